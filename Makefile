@@ -1,0 +1,72 @@
+# Everything that one does with this repository. `make` alone shows the list.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# Cargo uses all cores by itself; two cargos at once only wait for each other.
+.NOTPARALLEL:
+.PHONY: help demo test setup build lint fmt test-rust test-python fuzz clean
+
+# One interpreter for every build of the bindings, or cargo would build them anew for each.
+export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
+export CARGO_NET_RETRY ?= 5
+# A machine that builds once gains nothing from incremental compilation, which costs time and space.
+ifdef CI
+export CARGO_INCREMENTAL ?= 0
+LOCKED := --locked
+endif
+# Python interpreter to make .venv with, and seconds for each fuzz target.
+export PYTHON ?=
+FUZZ_S ?= 5
+# Arguments for the demo, for pytest and for nextest: make demo ARGS="--kills 9".
+ARGS ?=
+
+help: ## Show this list
+	@echo 'outlive: keeps the state of a running program, and gives it back after any failure.'
+	@echo
+	@echo 'usage: make TARGET [ARGS="..."]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'demo and test set up all they need: Rust and Python 3.11 are enough to begin with.'
+
+demo: build ## Kill a simulation again and again; compare it with one left in peace (3 minutes)
+	@.venv/bin/python examples/demo.py $(ARGS)
+
+# Cheap failures first.
+test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does
+	@echo
+	@echo '== All checks passed'
+	@cat "$${CARGO_TARGET_DIR:-target}"/test-summary/{rust,python}
+
+setup: ## Check the tools and fill .venv (done by itself before all else)
+	@scripts/setup
+
+build: setup ## Build the Python package (into .venv) and target/release/outlive
+	@scripts/build
+
+lint: setup ## Check formatting, clippy, ruff and mypy
+	@printf '\n== Format and lint\n'
+	cargo fmt --all --check
+	.venv/bin/ruff check --quiet
+	.venv/bin/ruff format --check --quiet
+	.venv/bin/mypy
+	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
+
+fmt: setup ## Format all Rust and Python sources
+	cargo fmt --all
+	.venv/bin/ruff check --fix --quiet
+	.venv/bin/ruff format --quiet
+
+test-rust: setup ## Run the Rust tests (ARGS go to nextest)
+	@scripts/test-rust $(ARGS)
+
+test-python: build ## Run the Python tests against the installed wheel (ARGS go to pytest)
+	@scripts/test-python $(ARGS)
+
+fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
+	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
+	@fuzz/run $(FUZZ_S)
+
+clean: ## Remove all that was built or downloaded into this folder
+	rm -rf -- .venv target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

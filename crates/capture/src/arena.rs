@@ -1,0 +1,76 @@
+//! Where frozen pages are copied to, and the copying.
+
+use crate::memory::Memory;
+use outlive_chunk::{PARALLEL_FROM_BYTES, parallel};
+use outlive_io::AlignedBuf;
+use outlive_types::BLOCK_BYTES;
+
+/// Bytes that a thread copies before it takes the next piece.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A buffer that is kept from freeze to freeze and grows with the need.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    buffer: AlignedBuf,
+}
+
+impl Default for Arena {
+    fn default() -> Arena {
+        Arena { buffer: AlignedBuf::zeroed(0) }
+    }
+}
+
+/// Bytes to be copied aside: `length` bytes of `memory` from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub memory: &'a Memory,
+    pub offset: usize,
+    pub length: usize,
+}
+
+impl Arena {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Copies `sources` one behind another to the start of the buffer, which then holds at most
+    /// `bytes_max` bytes if the sources fit that.
+    pub fn fill(&mut self, sources: &[Source<'_>], bytes_max: u64, threads: usize) {
+        let length = sources.iter().map(|source| source.length).sum();
+        self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX));
+        let mut room = &mut self.buffer[..length];
+        let mut pieces = Vec::new();
+        let mut rest = sources;
+        while !rest.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            while count < rest.len() && bytes < PIECE_BYTES {
+                bytes += rest[count].length;
+                count += 1;
+            }
+            let (piece, later) = rest.split_at(count);
+            let (to, room_left) = std::mem::take(&mut room).split_at_mut(bytes);
+            pieces.push((to, piece));
+            (rest, room) = (later, room_left);
+        }
+        let threads = if length < PARALLEL_FROM_BYTES { 1 } else { threads };
+        parallel(pieces, threads, |(mut to, piece)| {
+            for source in piece {
+                let (now, later) = std::mem::take(&mut to).split_at_mut(source.length);
+                now.copy_from_slice(&source.memory.bytes()[source.offset..][..source.length]);
+                to = later;
+            }
+        });
+    }
+
+    fn make_room(&mut self, length: usize, bytes_max: usize) {
+        let has_bytes = self.buffer.len();
+        if length <= has_bytes && has_bytes <= bytes_max.max(length) {
+            return;
+        }
+        // The old buffer goes first, so that there are never two. What is given beyond the need
+        // takes no memory before it is written.
+        self.buffer = AlignedBuf::zeroed(0);
+        let grown = length.saturating_add(length / 4).next_multiple_of(BLOCK_BYTES);
+        self.buffer = AlignedBuf::zeroed(grown.min(bytes_max).max(length));
+    }
+}

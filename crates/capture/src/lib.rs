@@ -1,0 +1,23 @@
+//! A program's memory as a source of dirty pages, and as the place that a restore fills.
+//!
+//! [`MemorySource`] finds changed pages by hashes, which a [`HashTracker`] keeps from one save to
+//! the next, and freezes them by copying, or leaves them live where the budget ends.
+//! [`fill::Scatter`] takes restored bytes.
+
+mod arena;
+pub mod fill;
+mod frozen;
+mod layout;
+mod memory;
+mod region;
+mod runs;
+mod source;
+mod tracker;
+
+pub use outlive_chunk::default_threads;
+pub use region::Region;
+pub use source::MemorySource;
+pub use tracker::HashTracker;
+
+#[cfg(test)]
+mod tests;

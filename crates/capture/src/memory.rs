@@ -1,0 +1,210 @@
+//! Raw program memory: the only unsafe code of this room. Everything else sees slices.
+#![allow(unsafe_code)]
+
+use crate::Region;
+use crate::fill::MutRegion;
+use outlive_types::{Error, Result};
+use std::ptr::slice_from_raw_parts_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A region's bytes: the program's own memory, or bytes that nobody can change.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// Memory of the program; see [`Region::from_raw`].
+    Raw(RawMemory),
+    /// Immutable bytes.
+    Shared(Arc<[u8]>),
+}
+
+/// Where a region lies in the program's memory. The fields stay in here: [`Region::from_raw`]
+/// promises what they mean, and nobody else may make one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawMemory {
+    start: *const u8,
+    length: usize,
+}
+
+// SAFETY: whoever called `Region::from_raw` promised that the memory may be read from any thread.
+unsafe impl Send for RawMemory {}
+// SAFETY: as above; nothing writes through it.
+unsafe impl Sync for RawMemory {}
+
+impl RawMemory {
+    /// Refuses what no slice can describe.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.length > 0 && self.start.is_null() {
+            return Err(Error::invalid("its address is null"));
+        }
+        if isize::try_from(self.length).is_err() {
+            let length = self.length;
+            return Err(Error::invalid(format!("{length} bytes are more than memory can hold")));
+        }
+        Ok(())
+    }
+}
+
+impl Memory {
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Memory::Raw(raw) => raw.length,
+            Memory::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// The bytes; none if [`RawMemory::check`] refuses the memory.
+    ///
+    /// For raw memory only to be called during a freeze, or until its live runs are released:
+    /// [`Region::from_raw`] asks the program to keep still just that long.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Raw(raw) if raw.length == 0 || raw.check().is_err() => &[],
+            // SAFETY: the pointer is not null and the length fits an isize (checked above). That
+            // the bytes are readable and unchanged while this room reads them is what the caller
+            // of `Region::from_raw` promised.
+            Memory::Raw(raw) => unsafe { std::slice::from_raw_parts(raw.start, raw.length) },
+            Memory::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Region {
+    /// A region in the program's memory: `length` bytes at `start`, which may be null if `length`
+    /// is 0.
+    ///
+    /// # Safety
+    /// Whenever a source made with this region is frozen, or a tracker is primed with it, the bytes
+    /// must be readable, from any thread, and nobody may write them: from the call until it returns
+    /// and, if the result has live runs, until [`release_live`] or [`settle`] was called on it
+    /// (which is only done when slices of live runs are no longer in use) or until it was dropped.
+    /// At other times the memory is not touched.
+    ///
+    /// [`release_live`]: outlive_types::Frozen::release_live
+    /// [`settle`]: outlive_types::Frozen::settle
+    pub unsafe fn from_raw(
+        name: impl Into<String>,
+        dtype: impl Into<String>,
+        shape: Vec<u64>,
+        start: *const u8,
+        length: usize,
+    ) -> Region {
+        let memory = Memory::Raw(RawMemory { start, length });
+        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+    }
+}
+
+/// Memory that several threads fill. Locks keep two of them from the same byte, so that every use
+/// of the safe methods is sound, whatever ranges are written.
+#[derive(Debug)]
+pub(crate) struct RawMutMemory {
+    start: *mut u8,
+    length: usize,
+    /// The memory is a `Box<[u8]>` taken apart, to be put together again on drop.
+    owned: bool,
+    /// Unit `n` of the memory may be written by whoever holds lock `n % locks.len()`.
+    locks: Vec<Mutex<()>>,
+}
+
+/// Writes are serialised within units of this length: that of the longest chunk by default, so two
+/// threads seldom want the same unit.
+pub(crate) const UNIT_BYTES: usize = 64 * 1024;
+/// Enough that two threads seldom meet by chance.
+const LOCKS_MAX: usize = 64;
+
+// SAFETY: the memory is this value's alone: taken from a box, or by the promise of
+// `MutRegion::from_raw`, which also allows any thread.
+unsafe impl Send for RawMutMemory {}
+// SAFETY: shared references give access only through `each_unit`, which holds the lock of the unit
+// that is written.
+unsafe impl Sync for RawMutMemory {}
+
+impl RawMutMemory {
+    fn new(start: *mut u8, length: usize, owned: bool) -> RawMutMemory {
+        let locks = length.div_ceil(UNIT_BYTES).clamp(1, LOCKS_MAX);
+        let locks = (0..locks).map(|_| Mutex::new(())).collect();
+        RawMutMemory { start, length, owned, locks }
+    }
+
+    pub(crate) fn owned(bytes: Box<[u8]>) -> RawMutMemory {
+        let length = bytes.len();
+        RawMutMemory::new(Box::into_raw(bytes).cast(), length, true)
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// True if the length promises bytes where none can be.
+    pub(crate) fn is_impossible(&self) -> bool {
+        (self.length > 0 && self.start.is_null()) || isize::try_from(self.length).is_err()
+    }
+
+    /// Copies `bytes` to `offset`. The range must lie within the memory.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        self.each_unit(offset, bytes.len(), |start, done, length| {
+            let from = &bytes[done..][..length];
+            // SAFETY: `each_unit` lends `length` writable bytes at `start` that nobody else uses
+            // meanwhile; so `from`, a live shared slice, cannot overlap them either.
+            unsafe { start.copy_from_nonoverlapping(from.as_ptr(), length) };
+        });
+    }
+
+    /// Fills `length` bytes at `offset` with zeros. The range must lie within the memory.
+    pub(crate) fn zero(&self, offset: usize, length: usize) {
+        self.each_unit(offset, length, |start, _, length| {
+            // SAFETY: `each_unit` lends `length` writable bytes at `start`.
+            unsafe { start.write_bytes(0, length) };
+        });
+    }
+
+    /// Calls `work` with each part of the range that lies in one unit: its address, how much of the
+    /// range came before it, its length. Until it returns, nobody else uses that part.
+    fn each_unit(&self, offset: usize, length: usize, work: impl Fn(*mut u8, usize, usize)) {
+        let end = offset.checked_add(length).filter(|end| *end <= self.length);
+        let end = end.expect("callers keep to the memory's length");
+        assert!(!self.is_impossible(), "callers refuse impossible memory");
+        let mut next = offset;
+        while next < end {
+            let unit = next / UNIT_BYTES;
+            let stop = (unit * UNIT_BYTES).saturating_add(UNIT_BYTES).min(end);
+            let lock = &self.locks[unit % self.locks.len()];
+            let held = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: `next` is below `end`, which is at most the length, which fits an isize.
+            let start = unsafe { self.start.add(next) };
+            work(start, next - offset, stop - next);
+            drop(held);
+            next = stop;
+        }
+    }
+
+    /// The bytes again, if the memory was a box.
+    pub(crate) fn into_owned(mut self) -> Option<Box<[u8]>> {
+        self.take_box()
+    }
+
+    fn take_box(&mut self) -> Option<Box<[u8]>> {
+        if !std::mem::take(&mut self.owned) {
+            return None;
+        }
+        // SAFETY: `owned` was set, so pointer and length come from `Box::into_raw`, and as it is
+        // cleared now, the box is made once. Nobody else uses the memory: `self` is exclusive.
+        Some(unsafe { Box::from_raw(slice_from_raw_parts_mut(self.start, self.length)) })
+    }
+}
+
+impl Drop for RawMutMemory {
+    fn drop(&mut self) {
+        drop(self.take_box());
+    }
+}
+
+impl MutRegion {
+    /// Memory of the program to be filled: `length` bytes at `start`, which may be null if `length`
+    /// is 0.
+    ///
+    /// # Safety
+    /// Until the value is dropped, the bytes must be writable from any thread, and nobody else may
+    /// read or write them, be it through another region that overlaps this one.
+    pub unsafe fn from_raw(start: *mut u8, length: usize) -> MutRegion {
+        MutRegion(RawMutMemory::new(start, length, false))
+    }
+}

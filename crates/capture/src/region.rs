@@ -1,0 +1,36 @@
+//! What the program hands over: a name and where its bytes are.
+
+use crate::memory::Memory;
+use std::sync::Arc;
+
+/// A named array or byte string of the program. See also [`Region::from_raw`].
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) memory: Memory,
+}
+
+impl Region {
+    /// A region whose bytes nobody can change. It is neither copied aside nor live.
+    pub fn from_bytes(
+        name: impl Into<String>,
+        dtype: impl Into<String>,
+        shape: Vec<u64>,
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Region {
+        let memory = Memory::Shared(bytes.into());
+        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> usize {
+        self.memory.length()
+    }
+}

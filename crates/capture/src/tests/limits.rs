@@ -1,0 +1,150 @@
+//! Budgets, buffers, priming, many regions.
+
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// A freeze of 4 MiB of `bytes` with a small packed region and this budget.
+fn budgeted(tracker: &Arc<HashTracker>, bytes: &[u8], freeze_bytes_max: u64) -> Box<dyn Frozen> {
+    let regions = vec![raw("small", &bytes[..5000]), raw("large", bytes)];
+    let request = FreezeRequest { freeze_bytes_max, ..FreezeRequest::default() };
+    freeze(tracker, regions, &request).unwrap()
+}
+
+#[test]
+fn the_last_runs_are_copied_up_to_the_budget() {
+    const MIB: usize = 1 << 20;
+    let tracker = Arc::new(HashTracker::new());
+    let mut bytes: Vec<u8> = (0..5 * MIB).map(|at| (at / 999) as u8).collect();
+    let want = bytes.clone();
+    // Runs: packed 2 pages; large 2 MiB, 2 MiB, 1 MiB.
+    for (budget_bytes, live) in [
+        (0, 4),
+        (MIB - 1, 4),
+        (MIB, 3),
+        (3 * MIB - 1, 3),
+        (3 * MIB, 2),
+        (5 * MIB - 1, 2),
+        (5 * MIB, 0),
+    ] {
+        let frozen = budgeted(&tracker, &bytes, budget_bytes as u64);
+        assert_eq!(frozen.runs().len(), 4);
+        assert_eq!(frozen.live_runs(), live, "budget {budget_bytes}");
+        assert_eq!(frozen.bytes(1), &want[..2 * MIB]);
+        frozen.release_live();
+        bytes.fill(0xEE);
+        assert_eq!(frozen.bytes(0), &want[..5000], "packed bytes are never live");
+        for run in 1..4 {
+            let read = catch_unwind(AssertUnwindSafe(|| frozen.bytes(run)));
+            if run < live {
+                assert!(read.is_err(), "a released run must not be read");
+            } else {
+                let start = (run - 1) * 2 * MIB;
+                assert_eq!(read.unwrap(), &want[start..(start + 2 * MIB).min(5 * MIB)]);
+            }
+        }
+        bytes.copy_from_slice(&want);
+    }
+}
+
+#[test]
+fn a_settled_image_can_still_be_read() {
+    let tracker = Arc::new(HashTracker::new());
+    let bytes = vec![3u8; 5 << 20];
+    let first = budgeted(&tracker, &bytes, u64::MAX);
+    first.settle(Some(1));
+    let other = vec![4u8; 5 << 20];
+    let second = budgeted(&tracker, &other, u64::MAX);
+    assert!(first.bytes(3).iter().all(|byte| *byte == 3), "its buffers are not reused yet");
+    assert!(second.bytes(3).iter().all(|byte| *byte == 4));
+}
+
+#[test]
+fn shared_bytes_are_neither_copied_nor_live() {
+    let tracker = Arc::new(HashTracker::new());
+    let bytes: Arc<[u8]> = vec![5u8; 3 << 20].into();
+    let region = Region::from_bytes("shared", "|u1", vec![], Arc::clone(&bytes));
+    let frozen = freeze(&tracker, vec![region], &FreezeRequest::default()).unwrap();
+    assert_eq!(frozen.live_runs(), 0);
+    assert_eq!(frozen.bytes(0).as_ptr(), bytes.as_ptr());
+}
+
+#[test]
+fn the_copy_buffer_is_kept_and_stays_within_the_budget() {
+    const MIB: usize = 1 << 20;
+    let tracker = Arc::new(HashTracker::new());
+    let bytes = vec![3u8; 5 * MIB];
+    let address = |budget: usize| budgeted(&tracker, &bytes, budget as u64).bytes(3).as_ptr();
+    assert_eq!(address(64 * MIB), address(64 * MIB), "no fresh memory for the second freeze");
+    assert!(tracker.spare_bytes() <= 8 * MIB + 5000, "{}", tracker.spare_bytes());
+    address(3 * MIB);
+    assert!(tracker.spare_bytes() <= 3 * MIB + 5000);
+    address(0);
+    assert_eq!(tracker.spare_bytes(), 0);
+}
+
+#[test]
+fn a_restored_image_is_the_baseline() {
+    let tracker = Arc::new(HashTracker::new());
+    let (small, large) = (vec![1u8; 10_000], vec![2u8; 100_000]);
+    let regions = || vec![raw("small", &small), raw("large", &large)];
+    let saved = freeze(&tracker, regions(), &since(None)).unwrap();
+    let image = saved.regions().to_vec();
+    drop(saved);
+    let dirty_pages = |tracker: &Arc<HashTracker>, regions: Vec<Region>| {
+        let frozen = freeze(tracker, regions, &since(Some(4))).unwrap();
+        frozen.runs().iter().map(|run| (run.stream, run.pages)).collect::<Vec<_>>()
+    };
+    let fresh = Arc::new(HashTracker::new());
+    fresh.prime_regions(4, &image, &regions(), 2).unwrap();
+    assert_eq!(fresh.baseline(), Some(4));
+    assert_eq!(dirty_pages(&fresh, regions()), []);
+
+    // What the checkpoint holds in another form is not taken for known.
+    let other = Region::from_bytes("more", "", vec![], vec![1]);
+    let three = || [regions(), vec![other.clone()]].concat();
+    fresh.prime_regions(4, &image, &three(), 2).unwrap();
+    assert_eq!(dirty_pages(&fresh, three()), [(0, 3)]);
+    let shorter = || vec![raw("small", &small), raw("large", &large[..99_999])];
+    fresh.prime_regions(4, &image, &shorter(), 2).unwrap();
+    assert_eq!(dirty_pages(&fresh, shorter()), [(1, 25)]);
+
+    fresh.prime(4, &[("large", &large[..])], 1);
+    assert_eq!(dirty_pages(&fresh, regions()), [(0, 3)]);
+}
+
+#[test]
+fn priming_ends_a_freeze_without_effect() {
+    let tracker = Arc::new(HashTracker::new());
+    let (old, new) = (vec![1u8; 100_000], vec![2u8; 100_000]);
+    let frozen = freeze(&tracker, vec![raw("a", &old)], &since(None)).unwrap();
+    tracker.prime(5, &[("a", &new[..])], 1);
+    frozen.settle(Some(9));
+    assert_eq!(tracker.baseline(), Some(5));
+    drop(frozen);
+    assert!(freeze(&tracker, vec![raw("a", &new)], &since(Some(5))).unwrap().runs().is_empty());
+    let frozen = freeze(&tracker, vec![raw("a", &new)], &since(Some(5))).unwrap();
+    tracker.forget();
+    frozen.settle(Some(6));
+    assert_eq!(tracker.baseline(), None);
+}
+
+#[test]
+fn a_million_small_regions_take_little_time() {
+    let tracker = Arc::new(HashTracker::new());
+    let bytes = [7u8; 24];
+    let regions: Vec<_> = (0..1_000_000).map(|n| raw(&format!("group/{n}"), &bytes)).collect();
+    let mut source = MemorySource::new(Arc::clone(&tracker), regions, vec![], 2);
+    let start = Instant::now();
+    let frozen = source.freeze(&since(None)).unwrap();
+    let first = start.elapsed();
+    assert_eq!(frozen.streams()[0].bytes, 32 * 1_000_000 - 8);
+    frozen.settle(Some(1));
+    drop(frozen);
+    let start = Instant::now();
+    assert_eq!(source.freeze(&since(Some(1))).unwrap().runs(), []);
+    let second = start.elapsed();
+    println!("a million regions: first freeze {first:?}, second {second:?}");
+    // Generous, for unoptimised builds on busy machines: it is about the order of growth.
+    assert!(first + second < Duration::from_secs(10), "{first:?}, {second:?}");
+}

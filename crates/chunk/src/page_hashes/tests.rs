@@ -1,0 +1,125 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn hashes_are_xxh3_128() {
+    // From xxHash's own sanity tests (XSUM_XXH128_testdata): seed 0, its generated buffer.
+    let mut generator = 2_654_435_761_u64;
+    let sample: Vec<u8> = (0..4096)
+        .map(|_| {
+            let byte = (generator >> 56) as u8;
+            generator = generator.wrapping_mul(11_400_714_785_074_694_797);
+            byte
+        })
+        .collect();
+    let cases: [(usize, u64, u64); 4] = [
+        (0, 0x6001C324468D497F, 0x99AA06D3014798D8),
+        (1, 0xC44BDFF4074EECDB, 0xA6CD5E9392000F6A),
+        (403, 0xCDEB804D65C6DEA4, 0x1B6DE21E332DD73D),
+        (2048, 0xDD59E2C3A5F038E0, 0xF736557FD47073A5),
+    ];
+    for (length, low, high) in cases {
+        let want = u128::from(high) << 64 | u128::from(low);
+        assert_eq!(XxHash3_128::oneshot(&sample[..length]), want, "{length} bytes");
+    }
+}
+
+proptest! {
+    #[test]
+    fn two_implementations_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        prop_assert_eq!(XxHash3_128::oneshot(&bytes), xxhash_rust::xxh3::xxh3_128(&bytes));
+    }
+
+    #[test]
+    fn a_difference_is_exactly_what_changed(
+        old_bytes in 0usize..5 * PAGE_BYTES,
+        new_bytes in 0usize..5 * PAGE_BYTES,
+        // Lengths near page borders matter most.
+        round in any::<(bool, bool)>(),
+        edits in proptest::collection::vec((0usize..5 * PAGE_BYTES, any::<u8>()), 0..4),
+    ) {
+        let page_round = |bytes: usize, round: bool| {
+            if round { bytes / PAGE_BYTES * PAGE_BYTES } else { bytes }
+        };
+        let old = vec![0u8; page_round(old_bytes, round.0)];
+        let mut new = vec![0u8; page_round(new_bytes, round.1)];
+        for (at, byte) in edits {
+            if let Some(place) = new.get_mut(at) {
+                *place = byte;
+            }
+        }
+        check(&old, &new, 1);
+    }
+}
+
+fn check(old: &[u8], new: &[u8], threads: usize) {
+    let mut hashes = PageHashes::compute(old, threads);
+    let diff = hashes.diff(new, threads);
+    let want: Vec<u64> = new
+        .chunks(PAGE_BYTES)
+        .enumerate()
+        .filter(|(page, bytes)| old.chunks(PAGE_BYTES).nth(*page) != Some(*bytes))
+        .map(|(page, _)| page as u64)
+        .collect();
+    let got: Vec<u64> =
+        diff.runs().iter().flat_map(|run| run.first..run.first + run.count).collect();
+    assert_eq!(got, want);
+    assert_eq!(diff.pages(), want.len() as u64);
+    assert!(
+        diff.runs().windows(2).all(|pair| pair[0].first + pair[0].count < pair[1].first),
+        "runs are as long as can be"
+    );
+    hashes.apply(diff);
+    assert_eq!(hashes, PageHashes::compute(new, 1));
+    assert_eq!(hashes.bytes(), new.len() as u64);
+}
+
+#[test]
+fn threads_change_nothing() {
+    // Several pieces, changes at their borders, more than PARALLEL_FROM_BYTES.
+    let piece = PIECE_PAGES * PAGE_BYTES;
+    let old: Vec<u8> = (0..3 * piece + 77).map(|at| (at / 5) as u8).collect();
+    let mut new = old.clone();
+    for at in [0, piece - 1, piece, 2 * piece + 5 * PAGE_BYTES, 3 * piece] {
+        new[at] ^= 1;
+    }
+    let hashes = PageHashes::compute(&old, 1);
+    assert_eq!(hashes, PageHashes::compute(&old, 3));
+    assert_eq!(hashes.diff(&new, 1), hashes.diff(&new, 3));
+    let page = |at: usize| (at / PAGE_BYTES) as u64;
+    assert_eq!(
+        hashes.diff(&new, 3).runs(),
+        [
+            PageRange { first: 0, count: 1 },
+            PageRange { first: page(piece) - 1, count: 2 },
+            PageRange { first: page(2 * piece) + 5, count: 1 },
+            PageRange { first: page(3 * piece), count: 1 },
+        ]
+    );
+    check(&old, &new[..2 * piece + 9], 2);
+    check(&new[..2 * piece + 9], &old, 2);
+}
+
+#[test]
+fn several_streams_keep_apart() {
+    let streams: Vec<Vec<u8>> = (0..50u8).map(|n| vec![n; usize::from(n) * 4096 * 7]).collect();
+    let hashes: Vec<_> = streams.iter().map(|bytes| PageHashes::compute(bytes, 1)).collect();
+    let mut changed = streams.clone();
+    changed[20][4096 * 3] ^= 1;
+    let pairs: Vec<_> = hashes.iter().zip(&changed).map(|(old, new)| (old, &new[..])).collect();
+    for (stream, diff) in diff_streams(&pairs, 4).into_iter().enumerate() {
+        let want: &[PageRange] =
+            if stream == 20 { &[PageRange { first: 3, count: 1 }] } else { &[] };
+        assert_eq!(diff.runs(), want, "stream {stream}");
+        assert_eq!(diff.bytes(), changed[stream].len() as u64);
+    }
+}
+
+#[test]
+fn the_difference_of_a_clean_stream_holds_no_hashes() {
+    let bytes = vec![7u8; 10 << 20];
+    let hashes = PageHashes::compute(&bytes, 2);
+    assert_eq!(hashes.memory_bytes(), 16 * (10 << 20) / PAGE_BYTES);
+    let diff = hashes.diff(&bytes, 2);
+    assert_eq!((diff.runs.capacity(), diff.hashes.capacity()), (0, 0));
+}

@@ -1,0 +1,90 @@
+//! Scoped threads for work on large memory. There is no lasting thread pool: one would not survive
+//! a fork of the program, and starting a thread costs microseconds against milliseconds of work.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Below this much memory to work on, one thread is fastest.
+pub const PARALLEL_FROM_BYTES: usize = 4 << 20;
+
+/// Threads to use while the program waits, unless told otherwise: the processors this process may
+/// use, at most 4 (more do not make memory faster, and ranks share a node).
+pub fn default_threads() -> usize {
+    thread::available_parallelism().map_or(2, usize::from).min(4)
+}
+
+/// Applies `work` to every item, on up to `threads` threads of which the caller's is one; results
+/// in the items' order. Each thread takes the next item when it is free. A thread that the system
+/// refuses to start is done without.
+///
+/// # Panics
+/// If `work` panics.
+pub fn parallel<T: Send, R: Send>(
+    items: Vec<T>,
+    threads: usize,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let helpers = threads.min(items.len()).saturating_sub(1);
+    if helpers == 0 {
+        return items.into_iter().map(work).collect();
+    }
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let queue = Mutex::new(items.into_iter().zip(&mut results));
+    let drain = || {
+        loop {
+            let Some((item, result)) = lock(&queue).next() else { return };
+            *result = Some(work(item));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..helpers {
+            let helper = thread::Builder::new().name("outlive-work".into());
+            if helper.spawn_scoped(scope, drain).is_err() {
+                break;
+            }
+        }
+        drain();
+    });
+    drop(queue);
+    results.into_iter().map(|result| result.expect("every item was worked on")).collect()
+}
+
+/// Taking an item cannot panic, so a poisoned queue is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+
+    #[test]
+    fn results_keep_the_order() {
+        for threads in 0..5 {
+            let squares = parallel((0..1000u64).collect(), threads, |n| n * n);
+            assert_eq!(squares, (0..1000u64).map(|n| n * n).collect::<Vec<_>>());
+        }
+        assert!(parallel(Vec::<u8>::new(), 4, |n| n).is_empty());
+    }
+
+    #[test]
+    fn the_threads_do_run_side_by_side() {
+        // Each item waits until all three are being worked on.
+        let barrier = Barrier::new(3);
+        let ids = parallel(vec![(); 3], 3, |()| {
+            barrier.wait();
+            thread::current().id()
+        });
+        assert_eq!(ids.into_iter().collect::<HashSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn items_may_be_mutable_slices() {
+        let mut bytes = [0u8; 100];
+        let pieces: Vec<_> = bytes.chunks_mut(7).enumerate().collect();
+        parallel(pieces, 3, |(at, piece)| piece.fill(at as u8 + 1));
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte as usize == at / 7 + 1));
+    }
+}

@@ -1,0 +1,170 @@
+//! The catalog stream of an image: its regions, and what the front door keeps with them.
+
+use crate::codec::{Check, Reader, Writer, checksum, demand};
+use crate::tree::TreeRef;
+use outlive_types::{Error, Fingerprint, RegionDesc, RegionPlace, Result};
+use std::collections::HashSet;
+
+const WHAT: &str = "catalog";
+const MAGIC: &[u8; 4] = b"OLCA";
+const HEAD_BYTES: usize = 24;
+/// Of a packed region without name, dtype and shape; the others are longer.
+const REGION_BYTES_MIN: usize = 24;
+const PACKED_ALIGN_BYTES: u64 = 16;
+
+/// Longest name and longest dtype of a region, in bytes.
+pub const TEXT_BYTES_MAX: usize = 65_535;
+/// Most dimensions of a region.
+pub const DIMENSIONS_MAX: usize = 64;
+
+/// One region of an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CatalogRegion {
+    /// Name, type, shape, length, place.
+    pub desc: RegionDesc,
+    /// Root of its page tree if it has a stream of its own, else zero.
+    pub root: Fingerprint,
+}
+
+impl CatalogRegion {
+    /// The region's page tree if it has a stream of its own.
+    pub fn tree(&self) -> Option<TreeRef> {
+        match self.desc.place {
+            RegionPlace::Packed { .. } => None,
+            RegionPlace::Own => Some(TreeRef { bytes: self.desc.bytes, root: self.root }),
+        }
+    }
+
+    fn check(&self) -> Check {
+        let RegionDesc { name, dtype, shape, bytes, place } = &self.desc;
+        let shown = || name.chars().take(40).collect::<String>();
+        demand!(!name.is_empty(), "a region has no name");
+        demand!(name.len() <= TEXT_BYTES_MAX, "the name {:?}… is too long", shown());
+        demand!(dtype.len() <= TEXT_BYTES_MAX, "region {:?} has a too long dtype", shown());
+        demand!(shape.len() <= DIMENSIONS_MAX, "region {:?} has too many dimensions", shown());
+        match place {
+            RegionPlace::Packed { offset } => demand!(
+                self.root.is_zero()
+                    && offset % PACKED_ALIGN_BYTES == 0
+                    && offset.checked_add(*bytes).is_some(),
+                "region {:?} is at a wrong place, {offset}",
+                shown()
+            ),
+            RegionPlace::Own => {
+                let tree = TreeRef { bytes: *bytes, root: self.root };
+                tree.check().map_err(|why| format!("region {:?}: {why}", shown()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All regions of an image.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Catalog {
+    /// In the program's order; no two have one name.
+    pub regions: Vec<CatalogRegion>,
+    /// Bytes that the front door keeps with the image.
+    pub attachment: Vec<u8>,
+}
+
+impl Catalog {
+    /// The catalog's bytes.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty or repeated name, and for what exceeds the format's limits.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let invalid = |why| Error::invalid(format!("this state cannot be described: {why}"));
+        for region in &self.regions {
+            region.check().map_err(invalid)?;
+        }
+        unique(&self.regions).map_err(invalid)?;
+        let mut out = Writer::begin(MAGIC, self.encoded_len());
+        out.reserved(2);
+        out.u64(self.regions.len() as u64);
+        out.u64(self.attachment.len() as u64);
+        for CatalogRegion { desc, root } in &self.regions {
+            out.u32(desc.name.len() as u32);
+            out.u16(desc.dtype.len() as u16);
+            out.u8(desc.shape.len() as u8);
+            out.u8(u8::from(desc.place == RegionPlace::Own));
+            out.u64(desc.bytes);
+            match desc.place {
+                RegionPlace::Packed { offset } => out.u64(offset),
+                RegionPlace::Own => TreeRef { bytes: desc.bytes, root: *root }.write_rest(&mut out),
+            }
+            for extent in &desc.shape {
+                out.u64(*extent);
+            }
+            out.bytes(desc.name.as_bytes());
+            out.bytes(desc.dtype.as_bytes());
+        }
+        out.bytes(&self.attachment);
+        Ok(out.finish())
+    }
+
+    /// Reads a catalog from all of `bytes`.
+    ///
+    /// # Errors
+    /// `Damaged` for anything that `encode` does not write, `Invalid` for another version.
+    pub fn decode(bytes: &[u8]) -> Result<Catalog> {
+        let mut from = Reader::new(WHAT, bytes);
+        from.begin(MAGIC)?;
+        from.reserved(2)?;
+        let (region_count, attachment_bytes) = (from.u64()?, from.u64()?);
+        let region_count = from.count(region_count, REGION_BYTES_MIN)?;
+        let mut regions = Vec::with_capacity(region_count);
+        for _ in 0..region_count {
+            let region = read_region(&mut from)?;
+            from.accept(region.check())?;
+            regions.push(region);
+        }
+        from.accept(unique(&regions))?;
+        let attachment = from.take(from.count(attachment_bytes, 1)?)?.to_vec();
+        from.end()?;
+        Ok(Catalog { regions, attachment })
+    }
+
+    fn encoded_len(&self) -> usize {
+        let of = |region: &CatalogRegion| {
+            let desc = &region.desc;
+            let root = if desc.place == RegionPlace::Own { 32 } else { 0 };
+            REGION_BYTES_MIN + root + 8 * desc.shape.len() + desc.name.len() + desc.dtype.len()
+        };
+        HEAD_BYTES + self.regions.iter().map(of).sum::<usize>() + self.attachment.len()
+    }
+}
+
+fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
+    let (name_bytes, dtype_bytes) = (from.u32()?, from.u16()?);
+    let (dimensions, place, bytes) = (from.u8()?, from.u8()?, from.u64()?);
+    let (place, root) = match place {
+        0 => (RegionPlace::Packed { offset: from.u64()? }, Fingerprint::ZERO),
+        1 => (RegionPlace::Own, TreeRef::read_rest(bytes, from)?.root),
+        other => return Err(from.damaged(format!("a region has place {other}"))),
+    };
+    let mut shape = Vec::with_capacity(from.count(dimensions.into(), 8)?);
+    for _ in 0..dimensions {
+        shape.push(from.u64()?);
+    }
+    let name = from.text(name_bytes as usize)?.to_owned();
+    let dtype = from.text(dtype_bytes.into())?.to_owned();
+    Ok(CatalogRegion { desc: RegionDesc { name, dtype, shape, bytes, place }, root })
+}
+
+/// Sorting hashes is several times faster than a set of a million names; names are compared only
+/// where hashes are equal.
+fn unique(regions: &[CatalogRegion]) -> Check {
+    let hash = |region: &CatalogRegion| checksum(region.desc.name.as_bytes());
+    let mut hashes: Vec<u64> = regions.iter().map(hash).collect();
+    hashes.sort_unstable();
+    if hashes.windows(2).all(|pair| pair[0] != pair[1]) {
+        return Ok(());
+    }
+    let mut names = HashSet::with_capacity(regions.len());
+    for region in regions {
+        let name = region.desc.name.as_str();
+        demand!(names.insert(name), "two regions are called {name:?}");
+    }
+    Ok(())
+}

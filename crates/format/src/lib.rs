@@ -1,0 +1,34 @@
+//! The bytes of everything outlive stores, exactly as `docs/format.md` describes them: pure
+//! encoders and decoders, one file a noun, no I/O.
+//!
+//! A decoder takes any bytes. It answers with the one value that encodes to exactly these bytes, or
+//! with an error: `Damaged`, or `Invalid` for another format version. It never panics, and reserves
+//! memory only in proportion to its input. An encoder refuses, as `Bug` or (where a program's own
+//! words are at fault) as `Invalid`, whatever its decoder would refuse.
+
+mod catalog;
+mod codec;
+mod directory;
+mod leaf;
+mod node;
+mod record;
+mod shard;
+mod tree;
+
+pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
+pub use codec::{checksum, fingerprint};
+pub use directory::{Directory, DirectoryEntry, EntryKind, LENGTH_MAX};
+pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
+pub use node::InnerNode;
+pub use record::{
+    Body, Close, ImageRef, Manifest, Record, Relocation, SegmentKind, SegmentRef, Session, Sweep,
+};
+pub use shard::{
+    FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
+};
+pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
+
+/// The format version that this build writes and reads.
+pub const VERSION: u16 = 0;
+/// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
+pub const REVISION: u32 = 1;

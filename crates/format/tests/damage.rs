@@ -1,0 +1,203 @@
+//! Wrong bytes are found, and never anything worse than an error.
+
+mod samples;
+
+use outlive_format::*;
+use outlive_types::ErrorKind;
+use proptest::prelude::*;
+use samples::{STRUCTURES, Structure};
+
+/// Bytes that decode at all must encode to themselves.
+fn refused_or_canonical(structure: &Structure, bytes: &[u8]) {
+    if let Ok(again) = (structure.again)(bytes) {
+        assert!(again == bytes, "{} accepts a second form of {again:02x?}", structure.name);
+    }
+}
+
+fn each_sample(mut test: impl FnMut(&Structure, Vec<u8>)) {
+    for structure in &STRUCTURES {
+        for sample in (structure.samples)() {
+            test(structure, sample);
+        }
+    }
+}
+
+/// The bytes of the structure's own checksums; those of a tail's directory are not its own.
+fn guarded_from(structure: &Structure, sample: &[u8]) -> usize {
+    match structure.name {
+        "shard_tail" => Footer::decode(sample).unwrap().directory_bytes as usize,
+        _ => 0,
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_found_or_is_another_value() {
+    each_sample(|structure, sample| {
+        let guarded_from = guarded_from(structure, &sample);
+        for at in 0..sample.len() {
+            for bit in 0..8 {
+                let mut flipped = sample.clone();
+                flipped[at] ^= 1 << bit;
+                if structure.seal.is_some() && at >= guarded_from {
+                    let error = (structure.again)(&flipped).expect_err("a flip went unnoticed");
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "byte {at}: {error}");
+                } else {
+                    refused_or_canonical(structure, &flipped);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn behind_right_checksums_fields_are_checked_too() {
+    each_sample(|structure, sample| {
+        let seal = structure.seal.unwrap_or(|_| {});
+        for at in 0..sample.len() {
+            for (width, byte) in [(1, 0), (1, 1), (1, 0x80), (1, 0xFF), (4, 0xFF), (8, 0xFF)] {
+                let mut changed = sample.clone();
+                let end = sample.len().min(at + width);
+                changed[at..end].fill(byte);
+                seal(&mut changed);
+                refused_or_canonical(structure, &changed);
+            }
+        }
+    });
+}
+
+#[test]
+fn every_truncation_and_extension_is_found() {
+    each_sample(|structure, sample| {
+        let seal = structure.seal.unwrap_or(|_| {});
+        for length in (0..sample.len()).chain([sample.len() + 1, sample.len() + 4096]) {
+            let mut cut = sample.clone();
+            cut.resize(length, 0);
+            for sealed in [false, true] {
+                if sealed {
+                    seal(&mut cut);
+                }
+                let error = (structure.again)(&cut).expect_err("a wrong length went unnoticed");
+                assert_eq!(error.kind(), ErrorKind::Damaged, "{length} bytes: {error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    for structure in &STRUCTURES {
+        let version_at = match structure.name {
+            "shard_header" => 8,
+            "shard_tail" => continue, // the header has the version
+            _ => 4,
+        };
+        let mut bytes = (structure.samples)().remove(0);
+        bytes[version_at] = 7;
+        if let Some(seal) = structure.seal {
+            seal(&mut bytes);
+        }
+        let error = (structure.again)(&bytes).expect_err("version 7 does not exist");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains("version 7") && error.message().contains("version 0"));
+    }
+}
+
+#[test]
+fn a_footer_is_found_at_the_end_of_any_suffix() {
+    let tail = samples::tail().encode().unwrap();
+    let mut shard = vec![0xEE; 12288];
+    shard.extend_from_slice(&tail);
+    let footer = Footer::decode(&shard).unwrap();
+    assert_eq!(footer, Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).unwrap());
+    assert_eq!(footer.tail_bytes(), tail.len() as u64);
+    assert!(Tail::decode(&shard[8192..]).is_err(), "bytes before the tail are not part of it");
+}
+
+#[test]
+fn encoders_refuse_what_decoders_refuse() {
+    let bug = |result: outlive_types::Result<Vec<u8>>| {
+        assert_eq!(result.expect_err("it cannot be decoded").kind(), ErrorKind::Bug);
+    };
+    bug(ShardHeader { shard: 6, ..samples::header() }.encode());
+    bug(ShardHeader { k: 0, ..samples::header() }.encode());
+    bug(ShardHeader { container_bytes: 4 << 10, ..samples::header() }.encode());
+    bug(InnerNode { level: 4, ..samples::node() }.encode());
+    bug(InnerNode::new(1, vec![samples::fp(0); 9]).encode());
+    bug(InnerNode::new(1, vec![samples::fp(1); 513]).encode());
+    bug(Leaf::build(LeafKind::Full, []).unwrap().encode());
+    bug(Leaf { kind: LeafKind::Full, ..samples::delta_leaf() }.encode());
+    let kind = LeafKind::Delta { base: samples::fp(1), chain: CHAIN_MAX + 1 };
+    bug(Leaf { kind, ..samples::delta_leaf() }.encode());
+    let wrong_fragment = Fragment { length: 4095, checksum: 0 };
+    bug(Tail { fragments: vec![wrong_fragment], ..samples::tail() }.encode());
+    let mut directory = samples::directory();
+    directory.entries[1].length = LENGTH_MAX + 1;
+    bug(directory.encode());
+    let mut directory = samples::directory();
+    directory.entries[1] = directory.entries[0];
+    bug(directory.encode());
+    let mut record = samples::records().remove(0);
+    record.number = 0;
+    bug(record.encode());
+    let mut record = samples::records().remove(0);
+    let Body::Session(session) = &mut record.body else { panic!("the first record's kind") };
+    session.host = "h".repeat(65_536);
+    bug(record.encode());
+    let manifest = Manifest { world_size: 2, ..samples::manifest() };
+    bug(Record { number: 9, previous: samples::fp(1), body: Body::Manifest(manifest) }.encode());
+}
+
+#[test]
+fn a_program_is_told_what_its_catalog_cannot_hold() {
+    let refused = |change: fn(&mut Catalog), word: &str| {
+        let mut catalog = samples::catalog();
+        change(&mut catalog);
+        let error = catalog.encode().expect_err("it cannot be decoded");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains(word), "{error}");
+    };
+    refused(|catalog| catalog.regions[0].desc.name.clear(), "no name");
+    refused(|catalog| catalog.regions[0].desc.name = "grid".to_owned(), "two regions");
+    refused(|catalog| catalog.regions[0].desc.name = "é".repeat(40_000), "too long");
+    refused(|catalog| catalog.regions[0].desc.dtype = "é".repeat(40_000), "dtype");
+    refused(|catalog| catalog.regions[0].desc.shape = vec![1; 65], "dimensions");
+    refused(|catalog| catalog.regions[1].desc.bytes = STREAM_BYTES_MAX + 1, "longer");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn random_edits_are_refused_or_canonical(
+        which in 0..STRUCTURES.len(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let structure = &STRUCTURES[which];
+        for mut bytes in (structure.samples)() {
+            for (at, byte) in &edits {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            refused_or_canonical(structure, &bytes);
+            if let Some(seal) = structure.seal {
+                seal(&mut bytes);
+                refused_or_canonical(structure, &bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_is_refused(noise in prop::collection::vec(any::<u8>(), 0..5000)) {
+        for structure in &STRUCTURES {
+            prop_assert!((structure.again)(&noise).is_err());
+        }
+    }
+}

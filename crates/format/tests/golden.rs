@@ -1,0 +1,147 @@
+//! The bytes of one value of each structure, written out field by field after `docs/format.md`: an
+//! accidental change of the layout fails here. The checksums come from other implementations of
+//! XXH3 and BLAKE3 than the code's (the Python packages `xxhash` and `blake3`).
+
+mod samples;
+
+use outlive_format::*;
+use std::fmt::Write;
+
+/// Bytes from hexadecimal text; `AAx16` is sixteen times the byte `AA`, `|` and blanks only
+/// separate.
+fn hex(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in text.split_whitespace().filter(|word| *word != "|") {
+        let (digits, times) = word.split_once('x').unwrap_or((word, "1"));
+        let group: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("a hexadecimal fixture"))
+            .collect();
+        bytes.extend(group.repeat(times.parse().expect("a count in a fixture")));
+    }
+    bytes
+}
+
+fn same(what: &str, encoded: &[u8], golden: &str) {
+    let golden = hex(golden);
+    if encoded != golden {
+        let at = encoded.iter().zip(&golden).take_while(|(a, b)| a == b).count();
+        let mut shown = String::new();
+        for byte in encoded.iter().skip(at).take(40) {
+            write!(shown, "{byte:02x}").expect("writing to a string succeeds");
+        }
+        panic!(
+            "{what}: {} bytes instead of {}; from byte {at} on: {shown}",
+            encoded.len(),
+            golden.len()
+        );
+    }
+}
+
+#[test]
+fn header() {
+    let golden = "4f55544c49564500 | 0000 | 0500 | 04 | 02 | 0000 | 5ex12 01020304 | 77x16 \
+                  | 0000400000000000 | 04030201 | 00x4028 | 47f485185605ae3b";
+    same("header", &samples::header().encode().unwrap(), golden);
+    assert_eq!(ShardHeader::decode(&hex(golden)).unwrap(), samples::header());
+}
+
+#[test]
+fn tail() {
+    let golden = "d1x70 | 00x3930 \
+                  | 00000100 00000000 4444333322221111 | 00300000 00000000 8888777766665555 \
+                  | 4f4c464f4f540000 | 5ex12 00000002 | 0030010000000000 | 46000000 | 02000000 \
+                  | 00x8 | e43840db7ea37656 | 86e7a30f1657ad54";
+    same("tail", &samples::tail().encode().unwrap(), golden);
+    assert_eq!(Tail::decode(&hex(golden)).unwrap(), samples::tail());
+    let footer = Footer::decode(&hex(golden)[4032..]).unwrap();
+    assert_eq!((footer.fragment_bytes, footer.directory_bytes, footer.fragments), (0x13000, 70, 2));
+    assert_eq!((footer.directory_offset(), footer.tail_bytes()), (0x14000, 4096));
+    assert_eq!(footer.shard_bytes(), 0x15000);
+}
+
+#[test]
+fn directory() {
+    let golden = "4f4c4452 | 0000 | 0000 | 02000000 | 03000000 | 5ex12 00000009 | 5ex12 00000002 \
+                  | aax32 01000000 00200000 00000100 | bbx32 00000000 04030201 6c000001 \
+                  | bbx32 01000000 00100100 00300002 | 934e3f2e01e8b476";
+    let directory = samples::directory();
+    same("directory", &directory.encode().unwrap(), golden);
+    assert_eq!(directory.encoded_len(), hex(golden).len());
+    assert_eq!(Directory::decode(&hex(golden)).unwrap(), directory);
+}
+
+#[test]
+fn node() {
+    let golden = "4f4c4e44 | 0000 | 02 | 00 | 03000000 | a1x32 | 00x32 | a3x32";
+    same("node", &samples::node().encode().unwrap(), golden);
+    assert_eq!(InnerNode::decode(&hex(golden)).unwrap(), samples::node());
+}
+
+#[test]
+fn full_leaf() {
+    // Page | (pages - 1) << 9 | first << 18: 0, 4, 12; then 4, 1, 0; then 300, 212, 300.
+    let golden = "4f4c4c46 | 0000 | 00 | 00 | 0200 | 0300 | c2x32 | c1x32 \
+                  | 00063000 0000 | 04000000 0100 | 2ca7b104 0000";
+    same("full leaf", &samples::full_leaf().encode().unwrap(), golden);
+    assert_eq!(samples::full_leaf().encoded_len(), hex(golden).len());
+    assert_eq!(Leaf::decode(&hex(golden)).unwrap(), samples::full_leaf());
+}
+
+#[test]
+fn delta_leaf() {
+    let golden = "4f4c4c46 | 0000 | 01 | 03 | 0100 | 0200 | bax32 | c5x32 \
+                  | 07020000 ffff | ff013c00 0000";
+    same("delta leaf", &samples::delta_leaf().encode().unwrap(), golden);
+    assert_eq!(samples::delta_leaf().encoded_len(), hex(golden).len());
+    assert_eq!(Leaf::decode(&hex(golden)).unwrap(), samples::delta_leaf());
+}
+
+#[test]
+fn catalog() {
+    let golden = "4f4c4341 | 0000 | 0000 | 0200000000000000 | 0200000000000000 \
+                  | 02000000 0300 02 00 3000000000000000 | 2000000000000000 \
+                  | 0200000000000000 0300000000000000 | c3bc | 3c6638 \
+                  | 04000000 0000 00 01 0100200000000000 | 01 00x7 60x32 | 67726964 | 7b7d";
+    same("catalog", &samples::catalog().encode().unwrap(), golden);
+    assert_eq!(Catalog::decode(&hex(golden)).unwrap(), samples::catalog());
+}
+
+#[test]
+fn records() {
+    let golden = [
+        "4f4c5243 | 0000 | 01 | 00 | 0100000000000000 | 1f00000000000000 | 00x32 \
+         | 5ex12 | 92100000 | 0807060504030201 | 0500 | 6ec3b66465 \
+         | a4b2078bdfe9d7a8df11ee9d5f64e833efe0df8c8612b2270f019f5138fe4c66",
+        "4f4c5243 | 0000 | 02 | 00 | 0200000000000000 | 3001000000000000 | fex32 \
+         | 5ex12 | 01000000 | 0c00000000000000 | 0b00000000000000 | 0807060504030201 \
+         | 0010000000000000 | 0020000000000000 | 01000000 | 02000000 \
+         | 00000000 00000000 0200000000000000 3100200000000000 \
+         | c800000000000000 00 00x7 cax32 | 5000200000000000 01 00x7 9ax32 \
+         | 5ex12 00000002 00300100 46000000 00 00 0000 d0x32 \
+         | 5ex12 00000003 01400000 50000000 01 02 0000 d3x32 \
+         | f8d75bdc1e30f980ac53b590f52b1565b9c06d188510717d33b6e2185fcc0c25",
+        "4f4c5243 | 0000 | 03 | 00 | 0300000000000000 | 3800000000000000 | fex32 \
+         | 6cx12 | 00000000 | 02000000 | 00000000 | 5ex12 00000002 | 5ex12 00000001 \
+         | 06e27dc029e2238cf0c7c9a810b8b7636131f87e2f253c634d8ceb8c39cc1517",
+        "4f4c5243 | 0000 | 04 | 00 | 0400000000000000 | 1000000000000000 | fex32 \
+         | 5ex12 | 00000000 | f611b24742b7b295a911499bf29204acad90c21839199e15ac8f9174888c9f93",
+        "4f4c5243 | 0000 | 05 | 00 | 0500000000000000 | 4c00000000000000 | fex32 \
+         | 6cx12 | 01000000 | 5ex12 00000003 01400000 50000000 01 01 0000 d3x32 \
+         | 9ed4e67e568c16ea389d348ed51563c879dce579f770a63c17f6d7bf9ce25e9a",
+    ];
+    let records = samples::records();
+    assert_eq!(records.len(), golden.len());
+    for (record, golden) in records.iter().zip(golden) {
+        same("record", &record.encode().unwrap(), golden);
+        assert_eq!(&Record::decode(&hex(golden)).unwrap(), record);
+    }
+}
+
+#[test]
+fn hashes() {
+    let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+    assert_eq!(fingerprint(b"").to_string(), zero);
+    assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
+    assert_eq!((VERSION, REVISION), (0, 1));
+}

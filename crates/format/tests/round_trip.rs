@@ -1,0 +1,217 @@
+//! What is written is what is read, for any value.
+
+use outlive_format::*;
+use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use proptest::collection::{hash_set, vec};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+fn fp() -> impl Strategy<Value = Fingerprint> {
+    any::<[u8; 32]>().prop_filter("zero has a meaning", |b| *b != [0; 32]).prop_map(Fingerprint)
+}
+
+fn pack() -> impl Strategy<Value = PackId> {
+    any::<[u8; 16]>().prop_map(PackId)
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    any::<[u8; 12]>().prop_map(SessionId)
+}
+
+fn stream_bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![0..1_u64 << 22, 0..=STREAM_BYTES_MAX]
+}
+
+fn tree() -> impl Strategy<Value = TreeRef> {
+    (stream_bytes(), prop::option::of(fp())).prop_map(|(bytes, root)| {
+        let root = root.filter(|_| bytes > 0).unwrap_or(Fingerprint::ZERO);
+        TreeRef { bytes, root }
+    })
+}
+
+fn header() -> impl Strategy<Value = ShardHeader> {
+    (pack(), any::<[u8; 16]>(), 1..=255_u8, 0..=255_u8, any::<u8>(), 16..=16384_u64).prop_map(
+        |(pack, pool_id, k, m, shard, pages)| {
+            let m = m.min((256 - u16::from(k)).min(255) as u8);
+            let shard = (u16::from(shard) % (u16::from(k) + u16::from(m))) as u8;
+            ShardHeader { pack, pool_id, shard, k, m, container_bytes: pages * 4096 }
+        },
+    )
+}
+
+fn directory() -> impl Strategy<Value = Directory> {
+    let kind = prop::sample::select(vec![EntryKind::Chunk, EntryKind::Node, EntryKind::Segment]);
+    // Few fingerprints, so that some are at several places.
+    let entry = (0..40_u8, any::<u32>(), any::<u32>(), 1..=LENGTH_MAX, kind);
+    (hash_set(pack(), 1..6), vec(entry, 0..120)).prop_map(|(packs, entries)| {
+        let packs: Vec<PackId> = packs.into_iter().collect();
+        let mut places = HashSet::new();
+        let entries =
+            entries.into_iter().map(|(byte, pack, offset, length, kind)| DirectoryEntry {
+                fp: fingerprint(&[byte]),
+                pack: pack % packs.len() as u32,
+                offset: offset.min(u32::MAX - length),
+                length,
+                kind,
+            });
+        let entries = entries.filter(|e| places.insert((e.fp, e.pack, e.offset))).collect();
+        Directory { packs, entries }
+    })
+}
+
+fn tail() -> impl Strategy<Value = Tail> {
+    let sums = vec(any::<u64>(), 0..=FRAGMENTS_MAX);
+    (pack(), vec(any::<u8>(), 0..9000), sums, 1..=16_u32, 0..16_u32).prop_map(
+        |(pack, directory, sums, pages, less)| {
+            let count = sums.len();
+            let fragments = sums.into_iter().enumerate().map(|(at, checksum)| {
+                let pages = if at + 1 == count { pages - less % pages } else { pages };
+                Fragment { length: pages * 4096, checksum }
+            });
+            Tail { pack, directory, fragments: fragments.collect() }
+        },
+    )
+}
+
+fn region() -> impl Strategy<Value = CatalogRegion> {
+    let own = (tree(), "\\PC{0,6}", vec(any::<u64>(), 0..=DIMENSIONS_MAX), Just(None));
+    let packed =
+        (tree(), "[<>|][a-z][0-9]", vec(any::<u64>(), 0..4), (0..1_u64 << 40).prop_map(Some));
+    prop_oneof![own, packed].prop_map(|(tree, dtype, shape, offset)| {
+        let (place, root) = match offset {
+            Some(offset) => (RegionPlace::Packed { offset: offset * 16 }, Fingerprint::ZERO),
+            None => (RegionPlace::Own, tree.root),
+        };
+        let desc = RegionDesc { name: String::new(), dtype, shape, bytes: tree.bytes, place };
+        CatalogRegion { desc, root }
+    })
+}
+
+fn catalog() -> impl Strategy<Value = Catalog> {
+    (vec(region(), 0..20), "\\PC{0,40}", vec(any::<u8>(), 0..100)).prop_map(
+        |(mut regions, word, attachment)| {
+            for (number, region) in regions.iter_mut().enumerate() {
+                region.desc.name = format!("{word}{number}");
+            }
+            Catalog { regions, attachment }
+        },
+    )
+}
+
+fn segments() -> impl Strategy<Value = Vec<SegmentRef>> {
+    let segment = (pack(), any::<u32>(), 1..=u32::MAX, any::<Option<u8>>(), fp());
+    vec(
+        segment.prop_map(|(pack, offset, length, merged, fp)| SegmentRef {
+            pack,
+            offset,
+            length,
+            kind: if merged.is_some() { SegmentKind::Segment } else { SegmentKind::Directory },
+            level: merged.unwrap_or(0),
+            fp,
+        }),
+        0..20,
+    )
+}
+
+fn manifest() -> impl Strategy<Value = Manifest> {
+    let images = vec((any::<u64>(), any::<u64>(), tree(), tree()), 1..10);
+    let numbers = any::<[u64; 5]>();
+    (session(), numbers, images, segments()).prop_map(|(session, numbers, images, segments)| {
+        let [epoch, parent, frozen_ns, new_bytes, changed_bytes] = numbers;
+        let epoch = epoch.max(1);
+        let images =
+            images.into_iter().zip(0..).map(|((regions, state_bytes, catalog, packed), rank)| {
+                ImageRef { rank, regions, state_bytes, catalog, packed }
+            });
+        let images: Vec<ImageRef> = images.collect();
+        Manifest {
+            session,
+            world_size: images.len() as u32,
+            epoch,
+            parent: parent % epoch,
+            frozen_ns,
+            new_bytes,
+            changed_bytes,
+            images,
+            segments,
+        }
+    })
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let body = prop_oneof![
+        (session(), any::<u32>(), any::<u64>(), "\\PC{0,60}").prop_map(
+            |(session, process_id, opened_ns, host)| {
+                Body::Session(Session { session, process_id, opened_ns, host })
+            }
+        ),
+        manifest().prop_map(Body::Manifest),
+        (session(), vec(pack(), 0..30)).prop_map(|(gc, packs)| Body::Sweep(Sweep { gc, packs })),
+        session().prop_map(|session| Body::Close(Close { session })),
+        (session(), segments())
+            .prop_map(|(gc, segments)| Body::Relocation(Relocation { gc, segments })),
+    ];
+    (1..=u64::MAX, fp(), body).prop_map(|(number, previous, body)| {
+        let previous = if number == 1 { Fingerprint::ZERO } else { previous };
+        Record { number, previous, body }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn headers(header in header()) {
+        prop_assert_eq!(ShardHeader::decode(&header.encode().unwrap()).unwrap(), header);
+    }
+
+    #[test]
+    fn tails(tail in tail()) {
+        let bytes = tail.encode().unwrap();
+        prop_assert_eq!(bytes.len() % 4096, 0);
+        prop_assert_eq!(Tail::decode(&bytes).unwrap(), tail);
+    }
+
+    #[test]
+    fn directories(unsorted in directory()) {
+        let bytes = unsorted.encode().unwrap();
+        prop_assert_eq!(bytes.len(), unsorted.encoded_len());
+        let sorted = Directory::new(unsorted.packs.clone(), unsorted.entries.clone());
+        prop_assert_eq!(&Directory::decode(&bytes).unwrap(), &sorted);
+        for entry in &unsorted.entries {
+            let there = unsorted.entries.iter().filter(|other| other.fp == entry.fp).count();
+            let found = sorted.find(&entry.fp);
+            prop_assert_eq!(found.len(), there);
+            prop_assert!(found.contains(entry));
+        }
+        prop_assert!(sorted.find(&fingerprint(b"elsewhere")).is_empty());
+    }
+
+    #[test]
+    fn nodes(level in 1..=LEVEL_MAX, children in vec(prop::option::of(fp()), 0..=NODE_CHILDREN)) {
+        let children = children.into_iter().map(|c| c.unwrap_or(Fingerprint::ZERO)).collect();
+        let children: Vec<Fingerprint> = children;
+        let node = InnerNode::new(level, children.clone());
+        for (index, child) in children.iter().enumerate() {
+            prop_assert_eq!(node.child(index), *child);
+        }
+        if node.is_zero() {
+            prop_assert!(node.encode().is_err());
+        } else {
+            prop_assert_eq!(InnerNode::decode(&node.encode().unwrap()).unwrap(), node);
+        }
+    }
+
+    #[test]
+    fn catalogs(catalog in catalog()) {
+        prop_assert_eq!(Catalog::decode(&catalog.encode().unwrap()).unwrap(), catalog);
+    }
+
+    #[test]
+    fn records(record in record()) {
+        prop_assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+    }
+}

@@ -1,0 +1,238 @@
+//! One small value of each structure, the same in the golden and the damage tests.
+#![allow(dead_code)] // each test file uses some of them
+
+use outlive_format::*;
+use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+
+pub fn fp(byte: u8) -> Fingerprint {
+    Fingerprint([byte; 32])
+}
+
+pub fn session() -> SessionId {
+    SessionId([0x5E; 12])
+}
+
+pub fn pack(number: u32) -> PackId {
+    PackId::new(session(), number)
+}
+
+pub fn header() -> ShardHeader {
+    ShardHeader {
+        pack: pack(0x0102_0304),
+        pool_id: [0x77; 16],
+        shard: 5,
+        k: 4,
+        m: 2,
+        container_bytes: 4 << 20,
+    }
+}
+
+pub fn directory() -> Directory {
+    let entry = |byte, pack, offset, length, kind| DirectoryEntry {
+        fp: fp(byte),
+        pack,
+        offset,
+        length,
+        kind,
+    };
+    Directory::new(
+        vec![pack(9), pack(2)],
+        vec![
+            entry(0xBB, 1, 0x0001_1000, 0x3000, EntryKind::Segment),
+            entry(0xAA, 1, 0x0000_2000, 0x01_0000, EntryKind::Chunk),
+            entry(0xBB, 0, 0x0102_0304, 0x6C, EntryKind::Node),
+        ],
+    )
+}
+
+pub fn tail() -> Tail {
+    Tail {
+        pack: pack(2),
+        directory: vec![0xD1; 70],
+        fragments: vec![
+            Fragment { length: 0x10000, checksum: 0x1111_2222_3333_4444 },
+            Fragment { length: 0x03000, checksum: 0x5555_6666_7777_8888 },
+        ],
+    }
+}
+
+pub fn node() -> InnerNode {
+    InnerNode::new(2, vec![fp(0xA1), Fingerprint::ZERO, fp(0xA3), Fingerprint::ZERO])
+}
+
+pub fn full_leaf() -> Leaf {
+    let extent =
+        |page, pages, first, byte| PageExtent { page, pages, first, chunk: Some(fp(byte)) };
+    let extents = [extent(0, 4, 12, 0xC2), extent(4, 1, 0, 0xC1), extent(300, 212, 300, 0xC2)];
+    Leaf::build(LeafKind::Full, extents).unwrap()
+}
+
+pub fn delta_leaf() -> Leaf {
+    let kind = LeafKind::Delta { base: fp(0xBA), chain: 3 };
+    let extents = [
+        PageExtent { page: 7, pages: 2, first: 0, chunk: None },
+        PageExtent { page: 511, pages: 1, first: 15, chunk: Some(fp(0xC5)) },
+    ];
+    Leaf::build(kind, extents).unwrap()
+}
+
+pub fn catalog() -> Catalog {
+    let region = |name: &str, dtype: &str, shape: &[u64], bytes, place, root| CatalogRegion {
+        desc: RegionDesc {
+            name: name.to_owned(),
+            dtype: dtype.to_owned(),
+            shape: shape.to_vec(),
+            bytes,
+            place,
+        },
+        root,
+    };
+    Catalog {
+        regions: vec![
+            region("ü", "<f8", &[2, 3], 48, RegionPlace::Packed { offset: 32 }, fp(0)),
+            region("grid", "", &[], (2 << 20) + 1, RegionPlace::Own, fp(0x60)),
+        ],
+        attachment: b"{}".to_vec(),
+    }
+}
+
+pub fn manifest() -> Manifest {
+    Manifest {
+        session: session(),
+        world_size: 1,
+        epoch: 12,
+        parent: 11,
+        frozen_ns: 0x0102_0304_0506_0708,
+        new_bytes: 0x1000,
+        changed_bytes: 0x2000,
+        images: vec![ImageRef {
+            rank: 0,
+            regions: 2,
+            state_bytes: 0x20_0031,
+            catalog: TreeRef { bytes: 200, root: fp(0xCA) },
+            packed: TreeRef { bytes: (2 << 20) + 80, root: fp(0x9A) },
+        }],
+        segments: vec![
+            SegmentRef {
+                pack: pack(2),
+                offset: 0x13000,
+                length: 70,
+                kind: SegmentKind::Directory,
+                level: 0,
+                fp: fp(0xD0),
+            },
+            SegmentRef {
+                pack: pack(3),
+                offset: 0x4001,
+                length: 0x50,
+                kind: SegmentKind::Segment,
+                level: 2,
+                fp: fp(0xD3),
+            },
+        ],
+    }
+}
+
+/// One record of each kind.
+pub fn records() -> Vec<Record> {
+    let segment = SegmentRef { level: 1, ..manifest().segments[1] };
+    let bodies = [
+        Body::Session(Session {
+            session: session(),
+            process_id: 4242,
+            opened_ns: 0x0102_0304_0506_0708,
+            host: "nöde".to_owned(),
+        }),
+        Body::Manifest(manifest()),
+        Body::Sweep(Sweep { gc: SessionId([0x6C; 12]), packs: vec![pack(2), pack(1)] }),
+        Body::Close(Close { session: session() }),
+        Body::Relocation(Relocation { gc: SessionId([0x6C; 12]), segments: vec![segment] }),
+    ];
+    let record =
+        |(number, body)| Record { number, previous: fp(if number == 1 { 0 } else { 0xFE }), body };
+    (1..).zip(bodies).map(record).collect()
+}
+
+/// One structure as the damage tests and the fuzzer see it.
+pub struct Structure {
+    /// Its name; the fuzzer's target has the same.
+    pub name: &'static str,
+    /// Bytes of the samples above.
+    pub samples: fn() -> Vec<Vec<u8>>,
+    /// Decodes and encodes again.
+    pub again: fn(&[u8]) -> outlive_types::Result<Vec<u8>>,
+    /// Makes its own checksums right again, if it has some. (Nodes, leaves and catalogs have none:
+    /// they are read through their fingerprints.)
+    pub seal: Option<fn(&mut [u8])>,
+}
+
+pub const STRUCTURES: [Structure; 7] = [
+    Structure {
+        name: "shard_header",
+        samples: || vec![header().encode().unwrap()],
+        again: |bytes| ShardHeader::decode(bytes)?.encode(),
+        seal: Some(seal_checksum),
+    },
+    Structure {
+        name: "shard_tail",
+        samples: || {
+            let directory = directory().encode().unwrap();
+            let none = Tail { pack: pack(1), directory, fragments: Vec::new() };
+            vec![tail().encode().unwrap(), none.encode().unwrap()]
+        },
+        again: |bytes| Tail::decode(bytes)?.encode(),
+        seal: Some(seal_tail),
+    },
+    Structure {
+        name: "directory",
+        samples: || vec![directory().encode().unwrap()],
+        again: |bytes| Directory::decode(bytes)?.encode(),
+        seal: Some(seal_checksum),
+    },
+    Structure {
+        name: "node",
+        samples: || vec![node().encode().unwrap()],
+        again: |bytes| InnerNode::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "leaf",
+        samples: || vec![full_leaf().encode().unwrap(), delta_leaf().encode().unwrap()],
+        again: |bytes| Leaf::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "catalog",
+        samples: || vec![catalog().encode().unwrap(), Catalog::default().encode().unwrap()],
+        again: |bytes| Catalog::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "record",
+        samples: || records().iter().map(|record| record.encode().unwrap()).collect(),
+        again: |bytes| Record::decode(bytes)?.encode(),
+        seal: Some(seal_fingerprint),
+    },
+];
+
+fn seal_checksum(bytes: &mut [u8]) {
+    if let Some((body, stored)) = bytes.split_last_chunk_mut::<8>() {
+        *stored = checksum(body).to_le_bytes();
+    }
+}
+
+fn seal_fingerprint(bytes: &mut [u8]) {
+    if let Some((body, stored)) = bytes.split_last_chunk_mut::<32>() {
+        *stored = fingerprint(body).0;
+    }
+}
+
+fn seal_tail(bytes: &mut [u8]) {
+    let Some(footer_at) = bytes.len().checked_sub(FOOTER_BYTES) else { return };
+    let (before, footer) = bytes.split_at_mut(footer_at);
+    let directory_bytes = u32::from_le_bytes([footer[32], footer[33], footer[34], footer[35]]);
+    if let Some(guarded) = before.get(directory_bytes as usize..) {
+        footer[48..56].copy_from_slice(&checksum(guarded).to_le_bytes());
+    }
+    seal_checksum(footer);
+}

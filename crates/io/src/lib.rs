@@ -1,0 +1,15 @@
+//! Moves bytes between memory and disk: aligned buffers from a bounded pool, work in flight as
+//! tickets, and the engine whose threads carry it out. One of the rooms where `unsafe` is allowed.
+
+mod buffer;
+mod engine;
+mod file;
+mod pool;
+pub mod raw;
+mod ticket;
+
+pub use buffer::AlignedBuf;
+pub use engine::{DEPTH_DEFAULT, DiskEngine};
+pub use file::{read_at, write_all_at};
+pub use pool::StagingPool;
+pub use ticket::{Promise, Ticket};

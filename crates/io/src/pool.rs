@@ -1,0 +1,185 @@
+//! A bounded supply of equal buffers: the back-pressure between filling and writing.
+
+use crate::buffer::{AlignedBuf, Memory};
+use std::fmt;
+use std::process;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each and makes takers wait
+/// when all are out. Memory is obtained at first need and kept until the pool goes.
+///
+/// A pool belongs to the process that made it: after a fork the child makes its own (buffers it
+/// inherited may be dropped there; they are freed).
+pub struct StagingPool {
+    buffer_bytes: usize,
+    count_max: usize,
+    state: Mutex<State>,
+    freed: Condvar,
+    pid: u32,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Memory>,
+    // A buffer is made only when none is free, so this is also the most ever out at once.
+    made: usize,
+}
+
+impl StagingPool {
+    /// A pool of `total_bytes / buffer_bytes` buffers, at least one.
+    ///
+    /// # Panics
+    /// If `buffer_bytes` is zero.
+    pub fn new(total_bytes: usize, buffer_bytes: usize) -> Arc<StagingPool> {
+        assert!(buffer_bytes > 0, "staging buffers of 0 bytes hold nothing");
+        Arc::new(StagingPool {
+            buffer_bytes,
+            count_max: (total_bytes / buffer_bytes).max(1),
+            state: Mutex::default(),
+            freed: Condvar::new(),
+            pid: process::id(),
+        })
+    }
+
+    /// A buffer; waits until one is free. Its contents are left over from earlier use.
+    pub fn take(self: &Arc<Self>) -> AlignedBuf {
+        let mut state = self.lock();
+        loop {
+            if let Some(memory) = self.pop(&mut state) {
+                return self.dress(memory);
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A buffer if one is free now.
+    pub fn try_take(self: &Arc<Self>) -> Option<AlignedBuf> {
+        let memory = self.pop(&mut self.lock())?;
+        Some(self.dress(memory))
+    }
+
+    /// A buffer; waits at most `timeout` for one to be free.
+    pub fn take_timeout(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
+        let until = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            if let Some(memory) = self.pop(&mut state) {
+                return Some(self.dress(memory));
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            let waited = self.freed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Length of each buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Length of all buffers that may be out at once; a multiple of `buffer_bytes`.
+    pub fn total_bytes(&self) -> usize {
+        self.count_max * self.buffer_bytes
+    }
+
+    /// The most that was ever out at once.
+    pub fn peak_bytes(&self) -> usize {
+        self.lock().made * self.buffer_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `Some(None)` means: there is room for one more, make it.
+    fn pop(&self, state: &mut State) -> Option<Option<Memory>> {
+        if let Some(memory) = state.free.pop() {
+            return Some(Some(memory));
+        }
+        (state.made < self.count_max).then(|| {
+            state.made += 1;
+            None
+        })
+    }
+
+    // Outside the lock: a new buffer's page faults hold up nobody else.
+    fn dress(self: &Arc<Self>, memory: Option<Memory>) -> AlignedBuf {
+        let memory = memory.unwrap_or_else(|| Memory::zeroed(self.buffer_bytes));
+        AlignedBuf::pooled(memory, Arc::downgrade(self))
+    }
+
+    pub(crate) fn put_back(&self, memory: Memory) {
+        // In a forked child the lock may have been inherited from a thread that is not there.
+        if process::id() == self.pid {
+            self.lock().free.push(memory);
+            self.freed.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for StagingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StagingPool({} x {} bytes)", self.count_max, self.buffer_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn never_hands_out_more_than_its_total() {
+        let pool = StagingPool::new(3 * 8192 + 100, 8192);
+        assert_eq!((pool.total_bytes(), pool.peak_bytes()), (3 * 8192, 0));
+        let held: Vec<_> = (0..3).map(|_| pool.take()).collect();
+        assert!(pool.try_take().is_none());
+        assert!(pool.take_timeout(Duration::from_millis(5)).is_none());
+        drop(held);
+        let again: Vec<_> = (0..3).map(|_| pool.try_take().expect("all came back")).collect();
+        assert!(again.iter().all(|buffer| buffer.len() == 8192));
+        assert_eq!(pool.peak_bytes(), 3 * 8192);
+    }
+
+    #[test]
+    fn a_taker_waits_for_a_buffer_from_another_thread() {
+        let pool = StagingPool::new(4096, 4096);
+        let held = pool.take();
+        let waiter = thread::spawn({
+            let pool = pool.clone();
+            move || pool.take().len()
+        });
+        let giver = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(10));
+            drop(held);
+        });
+        assert_eq!(waiter.join().unwrap(), 4096);
+        giver.join().unwrap();
+        assert_eq!(pool.peak_bytes(), 4096);
+    }
+
+    #[test]
+    fn a_buffer_may_outlive_its_pool() {
+        let pool = StagingPool::new(1, 4096);
+        let mut buffer = pool.take();
+        drop(pool);
+        buffer[4095] = 1;
+    }
+
+    #[test]
+    fn takers_in_a_crowd_share_a_small_pool() {
+        let pool = StagingPool::new(2 * 4096, 4096);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let mut buffer = pool.take();
+                        buffer[0] = buffer[0].wrapping_add(1);
+                    }
+                });
+            }
+        });
+        assert!(pool.peak_bytes() <= pool.total_bytes());
+    }
+}

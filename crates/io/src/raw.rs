@@ -1,0 +1,280 @@
+//! The device itself, for comparison: the same bytes in the same layout, with nothing of outlive
+//! around them. `outlive bench` measures everything against this.
+
+use crate::{AlignedBuf, read_at, write_all_at};
+use outlive_types::{Error, PAGE_BYTES, Result};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How the bytes are laid out and how hard the device is driven.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawLayout {
+    /// Length of each file; the last one may be shorter. A multiple of `write_bytes`.
+    pub file_bytes: u64,
+    /// Length of each write and read: a multiple of 4096.
+    pub write_bytes: usize,
+    /// Threads, each with one write or read in flight.
+    pub depth: usize,
+    /// Reserves a file's room before writing it.
+    pub preallocate: bool,
+}
+
+impl Default for RawLayout {
+    /// The layout of packs, which is also the fastest that was found.
+    fn default() -> Self {
+        RawLayout {
+            file_bytes: 64 << 20,
+            write_bytes: 4 << 20,
+            depth: crate::DEPTH_DEFAULT,
+            preallocate: true,
+        }
+    }
+}
+
+/// Writes `total_bytes` (rounded up to whole writes) as files `raw-0`, `raw-1`, … in `dir` and
+/// returns the time it took, creation and a sync of each file and of `dir` included. The bytes come
+/// straight from `data`, at least one write long; to be honest with devices that compress, make it
+/// random, and larger than one write. Uses O_DIRECT unless the file system refuses it.
+///
+/// # Errors
+/// `Invalid` for a layout that is not made of whole pages; `Full`; what the device reports. The
+/// files are then left behind, as after success: see [`raw_remove`].
+pub fn raw_write(
+    dir: &Path,
+    total_bytes: u64,
+    layout: &RawLayout,
+    data: &AlignedBuf,
+) -> Result<Duration> {
+    let run = Run::new(dir, total_bytes, layout)?;
+    if data.len() < layout.write_bytes {
+        return Err(Error::invalid("the data for a raw write must be at least one write long"));
+    }
+    let slices = (data.len() - layout.write_bytes) / PAGE_BYTES + 1;
+    let started = Instant::now();
+    run.each(
+        || OpenOptions::new().write(true).create(true).truncate(true).clone(),
+        |file, index, offset| {
+            // A prime step, so that neighbours differ and nothing is written twice in a row.
+            let at = (index as usize).wrapping_mul(7919) % slices * PAGE_BYTES;
+            write_all_at(file, &data[at..at + layout.write_bytes], offset)
+        },
+        |file, bytes| match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::NOSPC) => Err(rustix::io::Errno::NOSPC.into()),
+            _ => Ok(()),
+        },
+        |file| file.sync_data(),
+    )?;
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| Error::io("syncing the directory", dir, &error))?;
+    Ok(started.elapsed())
+}
+
+/// Reads what [`raw_write`] wrote with the same arguments and returns the time it took.
+///
+/// # Errors
+/// As for `raw_write`; `Damaged` if the files are missing or short.
+pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Duration> {
+    let run = Run::new(dir, total_bytes, layout)?;
+    let buffers: Mutex<Vec<AlignedBuf>> =
+        Mutex::new((0..run.threads()).map(|_| AlignedBuf::zeroed(layout.write_bytes)).collect());
+    // Touch them now: page faults are no work of the device.
+    for buffer in lock(&buffers).iter_mut() {
+        buffer.fill(1);
+    }
+    let started = Instant::now();
+    run.each(
+        || OpenOptions::new().read(true).clone(),
+        |file, _, offset| {
+            let mut buffer = lock(&buffers).pop().expect("there is one buffer a thread");
+            let got = read_at(file, &mut buffer, offset)?;
+            let whole = got == buffer.len();
+            lock(&buffers).push(buffer);
+            if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        },
+        |_, _| Ok(()),
+        |_| Ok(()),
+    )?;
+    Ok(started.elapsed())
+}
+
+/// Removes the files of [`raw_write`]; ones that are not there are no error.
+///
+/// # Errors
+/// What the file system reports.
+pub fn raw_remove(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<()> {
+    let run = Run::new(dir, total_bytes, layout)?;
+    for file in 0..run.files() {
+        let path = run.path(file);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("removing", &path, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    dir: &'a Path,
+    layout: RawLayout,
+    /// Writes, or reads, in all and per file.
+    count: u64,
+    per_file: u64,
+}
+
+/// A file while some of its writes are still to be done.
+struct Open {
+    file: Option<Arc<File>>,
+    left: u64,
+}
+
+impl Run<'_> {
+    fn new<'a>(dir: &'a Path, total_bytes: u64, layout: &RawLayout) -> Result<Run<'a>> {
+        let write_bytes = layout.write_bytes as u64;
+        let whole = write_bytes > 0
+            && write_bytes.is_multiple_of(PAGE_BYTES as u64)
+            && layout.file_bytes >= write_bytes
+            && layout.file_bytes.is_multiple_of(write_bytes);
+        if !whole || total_bytes == 0 {
+            return Err(Error::invalid(format!(
+                "{total_bytes} bytes cannot be laid out as {layout:?}: writes must be a multiple of \
+                 {PAGE_BYTES} bytes, files a multiple of writes"
+            )));
+        }
+        let count = total_bytes.div_ceil(write_bytes);
+        Ok(Run { dir, layout: *layout, count, per_file: layout.file_bytes / write_bytes })
+    }
+
+    fn files(&self) -> u64 {
+        self.count.div_ceil(self.per_file)
+    }
+
+    fn in_file(&self, file: u64) -> u64 {
+        self.per_file.min(self.count - file * self.per_file)
+    }
+
+    fn threads(&self) -> u64 {
+        (self.layout.depth.max(1) as u64).min(self.count)
+    }
+
+    fn path(&self, file: u64) -> PathBuf {
+        self.dir.join(format!("raw-{file}"))
+    }
+
+    /// Does `work` at every place, in order, on `depth` threads; who does a file's first opens it,
+    /// who does its last ends it.
+    fn each(
+        &self,
+        how: impl Fn() -> OpenOptions + Sync,
+        work: impl Fn(&File, u64, u64) -> io::Result<()> + Sync,
+        opened: impl Fn(&File, u64) -> io::Result<()> + Sync,
+        ended: impl Fn(&File) -> io::Result<()> + Sync,
+    ) -> Result<()> {
+        let open: Vec<Mutex<Open>> = (0..self.files())
+            .map(|file| Mutex::new(Open { file: None, left: self.in_file(file) }))
+            .collect();
+        let write_bytes = self.layout.write_bytes as u64;
+        let one = |index: u64| -> io::Result<()> {
+            let number = index / self.per_file;
+            let state = &open[number as usize];
+            let file = {
+                let mut state = lock(state);
+                match &state.file {
+                    Some(file) => file.clone(),
+                    None => {
+                        let file = Arc::new(open_direct(&mut how(), &self.path(number))?);
+                        if self.layout.preallocate {
+                            opened(&file, self.in_file(number) * write_bytes)?;
+                        }
+                        state.file = Some(file.clone());
+                        file
+                    }
+                }
+            };
+            work(&file, index, index % self.per_file * write_bytes)?;
+            let mut state = lock(state);
+            state.left -= 1;
+            if state.left > 0 {
+                return Ok(());
+            }
+            state.file = None;
+            drop(state);
+            ended(&file)
+        };
+        let next = AtomicU64::new(0);
+        let serve = || -> Result<()> {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= self.count {
+                    return Ok(());
+                }
+                one(index).map_err(|error| {
+                    next.store(self.count, Ordering::Relaxed); // the others may stop, too
+                    Error::io("measuring raw I/O on", &self.path(index / self.per_file), &error)
+                })?;
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads()).map(|_| scope.spawn(serve)).collect();
+            threads.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err(Error::bug("a thread of raw I/O panicked")))
+            })
+        })
+    }
+}
+
+fn open_direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) fit an int");
+    match options.custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            options.custom_flags(0).open(path)
+        }
+        other => other,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::ErrorKind;
+
+    #[test]
+    fn writes_reads_and_removes_exactly_what_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout =
+            RawLayout { file_bytes: 64 << 10, write_bytes: 16 << 10, depth: 3, preallocate: true };
+        let mut data = AlignedBuf::zeroed(32 << 10);
+        data.fill(0x5A);
+        let total = (64 + 64 + 10) << 10;
+        raw_write(dir.path(), total, &layout, &data).unwrap();
+        let length = |name: &str| fs::read(dir.path().join(name)).unwrap().len();
+        assert_eq!([length("raw-0"), length("raw-1"), length("raw-2")], [65536, 65536, 16384]);
+        assert!(fs::read(dir.path().join("raw-2")).unwrap().iter().all(|byte| *byte == 0x5A));
+        raw_read(dir.path(), total, &layout).unwrap();
+        let error = raw_read(dir.path(), 2 * total, &layout).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+        raw_remove(dir.path(), total, &layout).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn refuses_a_layout_of_broken_pages() {
+        let layout = RawLayout { write_bytes: 1000, file_bytes: 4000, ..RawLayout::default() };
+        let dir = tempfile::tempdir().unwrap();
+        let error = raw_write(dir.path(), 8000, &layout, &AlignedBuf::zeroed(4096)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+}

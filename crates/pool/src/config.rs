@@ -1,0 +1,255 @@
+//! `pool.toml`: what is fixed at creation, and what merely tunes.
+
+use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// Draft number of format version 0 that this build reads and writes.
+pub const REVISION: u32 = 1;
+
+/// The whole descriptor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// Fixed when the pool is made.
+    pub format: FormatConfig,
+    /// May change at any time.
+    #[serde(default)]
+    pub tuning: Tuning,
+}
+
+/// What decides the bytes in the pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormatConfig {
+    /// Format version (docs/format.md).
+    pub version: u32,
+    /// Draft of that version.
+    pub revision: u32,
+    /// 32 hexadecimal digits, random.
+    pub pool_id: String,
+    /// Unit of I/O.
+    pub container_bytes: u64,
+    /// Containers of a pack in all.
+    pub pack_bytes: u64,
+    /// Longest chunk.
+    pub chunk_bytes_max: u64,
+}
+
+/// What decides how fast and with how much memory the work is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tuning {
+    /// Memory for containers on their way to or from the target.
+    pub staging_bytes: u64,
+    /// Memory for frozen copies of dirty pages; more than this drains while `save` still blocks.
+    pub freeze_bytes_max: u64,
+    /// Memory for the index of known chunks; a duplicate missed beyond it costs only space.
+    pub index_bytes_max: u64,
+    /// Threads that hash and copy; 0 takes the machine's cores, at most 4.
+    pub threads: u32,
+    /// Share of a save's new bytes that may be spent on rewriting what is fragmented.
+    pub rewrite_percent_max: u32,
+    /// Ranges closer than this are read in one go.
+    pub read_gap_bytes: u64,
+    /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
+    pub leaf_bytes_max: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            staging_bytes: 64 << 20,
+            freeze_bytes_max: 64 << 20,
+            index_bytes_max: 64 << 20,
+            threads: 0,
+            rewrite_percent_max: 10,
+            read_gap_bytes: 64 << 10,
+            leaf_bytes_max: 2048,
+        }
+    }
+}
+
+impl Tuning {
+    /// Threads to use on this machine.
+    pub fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
+            n => n as usize,
+        }
+    }
+}
+
+impl FormatConfig {
+    /// The defaults of a new pool.
+    pub fn new(pool_id: [u8; 16]) -> FormatConfig {
+        let mut hex = String::with_capacity(32);
+        for byte in pool_id {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        FormatConfig {
+            version: 0,
+            revision: REVISION,
+            pool_id: hex,
+            container_bytes: 4 << 20,
+            pack_bytes: 64 << 20,
+            chunk_bytes_max: 64 << 10,
+        }
+    }
+
+    /// The pool's id as bytes. The configuration must have been checked.
+    pub fn pool_id_bytes(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        for (byte, pair) in id.iter_mut().zip(self.pool_id.as_bytes().chunks(2)) {
+            *byte = std::str::from_utf8(pair)
+                .ok()
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+                .unwrap_or(0);
+        }
+        id
+    }
+
+    /// Longest chunk in pages.
+    pub fn chunk_pages_max(&self) -> u32 {
+        (self.chunk_bytes_max / PAGE_BYTES as u64) as u32
+    }
+}
+
+impl PoolConfig {
+    /// Reads a descriptor. `path` is for messages.
+    ///
+    /// # Errors
+    /// `Invalid` for text that is no descriptor, another version, or impossible values.
+    pub fn parse(text: &str, path: &str) -> Result<PoolConfig> {
+        // The version decides whether the rest can be understood at all, so it is read first.
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+            revision: u32,
+        }
+        #[derive(Deserialize)]
+        struct Head {
+            format: Version,
+        }
+        let refuse = |what: String| Error::invalid(format!("{path}: {what}"));
+        let head: Head = toml::from_str(text)
+            .map_err(|e| refuse(format!("not a pool descriptor: {}", e.message())))?;
+        if (head.format.version, head.format.revision) != (0, REVISION) {
+            return Err(refuse(format!(
+                "the pool has format {}.{}, this build reads and writes 0.{REVISION}: use the build \
+                 that made the pool, or make a new pool",
+                head.format.version, head.format.revision
+            )));
+        }
+        let config: PoolConfig = toml::from_str(text).map_err(|e| refuse(e.to_string()))?;
+        config.check().map_err(|e| e.context(path))?;
+        Ok(config)
+    }
+
+    /// The descriptor as text.
+    ///
+    /// # Errors
+    /// `Bug` if it cannot be written as TOML.
+    pub fn to_text(&self) -> Result<String> {
+        let body = toml::to_string(self)
+            .map_err(|e| Error::bug(format!("the pool's descriptor cannot be written: {e}")))?;
+        Ok(format!(
+            "# An outlive pool. [format] is fixed; [tuning] may change at any time (docs/format.md).\n\n{body}"
+        ))
+    }
+
+    /// Refuses impossible values.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key.
+    pub fn check(&self) -> Result<()> {
+        let f = &self.format;
+        let page = PAGE_BYTES as u64;
+        let wrong = |key: &str, value: u64, rule: &str| {
+            Err(Error::invalid(format!("{key} = {value} is not possible: {rule}")))
+        };
+        if f.pool_id.len() != 32 || !f.pool_id.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(Error::invalid("format.pool_id must be 32 hexadecimal digits"));
+        }
+        if !(64 << 10..=64 << 20).contains(&f.container_bytes) || f.container_bytes % page != 0 {
+            return wrong(
+                "format.container_bytes",
+                f.container_bytes,
+                "a multiple of 4096 from 64 KiB to 64 MiB",
+            );
+        }
+        let containers = f.pack_bytes / f.container_bytes;
+        if f.pack_bytes % f.container_bytes != 0 || !(1..=64).contains(&containers) {
+            return wrong("format.pack_bytes", f.pack_bytes, "1 to 64 containers");
+        }
+        if f.pack_bytes > 1 << 30 {
+            return wrong("format.pack_bytes", f.pack_bytes, "at most 1 GiB");
+        }
+        let chunk_max = (BLOCK_BYTES as u64).min(f.container_bytes);
+        if !f.chunk_bytes_max.is_power_of_two() || !(page..=chunk_max).contains(&f.chunk_bytes_max)
+        {
+            return wrong(
+                "format.chunk_bytes_max",
+                f.chunk_bytes_max,
+                "a power of two from 4 KiB to 2 MiB, at most one container",
+            );
+        }
+        let t = &self.tuning;
+        if t.staging_bytes < 4 * f.container_bytes {
+            return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");
+        }
+        if t.threads > 256 {
+            return wrong("tuning.threads", u64::from(t.threads), "at most 256");
+        }
+        if t.rewrite_percent_max > 1000 {
+            return wrong(
+                "tuning.rewrite_percent_max",
+                u64::from(t.rewrite_percent_max),
+                "at most 1000",
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> PoolConfig {
+        PoolConfig { format: FormatConfig::new([0xab; 16]), tuning: Tuning::default() }
+    }
+
+    #[test]
+    fn a_descriptor_survives_its_text() {
+        let config = sample();
+        assert_eq!(PoolConfig::parse(&config.to_text().unwrap(), "x").unwrap(), config);
+        assert_eq!(config.format.pool_id_bytes(), [0xab; 16]);
+    }
+
+    #[test]
+    fn a_descriptor_of_another_format_is_named() {
+        let text = sample().to_text().unwrap().replace("revision = 1", "revision = 7");
+        let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();
+        assert!(error.message().contains("0.7") && error.message().contains("p/pool.toml"));
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        for (from, to, key) in [
+            ("container_bytes = 4194304", "container_bytes = 4194305", "container_bytes"),
+            ("pack_bytes = 67108864", "pack_bytes = 1", "pack_bytes"),
+            ("chunk_bytes_max = 65536", "chunk_bytes_max = 3", "chunk_bytes_max"),
+            ("staging_bytes = 67108864", "staging_bytes = 1", "staging_bytes"),
+            ("staging_bytes = 67108864", "stagging_bytes = 1", "stagging_bytes"),
+            ("staging_bytes = 67108864", "staging_bytes = -1", "staging_bytes"),
+        ] {
+            let text = sample().to_text().unwrap();
+            assert!(text.contains(from), "{text}");
+            let error = PoolConfig::parse(&text.replace(from, to), "x").unwrap_err();
+            assert!(error.message().contains(key), "{error}");
+        }
+        assert!(PoolConfig::parse("", "x").is_err());
+        assert!(PoolConfig::parse("\u{0}", "x").is_err());
+    }
+}

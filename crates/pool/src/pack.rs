@@ -1,0 +1,247 @@
+//! Fills containers and writes a pack.
+
+use crate::Pool;
+use outlive_format::{
+    Directory, DirectoryEntry, EntryKind, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
+    checksum, fingerprint,
+};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_target::{ShardName, ShardWriter, WriteTicket};
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Writes in flight before the oldest is looked at: enough to keep a device busy.
+const WRITES_IN_FLIGHT: usize = 8;
+
+/// Where a chunk, node or segment lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Place {
+    /// The pack.
+    pub pack: PackId,
+    /// Logical offset in it.
+    pub offset: u32,
+    /// Length in bytes, at least 1.
+    pub length: u32,
+}
+
+/// A pack under construction: one container being filled, others on their way to the target.
+pub struct PackWriter {
+    pool: Pool,
+    id: PackId,
+    shard: Option<Box<dyn ShardWriter>>,
+    container: Option<AlignedBuf>,
+    /// Bytes used of `container`.
+    used: usize,
+    /// Logical offset at which `container` begins.
+    base: u64,
+    /// Bytes of containers that this pack may hold.
+    capacity_bytes: u64,
+    /// Bytes that its directory may have.
+    directory_bytes_max: usize,
+    entries: Vec<DirectoryEntry>,
+    /// What has been sent off.
+    fragments: Vec<Fragment>,
+    in_flight: VecDeque<WriteTicket>,
+}
+
+/// A pack whose last bytes are on their way.
+pub struct FinishedPack {
+    /// Its id.
+    pub id: PackId,
+    /// Bytes of all its fragments (C in docs/format.md): the directory lies behind them.
+    pub containers_bytes: u32,
+    /// The directory as stored.
+    pub directory: Directory,
+    /// Length of the directory's encoding.
+    pub directory_bytes: u32,
+    /// Fingerprint of the directory's encoding.
+    pub directory_fp: Fingerprint,
+    /// Length of the shard: what the pack costs on its target.
+    pub stored_bytes: u64,
+    writes: VecDeque<WriteTicket>,
+    finish: Ticket<Result<()>>,
+}
+
+impl FinishedPack {
+    /// Waits until the pack is durable.
+    ///
+    /// # Errors
+    /// What the target reported first.
+    pub fn wait(self) -> Result<()> {
+        let mut outcome = Ok(());
+        for write in self.writes {
+            let written = write.wait().map_err(|fault| fault.error);
+            outcome = outcome.and(written);
+        }
+        // Waiting for the finish comes after the writes: only then does a retrying target know.
+        outcome.and(self.finish.wait())
+    }
+}
+
+impl PackWriter {
+    /// Begins pack `id` for about `expected_bytes`: it takes whole containers, as many as these
+    /// bytes need, at least one and at most what the format allows.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn new(pool: &Pool, id: PackId, expected_bytes: u64) -> Result<PackWriter> {
+        let format = &pool.config().format;
+        let capacity_bytes = expected_bytes
+            .next_multiple_of(format.container_bytes)
+            .clamp(format.container_bytes, format.pack_bytes);
+        // Room for the entries of single pages and the leaves above them.
+        let directory_bytes_max = (capacity_bytes / 64) as usize + (64 << 10);
+        let fragments = (capacity_bytes / format.container_bytes) as usize;
+        let tail_bytes = Tail::bytes_for(directory_bytes_max, fragments) as u64;
+        let bytes_max = SHARD_HEADER_BYTES as u64 + capacity_bytes + tail_bytes;
+        let shard = pool.target().create(ShardName { pack: id, shard: 0 }, bytes_max)?;
+        Ok(PackWriter {
+            pool: pool.clone(),
+            id,
+            shard: Some(shard),
+            container: None,
+            used: 0,
+            base: 0,
+            capacity_bytes,
+            directory_bytes_max,
+            entries: Vec::new(),
+            fragments: Vec::new(),
+            in_flight: VecDeque::new(),
+        })
+    }
+
+    /// The pack's id.
+    pub fn id(&self) -> PackId {
+        self.id
+    }
+
+    /// True if `length` more bytes, and their entry, fit.
+    pub fn fits(&self, length: usize) -> bool {
+        let container_bytes = self.pool.config().format.container_bytes;
+        let in_this = (self.used + length) as u64 <= container_bytes;
+        let in_next = self.base + container_bytes < self.capacity_bytes;
+        let directory_bytes = Directory::bytes_for(1, self.entries.len() + 1);
+        length as u64 <= container_bytes
+            && (in_this || in_next)
+            && directory_bytes <= self.directory_bytes_max
+    }
+
+    /// Adds bytes, which must fit; they land in one container.
+    ///
+    /// # Errors
+    /// What an earlier write to the target reported.
+    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
+        if bytes.is_empty() || !self.fits(bytes.len()) {
+            return Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id)));
+        }
+        let container_bytes = self.pool.config().format.container_bytes as usize;
+        if self.used + bytes.len() > container_bytes {
+            self.flush(container_bytes)?;
+        }
+        let buffer = match self.container.take() {
+            Some(buffer) => self.container.insert(buffer),
+            None => {
+                let buffer = self.take_buffer()?;
+                self.container.insert(buffer)
+            }
+        };
+        buffer[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        let offset = (self.base + self.used as u64) as u32;
+        self.used += bytes.len();
+        let length = bytes.len() as u32;
+        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind });
+        Ok(Place { pack: self.id, offset, length })
+    }
+
+    /// A free buffer. While none is free, looks after the writes in flight: a failed one keeps its
+    /// buffer until it is looked at.
+    fn take_buffer(&mut self) -> Result<AlignedBuf> {
+        loop {
+            self.reap(WRITES_IN_FLIGHT)?;
+            if let Some(buffer) = self.pool.staging().take_timeout(Duration::from_millis(20)) {
+                return Ok(buffer);
+            }
+            while self.in_flight.front().is_some_and(Ticket::ready) {
+                self.reap(self.in_flight.len() - 1)?;
+            }
+        }
+    }
+
+    /// Waits for the oldest writes until at most `in_flight_max` are left.
+    fn reap(&mut self, in_flight_max: usize) -> Result<()> {
+        while self.in_flight.len() > in_flight_max {
+            if let Some(ticket) = self.in_flight.pop_front() {
+                ticket.wait().map_err(|fault| fault.error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the container off, cut to `length`; its unused end becomes zero.
+    fn flush(&mut self, length: usize) -> Result<()> {
+        let Some(mut buffer) = self.container.take() else { return Ok(()) };
+        buffer[self.used..length].fill(0);
+        self.fragments
+            .push(Fragment { length: length as u32, checksum: checksum(&buffer[..length]) });
+        let offset = SHARD_HEADER_BYTES as u64 + self.base;
+        self.write(offset, length, buffer)?;
+        self.base += length as u64;
+        self.used = 0;
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> Result<()> {
+        let shard = self.shard.as_mut().ok_or_else(|| Error::bug("write after finish"))?;
+        self.in_flight.push_back(shard.write(offset, length, buffer));
+        Ok(())
+    }
+
+    /// Writes what is left, the header and the directory; the pack becomes durable in the
+    /// background.
+    ///
+    /// # Errors
+    /// What an earlier write to the target reported.
+    pub fn finish(mut self) -> Result<FinishedPack> {
+        self.flush(self.used.next_multiple_of(PAGE_BYTES))?;
+        let format = &self.pool.config().format;
+        let header = ShardHeader {
+            shard: 0,
+            k: 1,
+            m: 0,
+            pack: self.id,
+            pool_id: format.pool_id_bytes(),
+            container_bytes: format.container_bytes,
+        };
+        self.write(0, SHARD_HEADER_BYTES, aligned(&header.encode()?))?;
+
+        let directory = Directory::new(vec![self.id], std::mem::take(&mut self.entries));
+        let encoded = directory.encode()?;
+        let directory_fp = fingerprint(&encoded);
+        let directory_bytes = encoded.len() as u32;
+        let fragments = std::mem::take(&mut self.fragments);
+        let tail = Tail { pack: self.id, directory: encoded, fragments }.encode()?;
+        let tail_offset = SHARD_HEADER_BYTES as u64 + self.base;
+        let stored_bytes = tail_offset + tail.len() as u64;
+        self.write(tail_offset, tail.len(), aligned(&tail))?;
+
+        let shard = self.shard.take().ok_or_else(|| Error::bug("finish twice"))?;
+        Ok(FinishedPack {
+            id: self.id,
+            containers_bytes: self.base as u32,
+            directory_bytes,
+            directory_fp,
+            directory,
+            stored_bytes,
+            writes: std::mem::take(&mut self.in_flight),
+            finish: shard.finish(stored_bytes),
+        })
+    }
+}
+
+/// Headers and tails are written once a pack, so they are copied into memory of their own.
+fn aligned(bytes: &[u8]) -> AlignedBuf {
+    let mut buffer = AlignedBuf::zeroed(bytes.len());
+    buffer.copy_from_slice(bytes);
+    buffer
+}

@@ -1,0 +1,107 @@
+//! A pool: its configuration, its target, its log, and what the work on it needs.
+
+use crate::PoolConfig;
+use outlive_io::StagingPool;
+use outlive_target::{ManifestLog, Target};
+use outlive_types::{Clock, Event, NoObserver, Observer, Rng, SystemClock, SystemRng};
+use std::sync::Arc;
+
+/// What enters from outside: time, randomness, and somebody to tell.
+#[derive(Clone)]
+pub struct Environment {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Random bytes, for the ids of sessions and pools.
+    pub rng: Arc<dyn Rng>,
+    /// Receives notices and progress.
+    pub observer: Arc<dyn Observer>,
+}
+
+impl Environment {
+    /// The machine's clock and random numbers; nobody listens.
+    pub fn system() -> Environment {
+        Environment {
+            clock: Arc::new(SystemClock::default()),
+            rng: Arc::new(SystemRng),
+            observer: Arc::new(NoObserver),
+        }
+    }
+
+    /// The machine's, with somebody who listens.
+    pub fn observed(observer: Arc<dyn Observer>) -> Environment {
+        Environment { observer, ..Environment::system() }
+    }
+}
+
+/// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
+/// bound of one staging pool.
+#[derive(Clone)]
+pub struct Pool {
+    config: Arc<PoolConfig>,
+    target: Arc<dyn Target>,
+    log: Arc<dyn ManifestLog>,
+    staging: Arc<StagingPool>,
+    env: Environment,
+}
+
+impl Pool {
+    /// Puts a pool together from its parts. The configuration must have been checked.
+    pub fn new(
+        config: PoolConfig,
+        target: Arc<dyn Target>,
+        log: Arc<dyn ManifestLog>,
+        env: Environment,
+    ) -> Pool {
+        let container_bytes = config.format.container_bytes as usize;
+        let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
+        Pool { config: Arc::new(config), target, log, staging, env }
+    }
+
+    /// The pool's descriptor.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// The same pool with other tuning, in memory only (its staging pool is a new one).
+    #[must_use]
+    pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
+        let config = PoolConfig { format: self.config.format.clone(), tuning };
+        Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone())
+    }
+
+    /// Where shards are kept.
+    pub fn target(&self) -> &Arc<dyn Target> {
+        &self.target
+    }
+
+    /// Where manifests are committed.
+    pub fn log(&self) -> &Arc<dyn ManifestLog> {
+        &self.log
+    }
+
+    /// The bounded memory that all I/O goes through.
+    pub fn staging(&self) -> &Arc<StagingPool> {
+        &self.staging
+    }
+
+    /// Time, randomness, observer.
+    pub fn env(&self) -> &Environment {
+        &self.env
+    }
+
+    /// Tells the observer something a person should know.
+    pub fn warn(&self, message: impl Into<String>) {
+        self.env.observer.event(Event::Warning(message.into()));
+    }
+
+    /// Tells the observer of a normal step.
+    pub fn info(&self, message: impl Into<String>) {
+        self.env.observer.event(Event::Info(message.into()));
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("target", &self.target).field("log", &self.log).finish()
+    }
+}

@@ -1,0 +1,7 @@
+//! The log of a job: reading its history, opening a session, committing a manifest.
+
+mod history;
+mod session;
+
+pub use history::{Entry, history};
+pub use session::LogHead;

@@ -1,0 +1,122 @@
+//! What `save` gives back: the means to wait for the commit.
+
+use crate::save::SaveStats;
+use outlive_types::{Error, Result};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A save under way, or over. Clones speak of the same save.
+#[derive(Clone, Debug)]
+pub struct SaveHandle(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live_done: bool,
+    outcome: Option<Result<SaveStats>>,
+    stall: Duration,
+    /// Somebody has been told the outcome.
+    seen: bool,
+}
+
+impl SaveHandle {
+    pub(crate) fn new() -> SaveHandle {
+        SaveHandle(Arc::default())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_live_done(&self) {
+        self.state().live_done = true;
+        self.0.changed.notify_all();
+    }
+
+    pub(crate) fn settle(&self, outcome: Result<SaveStats>) {
+        let mut state = self.state();
+        state.live_done = true;
+        let stall = state.stall;
+        state.outcome = Some(outcome.map(|stats| SaveStats { stall, ..stats }));
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until the program may write its memory again.
+    pub(crate) fn wait_live(&self) {
+        let state = self.state();
+        drop(
+            self.0
+                .changed
+                .wait_while(state, |state| !state.live_done)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    /// How long the program stood still; known only when `save` returns, perhaps after the commit.
+    pub(crate) fn set_stall(&self, stall: Duration) {
+        let mut state = self.state();
+        state.stall = stall;
+        if let Some(Ok(stats)) = &mut state.outcome {
+            stats.stall = stall;
+        }
+    }
+
+    /// Waits until the save is over, at most `timeout`, without taking notice of how it ended.
+    /// True if it is over.
+    pub fn wait_done(&self, timeout: Option<Duration>) -> bool {
+        self.wait_over(timeout).is_some()
+    }
+
+    fn wait_over(&self, timeout: Option<Duration>) -> Option<MutexGuard<'_, State>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.state();
+        while state.outcome.is_none() {
+            state = match deadline {
+                None => self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let waited = self.0.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        Some(state)
+    }
+
+    /// The failure that nobody has been told yet.
+    pub(crate) fn unseen_failure(&self) -> Option<Error> {
+        let mut state = self.state();
+        match &state.outcome {
+            Some(Err(error)) if !state.seen => {
+                let error = error.clone();
+                state.seen = true;
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+
+    /// True once the checkpoint is committed, or has failed.
+    pub fn done(&self) -> bool {
+        self.state().outcome.is_some()
+    }
+
+    /// Waits for the commit at most until `timeout` (for ever without one); `None` if it is not
+    /// over by then.
+    ///
+    /// # Errors
+    /// Inside: why the save failed. Being told here, the next save does not raise it again.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<SaveStats>> {
+        let mut state = self.wait_over(timeout)?;
+        state.seen = true;
+        state.outcome.clone()
+    }
+}

@@ -1,0 +1,39 @@
+//! From fingerprints to places: segments as the manifest names them, and the bounded memory of what
+//! is stored already.
+
+mod known;
+mod locator;
+mod segments;
+
+pub use known::Known;
+pub use locator::Locator;
+pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
+
+use outlive_types::Fingerprint;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Fingerprints are uniform already: their first eight bytes are the hash.
+#[derive(Default, Debug)]
+pub struct PrefixHasher(u64);
+
+impl Hasher for PrefixHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Called with the length first, then with the fingerprint's bytes.
+        if let Some(prefix) = bytes.first_chunk::<8>() {
+            self.0 = u64::from_le_bytes(*prefix);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+}
+
+/// A map by fingerprint.
+pub type ByFingerprint<V> =
+    std::collections::HashMap<Fingerprint, V, BuildHasherDefault<PrefixHasher>>;
+
+/// A set of fingerprints.
+pub type Fingerprints = std::collections::HashSet<Fingerprint, BuildHasherDefault<PrefixHasher>>;

@@ -1,0 +1,78 @@
+//! Segments: merged directories. A manifest names a bounded number of them, because every
+//! [`MERGE_AT`] of one level are merged into one of the next (O'Neil et al., "The log-structured
+//! merge-tree", 1996), up to the size of a container.
+
+use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef, fingerprint};
+use outlive_pool::{Pool, Span};
+use outlive_types::{Error, PackId, Result};
+use std::collections::HashMap;
+
+/// So many segments of one level are merged.
+pub const MERGE_AT: usize = 8;
+
+/// Reads and verifies a segment.
+///
+/// # Errors
+/// `Damaged` if it is not what the manifest names.
+pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
+    let bytes = match segment.kind {
+        SegmentKind::Directory => pool.read_directory(segment.pack, segment.offset, segment.length)?,
+        SegmentKind::Segment => {
+            let span =
+                Span { pack: segment.pack, offset: segment.offset, length: segment.length };
+            pool.read(span, pool.staging().take()).wait()?.to_vec()
+        }
+    };
+    if fingerprint(&bytes) != segment.fp {
+        return Err(Error::damaged(format!(
+            "the directory or segment at {} of pack {} does not match its fingerprint",
+            segment.offset, segment.pack
+        )));
+    }
+    Directory::decode(&bytes)
+}
+
+/// Which segments to merge next: their indices, at least two, or none.
+pub fn choose_merge(segments: &[SegmentRef], segment_bytes_max: u32) -> Vec<usize> {
+    let mut levels: HashMap<u8, Vec<usize>> = HashMap::new();
+    for (at, segment) in segments.iter().enumerate() {
+        // One that is half full already can only be merged with few others: it stays.
+        if segment.length < segment_bytes_max / 2 {
+            levels.entry(segment.level).or_default().push(at);
+        }
+    }
+    let due = levels.into_iter().filter(|(_, at)| at.len() >= MERGE_AT);
+    let Some((_, mut chosen)) = due.min_by_key(|(level, _)| *level) else { return Vec::new() };
+    let mut total = 0;
+    let fits = chosen.iter().take_while(|at| {
+        total += segments[**at].length;
+        total <= segment_bytes_max
+    });
+    let count = fits.count();
+    chosen.truncate(count);
+    chosen
+}
+
+/// One directory that resolves whatever `parts` resolve.
+pub fn merge(parts: &[Directory]) -> Directory {
+    let mut packs: Vec<PackId> = Vec::new();
+    let mut numbers: HashMap<PackId, u32> = HashMap::new();
+    let mut entries: Vec<DirectoryEntry> = Vec::with_capacity(parts.iter().map(|p| p.entries.len()).sum());
+    for part in parts {
+        let renumbered: Vec<u32> = part
+            .packs
+            .iter()
+            .map(|pack| {
+                *numbers.entry(*pack).or_insert_with(|| {
+                    packs.push(*pack);
+                    packs.len() as u32 - 1
+                })
+            })
+            .collect();
+        entries.extend(part.entries.iter().map(|entry| DirectoryEntry {
+            pack: renumbered[entry.pack as usize],
+            ..*entry
+        }));
+    }
+    Directory::new(packs, entries)
+}

@@ -1,0 +1,458 @@
+//! A job: the handle through which a program saves and restores.
+
+use crate::commit::{LogHead, history};
+use crate::handle::SaveHandle;
+use crate::index::Known;
+use crate::restore::{Checkpoint, RestoreSink, RestoreStats};
+use crate::save::{Base, SavePlan, SaveStats, Writer};
+use outlive_chunk::PageHashes;
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_types::{
+    Epoch, Error, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How a job behaves.
+#[derive(Clone, Debug, Default)]
+pub struct JobOptions {
+    /// Saves closer together than this are not due.
+    pub every: Option<Duration>,
+}
+
+/// Which checkpoint to restore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Select {
+    /// The newest that is whole.
+    Newest,
+    /// This one or none.
+    Epoch(Epoch),
+}
+
+/// What a restore did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// The epoch that was restored.
+    pub epoch: Epoch,
+    /// Figures.
+    pub stats: RestoreStats,
+    /// Newer checkpoints that were passed over, and why.
+    pub skipped: Vec<(Epoch, Error)>,
+}
+
+/// A committed checkpoint, as the log tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EpochInfo {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Length of the manifest's record.
+    pub record_bytes: u64,
+}
+
+/// A named series of checkpoints. All methods may be called from any thread.
+pub struct Job {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    name: JobName,
+    options: JobOptions,
+    /// Threads do not survive a fork; the child must know that this is not its job.
+    process_id: u32,
+    /// Held for the whole of a drain.
+    writer: Mutex<Writer>,
+    /// Held while a save is being started: saves start one after the other.
+    starting: Mutex<Option<SaveHandle>>,
+    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
+    last_start_ns: AtomicU64,
+}
+
+impl Job {
+    /// Opens a job; nothing is read or written yet.
+    pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
+        let name = JobName::new(name)?;
+        let writer = Writer {
+            head: LogHead::new(name.clone()),
+            base: None,
+            known: Known::new(pool.config().tuning.index_bytes_max),
+            wishes: Vec::new(),
+            next_pack: 0,
+        };
+        let inner = Inner {
+            pool: pool.clone(),
+            name,
+            options,
+            process_id: std::process::id(),
+            writer: Mutex::new(writer),
+            starting: Mutex::new(None),
+            last_start_ns: AtomicU64::new(0),
+        };
+        Ok(Job { inner: Arc::new(inner) })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &JobName {
+        &self.inner.name
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// True if a save is due: always without an interval, else once it has passed since the last
+    /// save began.
+    pub fn due(&self) -> bool {
+        let last = self.inner.last_start_ns.load(Ordering::Relaxed);
+        match self.inner.options.every {
+            Some(every) if last > 0 => {
+                let now = self.inner.pool.env().clock.monotonic();
+                now.saturating_sub(Duration::from_nanos(last - 1)) >= every
+            }
+            _ => true,
+        }
+    }
+
+    /// The failure of an earlier save that nobody has been told of; told now.
+    pub fn unseen_failure(&self) -> Option<Error> {
+        self.inner.check_process().err().or_else(|| {
+            self.inner.starting().as_ref().and_then(SaveHandle::unseen_failure)
+        })
+    }
+
+    /// Saves what `source` holds. Returns when the program may write its memory again; the handle
+    /// tells when the checkpoint is committed. Waits first for an earlier save to be over.
+    ///
+    /// # Errors
+    /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`; and the
+    /// failure of an earlier save, if nobody has been told it yet (then nothing new was begun).
+    pub fn save(&self, source: &mut dyn PageSource) -> Result<SaveHandle> {
+        let inner = &self.inner;
+        inner.check_process()?;
+        let mut current = inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error.context("an earlier save failed"));
+            }
+        }
+        let clock = inner.pool.env().clock.clone();
+        let started = clock.monotonic();
+        let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
+        inner.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
+
+        let (frozen, session, plan) = inner.freeze(source)?;
+        let frozen: Arc<dyn Frozen> = Arc::from(frozen);
+        let handle = SaveHandle::new();
+        let drain = Drain {
+            inner: inner.clone(),
+            frozen,
+            plan,
+            session,
+            handle: handle.clone(),
+            started,
+        };
+        if drain.plan.live_blocks == 0 {
+            drain.frozen.release_live();
+            handle.set_live_done();
+        }
+        std::thread::Builder::new()
+            .name("outlive-drain".to_owned())
+            .spawn(move || drain.run())
+            .map_err(|e| Error::retry(format!("no thread for the save could be started: {e}")))?;
+        *current = Some(handle.clone());
+        handle.wait_live();
+        let stall = clock.monotonic().saturating_sub(started);
+        handle.set_stall(stall);
+        Ok(handle)
+    }
+
+    /// Waits until no save is under way.
+    ///
+    /// # Errors
+    /// The last save's failure, if nobody has been told it yet.
+    pub fn wait(&self) -> Result<()> {
+        self.inner.check_process()?;
+        let current = self.inner.starting().clone();
+        if let Some(handle) = current {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The save under way or the last one.
+    pub fn current(&self) -> Option<SaveHandle> {
+        self.inner.check_process().ok()?;
+        self.inner.starting().clone()
+    }
+
+    /// Completes the drain and ends the session in the log. The job can be used again afterwards.
+    ///
+    /// # Errors
+    /// The last save's failure, if nobody has been told it yet; what the log reports.
+    pub fn close(&self) -> Result<()> {
+        let waited = self.wait();
+        self.inner.check_process()?;
+        let closed = self.inner.writer().head.close(&self.inner.pool);
+        waited.and(closed)
+    }
+
+    /// The committed checkpoints, oldest first. Manifests that cannot be read are left out; `verify`
+    /// names them.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn epochs(&self) -> Result<Vec<EpochInfo>> {
+        let mut epochs: Vec<EpochInfo> = history(&self.inner.pool, &self.inner.name)?
+            .filter_map(|entry| {
+                entry.manifest().cloned().map(|manifest| EpochInfo {
+                    epoch: manifest.epoch,
+                    manifest,
+                    record_bytes: entry.bytes,
+                })
+            })
+            .collect();
+        epochs.reverse();
+        Ok(epochs)
+    }
+
+    /// Opens a checkpoint for reading. `None` if the job has none.
+    ///
+    /// # Errors
+    /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
+    /// damaged.
+    pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Vec<(Epoch, Error)>)>> {
+        self.first_good(select, &mut |_| Ok(()))
+            .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+    }
+
+    /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
+    /// regions and answers which streams to read and where to put them; an error from it ends the
+    /// restore before anything was written. If the data then prove damaged, the next older one
+    /// takes its place. `done` is called with the sink that holds the restored bytes.
+    ///
+    /// When every stream was read, the next save is incremental to what was restored: the source
+    /// must then be given memory that holds just these bytes as its baseline.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint`], and those of `prepare` and `done`.
+    pub fn restore<S: RestoreSink>(
+        &self,
+        select: Select,
+        prepare: &mut dyn FnMut(&Checkpoint) -> Result<(Vec<usize>, S)>,
+        done: &mut dyn FnMut(&Checkpoint, S) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        self.wait()?;
+        let mut attempt = |checkpoint: &Checkpoint| {
+            let (selected, sink) = prepare(checkpoint)?;
+            let stats = checkpoint.read(&selected, &sink)?;
+            Ok((selected.len(), sink, stats))
+        };
+        let Some((checkpoint, (selected, sink, stats), skipped)) =
+            self.first_good(select, &mut attempt)?
+        else {
+            return Ok(None);
+        };
+        done(&checkpoint, sink)?;
+        if selected == checkpoint.streams().len() {
+            self.inner.adopt(&checkpoint);
+        }
+        Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
+    }
+
+    /// The newest checkpoint that opens and on which `attempt` succeeds. `Damaged` errors send it
+    /// to the next older one; all others end the search.
+    #[allow(clippy::type_complexity)] // one use, and a name would say no more
+    fn first_good<T>(
+        &self,
+        select: Select,
+        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+    ) -> Result<Option<(Checkpoint, T, Vec<(Epoch, Error)>)>> {
+        let Inner { pool, name, .. } = &*self.inner;
+        let mut skipped: Vec<(Epoch, Error)> = Vec::new();
+        let mut newest = 0;
+        for entry in history(pool, name)? {
+            let outcome = match (&entry.record, entry.manifest()) {
+                (Ok(_), None) => continue,
+                (Ok(_), Some(manifest)) => {
+                    newest = newest.max(manifest.epoch);
+                    if matches!(select, Select::Epoch(epoch) if epoch != manifest.epoch) {
+                        continue;
+                    }
+                    Checkpoint::open(pool, name, manifest.clone())
+                        .and_then(|checkpoint| attempt(&checkpoint).map(|value| (checkpoint, value)))
+                        .map_err(|error| (manifest.epoch, error))
+                }
+                // What cannot be read may have been a checkpoint; its epoch is not known.
+                (Err(error), _) => Err((0, error.clone())),
+            };
+            match outcome {
+                Ok((checkpoint, value)) => {
+                    for (_, error) in &skipped {
+                        pool.warn(format!(
+                            "passed over a damaged checkpoint and took epoch {}: {error}",
+                            checkpoint.epoch()
+                        ));
+                    }
+                    return Ok(Some((checkpoint, value, skipped)));
+                }
+                Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
+                    skipped.push((epoch, error));
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        match (select, skipped.first()) {
+            (Select::Epoch(epoch), None) => Err(Error::invalid(format!(
+                "job {name} has no checkpoint {epoch}{}",
+                if newest > 0 { format!("; its newest is {newest}") } else { String::new() }
+            ))),
+            (_, Some((_, first))) => Err(Error::damaged(format!(
+                "no whole checkpoint of job {name} was found ({} damaged): {first}",
+                skipped.len()
+            ))),
+            (Select::Newest, None) => Ok(None),
+        }
+    }
+}
+
+impl Inner {
+    fn check_process(&self) -> Result<()> {
+        if self.process_id == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the job {} was opened by process {} and this is process {}, forked from it: open the \
+             pool and a job of its own here",
+            self.name,
+            self.process_id,
+            std::process::id()
+        )))
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn freeze(
+        &self,
+        source: &mut dyn PageSource,
+    ) -> Result<(Box<dyn Frozen>, SessionId, SavePlan)> {
+        let mut writer = self.writer();
+        let (session, opened) = writer.head.open(&self.pool)?;
+        if opened {
+            writer.next_pack = 0;
+        }
+        let also = std::mem::take(&mut writer.wishes);
+        let evacuated_pages = also.iter().map(|(_, range)| range.count).sum();
+        let request = FreezeRequest {
+            baseline: writer.base.as_ref().map(|base| base.epoch),
+            also,
+            freeze_bytes_max: self.pool.config().tuning.freeze_bytes_max,
+        };
+        let frozen = source.freeze(&request)?;
+        let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
+        let epoch = writer.head.last_epoch + 1;
+        let plan = SavePlan::new(epoch, parent, &*frozen, evacuated_pages);
+        Ok((frozen, session, plan))
+    }
+
+    /// Makes a restored checkpoint what the next save follows.
+    fn adopt(&self, checkpoint: &Checkpoint) {
+        let threads = self.pool.config().tuning.threads();
+        let mut writer = self.writer();
+        writer.base = Some(Base {
+            epoch: checkpoint.epoch(),
+            streams: checkpoint
+                .streams()
+                .iter()
+                .map(|stream| (stream.name.clone(), stream.tree.clone()))
+                .collect(),
+            catalog: checkpoint.catalog_tree().clone(),
+            catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
+            segments: checkpoint.manifest().segments.clone(),
+        });
+        writer.wishes.clear();
+        writer.known.clear();
+        for stream in checkpoint.streams() {
+            stream.tree.for_each_leaf(&mut |_, leaf| {
+                if let Some(leaf) = &leaf.kept {
+                    writer.known.extend(leaf.chunks.iter().copied());
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// The last handle is gone: a clean end is worth a record, but not an error.
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = writer.head.close(&self.pool) {
+                self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
+            }
+        }
+    }
+}
+
+/// Everything that goes on after the program was let go.
+struct Drain {
+    inner: Arc<Inner>,
+    frozen: Arc<dyn Frozen>,
+    plan: SavePlan,
+    session: SessionId,
+    handle: SaveHandle,
+    started: Duration,
+}
+
+impl Drain {
+    fn run(self) {
+        let Drain { inner, frozen, plan, session, handle, started } = self;
+        let live_done = || {
+            frozen.release_live();
+            handle.set_live_done();
+        };
+        let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
+            let mut writer = inner.writer();
+            let stats = writer.execute(&inner.pool, session, &plan, &*frozen, &live_done)?;
+            // The source's baseline and the store's base move together, under the writer's lock.
+            frozen.settle(Some(stats.epoch));
+            Ok(stats)
+        });
+        let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
+            let what = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Error::bug(format!("the save panicked: {what}; please report this")))
+        });
+        if outcome.is_err() {
+            live_done();
+            frozen.settle(None);
+        }
+        let total = inner.pool.env().clock.monotonic().saturating_sub(started);
+        let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if let Err(error) = &outcome {
+            inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));
+        }
+        // What this thread holds of the image and the job goes before anybody is told: who waited
+        // may free the memory, or count on the job's end.
+        drop(frozen);
+        drop(inner);
+        handle.settle(outcome);
+    }
+}

@@ -1,0 +1,20 @@
+//! Checkpoints of one job: `save` makes them, `commit` makes them exist, `restore` gives them back,
+//! `index` knows where everything is, `tree` is what they consist of.
+//!
+//! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
+//! it knows nothing of kernels, file systems or networks.
+
+pub mod commit;
+mod handle;
+pub mod index;
+mod job;
+pub mod restore;
+pub mod save;
+pub mod tree;
+mod verify;
+
+pub use handle::SaveHandle;
+pub use job::{EpochInfo, Job, JobOptions, Restored, Select};
+pub use restore::{Checkpoint, RestorePlan, RestoreSink, RestoreStats};
+pub use save::{SavePlan, SaveStats};
+pub use verify::{Finding, VerifyReport, verify_shard};

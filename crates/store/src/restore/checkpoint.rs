@@ -1,0 +1,233 @@
+//! A checkpoint opened for reading: its catalog and page trees, every node of them verified.
+
+use super::plan::{RestorePlan, RestoreSink, RestoreStats};
+use super::read::Wanted;
+use super::walk::read_trees;
+use crate::index::Locator;
+use crate::tree::PageTree;
+use outlive_format::{Catalog, Manifest, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{
+    Epoch, Error, JobName, PACKED_STREAM, RegionDesc, RegionPlace, Result,
+};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// One stream of the image.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// The region's name, or the packed stream's.
+    pub name: String,
+    /// Its page tree.
+    pub tree: PageTree,
+}
+
+/// A checkpoint whose metadata has been read and verified.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pool: Pool,
+    job: JobName,
+    manifest: Manifest,
+    locator: Locator,
+    catalog: Catalog,
+    catalog_bytes: Vec<u8>,
+    catalog_tree: PageTree,
+    regions: Vec<RegionDesc>,
+    streams: Vec<Stream>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint that `manifest` describes.
+    ///
+    /// # Errors
+    /// `Damaged` if any of its metadata is missing or wrong.
+    pub fn open(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
+        let epoch = manifest.epoch;
+        Checkpoint::open_inner(pool, job, manifest)
+            .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
+    }
+
+    fn open_inner(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
+        let [image] = manifest.images[..] else {
+            return Err(Error::invalid(format!(
+                "it has {} ranks; this build restores checkpoints of one rank",
+                manifest.images.len()
+            )));
+        };
+        let locator = Locator::load(pool, &manifest.segments)?;
+        let mut trees = read_trees(pool, &locator, &[image.catalog])?;
+        let catalog_tree = trees.pop().unwrap_or_default();
+        let stream = Stream { name: "catalog".to_owned(), tree: catalog_tree.clone() };
+        let catalog_bytes = read_whole(pool, &locator, stream)?;
+        let catalog = Catalog::decode(&catalog_bytes)?;
+        check_packed(&catalog, image.packed)?;
+
+        let mut names = Vec::new();
+        let mut roots = Vec::new();
+        if image.packed != TreeRef::EMPTY {
+            names.push(PACKED_STREAM.to_owned());
+            roots.push(image.packed);
+        }
+        for region in &catalog.regions {
+            if let Some(tree) = region.tree() {
+                names.push(region.desc.name.clone());
+                roots.push(tree);
+            }
+        }
+        let trees = read_trees(pool, &locator, &roots)?;
+        let streams =
+            names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
+        let regions = catalog.regions.iter().map(|region| region.desc.clone()).collect();
+        Ok(Checkpoint {
+            pool: pool.clone(),
+            job: job.clone(),
+            manifest,
+            locator,
+            catalog,
+            catalog_bytes,
+            catalog_tree,
+            regions,
+            streams,
+        })
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.manifest.epoch
+    }
+
+    /// Its job.
+    pub fn job(&self) -> &JobName {
+        &self.job
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Every region, in the order in which it was saved.
+    pub fn regions(&self) -> &[RegionDesc] {
+        &self.regions
+    }
+
+    /// What the front door kept with the image.
+    pub fn attachment(&self) -> &[u8] {
+        &self.catalog.attachment
+    }
+
+    /// Its streams: the packed stream first if there is one, then one for each large region.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn catalog_tree(&self) -> &PageTree {
+        &self.catalog_tree
+    }
+
+    pub(crate) fn catalog_bytes(&self) -> &[u8] {
+        &self.catalog_bytes
+    }
+
+    /// Plans the reading of `selected` streams (indices into [`Checkpoint::streams`]).
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is in none of the segments; `Invalid` for an index out of range.
+    pub fn plan(&self, selected: &[usize]) -> Result<RestorePlan> {
+        let trees = selected
+            .iter()
+            .map(|at| {
+                self.streams.get(*at).map(|stream| (*at, &stream.tree)).ok_or_else(|| {
+                    Error::invalid(format!("checkpoint {} has no stream {at}", self.epoch()))
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        RestorePlan::new(&self.pool, &self.locator, &trees)
+            .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+    }
+
+    /// Reads `selected` streams into `sink`, every byte verified before it is handed over.
+    ///
+    /// # Errors
+    /// `Damaged` if anything is missing or wrong; what was handed over until then was right, but is
+    /// not all.
+    pub fn read(&self, selected: &[usize], sink: &dyn RestoreSink) -> Result<RestoreStats> {
+        self.plan(selected)?
+            .execute(&self.pool, sink)
+            .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+    }
+
+    /// Every chunk of the image with its place, the catalog's included.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is in none of the segments.
+    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+        let mut trees: Vec<(usize, &PageTree)> =
+            self.streams.iter().map(|stream| (0, &stream.tree)).collect();
+        trees.push((0, &self.catalog_tree));
+        RestorePlan::wanted(&self.pool, &self.locator, &trees)
+    }
+
+    /// The packed stream's bytes; empty if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::read`].
+    pub fn packed_bytes(&self) -> Result<Vec<u8>> {
+        match self.streams.first() {
+            Some(stream) if stream.name == PACKED_STREAM => {
+                read_whole(&self.pool, &self.locator, stream.clone())
+                    .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Number of the stream that holds a region of its own.
+    pub fn stream_of(&self) -> HashMap<&str, usize> {
+        self.streams.iter().enumerate().map(|(at, stream)| (stream.name.as_str(), at)).collect()
+    }
+}
+
+/// Regions must lie within the packed stream that the manifest names.
+fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
+    for region in &catalog.regions {
+        if let RegionPlace::Packed { offset } = region.desc.place
+            && offset.checked_add(region.desc.bytes).is_none_or(|end| end > packed.bytes)
+        {
+            return Err(Error::damaged(format!(
+                "region {:?} lies beyond the packed stream",
+                region.desc.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a stream into memory. Meant for catalogs and packed streams.
+fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>> {
+    struct Whole(Mutex<Vec<u8>>);
+    impl RestoreSink for Whole {
+        fn write(&self, _stream: usize, offset: u64, bytes: &[u8]) {
+            let mut whole = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            whole[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        // The vector began as zeros.
+        fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
+    }
+    let plan = RestorePlan::new(pool, locator, &[(0, &stream.tree)])?;
+    let length = usize::try_from(stream.tree.bytes)
+        .map_err(|_| Error::invalid("a stream is longer than this machine's memory"))?;
+    let mut whole = Vec::new();
+    // The length comes from a verified node, yet it may be too much for this machine.
+    whole
+        .try_reserve_exact(length)
+        .map_err(|_| Error::full(format!("{length} bytes of memory are not to be had")))?;
+    whole.resize(length, 0);
+    let sink = Whole(Mutex::new(whole));
+    plan.execute(pool, &sink)?;
+    Ok(sink.0.into_inner().unwrap_or_else(PoisonError::into_inner))
+}

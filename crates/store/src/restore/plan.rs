@@ -1,0 +1,222 @@
+//! The restore plan: which chunk goes where. The destination takes writes in any order, so chunks
+//! are read in container order, each once, and scattered.
+
+use super::read::{ReadPlan, Wanted};
+use crate::index::Locator;
+use crate::save::read_merged;
+use crate::tree::{LeafNode, PageTree};
+use outlive_format::Leaf;
+use outlive_pool::Pool;
+use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Leaves merged at a time: bounds the memory for those that are not kept.
+const LEAF_BATCH: usize = 256;
+
+/// Receives verified bytes, from several threads, in any order, no byte twice. Offsets are within
+/// the stream; ranges never reach beyond its end.
+pub trait RestoreSink: Sync {
+    /// Takes bytes of a stream.
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]);
+    /// Takes a range of zeros.
+    fn zero(&self, stream: usize, offset: u64, length: u64);
+}
+
+/// Part of a chunk and where it goes.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    stream: u32,
+    /// Bytes from the chunk's start.
+    from: u32,
+    /// Bytes.
+    length: u32,
+    /// Bytes from the stream's start.
+    to: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Zeros {
+    stream: u32,
+    to: u64,
+    length: u64,
+}
+
+/// What a restore will read and write.
+#[derive(Debug)]
+pub struct RestorePlan {
+    reads: ReadPlan,
+    pieces: Vec<Piece>,
+    zeros: Vec<Zeros>,
+    /// Bytes that will be handed over, zeros included.
+    pub total_bytes: u64,
+}
+
+/// What a restore did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RestoreStats {
+    /// Bytes handed over, zeros included.
+    pub total_bytes: u64,
+    /// Bytes read from the target, gaps included.
+    pub read_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+}
+
+impl RestorePlan {
+    /// Plans the reading of trees, each with the number that its stream has for the sink.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    pub fn new(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<RestorePlan> {
+        let Builder { wanted, pieces, zeros, .. } = Builder::build(pool, locator, trees)?;
+        let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
+        Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })
+    }
+
+    /// The chunks of trees, once for each use.
+    ///
+    /// # Errors
+    /// As [`RestorePlan::new`].
+    pub fn wanted(
+        pool: &Pool,
+        locator: &Locator,
+        trees: &[(usize, &PageTree)],
+    ) -> Result<Vec<Wanted>> {
+        Builder::build(pool, locator, trees).map(|built| built.wanted)
+    }
+
+    /// Reads, verifies and hands over.
+    ///
+    /// # Errors
+    /// `Damaged` for the first chunk that is missing or wrong.
+    pub fn execute(&self, pool: &Pool, sink: &dyn RestoreSink) -> Result<RestoreStats> {
+        for zeros in &self.zeros {
+            sink.zero(zeros.stream as usize, zeros.to, zeros.length);
+        }
+        let total_bytes: u64 = self.pieces.iter().map(|p| u64::from(p.length)).sum();
+        let done = AtomicU64::new(0);
+        let step_bytes = (total_bytes / 256).max(1 << 20);
+        let take = |at: usize, bytes: &[u8]| {
+            let piece = &self.pieces[at];
+            let part = &bytes[piece.from as usize..][..piece.length as usize];
+            sink.write(piece.stream as usize, piece.to, part);
+            let length = u64::from(piece.length);
+            let before = done.fetch_add(length, Ordering::Relaxed);
+            if before / step_bytes != (before + length) / step_bytes {
+                let done_bytes = before + length;
+                let progress = Progress { what: "restore", done_bytes, total_bytes };
+                pool.env().observer.event(Event::Progress(progress));
+            }
+            Ok(())
+        };
+        let threads = pool.config().tuning.threads();
+        match self.reads.execute(pool, threads, false, &take).into_iter().next() {
+            Some(fault) => Err(fault.error),
+            None => Ok(RestoreStats {
+                total_bytes: self.total_bytes,
+                read_bytes: self.reads.read_bytes,
+                reads: self.reads.reads() as u64,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for RestorePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "restore {} bytes: {} reads of {} bytes in all for {} pieces, {} ranges of zeros",
+            self.total_bytes,
+            self.reads.reads(),
+            self.reads.read_bytes,
+            self.pieces.len(),
+            self.zeros.len()
+        )
+    }
+}
+
+struct Builder<'a> {
+    locator: &'a Locator,
+    wanted: Vec<Wanted>,
+    pieces: Vec<Piece>,
+    zeros: Vec<Zeros>,
+}
+
+impl<'a> Builder<'a> {
+    fn build(
+        pool: &Pool,
+        locator: &'a Locator,
+        trees: &[(usize, &PageTree)],
+    ) -> Result<Builder<'a>> {
+        let mut builder =
+            Builder { locator, wanted: Vec::new(), pieces: Vec::new(), zeros: Vec::new() };
+        for (number, tree) in trees {
+            builder.tree(pool, *number as u32, tree)?;
+        }
+        Ok(builder)
+    }
+
+    fn tree(&mut self, pool: &Pool, stream: u32, tree: &PageTree) -> Result<()> {
+        let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
+        tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
+        let mut filled = 0; // up to here every byte has a source
+        for batch in leaves.chunks(LEAF_BATCH) {
+            let unkept: Vec<&LeafNode> =
+                batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
+            let mut read = read_merged(pool, &unkept)?.into_iter();
+            for (block, node) in batch {
+                match &node.kept {
+                    Some(kept) => self.leaf(stream, tree.bytes, *block, kept, &mut filled)?,
+                    None => {
+                        let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
+                        self.leaf(stream, tree.bytes, *block, &leaf, &mut filled)?;
+                    }
+                }
+            }
+        }
+        self.zeros_until(stream, &mut filled, tree.bytes);
+        Ok(())
+    }
+
+    fn leaf(
+        &mut self,
+        stream: u32,
+        stream_bytes: u64,
+        block: u64,
+        leaf: &Leaf,
+        filled: &mut u64,
+    ) -> Result<()> {
+        let page = PAGE_BYTES as u64;
+        for extent in leaf.page_extents() {
+            let Some(fp) = extent.chunk else { continue };
+            let to = block * BLOCK_BYTES as u64 + u64::from(extent.page) * page;
+            // A stream that has become shorter may end inside an extent.
+            let end = (to + u64::from(extent.pages) * page).min(stream_bytes);
+            if to >= end {
+                break;
+            }
+            let place = self.locator.find(&fp)?;
+            let from = u32::from(extent.first) * PAGE_BYTES as u32;
+            let length = (end - to) as u32;
+            if from.checked_add(length).is_none_or(|last| last > place.length) {
+                return Err(Error::damaged(format!(
+                    "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
+                    place.length
+                )));
+            }
+            self.zeros_until(stream, filled, to);
+            *filled = end;
+            self.wanted.push(Wanted { fp, place });
+            self.pieces.push(Piece { stream, from, length, to });
+        }
+        Ok(())
+    }
+
+    fn zeros_until(&mut self, stream: u32, filled: &mut u64, end: u64) {
+        if *filled < end {
+            self.zeros.push(Zeros { stream, to: *filled, length: end - *filled });
+            *filled = end;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Reads many chunks or nodes in container order, verifies each, and hands it on.
+
+use outlive_chunk::fingerprint;
+use outlive_io::Ticket;
+use outlive_pool::{Place, Pool, Span, SpanBytes};
+use outlive_types::{Error, Fingerprint, Result};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Reads in flight over all threads.
+const READS_IN_FLIGHT: usize = 8;
+
+/// Something to read: its name and where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Fingerprint its bytes must have.
+    pub fp: Fingerprint,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// What to read in one go: a span, and which of the sorted wanted it covers.
+#[derive(Clone, Debug)]
+struct Step {
+    span: Span,
+    items: std::ops::Range<usize>,
+}
+
+/// A plan: each needed byte is read once, in container order; ranges closer than the gap are one.
+#[derive(Debug)]
+pub struct ReadPlan {
+    /// The wanted in container order, each with its number in the caller's list.
+    sorted: Vec<(u32, Wanted)>,
+    steps: Vec<Step>,
+    /// Bytes that will be read.
+    pub read_bytes: u64,
+}
+
+/// Something that could not be read or did not verify.
+#[derive(Debug)]
+pub struct ReadFault {
+    /// Which of the wanted.
+    pub wanted: usize,
+    /// Why.
+    pub error: Error,
+}
+
+impl ReadPlan {
+    /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
+    pub fn new(pool: &Pool, wanted: &[Wanted]) -> ReadPlan {
+        let container = pool.config().format.container_bytes;
+        let gap_max = pool.config().tuning.read_gap_bytes;
+        let mut sorted: Vec<(u32, Wanted)> =
+            wanted.iter().enumerate().map(|(at, w)| (at as u32, *w)).collect();
+        sorted.sort_unstable_by_key(|(at, w)| (w.place, *at));
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, (_, w)) in sorted.iter().enumerate() {
+            let place = w.place;
+            let end = u64::from(place.offset) + u64::from(place.length);
+            if let Some(last) = steps.last_mut() {
+                let last_end = u64::from(last.span.offset) + u64::from(last.span.length);
+                let same_container = last.span.pack == place.pack
+                    && u64::from(last.span.offset) / container == (end - 1) / container;
+                if same_container && u64::from(place.offset) <= last_end + gap_max {
+                    last.span.length = (last_end.max(end) - u64::from(last.span.offset)) as u32;
+                    last.items.end = at + 1;
+                    continue;
+                }
+            }
+            let span = Span { pack: place.pack, offset: place.offset, length: place.length };
+            steps.push(Step { span, items: at..at + 1 });
+        }
+        let read_bytes = steps.iter().map(|s| u64::from(s.span.length)).sum();
+        ReadPlan { sorted, steps, read_bytes }
+    }
+
+    /// Number of read operations.
+    pub fn reads(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Reads everything with `threads` threads and hands each verified item to `take`, with its
+    /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
+    /// the work.
+    pub fn execute(
+        &self,
+        pool: &Pool,
+        threads: usize,
+        keep_going: bool,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let faults = Mutex::new(Vec::new());
+        let threads = threads.clamp(1, self.steps.len().max(1)).min(READS_IN_FLIGHT);
+        let worker = Worker {
+            plan: self,
+            pool,
+            next: &next,
+            stop: &stop,
+            faults: &faults,
+            keep_going,
+            take,
+            depth: READS_IN_FLIGHT.div_ceil(threads),
+        };
+        if threads == 1 {
+            worker.run();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| worker.run());
+                }
+            });
+        }
+        faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+struct Worker<'a> {
+    plan: &'a ReadPlan,
+    pool: &'a Pool,
+    next: &'a AtomicUsize,
+    stop: &'a AtomicBool,
+    faults: &'a Mutex<Vec<ReadFault>>,
+    keep_going: bool,
+    take: &'a (dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    depth: usize,
+}
+
+impl Worker<'_> {
+    fn run(&self) {
+        let mut in_flight: VecDeque<(usize, Ticket<Result<SpanBytes>>)> = VecDeque::new();
+        loop {
+            while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
+                // With reads of our own under way their buffers will come back; without, wait.
+                let buffer = match self.pool.staging().try_take() {
+                    Some(buffer) => buffer,
+                    None if in_flight.is_empty() => {
+                        match self.pool.staging().take_timeout(Duration::from_millis(50)) {
+                            Some(buffer) => buffer,
+                            None => continue,
+                        }
+                    }
+                    None => break,
+                };
+                let at = self.next.fetch_add(1, Ordering::Relaxed);
+                let Some(step) = self.plan.steps.get(at) else { break };
+                in_flight.push_back((at, self.pool.read(step.span, buffer)));
+            }
+            let Some((at, ticket)) = in_flight.pop_front() else { return };
+            self.hand_on(&self.plan.steps[at], ticket.wait());
+        }
+    }
+
+    fn hand_on(&self, step: &Step, read: Result<SpanBytes>) {
+        let mut verified: Option<(Place, Fingerprint)> = None;
+        for (number, wanted) in &self.plan.sorted[step.items.clone()] {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let outcome = match &read {
+                Err(error) => Err(error.clone()),
+                Ok(bytes) => {
+                    let start = (wanted.place.offset - step.span.offset) as usize;
+                    let bytes = &bytes[start..start + wanted.place.length as usize];
+                    // The same chunk wanted for several destinations is verified once.
+                    if verified == Some((wanted.place, wanted.fp)) || fingerprint(bytes) == wanted.fp {
+                        verified = Some((wanted.place, wanted.fp));
+                        (self.take)(*number as usize, bytes)
+                    } else {
+                        Err(mismatch(wanted))
+                    }
+                }
+            };
+            if let Err(error) = outcome {
+                let mut faults =
+                    self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                faults.push(ReadFault { wanted: *number as usize, error });
+                if !self.keep_going {
+                    self.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+fn mismatch(wanted: &Wanted) -> Error {
+    Error::damaged(format!(
+        "{} bytes at {} of pack {} do not match their fingerprint {:?}",
+        wanted.place.length, wanted.place.offset, wanted.place.pack, wanted.fp
+    ))
+}

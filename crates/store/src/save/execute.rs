@@ -1,0 +1,269 @@
+//! Carries out a plan: all stages in order, then the commit.
+
+use super::chunks::Chunker;
+use super::leaves::{LeafStage, within_budget};
+use super::packer::{Packed, Packer};
+use super::plan::SavePlan;
+use super::stats::SaveStats;
+use crate::commit::LogHead;
+use crate::index::{Fingerprints, Known};
+use crate::tree::{PageTree, edit};
+use outlive_chunk::{Diff, PageHashes};
+use outlive_format::{
+    Catalog, CatalogRegion, ImageRef, InnerNode, Manifest, SegmentRef, TreeRef,
+};
+use outlive_pool::Pool;
+use outlive_types::{
+    BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
+    PageRange, Progress, RegionPlace, Result, SessionId,
+};
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Name under which leaves of the catalog are dealt with; no region can have it.
+const CATALOG: &str = "\0catalog";
+
+/// The checkpoint that the next save follows: what it can share.
+#[derive(Debug, Default)]
+pub struct Base {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Trees of its streams, by name.
+    pub streams: HashMap<String, PageTree>,
+    /// Tree of its catalog.
+    pub catalog: PageTree,
+    /// Page hashes of its catalog.
+    pub catalog_hashes: PageHashes,
+    /// Its segments.
+    pub segments: Vec<SegmentRef>,
+}
+
+/// Everything a writer carries from one save to the next.
+#[derive(Debug)]
+pub struct Writer {
+    /// The log.
+    pub head: LogHead,
+    /// What the next save follows; `None`: it starts from nothing.
+    pub base: Option<Base>,
+    /// Chunks that need not be written again.
+    pub known: Known,
+    /// Clean pages that the next save rewrites.
+    pub wishes: Vec<(String, PageRange)>,
+    /// Number of the session's next pack.
+    pub next_pack: u32,
+}
+
+/// What the stages before the commit made.
+struct Stored {
+    base: Base,
+    new: Fingerprints,
+    wishes: Vec<(String, PageRange)>,
+    manifest: Manifest,
+    stats: SaveStats,
+}
+
+impl Writer {
+    /// Carries out `plan` on `frozen`. `live_done` is called once no live page will be read again,
+    /// also after an error.
+    ///
+    /// # Errors
+    /// What target or log report. The previous checkpoint stays as it was, and so does this writer.
+    pub fn execute(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        plan: &SavePlan,
+        frozen: &dyn Frozen,
+        live_done: &(dyn Fn() + Sync),
+    ) -> Result<SaveStats> {
+        // Room for the page tree and the catalog comes on top; a pack takes more if need be.
+        let expected_bytes = plan.dirty_bytes + plan.dirty_bytes / 32 + (64 << 10);
+        let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
+        let stored = self.store(pool, session, plan, frozen, live_done, packer);
+        // Whatever happened, the program must not wait for us any longer.
+        live_done();
+        let mut stored = stored?;
+        let record_bytes = self.head.commit(pool, stored.manifest)?;
+        stored.stats.new_bytes += record_bytes;
+        self.known.extend(stored.new);
+        self.base = Some(stored.base);
+        self.wishes = stored.wishes;
+        Ok(stored.stats)
+    }
+
+    fn store(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        plan: &SavePlan,
+        frozen: &dyn Frozen,
+        live_done: &(dyn Fn() + Sync),
+        packer: Packer<'_>,
+    ) -> Result<Stored> {
+        let stages = Stages { pool, plan, frozen, known: &self.known, packer: &packer };
+        let nothing = Base::default();
+        let base = self.base.as_ref().unwrap_or(&nothing);
+        let image = stages.image(base, live_done);
+        self.next_pack = packer.next_pack();
+        let mut image = image?;
+        let (packed, segment_bytes) = packer.finish(base.segments.clone())?;
+        let Packed { packs, stored_bytes, next_pack, segments } = packed;
+        self.next_pack = next_pack;
+        image.stats.packs = packs;
+        image.stats.new_bytes = stored_bytes;
+        image.stats.segment_bytes = segment_bytes;
+        image.base.segments.clone_from(&segments);
+        let manifest = Manifest {
+            session,
+            world_size: 1,
+            epoch: plan.epoch,
+            parent: plan.parent,
+            frozen_ns: pool.env().clock.unix_ns(),
+            new_bytes: stored_bytes,
+            changed_bytes: image.stats.changed_bytes,
+            images: vec![image.reference],
+            segments,
+        };
+        Ok(Stored { base: image.base, new: image.new, wishes: image.wishes, manifest, stats: image.stats })
+    }
+}
+
+struct Stages<'a> {
+    pool: &'a Pool,
+    plan: &'a SavePlan,
+    frozen: &'a dyn Frozen,
+    known: &'a Known,
+    packer: &'a Packer<'a>,
+}
+
+struct Image {
+    base: Base,
+    reference: ImageRef,
+    new: Fingerprints,
+    wishes: Vec<(String, PageRange)>,
+    stats: SaveStats,
+}
+
+impl Stages<'_> {
+    fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Image> {
+        let Stages { pool, plan, frozen, .. } = *self;
+        let tuning = &pool.config().tuning;
+        let chunker =
+            Chunker::new(self.packer, self.known, pool.config().format.chunk_pages_max());
+        let total_bytes = plan.dirty_bytes;
+        let progress = |done_bytes| {
+            let what = "save";
+            pool.env().observer.event(Event::Progress(Progress { what, done_bytes, total_bytes }));
+        };
+        progress(0);
+        let blocks = chunker.run(plan, frozen, tuning.threads(), live_done)?;
+        progress(total_bytes);
+
+        let mut leaves = LeafStage { pool, packer: self.packer, wishes: Vec::new() };
+        let mut node_bytes = 0;
+        let mut emit = |node: &InnerNode| -> Result<Fingerprint> {
+            let bytes = node.encode()?;
+            node_bytes += bytes.len() as u64;
+            Ok(self.packer.append_node(&bytes)?.fp)
+        };
+        let empty = PageTree::default();
+        let mut streams = HashMap::with_capacity(plan.streams.len());
+        let mut rest = &blocks[..];
+        for (number, stream) in plan.streams.iter().enumerate() {
+            let count = rest.partition_point(|b| b.stream as usize <= number);
+            let old = base.streams.get(&stream.name).unwrap_or(&empty);
+            let edits = leaves.edits(&stream.name, old, stream.bytes, &rest[..count])?;
+            let tree = edit(old, stream.bytes, &edits, &mut emit)?;
+            streams.insert(stream.name.clone(), tree);
+            rest = &rest[count..];
+        }
+        let wishes = std::mem::take(&mut leaves.wishes);
+
+        let catalog_bytes = self.catalog(&streams)?;
+        let diff = base.catalog_hashes.diff(&catalog_bytes, tuning.threads());
+        let extents = catalog_extents(&chunker, &catalog_bytes, &diff)?;
+        let length = catalog_bytes.len() as u64;
+        let edits = leaves.edits(CATALOG, &base.catalog, length, &extents)?;
+        let catalog = edit(&base.catalog, length, &edits, &mut emit)?;
+        let mut catalog_hashes = base.catalog_hashes.clone();
+        catalog_hashes.apply(diff);
+
+        let packed = streams.get(PACKED_STREAM).map_or(TreeRef::EMPTY, PageTree::reference);
+        let state_bytes = frozen.regions().iter().map(|r| r.bytes).sum();
+        let evacuated_bytes = plan.evacuated_pages * PAGE_BYTES as u64;
+        let stats = SaveStats {
+            epoch: plan.epoch,
+            state_bytes,
+            changed_bytes: plan.dirty_bytes.saturating_sub(evacuated_bytes),
+            evacuated_bytes,
+            zero_bytes: chunker.counts.zero_bytes.load(Ordering::Relaxed),
+            known_bytes: chunker.counts.known_bytes.load(Ordering::Relaxed),
+            node_bytes,
+            ..SaveStats::default()
+        };
+        let budget = stats.changed_bytes / 100 * u64::from(tuning.rewrite_percent_max);
+        Ok(Image {
+            reference: ImageRef {
+                rank: 0,
+                regions: frozen.regions().len() as u64,
+                state_bytes,
+                catalog: catalog.reference(),
+                packed,
+            },
+            base: Base {
+                epoch: plan.epoch,
+                streams,
+                catalog,
+                catalog_hashes,
+                segments: Vec::new(),
+            },
+            new: chunker.new.into_inner().unwrap_or_else(PoisonError::into_inner),
+            wishes: within_budget(wishes, budget),
+            stats,
+        })
+    }
+
+    fn catalog(&self, streams: &HashMap<String, PageTree>) -> Result<Vec<u8>> {
+        let mut regions = Vec::with_capacity(self.frozen.regions().len());
+        for desc in self.frozen.regions() {
+            let root = match desc.place {
+                RegionPlace::Packed { .. } => Fingerprint::ZERO,
+                RegionPlace::Own => streams
+                    .get(&desc.name)
+                    .ok_or_else(|| Error::bug(format!("region {:?} has no stream", desc.name)))?
+                    .reference()
+                    .root,
+            };
+            regions.push(CatalogRegion { desc: desc.clone(), root });
+        }
+        Catalog { regions, attachment: self.frozen.attachment().to_vec() }.encode()
+    }
+}
+
+/// The catalog takes the same way as the program's streams, from memory of our own.
+fn catalog_extents(
+    chunker: &Chunker<'_>,
+    bytes: &[u8],
+    diff: &Diff,
+) -> Result<Vec<super::chunks::BlockExtents>> {
+    let mut out = Vec::new();
+    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        let first = (number * BLOCK_PAGES) as u64;
+        let end = first + BLOCK_PAGES as u64;
+        let runs = diff.runs().iter().filter_map(|run| {
+            let from = run.first.max(first);
+            let to = (run.first + run.count).min(end);
+            (from < to).then(|| {
+                let start = (from - first) as usize * PAGE_BYTES;
+                let stop = ((to - first) as usize * PAGE_BYTES).min(block.len());
+                ((from - first) as u32, &block[start..stop])
+            })
+        });
+        let extents = chunker.block(runs)?;
+        if !extents.is_empty() {
+            out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,258 @@
+//! The second stage: new extents become leaves. A leaf is written as a delta upon the last one
+//! while that is cheap, and merged into a full leaf otherwise. Merging is also the moment at which
+//! we see how fragmented a block has become, so it is where pages are chosen to be rewritten.
+
+use super::chunks::BlockExtents;
+use super::packer::Packer;
+use crate::restore::{ReadPlan, Wanted};
+use crate::tree::{BlockEdit, LeafNode, Link, Node, PageTree};
+use outlive_format::{CHAIN_MAX, Leaf, LeafKind};
+use outlive_pool::Pool;
+use outlive_types::{BLOCK_PAGES, Error, PAGE_BYTES, PageRange, Result, pages_of};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A chunk is worth leaving behind when at most a quarter of it is still in use.
+const EVACUATE_BELOW: (u16, u16) = (1, 4);
+/// Leaves read back and merged in one go; bounds the memory for it to about 10 MiB.
+const MERGE_BATCH: usize = 256;
+
+/// Clean pages to rewrite in the next save, so that a restore need not read a nearly dead chunk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// Name of the stream.
+    pub stream: String,
+    /// The pages.
+    pub range: PageRange,
+    /// Pages of the chunk in use, and its pages as far as the leaf shows them.
+    pub use_of_chunk: (u16, u16),
+}
+
+/// Turns extents into leaves.
+pub struct LeafStage<'a> {
+    /// Where leaves are read back from.
+    pub pool: &'a Pool,
+    /// Takes the new ones.
+    pub packer: &'a Packer<'a>,
+    /// Candidates for rewriting, gathered on the way.
+    pub wishes: Vec<Wish>,
+}
+
+enum Choice {
+    /// Every page of the block is new: what was there does not matter.
+    Fresh,
+    /// A delta upon the old chain.
+    Delta,
+    /// The old chain and the new extents become one.
+    Merge,
+}
+
+impl LeafStage<'_> {
+    /// The edits of stream `name`, of `bytes` bytes now, whose tree was `old`.
+    ///
+    /// # Errors
+    /// What the target reports; `Damaged` if an old leaf must be read and cannot.
+    pub fn edits(
+        &mut self,
+        name: &str,
+        old: &PageTree,
+        bytes: u64,
+        blocks: &[BlockExtents],
+    ) -> Result<Vec<BlockEdit>> {
+        let mut edits = Vec::with_capacity(blocks.len());
+        for batch in blocks.chunks(MERGE_BATCH) {
+            let old_nodes: Vec<Option<&LeafNode>> =
+                batch.iter().map(|new| leaf_of(old, new.block)).collect();
+            let choices: Vec<Choice> = batch
+                .iter()
+                .zip(&old_nodes)
+                .map(|(new, old)| choose(new, *old, bytes))
+                .collect::<Result<_>>()?;
+            let to_read: Vec<&LeafNode> = choices
+                .iter()
+                .zip(&old_nodes)
+                .filter_map(|(choice, old)| match (choice, old) {
+                    (Choice::Merge, Some(old)) if old.kept.is_none() => Some(*old),
+                    _ => None,
+                })
+                .collect();
+            let mut read = read_merged(self.pool, &to_read)?.into_iter();
+            for ((new, old), choice) in batch.iter().zip(&old_nodes).zip(choices) {
+                let leaf = match (choice, old) {
+                    (Choice::Fresh, _) | (_, None) => self.full(name, None, new)?,
+                    (Choice::Delta, Some(old)) => self.delta(old, new)?,
+                    (Choice::Merge, Some(old)) => {
+                        let merged = match &old.kept {
+                            Some(kept) => kept.clone(),
+                            None => Arc::new(
+                                read.next().ok_or_else(|| Error::bug("a leaf was not read back"))?,
+                            ),
+                        };
+                        self.full(name, Some(&merged), new)?
+                    }
+                };
+                edits.push((new.block, leaf));
+            }
+        }
+        Ok(edits)
+    }
+
+    fn full(
+        &mut self,
+        name: &str,
+        old: Option<&Leaf>,
+        new: &BlockExtents,
+    ) -> Result<Option<Arc<Node>>> {
+        let leaf = match old {
+            None => Leaf::build(LeafKind::Full, new.extents.iter().copied())?,
+            Some(old) => Leaf::overlay(old, &upon_anything(new)?),
+        };
+        if old.is_some() {
+            self.wish(name, new.block, &leaf);
+        }
+        if leaf.is_zero() {
+            return Ok(None);
+        }
+        let link = self.packer.append_node(&leaf.encode()?)?;
+        Ok(Some(self.node(vec![link], leaf)))
+    }
+
+    fn delta(&self, old: &LeafNode, new: &BlockExtents) -> Result<Option<Arc<Node>>> {
+        let kind = LeafKind::Delta { base: old.fp(), chain: old.chain.len() as u8 };
+        let leaf = Leaf::build(kind, new.extents.iter().copied())?;
+        let link = self.packer.append_node(&leaf.encode()?)?;
+        let mut chain = Vec::with_capacity(old.chain.len() + 1);
+        chain.extend_from_slice(&old.chain);
+        chain.push(link);
+        Ok(Some(match &old.kept {
+            Some(kept) => self.node(chain, Leaf::overlay(kept, &leaf)),
+            None => Arc::new(Node::Leaf(LeafNode {
+                chain,
+                kept: None,
+                // Each new extent may split an old one, so this errs on the long side.
+                merged_bytes: old.merged_bytes + leaf.encoded_len() as u32,
+            })),
+        }))
+    }
+
+    fn node(&self, chain: Vec<Link>, merged: Leaf) -> Arc<Node> {
+        let merged_bytes = merged.encoded_len() as u32;
+        let keep = u64::from(merged_bytes) <= self.pool.config().tuning.leaf_bytes_max;
+        let kept = keep.then(|| Arc::new(merged));
+        Arc::new(Node::Leaf(LeafNode { chain, kept, merged_bytes }))
+    }
+
+    /// Notes the pages of the merged leaf that are alone in large, mostly dead chunks.
+    fn wish(&mut self, name: &str, block: u64, leaf: &Leaf) {
+        let mut size = vec![0u16; leaf.chunks.len()];
+        for extent in &leaf.extents {
+            if let Some(chunk) = extent.chunk {
+                let seen = &mut size[usize::from(chunk)];
+                *seen = (*seen).max(extent.first + extent.pages);
+            }
+        }
+        let live = leaf.live_pages_per_chunk();
+        for extent in &leaf.extents {
+            let Some(chunk) = extent.chunk.map(usize::from) else { continue };
+            if live[chunk] * EVACUATE_BELOW.1 <= size[chunk] * EVACUATE_BELOW.0 {
+                let first = block * BLOCK_PAGES as u64 + u64::from(extent.page);
+                self.wishes.push(Wish {
+                    stream: name.to_owned(),
+                    range: PageRange { first, count: u64::from(extent.pages) },
+                    use_of_chunk: (live[chunk], size[chunk]),
+                });
+            }
+        }
+    }
+}
+
+fn leaf_of(tree: &PageTree, block: u64) -> Option<&LeafNode> {
+    match tree.leaf(block)?.as_ref() {
+        Node::Leaf(leaf) => Some(leaf),
+        Node::Inner(_) => None,
+    }
+}
+
+fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64) -> Result<Choice> {
+    let Some(old) = old else { return Ok(Choice::Fresh) };
+    let pages_here =
+        (pages_of(bytes) - new.block * BLOCK_PAGES as u64).min(BLOCK_PAGES as u64);
+    let covered: u64 = new.extents.iter().map(|e| u64::from(e.pages)).sum();
+    if covered >= pages_here {
+        return Ok(Choice::Fresh);
+    }
+    // A delta that is half as long as the merged leaf saves nothing in the long run.
+    let delta_bytes = upon_anything(new)?.encoded_len() as u32;
+    let chain_is_full = old.chain.len() > usize::from(CHAIN_MAX);
+    Ok(if chain_is_full || delta_bytes * 2 > old.merged_bytes { Choice::Merge } else { Choice::Delta })
+}
+
+/// The extents as a delta leaf in memory, zero pages and all; its base is never looked at.
+fn upon_anything(new: &BlockExtents) -> Result<Leaf> {
+    let base = outlive_types::Fingerprint([0xFF; 32]);
+    Leaf::build(LeafKind::Delta { base, chain: 1 }, new.extents.iter().copied())
+}
+
+/// Reads the chains of leaves that are not kept, merged into one full leaf each.
+///
+/// # Errors
+/// `Damaged`, and what the target reports.
+pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
+    if leaves.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted: Vec<Wanted> = leaves
+        .iter()
+        .flat_map(|leaf| &leaf.chain)
+        .map(|link| Wanted { fp: link.fp, place: link.place })
+        .collect();
+    let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
+    let take = |at: usize, bytes: &[u8]| {
+        let leaf = Leaf::decode(bytes)?;
+        decoded.lock().unwrap_or_else(PoisonError::into_inner).insert(at, leaf);
+        Ok(())
+    };
+    let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, false, &take);
+    if let Some(fault) = faults.into_iter().next() {
+        return Err(fault.error.context("reading back a leaf of the page tree"));
+    }
+    let mut decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut at = 0;
+    leaves
+        .iter()
+        .map(|leaf| {
+            let mut merged: Option<Leaf> = None;
+            for _ in &leaf.chain {
+                let next = decoded.remove(&at).ok_or_else(|| Error::bug("a leaf was not read"))?;
+                at += 1;
+                merged = Some(match merged {
+                    None => next,
+                    Some(base) => Leaf::overlay(&base, &next),
+                });
+            }
+            merged.ok_or_else(|| Error::bug("a leaf without a chain"))
+        })
+        .collect()
+}
+
+/// The wishes that the budget allows, worst chunks first.
+pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> Vec<(String, PageRange)> {
+    // Compare live/size without division: a/b < c/d.
+    wishes.sort_by(|a, b| {
+        let (a_live, a_size) = a.use_of_chunk;
+        let (b_live, b_size) = b.use_of_chunk;
+        let left = u32::from(a_live) * u32::from(b_size);
+        left.cmp(&(u32::from(b_live) * u32::from(a_size)))
+    });
+    let mut left = budget_bytes;
+    let mut granted = Vec::new();
+    for wish in wishes {
+        let bytes = wish.range.count * PAGE_BYTES as u64;
+        if bytes > left {
+            break;
+        }
+        left -= bytes;
+        granted.push((wish.stream, wish.range));
+    }
+    granted
+}

@@ -1,0 +1,16 @@
+//! Saving: a plan, then its execution in stages. Each stage is a file:
+//! `plan` (what changed, block by block) -> `chunks` (cut, fingerprint, drop what is known) ->
+//! `packer` (fill containers) -> `leaves` (page tree, merging and evacuating) -> `execute` (catalog,
+//! segments, commit).
+
+mod chunks;
+mod execute;
+mod leaves;
+mod packer;
+mod plan;
+mod stats;
+
+pub use execute::{Base, Writer};
+pub use leaves::{Wish, read_merged};
+pub use plan::{BlockWork, SavePlan, StreamPlan};
+pub use stats::SaveStats;

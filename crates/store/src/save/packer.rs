@@ -1,0 +1,179 @@
+//! Fills one pack after the other.
+
+use outlive_chunk::fingerprint;
+use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
+use outlive_pool::{FinishedPack, PackWriter, Place, Pool};
+use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::index::{choose_merge, merge, read_segment};
+use crate::tree::Link;
+
+/// Takes chunks and nodes from any thread.
+pub struct Packer<'a> {
+    pool: &'a Pool,
+    session: SessionId,
+    state: Mutex<State>,
+}
+
+struct State {
+    next_pack: u32,
+    /// How much is still to come, as far as the plan knows.
+    expected_bytes: u64,
+    current: Option<PackWriter>,
+    finished: Vec<FinishedPack>,
+}
+
+/// What a packer has written.
+pub struct Packed {
+    /// The packs, all durable.
+    pub packs: u64,
+    /// Their bytes on the target.
+    pub stored_bytes: u64,
+    /// Their number in the session, for the next packer.
+    pub next_pack: u32,
+    /// Segments of the checkpoint.
+    pub segments: Vec<SegmentRef>,
+}
+
+impl<'a> Packer<'a> {
+    /// A packer for about `expected_bytes`, whose first pack will be number `next_pack`.
+    pub fn new(pool: &'a Pool, session: SessionId, next_pack: u32, expected_bytes: u64) -> Self {
+        let state = State { next_pack, expected_bytes, current: None, finished: Vec::new() };
+        Packer { pool, session, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of the next pack, should this packer be given up.
+    pub fn next_pack(&self) -> u32 {
+        self.state().next_pack
+    }
+
+    /// Stores a chunk, node or segment.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append(&self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
+        let mut state = self.state();
+        if state.current.as_ref().is_some_and(|pack| !pack.fits(bytes.len())) {
+            self.close_current(&mut state)?;
+        }
+        if state.current.is_none() {
+            let id = PackId::new(self.session, state.next_pack);
+            state.next_pack = state.next_pack.checked_add(1).ok_or_else(|| {
+                Error::invalid("this session has written 2^32 packs: open the job anew")
+            })?;
+            let format = &self.pool.config().format;
+            // Where the plan's estimate was too small, packs become larger one by one.
+            let grown = format.container_bytes << state.finished.len().min(6);
+            let expected = state.expected_bytes.max(grown).min(format.pack_bytes);
+            state.expected_bytes -= expected.min(state.expected_bytes);
+            state.current = Some(PackWriter::new(self.pool, id, expected)?);
+        }
+        match state.current.as_mut() {
+            Some(pack) => pack.append(bytes, fp, kind),
+            None => Err(Error::bug("no pack is open")),
+        }
+    }
+
+    /// Stores a node and says how to find it again.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append_node(&self, bytes: &[u8]) -> Result<Link> {
+        let fp = fingerprint(bytes);
+        Ok(Link { fp, place: self.append(bytes, fp, EntryKind::Node)? })
+    }
+
+    fn close_current(&self, state: &mut State) -> Result<()> {
+        if let Some(pack) = state.current.take() {
+            state.finished.push(pack.finish()?);
+        }
+        Ok(())
+    }
+
+    /// Merges segments where they have become too many, closes the last pack, and waits until all
+    /// is durable. `before` are the segments that the image needs besides the new packs'.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn finish(self, before: Vec<SegmentRef>) -> Result<(Packed, u64)> {
+        let (segments, segment_bytes) = self.merge_segments(before)?;
+        let mut state = self.state();
+        self.close_current(&mut state)?;
+        let mut packed = Packed {
+            packs: state.finished.len() as u64,
+            stored_bytes: state.finished.iter().map(|pack| pack.stored_bytes).sum(),
+            next_pack: state.next_pack,
+            segments,
+        };
+        for pack in std::mem::take(&mut state.finished) {
+            // Merging took the directories of the packs that it has named already.
+            if !pack.directory.packs.is_empty() {
+                packed.segments.push(directory_ref(&pack));
+            }
+            pack.wait()?;
+        }
+        Ok((packed, segment_bytes))
+    }
+
+    /// Every eight segments of a level become one of the next, old ones and those of packs that
+    /// this save has closed already alike.
+    fn merge_segments(&self, before: Vec<SegmentRef>) -> Result<(Vec<SegmentRef>, u64)> {
+        let max = self.pool.config().format.container_bytes as u32;
+        let mut written = 0;
+        // Directories still in memory need not be read back.
+        let mut segments: Vec<(SegmentRef, Option<Directory>)> =
+            before.into_iter().map(|segment| (segment, None)).collect();
+        for pack in &mut self.state().finished {
+            let segment = directory_ref(pack);
+            segments.push((segment, Some(std::mem::take(&mut pack.directory))));
+        }
+        loop {
+            let refs: Vec<SegmentRef> = segments.iter().map(|(segment, _)| *segment).collect();
+            let chosen = choose_merge(&refs, max);
+            if chosen.len() < 2 {
+                return Ok((refs, written));
+            }
+            let mut parts = Vec::with_capacity(chosen.len());
+            let mut level = 0;
+            for at in chosen.iter().rev() {
+                let (segment, directory) = segments.remove(*at);
+                level = level.max(segment.level);
+                parts.push(match directory {
+                    Some(directory) => directory,
+                    None => read_segment(self.pool, &segment)?,
+                });
+            }
+            parts.reverse();
+            let merged = merge(&parts);
+            let bytes = merged.encode()?;
+            let fp = fingerprint(&bytes);
+            let place = self.append(&bytes, fp, EntryKind::Segment)?;
+            written += bytes.len() as u64;
+            let segment = SegmentRef {
+                pack: place.pack,
+                offset: place.offset,
+                length: place.length,
+                kind: SegmentKind::Segment,
+                level: level.saturating_add(1),
+                fp,
+            };
+            segments.push((segment, Some(merged)));
+        }
+    }
+}
+
+fn directory_ref(pack: &FinishedPack) -> SegmentRef {
+    SegmentRef {
+        pack: pack.id,
+        offset: pack.containers_bytes,
+        length: pack.directory_bytes,
+        kind: SegmentKind::Directory,
+        level: 0,
+        fp: pack.directory_fp,
+    }
+}

@@ -1,0 +1,130 @@
+//! The page tree in memory: a persistent (copy-on-write) tree whose nodes are shared between the
+//! checkpoint that exists and the one being made. What it holds of each node is its fingerprint;
+//! leaves also know where their chain lies, so that one that is not kept can be read again.
+
+mod edit;
+
+pub use edit::{BlockEdit, edit};
+
+use outlive_format::{Leaf, NODE_CHILDREN, TreeRef, tree_level};
+use outlive_pool::Place;
+use outlive_types::{Fingerprint, blocks_of};
+use std::sync::Arc;
+
+/// One stream's tree.
+#[derive(Clone, Debug, Default)]
+pub struct PageTree {
+    /// Length of the stream.
+    pub bytes: u64,
+    /// The root; `None` when every page is zero.
+    pub root: Option<Arc<Node>>,
+}
+
+/// A node.
+#[derive(Debug)]
+pub enum Node {
+    /// Level 1 and above.
+    Inner(Inner),
+    /// One block.
+    Leaf(LeafNode),
+}
+
+/// An inner node.
+#[derive(Debug)]
+pub struct Inner {
+    /// Its fingerprint.
+    pub fp: Fingerprint,
+    /// Children; `None` where all pages are zero. Trailing `None`s are left out.
+    pub children: Vec<Option<Arc<Node>>>,
+}
+
+/// One element of a leaf's chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Fingerprint of the stored leaf.
+    pub fp: Fingerprint,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// A leaf: what is stored, and perhaps what it amounts to.
+#[derive(Debug)]
+pub struct LeafNode {
+    /// The full leaf, then the delta leaves upon it, newest last; never empty.
+    pub chain: Vec<Link>,
+    /// The chain merged into one full leaf, if it is small enough to keep.
+    pub kept: Option<Arc<Leaf>>,
+    /// Length in bytes that the merged leaf would have, or a little more.
+    pub merged_bytes: u32,
+}
+
+impl LeafNode {
+    /// Fingerprint of the newest element: the leaf's name in its parent.
+    pub fn fp(&self) -> Fingerprint {
+        self.chain.last().map_or(Fingerprint::ZERO, |link| link.fp)
+    }
+}
+
+impl Node {
+    /// The node's fingerprint.
+    pub fn fp(&self) -> Fingerprint {
+        match self {
+            Node::Inner(inner) => inner.fp,
+            Node::Leaf(leaf) => leaf.fp(),
+        }
+    }
+}
+
+/// Blocks that a node of `level` spans.
+pub fn span_of(level: u8) -> u64 {
+    (NODE_CHILDREN as u64).pow(u32::from(level))
+}
+
+impl PageTree {
+    /// Level of the root: 0 for a leaf.
+    pub fn level(&self) -> u8 {
+        tree_level(self.bytes)
+    }
+
+    /// The tree as the catalog or manifest names it.
+    pub fn reference(&self) -> TreeRef {
+        let root = self.root.as_ref().map_or(Fingerprint::ZERO, |node| node.fp());
+        TreeRef { bytes: self.bytes, root }
+    }
+
+    /// The leaf of `block`; `None` where all pages are zero or the stream has ended.
+    pub fn leaf(&self, block: u64) -> Option<&Arc<Node>> {
+        let mut node = self.root.as_ref()?;
+        for level in (1..=self.level()).rev() {
+            let Node::Inner(inner) = node.as_ref() else { return None };
+            let slot = block / span_of(level - 1) % NODE_CHILDREN as u64;
+            node = inner.children.get(slot as usize)?.as_ref()?;
+        }
+        (block < blocks_of(self.bytes)).then_some(node)
+    }
+
+    /// Calls `each` with every stored leaf and its block, in order.
+    pub fn for_each_leaf<'a>(&'a self, each: &mut impl FnMut(u64, &'a LeafNode)) {
+        fn walk<'a>(
+            node: &'a Node,
+            first: u64,
+            level: u8,
+            each: &mut impl FnMut(u64, &'a LeafNode),
+        ) {
+            match node {
+                Node::Leaf(leaf) => each(first, leaf),
+                Node::Inner(inner) => {
+                    let span = span_of(level - 1);
+                    for (slot, child) in inner.children.iter().enumerate() {
+                        if let Some(child) = child {
+                            walk(child, first + slot as u64 * span, level - 1, each);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(root) = &self.root {
+            walk(root, 0, self.level(), each);
+        }
+    }
+}

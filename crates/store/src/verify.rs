@@ -1,0 +1,174 @@
+//! Checks what is stored: logically, by reading whole checkpoints, and physically, shard by shard.
+
+use crate::commit::history;
+use crate::restore::{Checkpoint, ReadPlan};
+use crate::Job;
+use outlive_format::{
+    Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum, fingerprint,
+};
+use outlive_io::AlignedBuf;
+use outlive_pool::{Place, Pool};
+use outlive_target::{ReadRange, ShardName};
+use outlive_types::{Epoch, Error, PAGE_BYTES, Result};
+use std::collections::HashSet;
+
+/// Something wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The checkpoint that is hurt; `None` for damage outside any checkpoint's reach.
+    pub epoch: Option<Epoch>,
+    /// What and where.
+    pub error: Error,
+}
+
+/// What a verification found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VerifyReport {
+    /// Checkpoints looked at.
+    pub checkpoints: u64,
+    /// How many of them are whole.
+    pub whole: u64,
+    /// Shards looked at.
+    pub shards: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Everything wrong.
+    pub findings: Vec<Finding>,
+}
+
+impl Job {
+    /// Reads and verifies the chosen checkpoints (all without a choice), and the job's log. A chunk
+    /// that several checkpoints share is read once.
+    ///
+    /// # Errors
+    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist. Damage
+    /// is in the report.
+    pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
+        let pool = self.pool();
+        let mut report = VerifyReport::default();
+        let mut verified: HashSet<Place> = HashSet::new();
+        let mut later: Option<(u64, outlive_types::Fingerprint)> = None;
+        for entry in history(pool, self.name())? {
+            let record = match &entry.record {
+                Ok(record) => record,
+                Err(error) => {
+                    report.findings.push(Finding { epoch: None, error: error.clone() });
+                    later = None;
+                    continue;
+                }
+            };
+            if let Some((number, previous)) = later
+                && number == entry.number + 1
+                && fingerprint(&pool.log().read(self.name(), entry.number)?) != previous
+            {
+                let error = Error::damaged(format!(
+                    "log record {number} does not follow on record {}",
+                    entry.number
+                ));
+                report.findings.push(Finding { epoch: None, error });
+            }
+            later = Some((entry.number, record.previous));
+            let Some(manifest) = entry.manifest() else { continue };
+            let epoch = manifest.epoch;
+            if only.is_some_and(|only| only != epoch) {
+                continue;
+            }
+            report.checkpoints += 1;
+            let before = report.findings.len();
+            let found = Checkpoint::open(pool, self.name(), manifest.clone())
+                .and_then(|checkpoint| verify_chunks(&checkpoint, &mut verified));
+            match found {
+                Ok((read_bytes, faults)) => {
+                    report.read_bytes += read_bytes;
+                    report.findings.extend(faults.into_iter().map(|error| Finding {
+                        epoch: Some(epoch),
+                        error: error.context(format!("checkpoint {epoch} of job {}", self.name())),
+                    }));
+                }
+                Err(error) => report.findings.push(Finding { epoch: Some(epoch), error }),
+            }
+            report.whole += u64::from(report.findings.len() == before);
+        }
+        match only {
+            Some(epoch) if report.checkpoints == 0 && report.findings.is_empty() => Err(
+                Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())),
+            ),
+            _ => Ok(report),
+        }
+    }
+}
+
+/// Bytes read, and what is wrong.
+fn verify_chunks(
+    checkpoint: &Checkpoint,
+    verified: &mut HashSet<Place>,
+) -> Result<(u64, Vec<Error>)> {
+    let pool = checkpoint.pool();
+    let mut wanted = checkpoint.wanted()?;
+    wanted.sort_unstable_by_key(|w| w.place);
+    wanted.dedup_by_key(|w| (w.place, w.fp));
+    wanted.retain(|w| !verified.contains(&w.place));
+    let plan = ReadPlan::new(pool, &wanted);
+    let faults = plan.execute(pool, pool.config().tuning.threads(), true, &|_, _| Ok(()));
+    let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
+    let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
+    verified.extend(good.map(|(_, w)| w.place));
+    Ok((plan.read_bytes, faults.into_iter().map(|fault| fault.error).collect()))
+}
+
+/// Reads a whole shard and checks every byte of it: header, fragments, directory, padding, tables.
+/// Answers its length.
+///
+/// # Errors
+/// `Damaged`, saying what is wrong first; what the target reports.
+pub fn verify_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
+    check_shard(pool, shard).map_err(|e| e.context(format!("shard {shard}")))
+}
+
+fn check_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
+    let length = pool.target().length(shard)?;
+    let page = PAGE_BYTES as u64;
+    if length % page != 0 || length < SHARD_HEADER_BYTES as u64 + page {
+        return Err(Error::damaged(format!("a length of {length} bytes is not possible")));
+    }
+    let header = ShardHeader::decode(&read(pool, shard, 0, SHARD_HEADER_BYTES)?)?;
+    let format = &pool.config().format;
+    if header.pack != shard.pack || header.shard != shard.shard {
+        return Err(Error::damaged(format!(
+            "its header says that it is shard {} of pack {}",
+            header.shard, header.pack
+        )));
+    }
+    if header.pool_id != format.pool_id_bytes() || header.container_bytes != format.container_bytes {
+        return Err(Error::damaged("its header belongs to another pool"));
+    }
+    let last = read(pool, shard, length - page, PAGE_BYTES)?;
+    let footer = Footer::decode(&last)?;
+    if footer.shard_bytes() != length || footer.pack != shard.pack {
+        return Err(Error::damaged("its footer describes another shard"));
+    }
+    let tail = read(pool, shard, footer.directory_offset(), footer.tail_bytes() as usize)?;
+    let tail = Tail::decode(&tail)?;
+    let directory = Directory::decode(&tail.directory)?;
+    if directory.packs != [shard.pack] {
+        return Err(Error::damaged("its directory belongs to another pack"));
+    }
+    let mut offset = SHARD_HEADER_BYTES as u64;
+    for (number, fragment) in tail.fragments.iter().enumerate() {
+        let bytes = read(pool, shard, offset, fragment.length as usize)?;
+        if checksum(&bytes) != fragment.checksum {
+            return Err(Error::damaged(format!("fragment {number} does not match its checksum")));
+        }
+        offset += u64::from(fragment.length);
+    }
+    Ok(length)
+}
+
+fn read(pool: &Pool, shard: ShardName, offset: u64, length: usize) -> Result<AlignedBuf> {
+    // Lengths come from checked structures, at most a container or a tail.
+    let buffer = AlignedBuf::zeroed(length);
+    match pool.target().read_ranges(shard, vec![ReadRange { offset, length, buffer }]).pop() {
+        Some(ticket) => ticket.wait(),
+        None => Err(Error::bug("the target answered no ticket")),
+    }
+}

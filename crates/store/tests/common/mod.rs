@@ -1,0 +1,155 @@
+//! A small world for the store's tests: states that can be edited, pools in memory, and restores
+//! into plain vectors.
+#![allow(dead_code)] // each test file uses its part
+
+use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select};
+use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
+use outlive_types::{Epoch, PACKED_STREAM, RegionPlace, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// A program's state: named regions in name order.
+pub type State = BTreeMap<String, Vec<u8>>;
+
+/// Small sizes, so that small states meet every boundary.
+pub fn small_config() -> PoolConfig {
+    let format = FormatConfig {
+        container_bytes: 64 << 10,
+        pack_bytes: 256 << 10,
+        chunk_bytes_max: 16 << 10,
+        ..FormatConfig::new([7; 16])
+    };
+    let tuning = Tuning {
+        staging_bytes: 2 << 20,
+        freeze_bytes_max: 1 << 20,
+        threads: 1,
+        ..Tuning::default()
+    };
+    PoolConfig { format, tuning }
+}
+
+pub fn memory_pool() -> Pool {
+    pool_of(Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()))
+}
+
+pub fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>) -> Pool {
+    Pool::new(small_config(), target, log, Environment::system())
+}
+
+/// A job and the tracker that a front door keeps with it.
+pub struct Program {
+    pub job: Job,
+    pub tracker: Arc<HashTracker>,
+    pub attachment: Vec<u8>,
+}
+
+impl Program {
+    pub fn start(pool: &Pool, name: &str) -> Program {
+        let job = Job::open(pool, name, JobOptions::default()).unwrap();
+        Program { job, tracker: Arc::new(HashTracker::new()), attachment: b"front door".to_vec() }
+    }
+
+    pub fn source(&self, state: &State) -> MemorySource {
+        let regions = state
+            .iter()
+            .map(|(name, bytes)| {
+                let shape = vec![bytes.len() as u64];
+                Region::from_bytes(name.as_str(), "|u1", shape, bytes.as_slice())
+            })
+            .collect();
+        MemorySource::new(self.tracker.clone(), regions, self.attachment.clone(), 1)
+    }
+
+    /// Saves and waits for the commit.
+    pub fn save(&self, state: &State) -> Result<SaveStats> {
+        let handle = self.job.save(&mut self.source(state))?;
+        handle.wait(None).expect("a wait without limit ends with the save")
+    }
+
+    /// Restores as a front door does, and makes what was restored the baseline.
+    pub fn restore(&self, select: Select) -> Result<Option<(Epoch, State)>> {
+        let mut restored = State::new();
+        let done = self.job.restore(
+            select,
+            &mut |checkpoint| {
+                let all = (0..checkpoint.streams().len()).collect();
+                Ok((all, Vectors::for_all(checkpoint)))
+            },
+            &mut |checkpoint, vectors| {
+                let streams = vectors.into_inner();
+                let primed: Vec<(&str, &[u8])> = checkpoint
+                    .streams()
+                    .iter()
+                    .zip(&streams)
+                    .map(|(stream, bytes)| (stream.name.as_str(), bytes.as_slice()))
+                    .collect();
+                self.tracker.prime(checkpoint.epoch(), &primed, 1);
+                restored = regions_of(checkpoint, &streams);
+                Ok(())
+            },
+        )?;
+        Ok(done.map(|done| (done.epoch, restored)))
+    }
+}
+
+/// A sink of one vector a stream. Begins as rubbish: zeros must be written, too.
+pub struct Vectors(Vec<Mutex<Vec<u8>>>);
+
+impl Vectors {
+    pub fn for_all(checkpoint: &Checkpoint) -> Vectors {
+        Vectors(
+            checkpoint
+                .streams()
+                .iter()
+                .map(|stream| Mutex::new(vec![0xA5; stream.tree.bytes as usize]))
+                .collect(),
+        )
+    }
+
+    pub fn into_inner(self) -> Vec<Vec<u8>> {
+        self.0.into_iter().map(|bytes| bytes.into_inner().unwrap()).collect()
+    }
+}
+
+impl RestoreSink for Vectors {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        let mut into = self.0[stream].lock().unwrap();
+        into[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        let mut into = self.0[stream].lock().unwrap();
+        into[offset as usize..][..length as usize].fill(0);
+    }
+}
+
+pub fn regions_of(checkpoint: &Checkpoint, streams: &[Vec<u8>]) -> State {
+    let number = checkpoint.stream_of();
+    checkpoint
+        .regions()
+        .iter()
+        .map(|region| {
+            let bytes = match region.place {
+                RegionPlace::Own => streams[number[region.name.as_str()]].clone(),
+                RegionPlace::Packed { offset } => {
+                    let packed = number.get(PACKED_STREAM).map(|at| &streams[*at]);
+                    match packed {
+                        Some(packed) => packed[offset as usize..][..region.bytes as usize].to_vec(),
+                        None => Vec::new(),
+                    }
+                }
+            };
+            (region.name.clone(), bytes)
+        })
+        .collect()
+}
+
+/// Bytes that look random and depend on the seed alone.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let rng = outlive_types::SeededRng::new(seed);
+    let mut bytes = vec![0; length];
+    outlive_types::Rng::fill(&rng, &mut bytes);
+    bytes
+}

@@ -1,0 +1,151 @@
+//! Flipped bits and truncation in every structure: never a wrong byte, always detected, and the
+//! checkpoint before is taken.
+
+mod common;
+
+use common::{Program, State, noise, pool_of};
+use outlive_pool::Pool;
+use outlive_store::{Select, verify_shard};
+use outlive_target::{FaultWorld, ShardName};
+use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
+
+fn states() -> Vec<State> {
+    let mut state = State::from([
+        ("big".to_owned(), noise(1, 100_000)),
+        ("small".to_owned(), vec![1, 2, 3]),
+    ]);
+    let mut states = vec![state.clone()];
+    for step in 2..4u8 {
+        state.get_mut("small").unwrap()[0] = step;
+        let change = noise(u64::from(step), PAGE_BYTES);
+        let at = usize::from(step) * 3 * PAGE_BYTES;
+        state.get_mut("big").unwrap()[at..][..PAGE_BYTES].copy_from_slice(&change);
+        states.push(state.clone());
+    }
+    states
+}
+
+fn saved(states: &[State]) -> FaultWorld {
+    let world = FaultWorld::new();
+    let pool = pool_of(world.target(), world.log());
+    let program = Program::start(&pool, "job");
+    for state in states {
+        program.save(state).unwrap();
+    }
+    world
+}
+
+fn pool(world: &FaultWorld) -> Pool {
+    pool_of(world.target(), world.log())
+}
+
+/// What a restore makes of the damage: the epoch it took, 0 for none. Panics on a wrong byte.
+fn restored_epoch(world: &FaultWorld, states: &[State], what: &str) -> usize {
+    match Program::start(&pool(world), "job").restore(Select::Newest) {
+        Ok(Some((epoch, restored))) => {
+            assert!(restored == states[epoch as usize - 1], "{what}: wrong bytes handed back");
+            epoch as usize
+        }
+        Ok(None) => panic!("{what}: a restore that finds nothing must say that there was damage"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+            0
+        }
+    }
+}
+
+fn shards(world: &FaultWorld) -> Vec<(ShardName, u64)> {
+    let target = world.target();
+    let names = target.list().unwrap();
+    names.into_iter().map(|name| (name, target.length(name).unwrap())).collect()
+}
+
+#[test]
+fn every_flip_in_a_shard_is_detected() {
+    let states = states();
+    let world = saved(&states);
+    let pool = pool(&world);
+    let mut taken = [0; 4];
+    for (shard, length) in shards(&world) {
+        // Every byte of the tail, where each has a meaning of its own; elsewhere a sample.
+        let tail = length - PAGE_BYTES as u64;
+        let offsets = (0..4096).step_by(5).chain((4096..tail).step_by(41)).chain(tail..length);
+        for offset in offsets {
+            let what = format!("shard {shard} byte {offset}");
+            world.corrupt(shard, offset, 1 << (offset % 8));
+            let error = verify_shard(&pool, shard).expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+            taken[restored_epoch(&world, &states, &what)] += 1;
+            world.corrupt(shard, offset, 1 << (offset % 8));
+        }
+        verify_shard(&pool, shard).unwrap();
+    }
+    // The damage reached each checkpoint, and each was stepped back from.
+    assert!(taken.iter().all(|count| *count > 0), "{taken:?}");
+}
+
+#[test]
+fn every_flip_in_a_record_is_detected() {
+    let states = states();
+    let world = saved(&states);
+    let job = JobName::new("job").unwrap();
+    let log = world.log();
+    for number in log.numbers(&job).unwrap() {
+        for offset in 0..log.read(&job, number).unwrap().len() as u64 {
+            let what = format!("record {number} byte {offset}");
+            world.corrupt_record(&job, number, offset, 1 << (offset % 8));
+            let report = Program::start(&pool(&world), "job").job.verify(None).unwrap();
+            assert_eq!(report.findings.len(), 1, "{what}: {:?}", report.findings);
+            // Records 2, 3 and 4 are the manifests.
+            let want = if number == 4 { 2 } else { 3 };
+            assert_eq!(restored_epoch(&world, &states, &what), want, "{what}");
+            world.corrupt_record(&job, number, offset, 1 << (offset % 8));
+        }
+    }
+    assert_eq!(restored_epoch(&world, &states, "undamaged"), 3);
+}
+
+#[test]
+fn truncation_is_detected() {
+    let states = states();
+    let lengths: Vec<u64> = shards(&saved(&states)).iter().map(|(_, length)| *length).collect();
+    for (at, length) in lengths.into_iter().enumerate() {
+        for kept in [0, 1, 4095, 4096, 4097, length / 2, length - 4096, length - 64, length - 1] {
+            let world = saved(&states);
+            let (shard, _) = shards(&world)[at];
+            world.truncate(shard, kept);
+            let what = format!("shard {at} cut to {kept} of {length}");
+            let error = verify_shard(&pool(&world), shard).expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+            restored_epoch(&world, &states, &what);
+        }
+    }
+}
+
+#[test]
+fn a_missing_shard_costs_only_the_checkpoints_that_need_it() {
+    let states = states();
+    for at in 0..shards(&saved(&states)).len() {
+        let world = saved(&states);
+        let (shard, _) = shards(&world)[at];
+        world.target().delete(shard).unwrap();
+        let epoch = restored_epoch(&world, &states, &format!("shard {at} missing"));
+        let report = Program::start(&pool(&world), "job").job.verify(None).unwrap();
+        assert!(report.whole < 3 && epoch < 3 || epoch == 3 && report.whole >= 1, "{report:?}");
+    }
+}
+
+#[test]
+fn a_program_goes_on_after_damage() {
+    let states = states();
+    let world = saved(&states);
+    let job = JobName::new("job").unwrap();
+    world.corrupt_record(&job, 4, 100, 1);
+    let pool = pool(&world);
+    let program = Program::start(&pool, "job");
+    assert_eq!(program.restore(Select::Newest).unwrap().unwrap().0, 2);
+    let stats = program.save(&states[0]).unwrap();
+    assert_eq!(stats.epoch, 4, "the damaged manifest's number is not used again");
+    let (epoch, restored) = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(epoch == 4 && restored == states[0]);
+}

@@ -1,0 +1,24 @@
+//! What every [`Target`] and every [`ManifestLog`] must do, as checks that panic when one does not.
+//! Backends and wrappers run them in their tests.
+
+mod log;
+mod target;
+
+pub use log::check_log;
+pub use target::check_target;
+
+use std::sync::Arc;
+
+/// Makes an empty place.
+type Make<T> = dyn Fn() -> Arc<T>;
+
+/// One check, by name.
+type Check<T> = (&'static str, fn(&Make<T>));
+
+fn run_all<T: ?Sized>(checks: &[Check<T>], make: &Make<T>) {
+    for (name, check) in checks {
+        // A captured line, shown when the check fails: which one it was.
+        println!("conformance: {name}");
+        check(make);
+    }
+}

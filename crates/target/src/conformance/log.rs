@@ -1,0 +1,137 @@
+//! Checks of a log.
+
+use super::{Make, run_all};
+use crate::{Append, ManifestLog};
+use outlive_types::{ErrorKind, JobName};
+use std::sync::Arc;
+use std::thread;
+
+/// Checks that logs keep the guarantees of [`ManifestLog`]. `make` gives a new, empty one each
+/// time.
+///
+/// # Panics
+/// With what the log did wrong.
+pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
+    run_all(
+        &[
+            ("an empty log is empty", empty),
+            ("records are read as they were appended", appended),
+            ("a taken number is lost, and its record unchanged", lost),
+            ("one's own record is recognised", own_record),
+            ("there are no gaps", no_gaps),
+            ("of several appenders one wins each number", race),
+            ("jobs are apart, and listed in order", jobs),
+        ],
+        &make,
+    );
+}
+
+fn job(name: &str) -> JobName {
+    JobName::new(name).expect("a name that a job may have")
+}
+
+fn append(log: &dyn ManifestLog, job: &JobName, previous: u64, record: &[u8]) -> Append {
+    log.append_if(job, previous, record).expect("appending works")
+}
+
+fn empty(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    assert_eq!(log.jobs().expect("jobs of an empty log"), []);
+    assert_eq!(log.numbers(&job).expect("an unknown job has no records"), []);
+    assert_eq!(log.latest(&job).expect("an unknown job has no newest record"), 0);
+    let error = log.read(&job, 1).expect_err("there is no record");
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert!(!log.describe().is_empty());
+}
+
+fn appended(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    let long: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
+    let records: [&[u8]; 4] = [b"first", b"", &long, b"last"];
+    for (previous, record) in (0..).zip(records) {
+        assert_eq!(append(&*log, &job, previous, record), Append::Done);
+        assert_eq!(log.latest(&job).expect("latest"), previous + 1);
+    }
+    assert_eq!(log.numbers(&job).expect("numbers"), [1, 2, 3, 4]);
+    for (number, record) in (1..).zip(records) {
+        assert!(log.read(&job, number).expect("a record that is there") == record);
+    }
+}
+
+fn lost(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    for previous in 0..3 {
+        assert_eq!(append(&*log, &job, previous, b"mine"), Append::Done);
+    }
+    for previous in 0..3 {
+        assert_eq!(append(&*log, &job, previous, b"other"), Append::Lost);
+        assert_eq!(append(&*log, &job, previous, b""), Append::Lost);
+        assert_eq!(log.read(&job, previous + 1).expect("the record is there"), b"mine");
+    }
+    assert_eq!(log.numbers(&job).expect("numbers"), [1, 2, 3]);
+}
+
+fn own_record(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done, "as after a lost reply");
+    assert_eq!(append(&*log, &job, 1, b"two"), Append::Done);
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done, "even when others followed");
+    assert_eq!(log.numbers(&job).expect("numbers"), [1, 2]);
+}
+
+fn no_gaps(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    let refused = |previous| {
+        let error = log.append_if(&job, previous, b"far").expect_err("this would leave a gap");
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    };
+    refused(1);
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    refused(2);
+    log.append_if(&job, u64::MAX, b"far").expect_err("numbers end there");
+    assert_eq!(log.numbers(&job).expect("numbers"), [1]);
+}
+
+fn race(make: &Make<dyn ManifestLog>) {
+    const RECORDS: u64 = 25;
+    let (log, job) = (make(), job("race"));
+    let wins: Vec<Vec<u64>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (log, job) = (&log, &job);
+                scope.spawn(move || {
+                    let mine = |previous| {
+                        let record = format!("{previous} by {thread}");
+                        append(&**log, job, previous, record.as_bytes()) == Append::Done
+                    };
+                    (0..RECORDS).filter(|previous| mine(*previous)).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no appender panics")).collect()
+    });
+    let mut won: Vec<u64> = wins.iter().flatten().copied().collect();
+    won.sort_unstable();
+    assert_eq!(won, (0..RECORDS).collect::<Vec<_>>(), "each number is won exactly once");
+    for (thread, previous) in
+        wins.iter().enumerate().flat_map(|(thread, won)| won.iter().map(move |won| (thread, won)))
+    {
+        let record = log.read(&job, previous + 1).expect("a record that was won is there");
+        assert_eq!(String::from_utf8_lossy(&record), format!("{previous} by {thread}"));
+    }
+}
+
+fn jobs(make: &Make<dyn ManifestLog>) {
+    let log = make();
+    let names = ["zeta", "a/b", "../up", ".hidden", "gray-scott", "über 100 %"];
+    let mut jobs: Vec<JobName> = names.iter().map(|name| job(name)).collect();
+    for (job, name) in jobs.iter().zip(names) {
+        assert_eq!(append(&*log, job, 0, name.as_bytes()), Append::Done);
+    }
+    for (job, name) in jobs.iter().zip(names) {
+        assert_eq!(log.read(job, 1).expect("its record"), name.as_bytes());
+    }
+    jobs.sort_unstable();
+    assert_eq!(log.jobs().expect("jobs"), jobs);
+}

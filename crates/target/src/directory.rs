@@ -1,0 +1,256 @@
+//! A directory as a target: one file per shard, laid out as `docs/format.md` section 1 says.
+
+mod files;
+mod writer;
+
+use crate::durable::make_dir_durable;
+use crate::writes::{check_range, exists, missing, short};
+use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target};
+use files::Files;
+use outlive_io::{AlignedBuf, DiskEngine, Ticket, read_at};
+use outlive_types::{Error, NoObserver, Observer, PackId, Result};
+use std::fmt;
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use writer::DirectoryWriter;
+
+/// Settings and surroundings of a [`DirectoryTarget`].
+#[derive(Clone)]
+pub struct DirectoryOptions {
+    /// Moves data past the page cache (O_DIRECT) where the file system can. Default true.
+    pub direct_io: bool,
+    /// Is told, once, if the file system cannot. Default: nobody.
+    pub observer: Arc<dyn Observer>,
+}
+
+impl Default for DirectoryOptions {
+    fn default() -> Self {
+        DirectoryOptions { direct_io: true, observer: Arc::new(NoObserver) }
+    }
+}
+
+impl fmt::Debug for DirectoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectoryOptions").field("direct_io", &self.direct_io).finish()
+    }
+}
+
+/// Shards as files `packs/XX/PACKID.S.shard` below a root.
+///
+/// A shard becomes visible by a rename, a moment before the rename is durable and `finish` returns;
+/// POSIX has no way to swap the two.
+pub struct DirectoryTarget {
+    root: PathBuf,
+    files: Arc<Files>,
+    /// Which of the 256 directories XX are known to be there, durably.
+    made: [AtomicBool; 256],
+}
+
+impl DirectoryTarget {
+    /// Uses the directory `root`. Nothing is written yet: it is made when the first shard is, so
+    /// that a missing one reads as empty and a read-only one can be read.
+    ///
+    /// # Errors
+    /// `Invalid` if something else than a directory is there.
+    pub fn open(root: &Path, options: &DirectoryOptions) -> Result<DirectoryTarget> {
+        if root.exists() && !root.is_dir() {
+            return Err(Error::invalid(format!(
+                "{} is not a directory: choose another place",
+                root.display()
+            )));
+        }
+        Ok(DirectoryTarget {
+            root: root.to_owned(),
+            files: Arc::new(Files::new(root, options)),
+            made: [const { AtomicBool::new(false) }; 256],
+        })
+    }
+
+    /// The directory that holds the shards.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn packs(&self) -> PathBuf {
+        self.root.join("packs")
+    }
+
+    fn dir_of(&self, shard: ShardName) -> PathBuf {
+        self.packs().join(format!("{:02x}", shard.pack.0[15]))
+    }
+
+    fn path(&self, shard: ShardName) -> PathBuf {
+        self.dir_of(shard).join(format!("{shard}.shard"))
+    }
+
+    fn part_path(&self, shard: ShardName) -> PathBuf {
+        self.dir_of(shard).join(format!("{shard}.part"))
+    }
+
+    /// Makes the directory of `shard` durable, once in this target's life, or again if it vanished.
+    fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
+        let made = &self.made[usize::from(shard.pack.0[15])];
+        if again || !made.load(Ordering::Acquire) {
+            for path in [self.root.clone(), self.packs(), self.dir_of(shard)] {
+                make_dir_durable(&path)
+                    .map_err(|error| Error::io("creating the directory", &path, &error))?;
+            }
+            made.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn create_part(&self, part: &Path) -> io::Result<File> {
+        match fs::remove_file(part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.files.open(OpenOptions::new().write(true).create(true).truncate(true), part)
+    }
+
+    fn open_shard(&self, shard: ShardName) -> Result<Arc<File>> {
+        let path = self.path(shard);
+        self.files.open_to_read(shard, &path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => missing(&self.describe(), shard),
+            _ => Error::io("opening the shard", &path, &error),
+        })
+    }
+}
+
+impl Target for DirectoryTarget {
+    fn describe(&self) -> String {
+        format!("directory {}", self.root.display())
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.make_dir(shard, false)?;
+        let path = self.path(shard);
+        if path.exists() {
+            return Err(exists(&self.describe(), shard));
+        }
+        let part = self.part_path(shard);
+        let file = match self.create_part(&part) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_dir(shard, true)?;
+                self.create_part(&part)
+            }
+            other => other,
+        };
+        let file = file.map_err(|error| Error::io("creating a shard as", &part, &error))?;
+        let writer = DirectoryWriter::new(self.files.clone(), shard, file, [part, path], bytes_max);
+        writer.reserve()?; // dropping the writer removes the file
+        Ok(Box::new(writer))
+    }
+
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+        let file = self.open_shard(shard);
+        let read = |mut range: ReadRange| {
+            let file = match check_range(shard, &range).and_then(|()| file.clone()) {
+                Ok(file) => file,
+                Err(error) => return Ticket::done(Err(error)),
+            };
+            let (files, path, place) = (self.files.clone(), self.path(shard), self.describe());
+            DiskEngine::shared().submit(move || {
+                let ReadRange { offset, length, buffer } = &mut range;
+                let got = files
+                    .direct_or_not(&file, || read_at(&file, &mut buffer[..*length], *offset))
+                    .map_err(|error| Error::io("reading the shard", &path, &error))?;
+                if got < range.length {
+                    let end = range.offset + got as u64;
+                    let end = file.metadata().map_or(end, |metadata| metadata.len());
+                    return Err(short(&place, shard, &range, end));
+                }
+                Ok(range.buffer)
+            })
+        };
+        ranges.into_iter().map(read).collect()
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        let path = self.path(shard);
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(missing(&self.describe(), shard))
+            }
+            Err(error) => Err(Error::io("measuring the shard", &path, &error)),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        let mut shards = Vec::new();
+        for directory in entries(&self.packs())? {
+            let name = directory.file_name();
+            if name.len() != 2 || !directory.path().is_dir() {
+                continue;
+            }
+            for entry in entries(&directory.path())? {
+                let shard = entry.file_name().to_str().and_then(parse_shard);
+                // A file in the wrong directory would be listed but never found.
+                shards.extend(shard.filter(|shard| self.path(*shard) == entry.path()));
+            }
+        }
+        shards.sort_unstable();
+        Ok(shards)
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.files.forget(shard);
+        for path in [self.path(shard), self.part_path(shard)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("removing the shard", &path, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        // The root may not have been made yet; what is above it is on the same medium.
+        let there = self.root.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+        let stat = rustix::fs::statvfs(there)
+            .map_err(|errno| Error::io("asking for the free space of", there, &errno.into()))?;
+        if stat.f_blocks == 0 {
+            // A file system that does not count, such as ramfs; it shows when it is full.
+            return Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX });
+        }
+        Ok(Capacity {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
+    }
+}
+
+impl fmt::Debug for DirectoryTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirectoryTarget({})", self.root.display())
+    }
+}
+
+/// What is in a directory; nothing if it is not there.
+fn entries(path: &Path) -> Result<Vec<DirEntry>> {
+    let listed = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.and_then(Iterator::collect),
+    };
+    listed.map_err(|error| Error::io("listing", path, &error))
+}
+
+/// Reads `PACKID.S.shard`; other files are none of ours.
+fn parse_shard(file_name: &str) -> Option<ShardName> {
+    let (pack, shard) = file_name.strip_suffix(".shard")?.split_once('.')?;
+    let name = ShardName { pack: PackId::parse(pack)?, shard: shard.parse().ok()? };
+    (name.shard.to_string() == shard).then_some(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Writing one shard's file.
+
+use super::files::Files;
+use crate::durable::{link_new, rename_new, sync_dir};
+use crate::writes::{Writes, check_finish, check_write, exists};
+use crate::{ShardName, ShardWriter, WriteFault, WriteTicket};
+use outlive_io::{AlignedBuf, DiskEngine, Ticket, write_all_at};
+use outlive_types::{Error, Result};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+
+pub(super) struct DirectoryWriter {
+    part: Arc<Part>,
+    writes: Arc<Writes>,
+    finishing: bool,
+    // A forked child that drops an inherited writer must not remove the parent's file.
+    pid: u32,
+}
+
+/// The file while it is being written.
+struct Part {
+    files: Arc<Files>,
+    shard: ShardName,
+    file: File,
+    path: PathBuf,
+    path_when_finished: PathBuf,
+    bytes_max: u64,
+}
+
+impl DirectoryWriter {
+    pub(super) fn new(
+        files: Arc<Files>,
+        shard: ShardName,
+        file: File,
+        [path, path_when_finished]: [PathBuf; 2],
+        bytes_max: u64,
+    ) -> DirectoryWriter {
+        let part = Part { files, shard, file, path, path_when_finished, bytes_max };
+        DirectoryWriter {
+            part: Arc::new(part),
+            writes: Arc::default(),
+            finishing: false,
+            pid: process::id(),
+        }
+    }
+
+    /// Reserves the room, so that a full disk shows at once and writes extend nothing.
+    pub(super) fn reserve(&self) -> Result<()> {
+        let part = &self.part;
+        if part.bytes_max == 0 {
+            return Ok(());
+        }
+        loop {
+            match fallocate(&part.file, FallocateFlags::empty(), 0, part.bytes_max) {
+                Err(Errno::INTR) => {}
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                    return Err(Error::io("reserving room for", &part.path, &errno.into()));
+                }
+                // Anything else: it cannot be reserved, but perhaps be written.
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+impl ShardWriter for DirectoryWriter {
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+        let writing = self.writes.begin(offset);
+        let part = self.part.clone();
+        if let Err(error) = check_write(part.shard, offset, length, &buffer, part.bytes_max) {
+            return Ticket::done(writing.end(Err(error), buffer));
+        }
+        DiskEngine::shared().submit(move || -> std::result::Result<(), WriteFault> {
+            let outcome = part
+                .files
+                .direct_or_not(&part.file, || write_all_at(&part.file, &buffer[..length], offset))
+                .map_err(|error| Error::io("writing", &part.path, &error));
+            writing.end(outcome, buffer)
+        })
+    }
+
+    fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        self.finishing = true;
+        let (part, writes) = (self.part.clone(), self.writes.clone());
+        let name = self.part.path.clone();
+        let (promise, ticket) = Ticket::pair_or(move || {
+            Err(Error::bug(format!("finishing {} was given up", name.display())))
+        });
+        let last = move || {
+            let outcome = writes.check(part.shard).and_then(|()| part.publish(length));
+            if outcome.is_err() {
+                part.remove();
+            }
+            promise.fulfil(outcome);
+        };
+        self.writes.after_all(move || drop(DiskEngine::shared().submit(last)));
+        ticket
+    }
+}
+
+impl Part {
+    /// Makes the bytes durable, then visible, then the name durable.
+    fn publish(&self, length: u64) -> Result<()> {
+        check_finish(self.shard, length, self.bytes_max)?;
+        let fault = |doing| move |error| Error::io(doing, &self.path, &error);
+        self.file.set_len(length).map_err(fault("cutting to its length"))?;
+        self.file.sync_data().map_err(fault("syncing"))?;
+        let to = &self.path_when_finished;
+        let directory = to.parent().unwrap_or(Path::new("."));
+        self.rename().map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => exists(&directory.display().to_string(), self.shard),
+            _ => Error::io("renaming", &self.path, &error),
+        })?;
+        sync_dir(directory).map_err(|error| {
+            let _ = fs::remove_file(to);
+            Error::io("syncing the directory", directory, &error)
+        })
+    }
+
+    fn rename(&self) -> io::Result<()> {
+        let to = &self.path_when_finished;
+        let unsupported = |error: &io::Error| error.kind() == io::ErrorKind::Unsupported;
+        match rename_new(&self.path, to) {
+            Err(error) if unsupported(&error) => match link_new(&self.path, to) {
+                Ok(()) => fs::remove_file(&self.path),
+                // Pack ids are unique, so the last resort is only less of a guard against bugs.
+                Err(error) if unsupported(&error) && !to.exists() => fs::rename(&self.path, to),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    /// Removes the unfinished file; what cannot be removed is garbage that gc collects.
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Drop for DirectoryWriter {
+    /// Removes an abandoned file at once: writes still in flight go to a file without a name.
+    fn drop(&mut self) {
+        if !self.finishing && process::id() == self.pid {
+            self.part.remove();
+        }
+    }
+}

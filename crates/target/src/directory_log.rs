@@ -1,0 +1,211 @@
+//! A directory as a log: one file per record, appended by `link(2)`, which never replaces.
+
+use crate::durable::{make_dir_durable, publish, sync_dir};
+use crate::{Append, ManifestLog};
+use outlive_types::{Error, JobName, Result, Rng, SystemRng};
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Records as files `log/JOB/NUMBER.record` below a root.
+pub struct DirectoryLog {
+    root: PathBuf,
+    /// Jobs whose directory is known to be there, durably. Only ever tried: a forked child may
+    /// inherit it locked, and making a directory durable twice does no harm.
+    made: Mutex<HashSet<JobName>>,
+}
+
+impl DirectoryLog {
+    /// Uses the directory `log` below `root`; it is made when the first record is appended.
+    pub fn open(root: &Path) -> DirectoryLog {
+        DirectoryLog { root: root.to_owned(), made: Mutex::default() }
+    }
+
+    fn dir_of(&self, job: &JobName) -> PathBuf {
+        self.root.join("log").join(job.escaped())
+    }
+
+    fn path(&self, job: &JobName, number: u64) -> PathBuf {
+        self.dir_of(job).join(format!("{number:016x}.record"))
+    }
+
+    fn make_dir(&self, job: &JobName) -> Result<()> {
+        if self.made.try_lock().is_ok_and(|made| made.contains(job)) && self.dir_of(job).is_dir() {
+            return Ok(());
+        }
+        for path in [self.root.clone(), self.root.join("log"), self.dir_of(job)] {
+            make_dir_durable(&path)
+                .map_err(|error| Error::io("creating the directory", &path, &error))?;
+        }
+        if let Ok(mut made) = self.made.try_lock() {
+            made.insert(job.clone());
+        }
+        Ok(())
+    }
+
+    /// What is there instead of a new record `number`; `None` if nothing is.
+    fn occupied(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Option<Append>> {
+        let path = self.path(job, number);
+        match fs::read(&path) {
+            Ok(bytes) if bytes == record => {
+                // Ours, from a call whose reply got lost, perhaps before it was durable.
+                self.sync(job)?;
+                return Ok(Some(Append::Done));
+            }
+            Ok(_) => return Ok(Some(Append::Lost)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("reading the record", &path, &error)),
+        }
+        let previous = number - 1;
+        // Records have no gaps and are pruned from the oldest on, so with its predecessor there and
+        // itself not, nothing newer is. This spares a listing per append.
+        if previous > 0 && self.path(job, previous).exists() {
+            return Ok(None);
+        }
+        match self.latest(job)? {
+            latest if latest > previous => Ok(Some(Append::Lost)),
+            latest if latest < previous => Err(no_record(&self.describe(), job, previous)),
+            _ => Ok(None),
+        }
+    }
+
+    fn write_temporary(&self, job: &JobName, record: &[u8]) -> Result<PathBuf> {
+        let mut random = [0; 8];
+        SystemRng.fill(&mut random);
+        let path = self.dir_of(job).join(format!(".tmp-{:016x}", u64::from_le_bytes(random)));
+        let written = File::create_new(&path).and_then(|mut file| {
+            file.write_all(record)?;
+            file.sync_all()
+        });
+        written.map_err(|error| {
+            let _ = fs::remove_file(&path);
+            Error::io("writing a record as", &path, &error)
+        })?;
+        Ok(path)
+    }
+
+    /// Gives the record its name, unless somebody else's has it.
+    fn give_number(
+        &self,
+        job: &JobName,
+        number: u64,
+        record: &[u8],
+        from: &Path,
+    ) -> Result<Append> {
+        let to = self.path(job, number);
+        match publish(from, &to) {
+            Ok(()) => self.sync(job).map(|()| Append::Done),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                Err(Error::invalid(format!(
+                    "the file system of {} can neither link files nor rename them without replacing, so \
+                 two writers could overwrite each other's checkpoints: keep the pool elsewhere",
+                    to.display()
+                )))
+            }
+            // Taken by another, or by us: over a network the reply may have been lost.
+            Err(error) => match self.occupied(job, number, record)? {
+                Some(append) => Ok(append),
+                None => Err(Error::io("appending the record", &to, &error)),
+            },
+        }
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        let path = self.dir_of(job);
+        sync_dir(&path).map_err(|error| Error::io("syncing the directory", &path, &error))
+    }
+}
+
+impl ManifestLog for DirectoryLog {
+    fn describe(&self) -> String {
+        format!("directory {}", self.root.join("log").display())
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let mut jobs = Vec::new();
+        for name in file_names(&self.root.join("log"))? {
+            if let Some(job) = JobName::from_escaped(&name)
+                && !self.numbers(&job)?.is_empty()
+            {
+                jobs.push(job);
+            }
+        }
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        let names = file_names(&self.dir_of(job))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_record(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        let path = self.path(job, number);
+        fs::read(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => no_record(&self.describe(), job, number),
+            _ => Error::io("reading the record", &path, &error),
+        })
+    }
+
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+        let number = next_number(previous)?;
+        self.make_dir(job)?;
+        if let Some(append) = self.occupied(job, number, record)? {
+            return Ok(append);
+        }
+        let temporary = self.write_temporary(job, record)?;
+        let outcome = self.give_number(job, number, record, &temporary);
+        // What cannot be removed is garbage with a name of its own.
+        let _ = fs::remove_file(&temporary);
+        outcome
+    }
+}
+
+impl fmt::Debug for DirectoryLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirectoryLog({})", self.root.display())
+    }
+}
+
+/// The number behind `previous`.
+pub(crate) fn next_number(previous: u64) -> Result<u64> {
+    previous.checked_add(1).ok_or_else(|| Error::bug("a log's record numbers have run out"))
+}
+
+/// The error for a record that is not there.
+pub(crate) fn no_record(place: &str, job: &JobName, number: u64) -> Error {
+    Error::damaged(format!("record {number} of job {job} is missing from {place}"))
+}
+
+/// The names in a directory that are text; nothing if it is not there or not a directory.
+fn file_names(path: &Path) -> Result<Vec<String>> {
+    let listed = match fs::read_dir(path) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(Vec::new());
+        }
+        other => other.and_then(|entries| {
+            entries
+                .map(|entry| entry.map(|entry| entry.file_name()))
+                .collect::<io::Result<Vec<_>>>()
+        }),
+    };
+    let listed = listed.map_err(|error| Error::io("listing", path, &error))?;
+    Ok(listed.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// Reads `NUMBER.record`; other files are none of ours.
+fn parse_record(file_name: &str) -> Option<u64> {
+    let digits = file_name.strip_suffix(".record")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (number > 0 && format!("{number:016x}") == digits).then_some(number)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use super::*;
+use crate::durable::{link_new, rename_new};
+use outlive_types::ErrorKind;
+
+fn job(name: &str) -> JobName {
+    JobName::new(name).unwrap()
+}
+
+#[test]
+fn records_lie_where_the_format_says_and_nothing_else_does() {
+    let root = tempfile::tempdir().unwrap();
+    let log = DirectoryLog::open(root.path());
+    assert_eq!(log.append_if(&job("a/b"), 0, b"one").unwrap(), Append::Done);
+    assert_eq!(log.append_if(&job("a/b"), 0, b"two").unwrap(), Append::Lost);
+    let dir = root.path().join("log").join("a%2Fb");
+    let names = file_names(&dir).unwrap();
+    assert_eq!(names, ["0000000000000001.record"]);
+    assert_eq!(fs::read(dir.join(&names[0])).unwrap(), b"one");
+}
+
+#[test]
+fn foreign_files_are_ignored() {
+    let root = tempfile::tempdir().unwrap();
+    let log = DirectoryLog::open(root.path());
+    log.append_if(&job("x"), 0, b"one").unwrap();
+    let dir = root.path().join("log").join("x");
+    for stray in [
+        ".tmp-0123456789abcdef",
+        "0000000000000000.record",
+        "2.record",
+        "000000000000000A.record",
+        "0000000000000002.record.bak",
+        "+000000000000002.record",
+    ] {
+        fs::write(dir.join(stray), "x").unwrap();
+    }
+    fs::write(root.path().join("log").join("README"), "x").unwrap();
+    fs::create_dir(root.path().join("log").join("empty")).unwrap();
+    fs::create_dir(root.path().join("log").join("%61")).unwrap();
+    assert_eq!(log.numbers(&job("x")).unwrap(), [1]);
+    assert_eq!(log.jobs().unwrap(), [job("x")]);
+    assert_eq!(log.append_if(&job("x"), 1, b"two").unwrap(), Append::Done);
+}
+
+/// Old records are pruned from the first on; a writer far behind has lost, whatever number it asks
+/// for.
+#[test]
+fn who_is_behind_a_pruned_log_has_lost() {
+    let root = tempfile::tempdir().unwrap();
+    let (log, job) = (DirectoryLog::open(root.path()), job("x"));
+    for previous in 0..5 {
+        log.append_if(&job, previous, b"r").unwrap();
+    }
+    for number in 1..=3 {
+        fs::remove_file(log.path(&job, number)).unwrap();
+    }
+    assert_eq!(log.numbers(&job).unwrap(), [4, 5]);
+    for previous in 0..3 {
+        assert_eq!(log.append_if(&job, previous, b"r").unwrap(), Append::Lost);
+    }
+    assert_eq!(log.append_if(&job, 5, b"r").unwrap(), Append::Done);
+    let error = log.append_if(&job, 9, b"r").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+}
+
+/// Two handles stand for two processes.
+#[test]
+fn handles_on_one_directory_are_one_log() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()));
+    assert_eq!(ours.append_if(&job("x"), 0, b"ours").unwrap(), Append::Done);
+    assert_eq!(theirs.append_if(&job("x"), 0, b"theirs").unwrap(), Append::Lost);
+    assert_eq!(theirs.append_if(&job("x"), 1, b"theirs").unwrap(), Append::Done);
+    assert_eq!(ours.latest(&job("x")).unwrap(), 2);
+    fs::remove_dir_all(root.path().join("log")).unwrap();
+    assert_eq!(ours.append_if(&job("x"), 0, b"anew").unwrap(), Append::Done);
+}
+
+/// The second way of publishing, for file systems without links, keeps the promise too.
+#[test]
+fn renaming_never_replaces() {
+    let root = tempfile::tempdir().unwrap();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    fs::write(&from, "new").unwrap();
+    fs::write(&to, "old").unwrap();
+    let error = rename_new(&from, &to).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(link_new(&from, &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&to).unwrap(), b"old");
+    fs::remove_file(&to).unwrap();
+    rename_new(&from, &to).unwrap();
+    assert_eq!(fs::read(&to).unwrap(), b"new");
+}

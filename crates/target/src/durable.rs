@@ -1,0 +1,82 @@
+//! Directory entries that survive a power cut.
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+/// Makes the names in the directory `path` durable.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    let here = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    match File::open(here)?.sync_all() {
+        // Some network file systems cannot sync directories, and need not.
+        Err(error) if errno_is(&error, &[Errno::INVAL, Errno::BADF, Errno::OPNOTSUPP]) => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes `path` a directory whose entry in its parent is durable, whoever created it; creates what
+/// is missing above it likewise.
+pub(crate) fn make_dir_durable(path: &Path) -> io::Result<()> {
+    let mut made = fs::create_dir(path);
+    let parent = path.parent();
+    if let (Err(error), Some(parent)) = (&made, parent)
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        make_dir_durable(parent)?;
+        made = fs::create_dir(path);
+    }
+    let was_there = match made {
+        Ok(()) => false,
+        Err(_) if path.is_dir() => true,
+        Err(error) => return Err(error),
+    };
+    match parent.map_or(Ok(()), sync_dir) {
+        // A directory above ours that we may not read was there before us.
+        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
+}
+
+/// Renames without replacing: `AlreadyExists` if `to` is there. `Unsupported` if the file system
+/// cannot do it in one step.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            Err(io::Error::from(io::ErrorKind::Unsupported))
+        }
+        other => other.map_err(io::Error::from),
+    }
+}
+
+/// Gives a file a second name: `AlreadyExists` if that is there, `Unsupported` if the file system
+/// has no second names.
+pub(crate) fn link_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error)
+            if errno_is(&error, &[Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::MLINK]) =>
+        {
+            Err(io::Error::from(io::ErrorKind::Unsupported))
+        }
+        other => other,
+    }
+}
+
+/// Gives the finished file `from` its name `to` in one step that replaces nothing. `from` may be
+/// left behind.
+///
+/// # Errors
+/// `AlreadyExists` if somebody was faster, `Unsupported` if the file system knows no such step, or
+/// what the operating system reports.
+pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    match link_new(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => rename_new(from, to),
+        other => other,
+    }
+}
+
+/// True if the operating system gave one of these numbers.
+pub(crate) fn errno_is(error: &io::Error, numbers: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| numbers.contains(&errno))
+}

@@ -1,0 +1,298 @@
+//! A world in memory that loses power at a chosen operation: the fault model's injector.
+//!
+//! Every durable step is a numbered operation. A save is crashed at each of them in turn:
+//!
+//! ```
+//! use outlive_target::{CutMode, FaultWorld};
+//! use outlive_types::JobName;
+//!
+//! let job = JobName::new("demo").unwrap();
+//! let save = |world: &FaultWorld| world.log().append_if(&job, 0, b"record");
+//! let calm = FaultWorld::new();
+//! save(&calm).unwrap();
+//! for number in 0..calm.ops() {
+//!     for mode in CutMode::ALL {
+//!         let world = FaultWorld::new();
+//!         world.cut_at(number, mode);
+//!         assert!(save(&world).is_err());
+//!         world.reboot();
+//!         let left = world.log().numbers(&job).unwrap(); // there or not, never half
+//!         assert!(left.is_empty() || world.log().read(&job, 1).unwrap() == b"record");
+//!     }
+//! }
+//! ```
+
+mod log;
+mod shards;
+
+use crate::{ManifestLog, ShardName, Target};
+use log::FaultLog;
+use outlive_types::{Error, ErrorKind, JobName};
+use shards::FaultTarget;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a power cut does to the operation it hits, and to names that were visible but not durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CutMode {
+    /// The operation had no effect; nothing survives but what is durable.
+    Lost,
+    /// The operation took effect, only its reply was lost; what was visible turns out durable.
+    Kept,
+    /// A write was half done, and unfinished shards are left behind; else as `Lost`.
+    Torn,
+}
+
+impl CutMode {
+    /// Every mode, to loop over.
+    pub const ALL: [CutMode; 3] = [CutMode::Lost, CutMode::Kept, CutMode::Torn];
+}
+
+/// A target and a log whose operations are numbered from 0, and which fail as they are told.
+///
+/// Numbered are: a target's `create`, each `write`, `delete`, the two steps of `finish` (the shard
+/// becomes visible, then durable) and of `append_if` (likewise); reads only if
+/// [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
+/// single-threaded caller meets the same numbers every time.
+///
+/// After a cut every operation fails with `Retry`, and so do old handles after
+/// [`FaultWorld::reboot`]: they belong to a machine that is no more.
+#[derive(Clone, Default)]
+pub struct FaultWorld(Arc<Mutex<World>>);
+
+type Judge = Box<dyn Fn(u64, &str) -> Option<ErrorKind> + Send>;
+
+#[derive(Default)]
+struct World {
+    boots: u64,
+    crashed: bool,
+    history: Vec<String>,
+    count_reads: bool,
+    cut: Option<(u64, CutMode)>,
+    failures: BTreeMap<u64, ErrorKind>,
+    judge: Option<Judge>,
+    shards: BTreeMap<ShardName, Kept>,
+    parts: BTreeMap<ShardName, Vec<u8>>,
+    records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
+}
+
+/// Bytes under a name that is visible, and perhaps durable.
+struct Kept {
+    bytes: Arc<Vec<u8>>,
+    durable: bool,
+}
+
+/// What becomes of an operation.
+enum Step {
+    Go,
+    /// It has no effect and gives this error.
+    Fail(Error),
+    /// Power is cut during it.
+    Cut(CutMode),
+}
+
+impl Step {
+    fn takes_effect(&self) -> bool {
+        matches!(self, Step::Go | Step::Cut(CutMode::Kept))
+    }
+}
+
+impl FaultWorld {
+    /// An empty world in which nothing fails.
+    pub fn new() -> FaultWorld {
+        FaultWorld::default()
+    }
+
+    /// The target, as the machine that runs now sees it.
+    pub fn target(&self) -> Arc<dyn Target> {
+        Arc::new(FaultTarget { world: self.clone(), boot: self.lock().boots })
+    }
+
+    /// The log, as the machine that runs now sees it.
+    pub fn log(&self) -> Arc<dyn ManifestLog> {
+        Arc::new(FaultLog { world: self.clone(), boot: self.lock().boots })
+    }
+
+    /// How many operations there were so far, over all boots: the number of the next one.
+    pub fn ops(&self) -> u64 {
+        self.lock().history.len() as u64
+    }
+
+    /// What operation `number` was, for a test's message.
+    pub fn op_name(&self, number: u64) -> Option<String> {
+        let index = usize::try_from(number).ok()?;
+        self.lock().history.get(index).cloned()
+    }
+
+    /// Cuts the power during operation `number`.
+    pub fn cut_at(&self, number: u64, mode: CutMode) {
+        self.lock().cut = Some((number, mode));
+    }
+
+    /// Makes operation `number` fail once with `kind`, without effect. (A failed second step of an
+    /// append leaves the record visible: nobody knows whether it is durable.)
+    pub fn fail_at(&self, number: u64, kind: ErrorKind) {
+        self.lock().failures.insert(number, kind);
+    }
+
+    /// Makes every operation fail for which `judge`, given its number and name, names an error.
+    pub fn fail_when(&self, judge: impl Fn(u64, &str) -> Option<ErrorKind> + Send + 'static) {
+        self.lock().judge = Some(Box::new(judge));
+    }
+
+    /// Whether reads are numbered operations, too (they are not at first).
+    pub fn count_reads(&self, count: bool) {
+        self.lock().count_reads = count;
+    }
+
+    /// Cuts the power between two operations.
+    pub fn cut_now(&self, mode: CutMode) {
+        self.lock().crash(mode);
+    }
+
+    /// True between a cut and the next boot.
+    pub fn crashed(&self) -> bool {
+        self.lock().crashed
+    }
+
+    /// Starts the machine anew over what survived, and gives its handles. Without a cut before,
+    /// only the program had died: what was visible still is. A cut not yet reached is forgotten.
+    pub fn reboot(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>) {
+        let mut world = self.lock();
+        world.boots += 1;
+        world.crashed = false;
+        world.cut = None;
+        drop(world);
+        (self.target(), self.log())
+    }
+
+    /// Flips the bits of `mask` in a byte of a finished shard.
+    ///
+    /// # Panics
+    /// If there is no such byte, or nothing to flip.
+    pub fn corrupt(&self, shard: ShardName, offset: u64, mask: u8) {
+        let mut world = self.lock();
+        let kept = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
+        flip(kept, offset, mask);
+    }
+
+    /// Cuts a finished shard off at `length` bytes.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn truncate(&self, shard: ShardName, length: u64) {
+        let mut world = self.lock();
+        let kept = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
+        Arc::make_mut(&mut kept.bytes).truncate(usize::try_from(length).unwrap_or(usize::MAX));
+    }
+
+    /// Flips the bits of `mask` in a byte of a record.
+    ///
+    /// # Panics
+    /// If there is no such byte, or nothing to flip.
+    pub fn corrupt_record(&self, job: &JobName, number: u64, offset: u64, mask: u8) {
+        let mut world = self.lock();
+        let numbered = world.records.get_mut(job);
+        let kept = numbered.and_then(|numbered| numbered.get_mut(&number));
+        flip(kept.expect("a test damages a record that exists"), offset, mask);
+    }
+
+    /// Removes a record, as pruning or a careless person would.
+    pub fn remove_record(&self, job: &JobName, number: u64) {
+        if let Some(numbered) = self.lock().records.get_mut(job) {
+            numbered.remove(&number);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn flip(kept: &mut Kept, offset: u64, mask: u8) {
+    assert_ne!(mask, 0, "a damage of no bits is none");
+    let bytes = Arc::make_mut(&mut kept.bytes);
+    let at = usize::try_from(offset).ok().filter(|at| *at < bytes.len());
+    bytes[at.expect("a test damages a byte that exists")] ^= mask;
+}
+
+impl World {
+    /// An error unless the machine of boot `boot` is running.
+    fn alive(&self, boot: u64) -> Result<(), Error> {
+        if self.crashed || self.boots != boot {
+            return Err(Error::retry("crashed: the simulated machine has lost its power"));
+        }
+        Ok(())
+    }
+
+    /// Numbers one operation and says what becomes of it.
+    fn step(&mut self, boot: u64, name: impl FnOnce() -> String) -> Step {
+        if let Err(error) = self.alive(boot) {
+            return Step::Fail(error);
+        }
+        let number = self.history.len() as u64;
+        let name = name();
+        let judged = self.judge.as_ref().and_then(|judge| judge(number, &name));
+        let failure = self.failures.remove(&number).or(judged);
+        let step = match (self.cut, failure) {
+            (Some((at, mode)), _) if at == number => Step::Cut(mode),
+            (_, Some(kind)) => Step::Fail(Error::new(
+                kind,
+                format!("simulated fault at operation {number}, {name}"),
+            )),
+            _ => Step::Go,
+        };
+        self.history.push(name);
+        step
+    }
+
+    /// A step without an effect of its own.
+    fn read_step(&mut self, boot: u64, name: impl FnOnce() -> String) -> Result<(), Error> {
+        if !self.count_reads {
+            return self.alive(boot);
+        }
+        let step = self.step(boot, name);
+        self.end(step)
+    }
+
+    /// Ends an operation whose effect, if any, has been applied.
+    fn end(&mut self, step: Step) -> Result<(), Error> {
+        match step {
+            Step::Go => Ok(()),
+            Step::Fail(error) => Err(error),
+            Step::Cut(mode) => Err(self.crash(mode)),
+        }
+    }
+
+    /// Cuts the power and gives the error that the operation in progress sees.
+    fn crash(&mut self, mode: CutMode) -> Error {
+        self.crashed = true;
+        if mode == CutMode::Lost {
+            self.parts.clear();
+        }
+        let settle = |kept: &mut Kept| {
+            kept.durable |= mode == CutMode::Kept;
+            kept.durable
+        };
+        self.shards.retain(|_, kept| settle(kept));
+        for numbered in self.records.values_mut() {
+            numbered.retain(|_, kept| settle(kept));
+        }
+        Error::retry("crashed: the simulated machine has lost its power")
+    }
+}
+
+impl fmt::Debug for FaultWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let world = self.lock();
+        f.debug_struct("FaultWorld")
+            .field("boots", &world.boots)
+            .field("crashed", &world.crashed)
+            .field("ops", &world.history.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! The log of a [`FaultWorld`].
+
+use super::{FaultWorld, Kept, Step, World};
+use crate::directory_log::{next_number, no_record};
+use crate::memory::occupied;
+use crate::{Append, ManifestLog};
+use outlive_types::{JobName, Result};
+use std::sync::Arc;
+
+const PLACE: &str = "the simulated log";
+
+#[derive(Debug)]
+pub(super) struct FaultLog {
+    pub(super) world: FaultWorld,
+    pub(super) boot: u64,
+}
+
+impl FaultLog {
+    fn show(&self, world: &mut World, job: &JobName, number: u64, record: &[u8]) -> Result<()> {
+        let step = world.step(self.boot, || format!("append {number} to {job}: make it visible"));
+        if step.takes_effect() {
+            let kept = Kept { bytes: Arc::new(record.to_vec()), durable: false };
+            world.records.entry(job.clone()).or_default().insert(number, kept);
+        }
+        world.end(step)
+    }
+
+    /// A sync of the directory makes all of the job's records durable.
+    fn sync(&self, world: &mut World, job: &JobName, number: u64) -> Result<Append> {
+        let step = world.step(self.boot, || format!("append {number} to {job}: make it durable"));
+        if matches!(step, Step::Go) {
+            let numbered = world.records.get_mut(job);
+            numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
+        }
+        world.end(step).map(|()| Append::Done)
+    }
+}
+
+impl ManifestLog for FaultLog {
+    fn describe(&self) -> String {
+        PLACE.to_owned()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || "list jobs".to_owned())?;
+        let jobs = world.records.iter().filter(|(_, numbered)| !numbered.is_empty());
+        Ok(jobs.map(|(job, _)| job.clone()).collect())
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || format!("list records of {job}"))?;
+        Ok(world.records.get(job).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || format!("read record {number} of {job}"))?;
+        let kept = world.records.get(job).and_then(|numbered| numbered.get(&number));
+        kept.map(|kept| kept.bytes.to_vec()).ok_or_else(|| no_record(PLACE, job, number))
+    }
+
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+        let mut world = self.world.lock();
+        world.alive(self.boot)?;
+        let number = next_number(previous)?;
+        let numbered = world.records.get(job);
+        match occupied(numbered, |kept| kept.bytes.as_slice(), PLACE, job, previous, record)? {
+            Some(Append::Lost) => return Ok(Append::Lost),
+            Some(Append::Done) => {} // ours already, but perhaps not durable
+            None => self.show(&mut world, job, number, record)?,
+        }
+        self.sync(&mut world, job, number)
+    }
+}

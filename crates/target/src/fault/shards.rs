@@ -1,0 +1,173 @@
+//! The target of a [`FaultWorld`].
+
+use super::{CutMode, FaultWorld, Kept, Step, World};
+use crate::memory::{put, read};
+use crate::writes::{Writes, check_finish, check_write, exists, missing};
+use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target, WriteTicket};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_types::{Error, Result};
+use std::sync::Arc;
+
+const PLACE: &str = "the simulated target";
+
+#[derive(Debug)]
+pub(super) struct FaultTarget {
+    pub(super) world: FaultWorld,
+    pub(super) boot: u64,
+}
+
+impl Target for FaultTarget {
+    fn describe(&self) -> String {
+        PLACE.to_owned()
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let mut world = self.world.lock();
+        let step = world.step(self.boot, || format!("create {shard}"));
+        world.end(step)?;
+        if world.shards.contains_key(&shard) {
+            return Err(exists(PLACE, shard));
+        }
+        world.parts.insert(shard, Vec::new());
+        Ok(Box::new(FaultWriter {
+            world: self.world.clone(),
+            boot: self.boot,
+            shard,
+            bytes_max,
+            writes: Arc::default(),
+        }))
+    }
+
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+        let one = |range: ReadRange| {
+            let mut world = self.world.lock();
+            world.read_step(self.boot, || format!("read {shard} at {}", range.offset))?;
+            let bytes = world.shards.get(&shard).map(|kept| kept.bytes.clone());
+            drop(world);
+            read(PLACE, shard, bytes.as_deref(), range)
+        };
+        ranges.into_iter().map(|range| Ticket::done(one(range))).collect()
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || format!("length of {shard}"))?;
+        let kept = world.shards.get(&shard).ok_or_else(|| missing(PLACE, shard))?;
+        Ok(kept.bytes.len() as u64)
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || "list shards".to_owned())?;
+        Ok(world.shards.keys().copied().collect())
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        let mut world = self.world.lock();
+        let step = world.step(self.boot, || format!("delete {shard}"));
+        if step.takes_effect() {
+            world.shards.remove(&shard);
+            world.parts.remove(&shard);
+        }
+        world.end(step)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || "capacity".to_owned())?;
+        Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX })
+    }
+}
+
+struct FaultWriter {
+    world: FaultWorld,
+    boot: u64,
+    shard: ShardName,
+    bytes_max: u64,
+    writes: Arc<Writes>,
+}
+
+impl FaultWriter {
+    fn write_step(&self, world: &mut World, offset: u64, bytes: &[u8]) -> Result<()> {
+        let shard = self.shard;
+        let step = world.step(self.boot, || format!("write {shard} at {offset}"));
+        let effect = match step {
+            Step::Go | Step::Cut(CutMode::Kept) => bytes,
+            Step::Cut(CutMode::Torn) => &bytes[..bytes.len() / 2],
+            _ => &[],
+        };
+        if let Some(part) = world.parts.get_mut(&shard) {
+            put(part, offset, effect);
+        }
+        world.end(step)
+    }
+
+    /// First the shard becomes visible: its bytes are durable then, but its name is not.
+    fn show(&self, world: &mut World, length: u64) -> Result<()> {
+        let shard = self.shard;
+        let step = world.step(self.boot, || format!("finish {shard}: make it visible"));
+        if step.takes_effect() {
+            if world.shards.contains_key(&shard) {
+                return Err(exists(PLACE, shard));
+            }
+            let gone = || Error::bug(format!("shard {shard} was deleted while it was written"));
+            let mut bytes = world.parts.remove(&shard).ok_or_else(gone)?;
+            bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+            world.shards.insert(shard, Kept { bytes: Arc::new(bytes), durable: false });
+        }
+        world.end(step)
+    }
+
+    fn sync(&self, world: &mut World) -> Result<()> {
+        let shard = self.shard;
+        let step = world.step(self.boot, || format!("finish {shard}: make it durable"));
+        match step {
+            Step::Go => {
+                if let Some(kept) = world.shards.get_mut(&shard) {
+                    kept.durable = true;
+                }
+            }
+            Step::Fail(_) if world.alive(self.boot).is_ok() => drop(world.shards.remove(&shard)),
+            _ => {}
+        }
+        world.end(step)
+    }
+
+    /// What a failed finish, or none, leaves behind on a machine that still runs: nothing.
+    fn clean(&self, world: &mut World) {
+        if world.alive(self.boot).is_ok() {
+            world.parts.remove(&self.shard);
+        }
+    }
+}
+
+impl ShardWriter for FaultWriter {
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+        let writing = self.writes.begin(offset);
+        let outcome = check_write(self.shard, offset, length, &buffer, self.bytes_max)
+            .and_then(|()| self.write_step(&mut self.world.lock(), offset, &buffer[..length]));
+        Ticket::done(writing.end(outcome, buffer))
+    }
+
+    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        let mut world = self.world.lock();
+        let outcome = self
+            .writes
+            .check(self.shard)
+            .and_then(|()| check_finish(self.shard, length, self.bytes_max))
+            .and_then(|()| self.show(&mut world, length))
+            .and_then(|()| self.sync(&mut world));
+        drop(world);
+        Ticket::done(outcome) // and whatever is left of the part goes with `self`
+    }
+}
+
+impl Drop for FaultWriter {
+    fn drop(&mut self) {
+        self.clean(&mut self.world.lock());
+    }
+}

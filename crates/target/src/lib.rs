@@ -1,0 +1,189 @@
+//! Places that keep bytes: [`Target`] keeps shards, [`ManifestLog`] keeps the records of jobs. One
+//! file each for the backends (`directory`, `memory`) and for the wrappers (`retry`, `throttle`,
+//! `fault`); all of them pass [`conformance`].
+
+pub mod conformance;
+mod directory;
+mod directory_log;
+mod durable;
+mod fault;
+mod memory;
+mod relay;
+mod retry;
+mod throttle;
+mod writes;
+
+pub use directory::{DirectoryOptions, DirectoryTarget};
+pub use directory_log::DirectoryLog;
+pub use durable::publish;
+pub use fault::{CutMode, FaultWorld};
+pub use memory::{MemoryLog, MemoryTarget};
+pub use retry::{RetryLog, RetryPolicy, RetryTarget};
+pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
+
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_types::{Error, JobName, PackId, Result};
+use std::fmt;
+
+/// Name of a shard on a target.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ShardName {
+    /// The pack it belongs to.
+    pub pack: PackId,
+    /// Its number within the pack.
+    pub shard: u8,
+}
+
+impl fmt::Display for ShardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.pack, self.shard)
+    }
+}
+
+/// Bytes a target has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// In all.
+    pub total_bytes: u64,
+    /// Free for this user.
+    pub free_bytes: u64,
+}
+
+/// A range to read, and the buffer to read it into.
+#[derive(Debug)]
+pub struct ReadRange {
+    /// Where it starts in the shard: a multiple of 4096.
+    pub offset: u64,
+    /// Its length: a multiple of 4096, at most the buffer's length.
+    pub length: usize,
+    /// Receives the bytes at its start.
+    pub buffer: AlignedBuf,
+}
+
+/// A write that failed, and the buffer whose bytes were not written.
+#[derive(Debug)]
+pub struct WriteFault {
+    /// Why.
+    pub error: Error,
+    /// The caller's buffer, unchanged; write it elsewhere, or drop it.
+    pub buffer: AlignedBuf,
+}
+
+/// The outcome of a write still in flight. After success the buffer has gone home to its pool.
+pub type WriteTicket = Ticket<std::result::Result<(), WriteFault>>;
+
+/// A place that keeps shards: a directory, a device, a storage node, a bucket.
+///
+/// Guarantees: a shard is invisible to `read_ranges`, `length` and `list` until its `finish` has
+/// succeeded; from then on it is durable and never changes. Calls may come from any thread.
+pub trait Target: Send + Sync + fmt::Debug {
+    /// What and where, for messages: "directory /scratch/ckpt".
+    fn describe(&self) -> String;
+
+    /// Begins a shard of at most `bytes_max` bytes. A leftover of an unfinished shard of that name
+    /// is replaced.
+    ///
+    /// # Errors
+    /// `Invalid` if a finished shard of that name exists; `Full`; what the medium reports.
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>>;
+
+    /// Reads ranges of a finished shard, overlapped; one ticket each, in the order given. The
+    /// buffer comes back holding the range at its start.
+    ///
+    /// Each ticket's errors: `Damaged` if the shard is missing or ends before the range does.
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>>;
+
+    /// Length of a finished shard.
+    ///
+    /// # Errors
+    /// `Damaged` if it is missing.
+    fn length(&self, shard: ShardName) -> Result<u64>;
+
+    /// All finished shards, sorted.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn list(&self) -> Result<Vec<ShardName>>;
+
+    /// Removes a shard, finished or not; one that is not there is no error.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn delete(&self, shard: ShardName) -> Result<()>;
+
+    /// How much fits.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn capacity(&self) -> Result<Capacity>;
+}
+
+/// Writes one shard. Dropped without `finish`, the shard never existed.
+pub trait ShardWriter: Send {
+    /// Starts writing the first `length` bytes of `buffer` at `offset`; both are multiples of 4096,
+    /// and no range is written twice, but that a write that failed may be repeated at the same
+    /// offset once its ticket has said so. Writes overlap.
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket;
+
+    /// Ends the shard at `length` bytes (a multiple of 4096), makes it durable, then visible. Takes
+    /// effect after every write before it; fails if one of them failed and was not repeated with
+    /// success (so a wrapper that retries needs nothing but this trait). A failed finish leaves no
+    /// shard behind and must not be repeated: write the bytes again under another name. Goes on if
+    /// the ticket is dropped.
+    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>>;
+}
+
+/// Answer to a conditional append.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Append {
+    /// The record is durable; it has the number `previous + 1`.
+    Done,
+    /// Another record has that number, or a later one: somebody else was faster.
+    Lost,
+}
+
+/// Where the records of jobs are kept: numbered from 1 without gaps, written once.
+pub trait ManifestLog: Send + Sync + fmt::Debug {
+    /// What and where, for messages.
+    fn describe(&self) -> String;
+
+    /// All jobs that have a record, sorted.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn jobs(&self) -> Result<Vec<JobName>>;
+
+    /// The numbers of a job's records, ascending; empty for an unknown job. Old records may have
+    /// been pruned, so they need not begin at 1.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>>;
+
+    /// The newest record's number, 0 if there is none.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn latest(&self, job: &JobName) -> Result<u64> {
+        Ok(self.numbers(job)?.last().copied().unwrap_or(0))
+    }
+
+    /// A record's bytes.
+    ///
+    /// # Errors
+    /// `Damaged` if there is no such record.
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>>;
+
+    /// Appends `record` as number `previous + 1` if `previous` is still the newest; durable when it
+    /// returns `Done`. A reply that got lost is settled by reading back: our own record found there
+    /// is `Done`, so a call that failed may be repeated as it stands.
+    ///
+    /// # Errors
+    /// `Damaged` if record `previous` is missing though nothing newer is there. After an error the
+    /// record may or may not be there.
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append>;
+}

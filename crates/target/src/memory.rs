@@ -1,0 +1,242 @@
+//! A target and a log in memory: for tests, and for state that needs to outlive nothing.
+
+use crate::directory_log::{next_number, no_record};
+use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
+use crate::{
+    Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
+};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_types::{Error, JobName, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PLACE: &str = "memory";
+
+/// Shards in memory.
+#[derive(Debug, Default)]
+pub struct MemoryTarget(Arc<Space>);
+
+#[derive(Debug)]
+struct Space {
+    total_bytes: u64,
+    shards: Mutex<BTreeMap<ShardName, Arc<Vec<u8>>>>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Space { total_bytes: u64::MAX, shards: Mutex::default() }
+    }
+}
+
+impl MemoryTarget {
+    /// A target without a limit.
+    pub fn new() -> MemoryTarget {
+        MemoryTarget::default()
+    }
+
+    /// A target that is `Full` beyond `total_bytes` of finished shards.
+    pub fn with_capacity(total_bytes: u64) -> MemoryTarget {
+        MemoryTarget(Arc::new(Space { total_bytes, shards: Mutex::default() }))
+    }
+}
+
+impl Space {
+    fn shards(&self) -> MutexGuard<'_, BTreeMap<ShardName, Arc<Vec<u8>>>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let used: u64 = self.shards().values().map(|bytes| bytes.len() as u64).sum();
+        self.total_bytes.saturating_sub(used)
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<()> {
+        let free = self.free_bytes();
+        if bytes <= free {
+            return Ok(());
+        }
+        Err(Error::full(format!("{bytes} bytes do not fit into {PLACE}: {free} are free")))
+    }
+}
+
+impl Target for MemoryTarget {
+    fn describe(&self) -> String {
+        PLACE.to_owned()
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        if self.0.shards().contains_key(&shard) {
+            return Err(exists(PLACE, shard));
+        }
+        self.0.check_room(bytes_max)?;
+        let (space, writes) = (self.0.clone(), Arc::default());
+        Ok(Box::new(MemoryWriter { space, shard, bytes_max, bytes: Vec::new(), writes }))
+    }
+
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+        let bytes = self.0.shards().get(&shard).cloned();
+        ranges
+            .into_iter()
+            .map(|range| Ticket::done(read(PLACE, shard, bytes.as_deref(), range)))
+            .collect()
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        let shards = self.0.shards();
+        shards.get(&shard).map(|bytes| bytes.len() as u64).ok_or_else(|| missing(PLACE, shard))
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        Ok(self.0.shards().keys().copied().collect())
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.0.shards().remove(&shard);
+        Ok(())
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        Ok(Capacity { total_bytes: self.0.total_bytes, free_bytes: self.0.free_bytes() })
+    }
+}
+
+/// Copies a range of a shard held in memory into its buffer.
+pub(crate) fn read(
+    place: &str,
+    shard: ShardName,
+    bytes: Option<&Vec<u8>>,
+    mut range: ReadRange,
+) -> Result<AlignedBuf> {
+    check_range(shard, &range)?;
+    let bytes = bytes.ok_or_else(|| missing(place, shard))?;
+    let start = usize::try_from(range.offset).unwrap_or(usize::MAX);
+    let wanted = bytes.get(start..).and_then(|rest| rest.get(..range.length));
+    let Some(wanted) = wanted else {
+        return Err(short(place, shard, &range, bytes.len() as u64));
+    };
+    range.buffer[..range.length].copy_from_slice(wanted);
+    Ok(range.buffer)
+}
+
+/// Puts bytes into a growing shard; what lies between is zero.
+pub(crate) fn put(shard: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let start = usize::try_from(offset).expect("the shard's size was checked, and is in memory");
+    let end = start + bytes.len();
+    if shard.len() < end {
+        shard.resize(end, 0);
+    }
+    shard[start..end].copy_from_slice(bytes);
+}
+
+struct MemoryWriter {
+    space: Arc<Space>,
+    shard: ShardName,
+    bytes_max: u64,
+    bytes: Vec<u8>,
+    writes: Arc<Writes>,
+}
+
+impl ShardWriter for MemoryWriter {
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+        let writing = self.writes.begin(offset);
+        let checked = check_write(self.shard, offset, length, &buffer, self.bytes_max);
+        if checked.is_ok() {
+            put(&mut self.bytes, offset, &buffer[..length]);
+        }
+        Ticket::done(writing.end(checked, buffer))
+    }
+
+    fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        let checked = self
+            .writes
+            .check(self.shard)
+            .and_then(|()| check_finish(self.shard, length, self.bytes_max))
+            .and_then(|()| self.space.check_room(length));
+        Ticket::done(checked.and_then(|()| {
+            self.bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+            let mut shards = self.space.shards();
+            if shards.contains_key(&self.shard) {
+                return Err(exists(PLACE, self.shard));
+            }
+            shards.insert(self.shard, Arc::new(std::mem::take(&mut self.bytes)));
+            Ok(())
+        }))
+    }
+}
+
+type Records = BTreeMap<JobName, BTreeMap<u64, Vec<u8>>>;
+
+/// A log in memory.
+#[derive(Debug, Default)]
+pub struct MemoryLog(Mutex<Records>);
+
+impl MemoryLog {
+    /// An empty log.
+    pub fn new() -> MemoryLog {
+        MemoryLog::default()
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an append of `record` behind `previous` would meet among a job's records; `None` if the
+/// number is free.
+pub(crate) fn occupied<T>(
+    numbered: Option<&BTreeMap<u64, T>>,
+    bytes_of: impl Fn(&T) -> &[u8],
+    place: &str,
+    job: &JobName,
+    previous: u64,
+    record: &[u8],
+) -> Result<Option<Append>> {
+    let number = next_number(previous)?;
+    if let Some(there) = numbered.and_then(|numbered| numbered.get(&number)) {
+        return Ok(Some(if bytes_of(there) == record { Append::Done } else { Append::Lost }));
+    }
+    match numbered.and_then(|numbered| numbered.keys().last()).copied().unwrap_or(0) {
+        latest if latest > previous => Ok(Some(Append::Lost)),
+        latest if latest < previous => Err(no_record(place, job, previous)),
+        _ => Ok(None),
+    }
+}
+
+impl ManifestLog for MemoryLog {
+    fn describe(&self) -> String {
+        PLACE.to_owned()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        Ok(self.records().keys().cloned().collect())
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        Ok(self
+            .records()
+            .get(job)
+            .map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        let records = self.records();
+        let record = records.get(job).and_then(|numbered| numbered.get(&number));
+        record.cloned().ok_or_else(|| no_record(PLACE, job, number))
+    }
+
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+        let mut records = self.records();
+        if let Some(append) =
+            occupied(records.get(job), Vec::as_slice, PLACE, job, previous, record)?
+        {
+            return Ok(append);
+        }
+        let number = next_number(previous)?;
+        records.entry(job.clone()).or_default().insert(number, record.to_vec());
+        Ok(Append::Done)
+    }
+}

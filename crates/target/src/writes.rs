@@ -1,0 +1,164 @@
+//! What every shard writer keeps count of: which writes are in flight, which failed, and what is to
+//! happen when all are over.
+
+use crate::{ShardName, WriteFault};
+use outlive_io::AlignedBuf;
+use outlive_types::{Error, PAGE_BYTES, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The writes of one shard.
+#[derive(Default)]
+pub(crate) struct Writes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    in_flight: usize,
+    /// Offsets that were not written, or not yet.
+    unwritten: BTreeMap<u64, Option<Error>>,
+    last: Option<Job>,
+}
+
+/// One write; dropped when it is over. If nobody said that it succeeded, it failed.
+pub(crate) struct Writing {
+    writes: Arc<Writes>,
+    offset: u64,
+}
+
+impl Writes {
+    pub(crate) fn begin(self: &Arc<Self>, offset: u64) -> Writing {
+        let mut state = self.lock();
+        state.in_flight += 1;
+        state.unwritten.insert(offset, None);
+        Writing { writes: self.clone(), offset }
+    }
+
+    /// Runs `job` when the last write is over: now, or in the thread that ends it. That write's
+    /// ticket waits for `job`, so it should only queue something.
+    pub(crate) fn after_all(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        if state.in_flight > 0 {
+            state.last = Some(Box::new(job));
+            return;
+        }
+        drop(state);
+        job();
+    }
+
+    /// Ok if every write succeeded in the end.
+    pub(crate) fn check(&self, shard: ShardName) -> Result<()> {
+        let state = self.lock();
+        let Some((offset, error)) = state.unwritten.first_key_value() else { return Ok(()) };
+        let error = error.clone().unwrap_or_else(|| Error::bug("the write was given up"));
+        Err(error.context(format!("shard {shard} is incomplete at byte {offset}")))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writing {
+    /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home.
+    pub(crate) fn end(
+        self,
+        outcome: Result<()>,
+        buffer: AlignedBuf,
+    ) -> std::result::Result<(), WriteFault> {
+        let mut state = self.writes.lock();
+        match outcome {
+            Ok(()) => {
+                state.unwritten.remove(&self.offset);
+                Ok(())
+            }
+            Err(error) => {
+                state.unwritten.insert(self.offset, Some(error.clone()));
+                Err(WriteFault { error, buffer })
+            }
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let mut state = self.writes.lock();
+        state.in_flight -= 1;
+        let last = if state.in_flight == 0 { state.last.take() } else { None };
+        drop(state);
+        if let Some(job) = last {
+            job();
+        }
+    }
+}
+
+/// Refuses what no backend could write.
+pub(crate) fn check_write(
+    shard: ShardName,
+    offset: u64,
+    length: usize,
+    buffer: &AlignedBuf,
+    bytes_max: u64,
+) -> Result<()> {
+    let page = PAGE_BYTES as u64;
+    let fits = offset.checked_add(length as u64).is_some_and(|end| end <= bytes_max);
+    if offset.is_multiple_of(page)
+        && length.is_multiple_of(PAGE_BYTES)
+        && length <= buffer.len()
+        && fits
+    {
+        return Ok(());
+    }
+    Err(Error::bug(format!(
+        "a write of {length} bytes at {offset} to shard {shard} of at most {bytes_max} bytes is not \
+         made of whole pages, or does not fit"
+    )))
+}
+
+/// Refuses a length that no backend could finish at.
+pub(crate) fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Result<()> {
+    if length.is_multiple_of(PAGE_BYTES as u64) && length <= bytes_max {
+        return Ok(());
+    }
+    Err(Error::bug(format!(
+        "{length} bytes cannot be the length of shard {shard} of at most {bytes_max} bytes: it is \
+         not made of whole pages, or too long"
+    )))
+}
+
+/// Refuses a range that no backend could read.
+pub(crate) fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
+    let page = PAGE_BYTES as u64;
+    if range.offset.is_multiple_of(page)
+        && range.length.is_multiple_of(PAGE_BYTES)
+        && range.length <= range.buffer.len()
+    {
+        return Ok(());
+    }
+    Err(Error::bug(format!(
+        "a read of {} bytes at {} from shard {shard} is not made of whole pages, or longer than \
+         its buffer",
+        range.length, range.offset
+    )))
+}
+
+/// The error for a range that reaches past a shard's end.
+pub(crate) fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end: u64) -> Error {
+    Error::damaged(format!(
+        "shard {shard} in {place} is cut short: it ends at byte {end}, but bytes {} to {} are \
+         needed",
+        range.offset,
+        range.offset.saturating_add(range.length as u64)
+    ))
+}
+
+/// The error for a shard that is not there.
+pub(crate) fn missing(place: &str, shard: ShardName) -> Error {
+    Error::damaged(format!("shard {shard} is missing from {place}"))
+}
+
+/// The error for a second shard of one name.
+pub(crate) fn exists(place: &str, shard: ShardName) -> Error {
+    Error::invalid(format!("shard {shard} exists already in {place}; shards are written once"))
+}

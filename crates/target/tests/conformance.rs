@@ -1,0 +1,116 @@
+//! Every backend and every wrapper against the conformance suite.
+
+use outlive_target::conformance::{check_log, check_target};
+use outlive_target::{
+    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ManifestLog, MemoryLog,
+    MemoryTarget, RetryLog, RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog,
+    ThrottledTarget,
+};
+use outlive_types::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Gives new, empty directories and removes them all at the end.
+struct Dirs {
+    base: PathBuf,
+    made: Mutex<Vec<TempDir>>,
+}
+
+impl Dirs {
+    fn new(base: &Path) -> Dirs {
+        Dirs { base: base.to_owned(), made: Mutex::default() }
+    }
+
+    fn next(&self) -> PathBuf {
+        let dir = tempfile::tempdir_in(&self.base).unwrap();
+        // Not made yet, and with a name that scripts trip over.
+        let path = dir.path().join("not yet there").join("a pool");
+        self.made.lock().unwrap().push(dir);
+        path
+    }
+}
+
+fn check_directory_target(base: &Path, direct_io: bool) {
+    let dirs = Dirs::new(base);
+    check_target(move || {
+        let options = DirectoryOptions { direct_io, ..DirectoryOptions::default() };
+        Arc::new(DirectoryTarget::open(&dirs.next(), &options).unwrap())
+    });
+}
+
+fn check_directory_log(base: &Path) {
+    let dirs = Dirs::new(base);
+    check_log(move || Arc::new(DirectoryLog::open(&dirs.next())));
+}
+
+/// A file system in memory, where there is one.
+fn tmpfs() -> Option<&'static Path> {
+    let shm = Path::new("/dev/shm");
+    tempfile::tempdir_in(shm).is_ok().then_some(shm)
+}
+
+#[test]
+fn directory_target() {
+    check_directory_target(&std::env::temp_dir(), true);
+}
+
+#[test]
+fn directory_target_through_the_page_cache() {
+    check_directory_target(&std::env::temp_dir(), false);
+}
+
+#[test]
+fn directory_on_tmpfs() {
+    if let Some(base) = tmpfs() {
+        check_directory_target(base, true);
+        check_directory_log(base);
+    }
+}
+
+#[test]
+fn directory_log() {
+    check_directory_log(&std::env::temp_dir());
+}
+
+#[test]
+fn memory() {
+    check_target(|| Arc::new(MemoryTarget::new()));
+    check_target(|| Arc::new(MemoryTarget::with_capacity(1 << 30)));
+    check_log(|| Arc::new(MemoryLog::new()));
+}
+
+#[test]
+fn fault_world_without_faults() {
+    check_target(|| FaultWorld::new().target());
+    check_log(|| FaultWorld::new().log());
+}
+
+#[test]
+fn throttled() {
+    let throttle = Throttle { bytes_per_s: Some(2 << 30), latency: Duration::from_micros(100) };
+    check_target(move || Arc::new(ThrottledTarget::new(Arc::new(MemoryTarget::new()), throttle)));
+    check_log(move || Arc::new(ThrottledLog::new(Arc::new(MemoryLog::new()), throttle)));
+}
+
+/// A world in which two operations of every three fail in passing, except those of a finish.
+fn flaky() -> FaultWorld {
+    let world = FaultWorld::new();
+    world.count_reads(true);
+    world.fail_when(|number, name| {
+        (number % 3 != 0 && !name.starts_with("finish")).then_some(ErrorKind::Retry)
+    });
+    world
+}
+
+fn patient() -> RetryPolicy {
+    // Threads share the numbering, so one of them may meet more than two faults in a row.
+    RetryPolicy { attempts_max: 100, sleep: Arc::new(|_| ()), ..RetryPolicy::default() }
+}
+
+#[test]
+fn retried() {
+    check_target(|| -> Arc<dyn Target> { Arc::new(RetryTarget::new(flaky().target(), patient())) });
+    check_log(|| -> Arc<dyn ManifestLog> { Arc::new(RetryLog::new(flaky().log(), patient())) });
+}

@@ -1,0 +1,136 @@
+//! One error type; its kind says what the caller can do next.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// What the caller can do about an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ErrorKind {
+    /// A passing fault: the same call may succeed later.
+    Retry,
+    /// The request cannot work as it stands: correct it.
+    Invalid,
+    /// Stored bytes are missing or wrong: take an older checkpoint, or repair the store.
+    Damaged,
+    /// No room on the target: free some; nothing committed was lost.
+    Full,
+    /// Another writer has taken over this job: stop writing.
+    Fenced,
+    /// outlive contradicts itself: please report it.
+    Bug,
+}
+
+impl ErrorKind {
+    /// The kind's name, as used in messages, JSON and Python's class names.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Retry => "Retry",
+            ErrorKind::Invalid => "Invalid",
+            ErrorKind::Damaged => "Damaged",
+            ErrorKind::Full => "Full",
+            ErrorKind::Fenced => "Fenced",
+            ErrorKind::Bug => "Bug",
+        }
+    }
+}
+
+/// An error: its kind, and a message that says what was wrong, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// Result with outlive's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    /// [`ErrorKind::Retry`].
+    pub fn retry(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Retry, message)
+    }
+
+    /// [`ErrorKind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// [`ErrorKind::Damaged`].
+    pub fn damaged(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Damaged, message)
+    }
+
+    /// [`ErrorKind::Full`].
+    pub fn full(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Full, message)
+    }
+
+    /// [`ErrorKind::Fenced`].
+    pub fn fenced(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Fenced, message)
+    }
+
+    /// [`ErrorKind::Bug`].
+    pub fn bug(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Bug, message)
+    }
+
+    /// What an operating-system error means to the caller. `doing` is a phrase such as
+    /// "writing a pack"; `path` is where.
+    pub fn io(doing: &str, path: &Path, error: &io::Error) -> Error {
+        use io::ErrorKind as Io;
+        let (kind, advice) = match error.kind() {
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Full, ": free space there"),
+            Io::Interrupted | Io::TimedOut | Io::WouldBlock => (ErrorKind::Retry, ""),
+            Io::PermissionDenied => {
+                (ErrorKind::Invalid, ": give this user access, or choose another place")
+            }
+            Io::ReadOnlyFilesystem => (ErrorKind::Invalid, ": choose a place that can be written"),
+            Io::NotFound | Io::UnexpectedEof => (ErrorKind::Damaged, ""),
+            Io::FileTooLarge => (ErrorKind::Full, ": the file size limit is too small"),
+            _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+                (ErrorKind::Retry, ": raise the limit on open files (ulimit -n)")
+            }
+            _ if error.raw_os_error() == Some(EIO) => {
+                (ErrorKind::Damaged, ": the device reports an I/O error")
+            }
+            _ => (ErrorKind::Invalid, ""),
+        };
+        Error::new(kind, format!("{doing} {}: {error}{advice}", path.display()))
+    }
+
+    /// What the caller can do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message without the kind.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error seen from further out: `context` is put before the message.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Error {
+        Error { kind: self.kind, message: format!("{context}: {}", self.message) }
+    }
+}
+
+// The numbers are the same on every Linux architecture.
+const EIO: i32 = 5;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,209 @@
+//! Identifiers. Each is a plain value with one textual form, used in file names and messages alike.
+
+use crate::{Error, Result};
+use std::fmt;
+
+/// One step of a job's series of checkpoints, numbered upwards from 1.
+pub type Epoch = u64;
+
+/// Number of a process within its job, from 0.
+pub type Rank = u32;
+
+/// BLAKE3 hash of a chunk's or node's bytes; its name everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl Fingerprint {
+    /// Stands for "all zero pages": no chunk and no node is stored for it.
+    pub const ZERO: Fingerprint = Fingerprint([0; 32]);
+
+    /// True for [`Fingerprint::ZERO`].
+    pub fn is_zero(&self) -> bool {
+        *self == Self::ZERO
+    }
+
+    /// The first eight bytes as a number: fingerprints are uniform, so this is a good hash.
+    pub fn prefix(&self) -> u64 {
+        u64::from_le_bytes(self.0[..8].try_into().expect("a fingerprint has 32 bytes"))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0[..6])
+    }
+}
+
+/// One writer's stay at a job, from its first save until it is closed or fenced. Random.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub [u8; 12]);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Name of a pack: the session that wrote it and a counter within that session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PackId(pub [u8; 16]);
+
+impl PackId {
+    /// The `count`-th pack of `session`.
+    pub fn new(session: SessionId, count: u32) -> PackId {
+        let mut bytes = [0; 16];
+        bytes[..12].copy_from_slice(&session.0);
+        bytes[12..].copy_from_slice(&count.to_be_bytes());
+        PackId(bytes)
+    }
+
+    /// The session that wrote this pack.
+    pub fn session(&self) -> SessionId {
+        SessionId(self.0[..12].try_into().expect("a pack id has 16 bytes"))
+    }
+
+    /// Reads the form that `Display` writes: 32 lower-case hexadecimal digits.
+    pub fn parse(text: &str) -> Option<PackId> {
+        let mut bytes = [0; 16];
+        let digits = text.as_bytes();
+        if digits.len() != 32 || digits.iter().any(|d| !matches!(d, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(PackId(bytes))
+    }
+}
+
+impl fmt::Display for PackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for PackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+/// Name of a job: any text a person would type, kept so that it is one file name everywhere.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct JobName(String);
+
+impl JobName {
+    /// Longest directory name a job may need, in bytes, after escaping.
+    pub const ESCAPED_BYTES_MAX: usize = 200;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// `Invalid` when it is empty or longer than [`JobName::ESCAPED_BYTES_MAX`] once escaped.
+    pub fn new(name: &str) -> Result<JobName> {
+        if name.is_empty() {
+            return Err(Error::invalid("a job's name must not be empty"));
+        }
+        let job = JobName(name.to_owned());
+        let bytes = job.escaped().len();
+        if bytes > Self::ESCAPED_BYTES_MAX {
+            let shown: String = name.chars().take(40).flat_map(char::escape_debug).collect();
+            return Err(Error::invalid(format!(
+                "the job name \"{shown}…\" needs {bytes} bytes as a directory name; at most {} are \
+                 possible: choose a shorter one",
+                Self::ESCAPED_BYTES_MAX
+            )));
+        }
+        Ok(job)
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as a file name: letters, digits, `.`, `_` and `-` stand for themselves (a leading
+    /// dot does not), every other byte of its UTF-8 is written `%XX`.
+    pub fn escaped(&self) -> String {
+        let mut out = String::with_capacity(self.0.len());
+        for (at, byte) in self.0.bytes().enumerate() {
+            let plain = byte.is_ascii_alphanumeric()
+                || matches!(byte, b'_' | b'-')
+                || (byte == b'.' && at > 0);
+            if plain {
+                out.push(byte as char);
+            } else {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+        }
+        out
+    }
+
+    /// Reads a name back from the form that [`JobName::escaped`] gives; `None` if it is not one.
+    pub fn from_escaped(file_name: &str) -> Option<JobName> {
+        let mut bytes = Vec::with_capacity(file_name.len());
+        let mut rest = file_name.as_bytes();
+        while let [first, tail @ ..] = rest {
+            if *first == b'%' {
+                let pair = std::str::from_utf8(tail.get(..2)?).ok()?;
+                bytes.push(u8::from_str_radix(pair, 16).ok()?);
+                rest = &tail[2..];
+            } else {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+        let job = JobName::new(std::str::from_utf8(&bytes).ok()?).ok()?;
+        (job.escaped() == file_name).then_some(job)
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().flat_map(char::escape_debug).try_for_each(|c| write!(f, "{c}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_names_survive_the_file_system() {
+        for name in ["gray-scott", "a/b", "../up", ".hidden", "ü 100%", "new\nline", "\u{1}"] {
+            let job = JobName::new(name).unwrap();
+            let file = job.escaped();
+            assert!(!file.contains('/') && !file.starts_with('.'), "{file}");
+            assert_eq!(JobName::from_escaped(&file), Some(job));
+        }
+        assert_eq!(JobName::from_escaped("a%2"), None);
+        assert_eq!(JobName::from_escaped("%61"), None, "only the canonical form is a job");
+        assert!(JobName::new("").is_err());
+        assert!(JobName::new(&"x".repeat(10_000)).is_err());
+    }
+
+    #[test]
+    fn pack_ids_have_one_text() {
+        let id = PackId::new(SessionId([7; 12]), 0x0102_0304);
+        assert_eq!(PackId::parse(&id.to_string()), Some(id));
+        assert_eq!(id.session(), SessionId([7; 12]));
+        assert_eq!(PackId::parse(&id.to_string().to_uppercase()), None);
+        assert_eq!(PackId::parse("07"), None);
+    }
+}

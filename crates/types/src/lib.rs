@@ -1,0 +1,36 @@
+//! The words every room shares: ids, units, errors by what the caller does next, and the seam
+//! through which a program's memory enters ([`PageSource`]). No I/O happens here.
+
+mod env;
+mod error;
+mod event;
+mod ids;
+mod source;
+
+pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
+pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, NoObserver, Observer, Progress};
+pub use ids::{Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
+pub use source::{
+    FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource, RegionDesc, RegionPlace, Run,
+    StreamDesc,
+};
+
+/// Bytes of a page: the unit in which change is tracked.
+pub const PAGE_BYTES: usize = 4096;
+/// Pages of a block: one leaf of the page tree describes one block.
+pub const BLOCK_PAGES: usize = 512;
+/// Bytes of a block (2 MiB).
+pub const BLOCK_BYTES: usize = PAGE_BYTES * BLOCK_PAGES;
+/// Regions smaller than this are packed together into the image's packed stream.
+pub const PACKED_BELOW_BYTES: usize = 64 * 1024;
+
+/// Number of pages that `bytes` bytes touch; the last one may be partial.
+pub const fn pages_of(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES as u64)
+}
+
+/// Number of blocks that `bytes` bytes touch; the last one may be partial.
+pub const fn blocks_of(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES as u64)
+}

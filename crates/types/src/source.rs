@@ -1,0 +1,121 @@
+//! The seam between a program's memory and the store.
+//!
+//! A source knows a rank's regions and which of their pages changed since its *baseline*, the epoch
+//! it last settled. The store asks it to freeze, reads the dirty runs, and settles it when the
+//! checkpoint is committed. How the source finds changes (hashes, kernel tracking) and how it
+//! freezes (copy, fork) stays on its side.
+
+use crate::{Epoch, Result};
+
+/// Name of the stream that holds all regions below [`crate::PACKED_BELOW_BYTES`]. No region may
+/// have this name (names are non-empty).
+pub const PACKED_STREAM: &str = "";
+
+/// A named array or byte string, as the catalog of an image describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionDesc {
+    /// Unique within the image, not empty.
+    pub name: String,
+    /// Opaque to the store; front doors use NumPy's notation (`<f8`) and `py:` names.
+    pub dtype: String,
+    /// Extents of the array, outermost first; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// Length of its bytes.
+    pub bytes: u64,
+    /// Where the bytes are.
+    pub place: RegionPlace,
+}
+
+/// Where a region's bytes are within its image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionPlace {
+    /// At `offset` of the packed stream.
+    Packed {
+        /// Bytes from the stream's start.
+        offset: u64,
+    },
+    /// A stream of its own, which has the region's name.
+    Own,
+}
+
+/// One page-tracked run of bytes: a large region, or the packed stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamDesc {
+    /// The region's name, or [`PACKED_STREAM`].
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// A range of pages of one stream, counted from the stream's first byte.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageRange {
+    /// First page.
+    pub first: u64,
+    /// Number of pages.
+    pub count: u64,
+}
+
+/// Dirty pages that lie side by side within one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Index into [`Frozen::streams`].
+    pub stream: u32,
+    /// Number of pages, 1 to 512.
+    pub pages: u32,
+    /// First page, counted from the stream's first byte.
+    pub first_page: u64,
+}
+
+/// What the store asks of a freeze.
+#[derive(Clone, Debug, Default)]
+pub struct FreezeRequest {
+    /// The epoch whose tree the store holds. A source with another baseline reports every page.
+    pub baseline: Option<Epoch>,
+    /// Clean pages that the store wants all the same, by stream name: it rewrites them to keep
+    /// restores fast. Ranges beyond a stream's end are ignored.
+    pub also: Vec<(String, PageRange)>,
+    /// How many bytes of dirty pages may be copied aside. The rest is read from the program's
+    /// memory while it waits.
+    pub freeze_bytes_max: u64,
+}
+
+/// A rank's memory as the store sees it.
+pub trait PageSource {
+    /// Finds what changed and fixes it. The program's regions must be quiescent from before this
+    /// call until [`Frozen::release_live`] was called on the result (at once if
+    /// [`Frozen::live_runs`] is 0).
+    ///
+    /// # Errors
+    /// `Invalid` for duplicate or empty names and for regions that cannot be read.
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>>;
+}
+
+/// An image at its freeze.
+pub trait Frozen: Send + Sync {
+    /// Every region of the image, in the program's order.
+    fn regions(&self) -> &[RegionDesc];
+
+    /// Bytes that the front door keeps with the image (the shape of a Python tree, say).
+    fn attachment(&self) -> &[u8];
+
+    /// Every stream of the image; the packed stream, if there is one, comes first.
+    fn streams(&self) -> &[StreamDesc];
+
+    /// The dirty runs, ordered by stream and page; none crosses a block, none overlap.
+    fn runs(&self) -> &[Run];
+
+    /// How many runs, from the first on, are read from the program's memory itself. While they
+    /// are unread the program waits.
+    fn live_runs(&self) -> usize;
+
+    /// The bytes of `runs()[run]`: its pages, cut off at the stream's end.
+    fn bytes(&self, run: usize) -> &[u8];
+
+    /// Says that no live run will be read again; the program may go on.
+    fn release_live(&self);
+
+    /// Ends this freeze: with the epoch that was committed, which becomes the source's baseline, or
+    /// with `None` after a failure, which leaves the baseline as it was.
+    fn settle(&self, committed: Option<Epoch>);
+}

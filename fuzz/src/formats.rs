@@ -1,0 +1,87 @@
+//! Fuzzes the decoders of `crates/format`: they never panic, and what they accept encodes to the
+//! same bytes. One binary holds all targets, so that it is built once; `fuzz/run` drives it.
+//!
+//! `OUTLIVE_FUZZ` names the target. With `OUTLIVE_SEEDS` (a directory) it writes that target's
+//! seeds there and ends.
+#![no_main]
+
+#[path = "../../crates/format/tests/samples/mod.rs"]
+mod samples;
+
+use libfuzzer_sys::fuzz_target;
+use outlive_format::{Directory, Leaf, LeafKind, Lookup, PageExtent, SHARD_HEADER_BYTES, Tail};
+use outlive_types::Fingerprint;
+use samples::{STRUCTURES, Structure};
+use std::sync::LazyLock;
+
+static TARGET: LazyLock<&Structure> = LazyLock::new(|| {
+    let name = std::env::var("OUTLIVE_FUZZ").unwrap_or_default();
+    let known = || STRUCTURES.iter().map(|structure| structure.name).collect::<Vec<_>>().join(", ");
+    STRUCTURES.iter().find(|structure| structure.name == name).unwrap_or_else(|| {
+        eprintln!("set OUTLIVE_FUZZ to one of: {}", known());
+        std::process::exit(2);
+    })
+});
+
+fn write_seeds() {
+    let Some(directory) = std::env::var_os("OUTLIVE_SEEDS") else { return };
+    for (number, sample) in (TARGET.samples)().iter().enumerate() {
+        let path = std::path::Path::new(&directory).join(format!("seed-{number}"));
+        if let Err(error) = std::fs::write(&path, sample) {
+            eprintln!("cannot write the seed {}: {error}", path.display());
+            std::process::exit(2);
+        }
+    }
+    std::process::exit(0);
+}
+
+fuzz_target!(init: write_seeds(), |data: &[u8]| {
+    canonical(data);
+    // The fuzzer cannot guess checksums, nor keep to the lengths that the format prescribes.
+    if let Some(seal) = TARGET.seal {
+        let mut sealed = data.to_vec();
+        match TARGET.name {
+            "shard_header" => sealed.resize(SHARD_HEADER_BYTES, 0),
+            "shard_tail" => {
+                let missing = sealed.len().next_multiple_of(4096) - sealed.len();
+                sealed.splice(0..0, vec![0; missing]);
+            }
+            _ => {}
+        }
+        seal(&mut sealed);
+        canonical(&sealed);
+    }
+});
+
+/// Panics if `bytes` decode to something else than they say.
+fn canonical(bytes: &[u8]) {
+    let Ok(again) = (TARGET.again)(bytes) else { return };
+    assert!(again == bytes, "accepted, but encoded as {again:02x?}");
+    match TARGET.name {
+        "leaf" => leaf_operations(&Leaf::decode(bytes).expect("it was decoded before")),
+        "shard_tail" => {
+            let tail = Tail::decode(bytes).expect("it was decoded before");
+            let _ = Directory::decode(&tail.directory);
+        }
+        _ => {}
+    }
+}
+
+fn leaf_operations(leaf: &Leaf) {
+    assert_eq!(&Leaf::overlay(leaf, leaf), leaf);
+    // Over one extent, every extent of the leaf splits it.
+    let below = Fingerprint([0xB0; 32]);
+    let whole = PageExtent { page: 0, pages: 512, first: 0, chunk: Some(below) };
+    let whole = Leaf::build(LeafKind::Full, [whole]).expect("one extent");
+    let merged = Leaf::overlay(&whole, leaf);
+    assert!(merged.encode().is_ok() || merged.is_zero());
+    for page in 0..512 {
+        let covered = leaf.extents.iter().any(|e| (e.page..e.page + e.pages).contains(&page));
+        let there = if covered { leaf.lookup(page) } else { whole.lookup(page) };
+        assert_eq!(merged.lookup(page), there, "page {page}");
+    }
+    assert_eq!(&Leaf::build(leaf.kind, leaf.page_extents()).expect("its own extents"), leaf);
+    let live: u32 = leaf.live_pages_per_chunk().into_iter().map(u32::from).sum();
+    let found = (0..512).filter(|page| matches!(leaf.lookup(*page), Lookup::Chunk { .. }));
+    assert_eq!(live, found.count() as u32);
+}
