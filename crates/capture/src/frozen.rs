@@ -4,11 +4,12 @@ use crate::HashTracker;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
-use crate::tracker::{FreezeId, Spare};
-use outlive_chunk::Diff;
-use outlive_types::{Epoch, Frozen, RegionDesc, Run, StreamDesc};
+use crate::tracker::{Change, FreezeId, Spare};
+use outlive_chunk::{Diff, PageHashes, hash_pages};
+use outlive_types::{Epoch, Frozen, RegionDesc, Run, StreamDesc, pages_of};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The result of a freeze. Its buffers go back to the tracker when it is dropped, not when it is
 /// settled, since slices of them may be in use until then.
@@ -19,6 +20,7 @@ pub(crate) struct FrozenMemory {
     pub layout: Arc<Layout>,
     pub attachment: Arc<[u8]>,
     pub runs: Vec<Run>,
+    pub changed_pages: u64,
     /// Runs before this one that lie in the program's memory are live.
     pub live_runs: usize,
     /// For each run from `live_runs` on, where the arena holds its bytes, if it does.
@@ -27,8 +29,18 @@ pub(crate) struct FrozenMemory {
     /// Most bytes that either spare buffer may keep.
     pub freeze_bytes_max: u64,
     pub released: AtomicBool,
-    /// Taken when the freeze is settled.
-    pub diffs: Mutex<Option<Vec<Diff>>>,
+    /// For each stream what has changed, `None` if all of it is new. Taken when settled.
+    pub diffs: Mutex<Option<Vec<Option<Diff>>>>,
+    /// For each run, the page hashes of what is new. They are worked out when the store reads the
+    /// run: so the program does not wait for it, and the bytes are read from memory once.
+    pub fresh: Vec<Fresh>,
+}
+
+/// The page hashes of a run of a stream that had none before.
+#[derive(Debug)]
+pub(crate) enum Fresh {
+    No,
+    Yes(OnceLock<Vec<u128>>),
 }
 
 impl Frozen for FrozenMemory {
@@ -46,6 +58,10 @@ impl Frozen for FrozenMemory {
 
     fn runs(&self) -> &[Run] {
         &self.runs
+    }
+
+    fn changed_pages(&self) -> u64 {
+        self.changed_pages
     }
 
     fn live_runs(&self) -> usize {
@@ -68,7 +84,11 @@ impl Frozen for FrozenMemory {
             }
             Some(Memory::Raw(_)) => (self.spare.arena.bytes(), self.offsets[run - self.live_runs]),
         };
-        &bytes[offset..][..length]
+        let bytes = &bytes[offset..][..length];
+        if let Fresh::Yes(hashes) = &self.fresh[run] {
+            hashes.get_or_init(|| hash_pages(bytes));
+        }
+        bytes
     }
 
     fn release_live(&self) {
@@ -80,9 +100,47 @@ impl Frozen for FrozenMemory {
         let diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(diffs) = diffs else { return };
         match committed {
-            Some(epoch) => self.tracker.commit(self.freeze, epoch, &self.layout.streams, diffs),
+            Some(epoch) => {
+                let changes = self.changes(diffs);
+                self.tracker.commit(self.freeze, epoch, &self.layout.streams, changes);
+            }
             None => self.tracker.abandon(self.freeze),
         }
+    }
+}
+
+impl FrozenMemory {
+    /// Puts together what is known of each stream by now.
+    fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
+        let mut at = 0;
+        let mut changes = Vec::with_capacity(diffs.len());
+        for (stream, diff) in diffs.into_iter().enumerate() {
+            let count =
+                self.runs[at..].iter().take_while(|run| run.stream as usize == stream).count();
+            let runs = at..at + count;
+            at += count;
+            changes.push(match diff {
+                Some(diff) => Change::Known(diff),
+                None => Change::Fresh(self.fresh_hashes(stream, runs)),
+            });
+        }
+        changes
+    }
+
+    /// The hashes of a new stream; `None` if some of its live runs were never read.
+    fn fresh_hashes(&self, stream: usize, runs: Range<usize>) -> Option<PageHashes> {
+        let bytes = self.layout.streams[stream].bytes;
+        let mut hashes = Vec::with_capacity(pages_of(bytes) as usize);
+        for run in runs {
+            if run >= self.live_runs {
+                self.bytes(run);
+            }
+            match &self.fresh[run] {
+                Fresh::Yes(run) => hashes.extend(run.get()?),
+                Fresh::No => return None,
+            }
+        }
+        PageHashes::from_hashes(hashes, bytes)
     }
 }
 

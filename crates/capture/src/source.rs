@@ -1,13 +1,15 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
 use crate::arena::Source;
-use crate::frozen::FrozenMemory;
+use crate::frozen::{Fresh, FrozenMemory};
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::{HashTracker, Region, runs};
-use outlive_types::{Error, FreezeRequest, Frozen, PageSource, Result, Run};
+use outlive_types::{
+    Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of,
+};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The regions of a rank, tracked by hashes and frozen by copying. It may be frozen many times; the
 /// tracker may outlive it and serve the next one.
@@ -69,8 +71,28 @@ impl PageSource for MemorySource {
         let diffs = self.tracker.diff(request.baseline, &layout.streams, &bytes, self.threads);
         let mut also = runs::wanted(request, &layout.streams);
         let mut all = Vec::new();
+        let mut fresh = Vec::new();
+        let mut changed_pages = 0;
         for (stream, diff) in (0..streams).zip(&diffs) {
-            runs::push_runs(&mut all, stream, diff.runs(), also.remove(&(stream as usize)));
+            let pages = pages_of(layout.streams[stream as usize].bytes);
+            let whole = PageRange { first: 0, count: pages };
+            match diff {
+                Some(diff) => {
+                    let also = also.remove(&(stream as usize));
+                    runs::push_runs(&mut all, stream, diff.runs(), also);
+                    changed_pages += diff.pages();
+                }
+                None if pages > 0 => {
+                    runs::push_runs(&mut all, stream, &[whole], None);
+                    changed_pages += pages;
+                }
+                None => {}
+            }
+            let is_fresh = diff.is_none();
+            fresh.resize_with(all.len(), || match is_fresh {
+                true => Fresh::Yes(OnceLock::new()),
+                false => Fresh::No,
+            });
         }
         let (live_runs, offsets) = {
             let copy = plan_copy(&layout, &all, request.freeze_bytes_max);
@@ -83,12 +105,14 @@ impl PageSource for MemorySource {
             layout,
             attachment: Arc::clone(&self.attachment),
             runs: all,
+            changed_pages,
             live_runs,
             offsets,
             spare,
             freeze_bytes_max: request.freeze_bytes_max,
             released: AtomicBool::new(false),
             diffs: Mutex::new(Some(diffs)),
+            fresh,
         }))
     }
 }

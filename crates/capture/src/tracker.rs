@@ -35,6 +35,15 @@ pub(crate) struct Spare {
     pub packed: Vec<u8>,
 }
 
+/// What a freeze has learnt of a stream.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// How it differs from the hashes that were there.
+    Known(Diff),
+    /// The hashes of a stream that had none; `None` if not all of it was read.
+    Fresh(Option<PageHashes>),
+}
+
 /// One freeze. After [`HashTracker::prime`] or [`HashTracker::forget`] an old one no longer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreezeId(u64);
@@ -142,25 +151,25 @@ impl HashTracker {
         Ok((FreezeId(state.last), std::mem::take(&mut state.spare)))
     }
 
-    /// What has changed since `baseline` in `streams`; everything, if that is not the baseline.
+    /// What has changed since `baseline` in each of `streams`. `None` for a stream that is wholly
+    /// dirty because nothing is known of it: hashing it now would only keep the program waiting.
     pub(crate) fn diff(
         &self,
         baseline: Option<Epoch>,
         streams: &[StreamDesc],
         bytes: &[&[u8]],
         threads: usize,
-    ) -> Vec<Diff> {
+    ) -> Vec<Option<Diff>> {
         let state = self.lock();
         let known = baseline.is_some() && baseline == state.baseline;
-        let pairs: Vec<_> = streams
+        let old: Vec<Option<&PageHashes>> = streams
             .iter()
-            .zip(bytes)
-            .map(|(stream, bytes)| {
-                let old = known.then(|| state.streams.get(&stream.name)).flatten();
-                (old.unwrap_or(PageHashes::EMPTY), *bytes)
-            })
+            .map(|stream| known.then(|| state.streams.get(&stream.name)).flatten())
             .collect();
-        diff_streams(&pairs, threads)
+        let pairs: Vec<_> =
+            old.iter().zip(bytes).filter_map(|(old, bytes)| Some(((*old)?, *bytes))).collect();
+        let mut diffs = diff_streams(&pairs, threads).into_iter();
+        old.iter().map(|old| old.and_then(|_| diffs.next())).collect()
     }
 
     /// Ends a freeze without effect.
@@ -177,7 +186,7 @@ impl HashTracker {
         freeze: FreezeId,
         epoch: Epoch,
         streams: &[StreamDesc],
-        diffs: Vec<Diff>,
+        changes: Vec<Change>,
     ) {
         let mut state = self.lock();
         if state.unsettled != Some(freeze) {
@@ -187,13 +196,14 @@ impl HashTracker {
         let mut old = std::mem::take(&mut state.streams);
         state.streams = streams
             .iter()
-            .zip(diffs)
-            .map(|(stream, diff)| {
-                let (name, mut hashes) = old
-                    .remove_entry(&stream.name)
-                    .unwrap_or_else(|| (stream.name.clone(), PageHashes::default()));
-                hashes.apply(diff);
-                (name, hashes)
+            .zip(changes)
+            .filter_map(|(stream, change)| match change {
+                Change::Known(diff) => {
+                    let (name, mut hashes) = old.remove_entry(&stream.name)?;
+                    hashes.apply(diff);
+                    Some((name, hashes))
+                }
+                Change::Fresh(hashes) => Some((stream.name.clone(), hashes?)),
             })
             .collect();
         state.baseline = Some(epoch);

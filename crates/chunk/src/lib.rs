@@ -3,7 +3,7 @@
 mod page_hashes;
 mod parallel;
 
-pub use page_hashes::{Diff, PageHashes, diff_streams};
+pub use page_hashes::{Diff, PageHashes, diff_streams, hash_pages};
 pub use parallel::{PARALLEL_FROM_BYTES, default_threads, parallel};
 
 use outlive_types::Fingerprint;

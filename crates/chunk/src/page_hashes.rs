@@ -55,6 +55,12 @@ impl PageHashes {
         hashes
     }
 
+    /// The hashes of a stream of `bytes` bytes, put together from [`hash_pages`] of its parts. `None`
+    /// if they are not as many as the stream has pages.
+    pub fn from_hashes(hashes: Vec<u128>, bytes: u64) -> Option<PageHashes> {
+        (hashes.len() == page_count(bytes)).then_some(PageHashes { hashes, bytes })
+    }
+
     /// Length of the stream that was hashed.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -88,6 +94,11 @@ impl PageHashes {
             rest = later;
         }
     }
+}
+
+/// The hash of each page of `bytes`, which begin at a page of their stream; the last may be partial.
+pub fn hash_pages(bytes: &[u8]) -> Vec<u128> {
+    bytes.chunks(PAGE_BYTES).map(XxHash3_128::oneshot).collect()
 }
 
 /// What has changed in several streams, each given by its old hashes and its present bytes. The

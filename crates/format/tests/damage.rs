@@ -114,6 +114,22 @@ fn a_footer_is_found_at_the_end_of_any_suffix() {
 }
 
 #[test]
+fn a_footer_is_checked_by_itself() {
+    let tail = samples::tail().encode().unwrap();
+    for (at, new, why) in [
+        (24, [1, 0, 0, 0, 0, 0, 0, 0], "unaligned C"),
+        (24, [0, 0, 0, 0, 1, 0, 0, 0], "C of 4 GiB"),
+        (36, [65, 0, 0, 0, 0, 0, 0, 0], "too many fragments"),
+    ] {
+        let mut footer = tail[tail.len() - FOOTER_BYTES..].to_vec();
+        footer[at..at + 8].copy_from_slice(&new);
+        let sum = checksum(&footer[..FOOTER_BYTES - 8]);
+        footer[FOOTER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Footer::decode(&footer).expect_err(why).kind(), ErrorKind::Damaged, "{why}");
+    }
+}
+
+#[test]
 fn encoders_refuse_what_decoders_refuse() {
     let bug = |result: outlive_types::Result<Vec<u8>>| {
         assert_eq!(result.expect_err("it cannot be decoded").kind(), ErrorKind::Bug);
@@ -130,6 +146,10 @@ fn encoders_refuse_what_decoders_refuse() {
     bug(Leaf { kind, ..samples::delta_leaf() }.encode());
     let wrong_fragment = Fragment { length: 4095, checksum: 0 };
     bug(Tail { fragments: vec![wrong_fragment], ..samples::tail() }.encode());
+    let fragment = Fragment { length: 64 << 20, checksum: 0 };
+    bug(Tail { fragments: vec![fragment; 64], ..samples::tail() }.encode());
+    let fragment = Fragment { length: 4096, checksum: 0 };
+    bug(Tail { fragments: vec![fragment; 65], ..samples::tail() }.encode());
     let mut directory = samples::directory();
     directory.entries[1].length = LENGTH_MAX + 1;
     bug(directory.encode());

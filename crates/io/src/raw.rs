@@ -146,8 +146,8 @@ impl Run<'_> {
             && layout.file_bytes.is_multiple_of(write_bytes);
         if !whole || total_bytes == 0 {
             return Err(Error::invalid(format!(
-                "{total_bytes} bytes cannot be laid out as {layout:?}: writes must be a multiple of \
-                 {PAGE_BYTES} bytes, files a multiple of writes"
+                "{total_bytes} bytes cannot be laid out as {layout:?}: writes must be a multiple \
+                 of {PAGE_BYTES} bytes, files a multiple of writes"
             )));
         }
         let count = total_bytes.div_ceil(write_bytes);

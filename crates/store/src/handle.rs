@@ -1,7 +1,7 @@
 //! What `save` gives back: the means to wait for the commit.
 
 use crate::save::SaveStats;
-use outlive_types::{Error, Result};
+use outlive_types::{Epoch, Error, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct SaveHandle(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    epoch: Epoch,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -25,8 +26,13 @@ struct State {
 }
 
 impl SaveHandle {
-    pub(crate) fn new() -> SaveHandle {
-        SaveHandle(Arc::default())
+    pub(crate) fn new(epoch: Epoch) -> SaveHandle {
+        SaveHandle(Arc::new(Shared { epoch, state: Mutex::default(), changed: Condvar::new() }))
+    }
+
+    /// The epoch that the checkpoint has once it is committed.
+    pub fn epoch(&self) -> Epoch {
+        self.0.epoch
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

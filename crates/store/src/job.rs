@@ -148,7 +148,7 @@ impl Job {
 
         let (frozen, session, plan) = inner.freeze(source)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
-        let handle = SaveHandle::new();
+        let handle = SaveHandle::new(plan.epoch);
         let drain = Drain {
             inner: inner.clone(),
             frozen,
@@ -356,7 +356,6 @@ impl Inner {
             writer.next_pack = 0;
         }
         let also = std::mem::take(&mut writer.wishes);
-        let evacuated_pages = also.iter().map(|(_, range)| range.count).sum();
         let request = FreezeRequest {
             baseline: writer.base.as_ref().map(|base| base.epoch),
             also,
@@ -365,7 +364,7 @@ impl Inner {
         let frozen = source.freeze(&request)?;
         let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
         let epoch = writer.head.last_epoch + 1;
-        let plan = SavePlan::new(epoch, parent, &*frozen, evacuated_pages);
+        let plan = SavePlan::new(epoch, parent, &*frozen);
         Ok((frozen, session, plan))
     }
 

@@ -1,5 +1,5 @@
-//! What every [`Target`] and every [`ManifestLog`] must do, as checks that panic when one does not.
-//! Backends and wrappers run them in their tests.
+//! What every [`Target`](crate::Target) and every [`ManifestLog`](crate::ManifestLog) must do, as
+//! checks that panic when one does not. Backends and wrappers run them in their tests.
 
 mod log;
 mod target;

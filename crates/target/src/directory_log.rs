@@ -100,8 +100,9 @@ impl DirectoryLog {
             Ok(()) => self.sync(job).map(|()| Append::Done),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 Err(Error::invalid(format!(
-                    "the file system of {} can neither link files nor rename them without replacing, so \
-                 two writers could overwrite each other's checkpoints: keep the pool elsewhere",
+                    "the file system of {} can neither link files nor rename them without replacing, \
+                     so two writers could overwrite each other's checkpoints: keep the pool \
+                     elsewhere",
                     to.display()
                 )))
             }

@@ -111,8 +111,8 @@ pub(crate) fn check_write(
         return Ok(());
     }
     Err(Error::bug(format!(
-        "a write of {length} bytes at {offset} to shard {shard} of at most {bytes_max} bytes is not \
-         made of whole pages, or does not fit"
+        "a write of {length} bytes at {offset} to shard {shard} of at most {bytes_max} bytes is \
+         not made of whole pages, or does not fit"
     )))
 }
 

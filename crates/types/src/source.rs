@@ -105,6 +105,9 @@ pub trait Frozen: Send + Sync {
     /// The dirty runs, ordered by stream and page; none crosses a block, none overlap.
     fn runs(&self) -> &[Run];
 
+    /// How many pages of the runs differ from the baseline; the others were asked for.
+    fn changed_pages(&self) -> u64;
+
     /// How many runs, from the first on, are read from the program's memory itself. While they
     /// are unread the program waits.
     fn live_runs(&self) -> usize;

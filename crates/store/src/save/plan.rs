@@ -50,7 +50,7 @@ pub struct BlockWork {
 
 impl SavePlan {
     /// Plans the save of a frozen image.
-    pub fn new(epoch: Epoch, parent: Epoch, frozen: &dyn Frozen, evacuated_pages: u64) -> SavePlan {
+    pub fn new(epoch: Epoch, parent: Epoch, frozen: &dyn Frozen) -> SavePlan {
         let mut streams: Vec<StreamPlan> = frozen
             .streams()
             .iter()
@@ -76,7 +76,18 @@ impl SavePlan {
                 live_blocks = blocks.len();
             }
         }
-        SavePlan { epoch, parent, streams, blocks, live_blocks, dirty_bytes, live_bytes, evacuated_pages }
+        let pages: u64 = streams.iter().map(|stream| stream.dirty_pages).sum();
+        let evacuated_pages = pages.saturating_sub(frozen.changed_pages());
+        SavePlan {
+            epoch,
+            parent,
+            streams,
+            blocks,
+            live_blocks,
+            dirty_bytes,
+            live_bytes,
+            evacuated_pages,
+        }
     }
 }
 
@@ -93,7 +104,7 @@ impl fmt::Display for SavePlan {
         )?;
         for stream in &self.streams {
             let name = if stream.name == PACKED_STREAM { "(packed)" } else { &stream.name };
-            writeln!(f, "  {name:?}: {} of {} bytes' pages dirty: {}", stream.dirty_pages, stream.bytes, stream.dirty_pages)?;
+            writeln!(f, "  {name:?}: {} pages of {} bytes", stream.dirty_pages, stream.bytes)?;
         }
         Ok(())
     }

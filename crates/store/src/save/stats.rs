@@ -10,9 +10,9 @@ pub struct SaveStats {
     pub epoch: Epoch,
     /// All bytes of the image's regions.
     pub state_bytes: u64,
-    /// Bytes of dirty pages, those rewritten to keep restores fast included.
+    /// Bytes of pages that have changed since the baseline.
     pub changed_bytes: u64,
-    /// How many of these were asked for by the rewrite budget and had not changed.
+    /// Bytes of unchanged pages that were rewritten to keep restores fast.
     pub evacuated_bytes: u64,
     /// Bytes of all-zero pages among them: they cost nothing.
     pub zero_bytes: u64,

@@ -1,0 +1,210 @@
+//! Real file systems that refuse: full, read-only, without O_DIRECT, or owned by somebody else.
+//! Mounting needs root; without it those tests say so and do what they can in a plain directory.
+
+mod common;
+
+use common::{Program, State, noise, small_config};
+use outlive_pool::{Environment, Pool, create, open, open_or_create};
+use outlive_store::Select;
+use outlive_types::{ErrorKind, Event, Observer};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+const NOBODY: u32 = 65534;
+/// Tells this test program, started anew as another user, which part to play and where.
+const ROLE: &str = "OUTLIVE_TEST_ROLE";
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
+/// A small ext4 file system in a file, unmounted at the end.
+struct Mount {
+    dir: tempfile::TempDir,
+}
+
+impl Mount {
+    fn new(mebibytes: u64) -> Option<Mount> {
+        if !is_root() {
+            eprintln!("not root: nothing is mounted, so this test checks nothing here");
+            return None;
+        }
+        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        let image = mount.dir.path().join("image");
+        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        run("mkfs.ext4", &["-q", "-F", image.to_str().unwrap()]);
+        fs::create_dir(mount.path()).unwrap();
+        run("mount", &["-o", "loop", image.to_str().unwrap(), mount.path().to_str().unwrap()]);
+        Some(mount)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("mounted here")
+    }
+
+    fn remount(&self, options: &str) {
+        run("mount", &["-o", &format!("remount,{options}"), self.path().to_str().unwrap()]);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Failing here must not hide the test's own failure.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    assert!(status.is_ok_and(|status| status.success()), "{program} {arguments:?} failed");
+}
+
+fn pool_at(path: &Path) -> Pool {
+    create(path, small_config(), Environment::system()).unwrap()
+}
+
+fn state(seed: u64, bytes: usize) -> State {
+    State::from([("a".to_owned(), noise(seed, bytes)), ("n".to_owned(), vec![seed as u8])])
+}
+
+fn restores(path: &Path, epoch: u64, want: &State) {
+    let pool = open(path, Environment::system()).unwrap();
+    let (found, restored) = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
+    assert_eq!(found, epoch);
+    assert!(restored == *want);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_recovers() {
+    let Some(mount) = Mount::new(48) else { return };
+    let path = mount.path().join("pool");
+    let program = Program::start(&pool_at(&path), "job");
+    let filler = mount.path().join("filler");
+    fs::write(&filler, noise(0, 8 << 20)).unwrap();
+    let mut last = None;
+    let error = loop {
+        let seed = last.map_or(1, |(_, seed)| seed + 1);
+        assert!(seed < 100, "the disk never fills");
+        match program.save(&state(seed, 3 << 20)) {
+            Ok(stats) => last = Some((stats.epoch, seed)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.message().contains("free space"), "{error}");
+    let (epoch, seed) = last.unwrap();
+    restores(&path, epoch, &state(seed, 3 << 20));
+    // Nothing of the failed save is left in the way.
+    let parts = fs::read_dir(path.join("packs")).unwrap().flatten().flat_map(|sub| {
+        fs::read_dir(sub.path()).unwrap().flatten().map(|file| file.file_name())
+    });
+    assert_eq!(parts.filter(|name| name.to_string_lossy().ends_with(".part")).count(), 0);
+
+    fs::remove_file(&filler).unwrap();
+    let after = program.save(&state(77, 3 << 20)).unwrap();
+    assert_eq!(after.epoch, epoch + 1);
+    // The reader takes the job over only when it saves, so the writer may go on.
+    restores(&path, epoch + 1, &state(77, 3 << 20));
+}
+
+#[test]
+fn a_read_only_file_system_can_be_read() {
+    let Some(mount) = Mount::new(48) else { return };
+    let path = mount.path().join("pool");
+    Program::start(&pool_at(&path), "job").save(&state(1, 1 << 20)).unwrap();
+    mount.remount("ro");
+    restores(&path, 1, &state(1, 1 << 20));
+    let pool = open(&path, Environment::system()).unwrap();
+    let program = Program::start(&pool, "job");
+    assert!(program.job.verify(None).unwrap().findings.is_empty());
+    let error = program.save(&state(2, 1 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.message().contains("Read-only file system"), "{error}");
+    let made = open_or_create(&mount.path().join("new"), Environment::system());
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::Invalid);
+    mount.remount("rw");
+    assert_eq!(program.save(&state(2, 1 << 20)).unwrap().epoch, 2);
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_told_once() {
+    #[derive(Default)]
+    struct Warnings(Mutex<Vec<String>>);
+    impl Observer for Warnings {
+        fn event(&self, event: Event) {
+            if let Event::Warning(text) = event {
+                self.0.lock().unwrap().push(text);
+            }
+        }
+    }
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("no /dev/shm: this test checks nothing here");
+        return;
+    };
+    let warnings = Arc::new(Warnings::default());
+    let env = Environment::observed(warnings.clone());
+    let pool = create(&dir.path().join("pool"), small_config(), env).unwrap();
+    let program = Program::start(&pool, "job");
+    for seed in 1..4 {
+        program.save(&state(seed, 1 << 20)).unwrap();
+    }
+    restores(&dir.path().join("pool"), 3, &state(3, 1 << 20));
+    // Newer kernels grant O_DIRECT on tmpfs, then there is nothing to tell.
+    assert!(warnings.0.lock().unwrap().len() <= 1, "{:?}", warnings.0.lock().unwrap());
+}
+
+#[test]
+fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
+    match std::env::var(ROLE).ok().as_deref().and_then(|role| role.split_once(':')) {
+        Some(("own", path)) => {
+            let pool = pool_at(Path::new(path));
+            let program = Program::start(&pool, "job");
+            for seed in 1..4 {
+                program.save(&state(seed, 1 << 20)).unwrap();
+            }
+            return restores(Path::new(path), 3, &state(3, 1 << 20));
+        }
+        Some(("foreign", path)) => {
+            restores(Path::new(path), 1, &state(1, 1 << 20));
+            let pool = open(Path::new(path), Environment::system()).unwrap();
+            let error = Program::start(&pool, "job").save(&state(2, 1 << 20)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.message().contains("Permission denied"), "{error}");
+            return;
+        }
+        _ => {}
+    }
+    if !is_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Program::start(&pool_at(&path), "job").save(&state(1, 1 << 20)).unwrap();
+        return restores(&path, 1, &state(1, 1 << 20));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The build's own directory may be closed to others.
+    let program = dir.path().join("test-program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    let ours = dir.path().join("ours");
+    Program::start(&pool_at(&ours), "job").save(&state(1, 1 << 20)).unwrap();
+    for role in [format!("own:{}", theirs.join("pool").display()), format!("foreign:{}", ours.display())] {
+        let status = Command::new(&program)
+            .args(["--exact", "an_unprivileged_user_has_all_of_it_in_a_place_of_their_own"])
+            .env(ROLE, &role)
+            .env("TMPDIR", &theirs)
+            .current_dir("/")
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .status()
+            .unwrap();
+        assert!(status.success(), "as nobody: {role}");
+    }
+}
