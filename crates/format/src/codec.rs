@@ -11,7 +11,7 @@ pub fn fingerprint(bytes: &[u8]) -> Fingerprint {
 
 /// XXH3-64 with seed 0: guards what is not fingerprinted against accidents.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
+    twox_hash::XxHash3_64::oneshot(bytes)
 }
 
 /// Outcome of a structure's own check: what is wrong with it, if anything.

@@ -81,6 +81,7 @@ impl Job {
             base: None,
             known: Known::new(pool.config().tuning.index_bytes_max),
             wishes: Vec::new(),
+            rewrite_credit_bytes: 0,
             next_pack: 0,
         };
         let inner = Inner {

@@ -1,7 +1,7 @@
 //! Carries out a plan: all stages in order, then the commit.
 
 use super::chunks::Chunker;
-use super::leaves::{LeafStage, within_budget};
+use super::leaves::{LeafStage, Wish, within_budget};
 use super::packer::{Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::SaveStats;
@@ -50,15 +50,23 @@ pub struct Writer {
     pub known: Known,
     /// Clean pages that the next save rewrites.
     pub wishes: Vec<(String, PageRange)>,
+    /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
+    pub rewrite_credit_bytes: u64,
     /// Number of the session's next pack.
     pub next_pack: u32,
 }
+
+/// A save may rewrite at most one byte for so many that have changed, whatever its credit: its
+/// pages are frozen like changed ones, and the program should not feel them.
+const CHANGED_PER_REWRITTEN: u64 = 2;
+/// At most this part of the state is saved up as credit.
+const CREDIT_PART_OF_STATE: u64 = 8;
 
 /// What the stages before the commit made.
 struct Stored {
     base: Base,
     new: Fingerprints,
-    wishes: Vec<(String, PageRange)>,
+    wishes: Vec<Wish>,
     manifest: Manifest,
     stats: SaveStats,
 }
@@ -88,10 +96,24 @@ impl Writer {
         stored.stats.new_bytes += record_bytes;
         self.known.extend(stored.new);
         self.base = Some(stored.base);
-        self.wishes = stored.wishes;
+        self.grant(pool, &stored.stats, stored.wishes);
         Ok(stored.stats)
     }
 
+    /// Chooses what the next save rewrites. Changed bytes earn credit; what was granted is spent.
+    fn grant(&mut self, pool: &Pool, stats: &SaveStats, wishes: Vec<Wish>) {
+        let percent = u64::from(pool.config().tuning.rewrite_percent_max);
+        let earned = stats.changed_bytes / 100 * percent;
+        let credit = (self.rewrite_credit_bytes + earned)
+            .min(stats.state_bytes / CREDIT_PART_OF_STATE)
+            .max(earned);
+        let now = credit.min((stats.changed_bytes / CHANGED_PER_REWRITTEN).max(earned));
+        let (granted, granted_bytes) = within_budget(wishes, now);
+        self.wishes = granted;
+        self.rewrite_credit_bytes = credit - granted_bytes;
+    }
+
+    #[allow(clippy::too_many_arguments)] // the stages' whole surroundings, once
     fn store(
         &mut self,
         pool: &Pool,
@@ -141,7 +163,7 @@ struct Image {
     base: Base,
     reference: ImageRef,
     new: Fingerprints,
-    wishes: Vec<(String, PageRange)>,
+    wishes: Vec<Wish>,
     stats: SaveStats,
 }
 
@@ -160,7 +182,12 @@ impl Stages<'_> {
         let blocks = chunker.run(plan, frozen, tuning.threads(), live_done)?;
         progress(total_bytes);
 
-        let mut leaves = LeafStage { pool, packer: self.packer, wishes: Vec::new() };
+        let mut leaves = LeafStage {
+            pool,
+            packer: self.packer,
+            epoch: plan.epoch,
+            wishes: Vec::new(),
+        };
         let mut node_bytes = 0;
         let mut emit = |node: &InnerNode| -> Result<Fingerprint> {
             let bytes = node.encode()?;
@@ -202,7 +229,6 @@ impl Stages<'_> {
             node_bytes,
             ..SaveStats::default()
         };
-        let budget = stats.changed_bytes / 100 * u64::from(tuning.rewrite_percent_max);
         Ok(Image {
             reference: ImageRef {
                 rank: 0,
@@ -219,7 +245,7 @@ impl Stages<'_> {
                 segments: Vec::new(),
             },
             new: chunker.new.into_inner().unwrap_or_else(PoisonError::into_inner),
-            wishes: within_budget(wishes, budget),
+            wishes,
             stats,
         })
     }

@@ -8,12 +8,14 @@ use crate::restore::{ReadPlan, Wanted};
 use crate::tree::{BlockEdit, LeafNode, Link, Node, PageTree};
 use outlive_format::{CHAIN_MAX, Leaf, LeafKind};
 use outlive_pool::Pool;
-use outlive_types::{BLOCK_PAGES, Error, PAGE_BYTES, PageRange, Result, pages_of};
+use outlive_types::{BLOCK_PAGES, Epoch, Error, PAGE_BYTES, PageRange, Result, pages_of};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A chunk is worth leaving behind when at most a quarter of it is still in use.
-const EVACUATE_BELOW: (u16, u16) = (1, 4);
+/// A chunk is worth leaving behind when at most a third of it is still in use.
+const EVACUATE_BELOW: (u16, u16) = (1, 3);
+/// Blocks that change at every save are merged at every ninth, a ninth of them at each.
+const MERGE_PERIOD: u64 = CHAIN_MAX as u64 + 1;
 /// Leaves read back and merged in one go; bounds the memory for it to about 10 MiB.
 const MERGE_BATCH: usize = 256;
 
@@ -34,6 +36,8 @@ pub struct LeafStage<'a> {
     pub pool: &'a Pool,
     /// Takes the new ones.
     pub packer: &'a Packer<'a>,
+    /// The epoch being made: decides whose turn it is to be merged.
+    pub epoch: Epoch,
     /// Candidates for rewriting, gathered on the way.
     pub wishes: Vec<Wish>,
 }
@@ -66,7 +70,7 @@ impl LeafStage<'_> {
             let choices: Vec<Choice> = batch
                 .iter()
                 .zip(&old_nodes)
-                .map(|(new, old)| choose(new, *old, bytes))
+                .map(|(new, old)| choose(new, *old, bytes, self.epoch))
                 .collect::<Result<_>>()?;
             let to_read: Vec<&LeafNode> = choices
                 .iter()
@@ -144,11 +148,13 @@ impl LeafStage<'_> {
 
     /// Notes the pages of the merged leaf that are alone in large, mostly dead chunks.
     fn wish(&mut self, name: &str, block: u64, leaf: &Leaf) {
+        // A leaf does not say how long its chunks are. The last page in use is a lower bound; most
+        // chunks are cut at powers of two, and an estimate that is too short only misses some.
         let mut size = vec![0u16; leaf.chunks.len()];
         for extent in &leaf.extents {
             if let Some(chunk) = extent.chunk {
                 let seen = &mut size[usize::from(chunk)];
-                *seen = (*seen).max(extent.first + extent.pages);
+                *seen = (*seen).max((extent.first + extent.pages).next_power_of_two());
             }
         }
         let live = leaf.live_pages_per_chunk();
@@ -173,7 +179,12 @@ fn leaf_of(tree: &PageTree, block: u64) -> Option<&LeafNode> {
     }
 }
 
-fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64) -> Result<Choice> {
+fn choose(
+    new: &BlockExtents,
+    old: Option<&LeafNode>,
+    bytes: u64,
+    epoch: Epoch,
+) -> Result<Choice> {
     let Some(old) = old else { return Ok(Choice::Fresh) };
     let pages_here =
         (pages_of(bytes) - new.block * BLOCK_PAGES as u64).min(BLOCK_PAGES as u64);
@@ -183,8 +194,10 @@ fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64) -> Result<Choi
     }
     // A delta that is half as long as the merged leaf saves nothing in the long run.
     let delta_bytes = upon_anything(new)?.encoded_len() as u32;
-    let chain_is_full = old.chain.len() > usize::from(CHAIN_MAX);
-    Ok(if chain_is_full || delta_bytes * 2 > old.merged_bytes { Choice::Merge } else { Choice::Delta })
+    // Taking turns spreads the work: otherwise all blocks of a full save would be due at once.
+    let is_due = old.chain.len() > usize::from(CHAIN_MAX)
+        || old.chain.len() > 1 && (epoch + new.block) % MERGE_PERIOD == 0;
+    Ok(if is_due || delta_bytes * 2 > old.merged_bytes { Choice::Merge } else { Choice::Delta })
 }
 
 /// The extents as a delta leaf in memory, zero pages and all; its base is never looked at.
@@ -235,8 +248,11 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
         .collect()
 }
 
-/// The wishes that the budget allows, worst chunks first.
-pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> Vec<(String, PageRange)> {
+/// The wishes that fit into `budget_bytes`, worst chunks first, and how many bytes they take.
+pub fn within_budget(
+    mut wishes: Vec<Wish>,
+    budget_bytes: u64,
+) -> (Vec<(String, PageRange)>, u64) {
     // Compare live/size without division: a/b < c/d.
     wishes.sort_by(|a, b| {
         let (a_live, a_size) = a.use_of_chunk;
@@ -244,15 +260,15 @@ pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> Vec<(String, P
         let left = u32::from(a_live) * u32::from(b_size);
         left.cmp(&(u32::from(b_live) * u32::from(a_size)))
     });
-    let mut left = budget_bytes;
+    let mut granted_bytes = 0;
     let mut granted = Vec::new();
     for wish in wishes {
         let bytes = wish.range.count * PAGE_BYTES as u64;
-        if bytes > left {
+        if granted_bytes + bytes > budget_bytes {
             break;
         }
-        left -= bytes;
+        granted_bytes += bytes;
         granted.push((wish.stream, wish.range));
     }
-    granted
+    (granted, granted_bytes)
 }
