@@ -14,6 +14,33 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(bytes)
 }
 
+/// [`checksum`] of bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Checksum(twox_hash::XxHash3_64);
+
+impl Checksum {
+    /// Of no bytes yet.
+    pub fn new() -> Checksum {
+        Checksum(twox_hash::XxHash3_64::new())
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        std::hash::Hasher::write(&mut self.0, bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub fn value(&self) -> u64 {
+        std::hash::Hasher::finish(&self.0)
+    }
+}
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Checksum::new()
+    }
+}
+
 /// Outcome of a structure's own check: what is wrong with it, if anything.
 pub(crate) type Check = std::result::Result<(), String>;
 

@@ -16,7 +16,7 @@ mod shard;
 mod tree;
 
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
-pub use codec::{checksum, fingerprint};
+pub use codec::{Checksum, checksum, fingerprint};
 pub use directory::{Directory, DirectoryEntry, EntryKind, LENGTH_MAX};
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use node::InnerNode;

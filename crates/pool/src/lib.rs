@@ -4,12 +4,14 @@
 //! of packs and places only, which is what striping and parity need to slip in here.
 
 mod config;
+mod container;
 mod create;
 mod pack;
 mod pool;
 mod read;
 
 pub use config::{FormatConfig, PoolConfig, REVISION, Tuning};
+pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use pool::{Environment, Pool};

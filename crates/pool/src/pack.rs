@@ -1,18 +1,14 @@
 //! Fills containers and writes a pack.
 
-use crate::Pool;
+use crate::{Container, Pool};
 use outlive_format::{
     Directory, DirectoryEntry, EntryKind, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
-    checksum, fingerprint,
+    fingerprint,
 };
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ShardName, ShardWriter, WriteTicket};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::VecDeque;
-use std::time::Duration;
-
-/// Writes in flight before the oldest is looked at: enough to keep a device busy.
-const WRITES_IN_FLIGHT: usize = 8;
 
 /// Where a chunk, node or segment lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -30,9 +26,7 @@ pub struct PackWriter {
     pool: Pool,
     id: PackId,
     shard: Option<Box<dyn ShardWriter>>,
-    container: Option<AlignedBuf>,
-    /// Bytes used of `container`.
-    used: usize,
+    container: Option<Container>,
     /// Logical offset at which `container` begins.
     base: u64,
     /// Bytes of containers that this pack may hold.
@@ -63,7 +57,25 @@ pub struct FinishedPack {
     finish: Ticket<Result<()>>,
 }
 
+/// Takes notice of the oldest writes that are over.
+fn check_writes(in_flight: &mut VecDeque<WriteTicket>) -> Result<()> {
+    while in_flight.front().is_some_and(Ticket::ready) {
+        if let Some(ticket) = in_flight.pop_front() {
+            ticket.wait().map_err(|fault| fault.error)?;
+        }
+    }
+    Ok(())
+}
+
 impl FinishedPack {
+    /// Looks after writes that are over. A failed one keeps its buffer until then.
+    ///
+    /// # Errors
+    /// Why a write failed.
+    pub fn check_writes(&mut self) -> Result<()> {
+        check_writes(&mut self.writes)
+    }
+
     /// Waits until the pack is durable.
     ///
     /// # Errors
@@ -101,7 +113,6 @@ impl PackWriter {
             id,
             shard: Some(shard),
             container: None,
-            used: 0,
             base: 0,
             capacity_bytes,
             directory_bytes_max,
@@ -119,75 +130,88 @@ impl PackWriter {
     /// True if `length` more bytes, and their entry, fit.
     pub fn fits(&self, length: usize) -> bool {
         let container_bytes = self.pool.config().format.container_bytes;
-        let in_this = (self.used + length) as u64 <= container_bytes;
-        let in_next = self.base + container_bytes < self.capacity_bytes;
-        let directory_bytes = Directory::bytes_for(1, self.entries.len() + 1);
+        let in_this = self.container.as_ref().is_some_and(|open| open.fits(length));
         length as u64 <= container_bytes
-            && (in_this || in_next)
-            && directory_bytes <= self.directory_bytes_max
+            && (in_this || self.next_base() < self.capacity_bytes)
+            && self.has_room_for_entries(1)
     }
 
-    /// Adds bytes, which must fit; they land in one container.
+    /// True if one more container of so many entries fits.
+    pub fn fits_container(&self, entries: usize) -> bool {
+        self.next_base() < self.capacity_bytes && self.has_room_for_entries(entries)
+    }
+
+    /// Where a container behind the open one would begin.
+    fn next_base(&self) -> u64 {
+        let container_bytes = self.pool.config().format.container_bytes;
+        self.base + if self.container.is_some() { container_bytes } else { 0 }
+    }
+
+    fn has_room_for_entries(&self, count: usize) -> bool {
+        let open = self.container.as_ref().map_or(0, |open| open.entries().len());
+        let entries = self.entries.len() + open + count;
+        Directory::bytes_for(1, entries) <= self.directory_bytes_max
+    }
+
+    /// True if [`PackWriter::append`] of `length` bytes needs a buffer first.
+    pub fn needs_buffer(&self, length: usize) -> bool {
+        self.container.as_ref().is_none_or(|open| !open.fits(length))
+    }
+
+    /// Sends the open container off and opens another one.
     ///
     /// # Errors
-    /// What an earlier write to the target reported.
-    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
-        if bytes.is_empty() || !self.fits(bytes.len()) {
-            return Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id)));
-        }
-        let container_bytes = self.pool.config().format.container_bytes as usize;
-        if self.used + bytes.len() > container_bytes {
-            self.flush(container_bytes)?;
-        }
-        let buffer = match self.container.take() {
-            Some(buffer) => self.container.insert(buffer),
-            None => {
-                let buffer = self.take_buffer()?;
-                self.container.insert(buffer)
-            }
-        };
-        buffer[self.used..self.used + bytes.len()].copy_from_slice(bytes);
-        let offset = (self.base + self.used as u64) as u32;
-        self.used += bytes.len();
-        let length = bytes.len() as u32;
-        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind });
-        Ok(Place { pack: self.id, offset, length })
-    }
-
-    /// A free buffer. While none is free, looks after the writes in flight: a failed one keeps its
-    /// buffer until it is looked at.
-    fn take_buffer(&mut self) -> Result<AlignedBuf> {
-        loop {
-            self.reap(WRITES_IN_FLIGHT)?;
-            if let Some(buffer) = self.pool.staging().take_timeout(Duration::from_millis(20)) {
-                return Ok(buffer);
-            }
-            while self.in_flight.front().is_some_and(Ticket::ready) {
-                self.reap(self.in_flight.len() - 1)?;
-            }
-        }
-    }
-
-    /// Waits for the oldest writes until at most `in_flight_max` are left.
-    fn reap(&mut self, in_flight_max: usize) -> Result<()> {
-        while self.in_flight.len() > in_flight_max {
-            if let Some(ticket) = self.in_flight.pop_front() {
-                ticket.wait().map_err(|fault| fault.error)?;
-            }
-        }
+    /// `Bug` after the end.
+    pub fn open(&mut self, container: Container) -> Result<()> {
+        self.flush()?;
+        self.container = Some(container);
         Ok(())
     }
 
-    /// Sends the container off, cut to `length`; its unused end becomes zero.
-    fn flush(&mut self, length: usize) -> Result<()> {
-        let Some(mut buffer) = self.container.take() else { return Ok(()) };
-        buffer[self.used..length].fill(0);
-        self.fragments
-            .push(Fragment { length: length as u32, checksum: checksum(&buffer[..length]) });
-        let offset = SHARD_HEADER_BYTES as u64 + self.base;
-        self.write(offset, length, buffer)?;
+    /// The open container.
+    pub fn open_container(&mut self) -> Option<&mut Container> {
+        self.container.as_mut()
+    }
+
+    /// Adds bytes to the open container, which must have room.
+    ///
+    /// # Errors
+    /// `Bug` without room.
+    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
+        match &mut self.container {
+            Some(open) if !bytes.is_empty() && open.fits(bytes.len()) => {
+                let offset = self.base as u32 + open.push(bytes, fp, kind);
+                Ok(Place { pack: self.id, offset, length: bytes.len() as u32 })
+            }
+            _ => Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id))),
+        }
+    }
+
+    /// Looks after writes that are over. A failed one keeps its buffer until then.
+    ///
+    /// # Errors
+    /// Why a write failed.
+    pub fn check_writes(&mut self) -> Result<()> {
+        check_writes(&mut self.in_flight)
+    }
+
+    /// Sends the open container off whole: others follow it.
+    fn flush(&mut self) -> Result<()> {
+        let container_bytes = self.pool.config().format.container_bytes as usize;
+        match self.container.take() {
+            Some(open) => self.send(open, container_bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, container: Container, length: usize) -> Result<()> {
+        let (buffer, fragment, entries) = container.seal(length);
+        let base = self.base as u32;
+        let placed = entries.into_iter().map(|e| DirectoryEntry { offset: base + e.offset, ..e });
+        self.entries.extend(placed);
+        self.fragments.push(fragment);
+        self.write(SHARD_HEADER_BYTES as u64 + self.base, length, buffer)?;
         self.base += length as u64;
-        self.used = 0;
         Ok(())
     }
 
@@ -203,7 +227,10 @@ impl PackWriter {
     /// # Errors
     /// What an earlier write to the target reported.
     pub fn finish(mut self) -> Result<FinishedPack> {
-        self.flush(self.used.next_multiple_of(PAGE_BYTES))?;
+        if let Some(open) = self.container.take() {
+            let length = open.used().next_multiple_of(PAGE_BYTES);
+            self.send(open, length)?;
+        }
         let format = &self.pool.config().format;
         let header = ShardHeader {
             shard: 0,

@@ -1,7 +1,7 @@
 //! Reads many chunks or nodes in container order, verifies each, and hands it on.
 
 use outlive_chunk::fingerprint;
-use outlive_io::Ticket;
+use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, Result};
 use std::collections::VecDeque;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// Reads in flight over all threads.
 const READS_IN_FLIGHT: usize = 8;
+
+/// Longest wait for a buffer by somebody who holds none.
+const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Something to read: its name and where it lies.
 #[derive(Clone, Copy, Debug)]
@@ -137,11 +140,11 @@ impl Worker<'_> {
                 // With reads of our own under way their buffers will come back; without, wait.
                 let buffer = match self.pool.staging().try_take() {
                     Some(buffer) => buffer,
+                    // If others hold them all and wait for us, a buffer of our own gets us on.
                     None if in_flight.is_empty() => {
-                        match self.pool.staging().take_timeout(Duration::from_millis(50)) {
-                            Some(buffer) => buffer,
-                            None => continue,
-                        }
+                        let staging = self.pool.staging();
+                        let waited = staging.take_timeout(BUFFER_WAIT_MAX);
+                        waited.unwrap_or_else(|| AlignedBuf::zeroed(staging.buffer_bytes()))
                     }
                     None => break,
                 };

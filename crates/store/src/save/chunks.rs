@@ -1,10 +1,10 @@
 //! The first stage: dirty pages become chunks, on several threads, block by block.
 
-use super::packer::Packer;
+use super::packer::{Lane, Packer};
 use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known};
 use outlive_chunk::{cut, fingerprint, is_zero};
-use outlive_format::{EntryKind, PageExtent};
+use outlive_format::PageExtent;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -56,6 +56,7 @@ impl<'a> Chunker<'a> {
     /// What the target reports.
     pub fn block<'b>(
         &self,
+        lane: &mut Lane<'_>,
         runs: impl Iterator<Item = (u32, &'b [u8])>,
     ) -> Result<Vec<PageExtent>> {
         let mut extents = Vec::new();
@@ -77,7 +78,7 @@ impl<'a> Chunker<'a> {
                     let pages = (end - at) as u16;
                     extents.push(PageExtent { page: first as u16, pages, first: 0, chunk: None });
                 } else {
-                    self.cut(first, part, &mut extents)?;
+                    self.cut(lane, first, part, &mut extents)?;
                 }
                 at = end;
             }
@@ -85,7 +86,13 @@ impl<'a> Chunker<'a> {
         Ok(extents)
     }
 
-    fn cut(&self, first_page: u32, bytes: &[u8], extents: &mut Vec<PageExtent>) -> Result<()> {
+    fn cut(
+        &self,
+        lane: &mut Lane<'_>,
+        first_page: u32,
+        bytes: &[u8],
+        extents: &mut Vec<PageExtent>,
+    ) -> Result<()> {
         let pages = bytes.len().div_ceil(PAGE_BYTES) as u32;
         for (page, count) in cut(first_page, pages, self.chunk_pages_max) {
             let start = (page - first_page) as usize * PAGE_BYTES;
@@ -95,7 +102,7 @@ impl<'a> Chunker<'a> {
             if self.is_known(fp) {
                 self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             } else {
-                self.packer.append(chunk, fp, EntryKind::Chunk)?;
+                lane.append(chunk, fp)?;
                 self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
             }
             extents.push(PageExtent { page: page as u16, pages: count as u16, first: 0, chunk: Some(fp) });
@@ -128,6 +135,7 @@ impl<'a> Chunker<'a> {
         let out: Mutex<Vec<BlockExtents>> = Mutex::new(Vec::with_capacity(plan.blocks.len()));
         let failure: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
+            let mut lane = self.packer.lane();
             while !stop.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = plan.blocks.get(at) else { return };
@@ -135,7 +143,7 @@ impl<'a> Chunker<'a> {
                     let first = frozen.runs()[run].first_page % BLOCK_PAGES as u64;
                     (first as u32, frozen.bytes(run))
                 });
-                match self.block(runs) {
+                match self.block(&mut lane, runs) {
                     Ok(extents) => {
                         let done = BlockExtents { stream: block.stream, block: block.block, extents };
                         out.lock().unwrap_or_else(PoisonError::into_inner).push(done);
@@ -150,7 +158,8 @@ impl<'a> Chunker<'a> {
                 }
             }
         };
-        let threads = threads.clamp(1, plan.blocks.len().max(1));
+        // Each thread fills a container of its own; two more are for what comes behind.
+        let threads = threads.min(self.packer.lanes_max()).clamp(1, plan.blocks.len().max(1));
         if threads == 1 {
             work();
         } else {
@@ -163,6 +172,7 @@ impl<'a> Chunker<'a> {
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
+        self.packer.join_lanes()?;
         let mut out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
         out.sort_unstable_by_key(|done| (done.stream, done.block));
         Ok(out)

@@ -209,7 +209,7 @@ impl Stages<'_> {
 
         let catalog_bytes = self.catalog(&streams)?;
         let diff = base.catalog_hashes.diff(&catalog_bytes, tuning.threads());
-        let extents = catalog_extents(&chunker, &catalog_bytes, &diff)?;
+        let extents = catalog_extents(&chunker, self.packer, &catalog_bytes, &diff)?;
         let length = catalog_bytes.len() as u64;
         let edits = leaves.edits(CATALOG, &base.catalog, length, &extents)?;
         let catalog = edit(&base.catalog, length, &edits, &mut emit)?;
@@ -270,10 +270,12 @@ impl Stages<'_> {
 /// The catalog takes the same way as the program's streams, from memory of our own.
 fn catalog_extents(
     chunker: &Chunker<'_>,
+    packer: &Packer<'_>,
     bytes: &[u8],
     diff: &Diff,
 ) -> Result<Vec<super::chunks::BlockExtents>> {
     let mut out = Vec::new();
+    let mut lane = packer.lane();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         let first = (number * BLOCK_PAGES) as u64;
         let end = first + BLOCK_PAGES as u64;
@@ -286,10 +288,12 @@ fn catalog_extents(
                 ((from - first) as u32, &block[start..stop])
             })
         });
-        let extents = chunker.block(runs)?;
+        let extents = chunker.block(&mut lane, runs)?;
         if !extents.is_empty() {
             out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
         }
     }
+    drop(lane);
+    packer.join_lanes()?;
     Ok(out)
 }

@@ -2,12 +2,17 @@
 
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
-use outlive_pool::{FinishedPack, PackWriter, Place, Pool};
+use outlive_io::AlignedBuf;
+use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::index::{choose_merge, merge, read_segment};
 use crate::tree::Link;
+
+/// Pause between two looks at writes that may have failed, while all buffers are away.
+const BUFFER_WAIT: Duration = Duration::from_millis(20);
 
 /// Takes chunks and nodes from any thread.
 pub struct Packer<'a> {
@@ -22,6 +27,62 @@ struct State {
     expected_bytes: u64,
     current: Option<PackWriter>,
     finished: Vec<FinishedPack>,
+    /// Containers that lanes have not filled.
+    left_over: Vec<Container>,
+}
+
+impl State {
+    /// Finds failed writes soon, wherever they are: they keep their buffers.
+    fn check_writes(&mut self) -> Result<()> {
+        self.finished.iter_mut().try_for_each(FinishedPack::check_writes)?;
+        self.current.as_mut().map_or(Ok(()), PackWriter::check_writes)
+    }
+
+    fn open(&mut self, container: Container) -> Result<()> {
+        match self.current.as_mut() {
+            Some(pack) => pack.open(container),
+            None => Err(Error::bug("no pack is open")),
+        }
+    }
+}
+
+/// One thread's container. Whoever waits for a buffer holds none, so that threads and jobs that
+/// share a staging pool cannot block each other.
+pub struct Lane<'a> {
+    packer: &'a Packer<'a>,
+    container: Option<Container>,
+}
+
+impl Lane<'_> {
+    /// Stores a chunk.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        if self.container.as_ref().is_some_and(|open| !open.fits(bytes.len())) {
+            self.send()?;
+        }
+        let open = match self.container.take() {
+            Some(open) => open,
+            None => Container::new(self.packer.buffer()?),
+        };
+        let open = self.container.insert(open);
+        open.push(bytes, fp, EntryKind::Chunk);
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        match self.container.take() {
+            Some(full) => self.packer.place(&mut self.packer.state(), full),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        self.packer.state().left_over.extend(self.container.take());
+    }
 }
 
 /// What a packer has written.
@@ -39,7 +100,7 @@ pub struct Packed {
 impl<'a> Packer<'a> {
     /// A packer for about `expected_bytes`, whose first pack will be number `next_pack`.
     pub fn new(pool: &'a Pool, session: SessionId, next_pack: u32, expected_bytes: u64) -> Self {
-        let state = State { next_pack, expected_bytes, current: None, finished: Vec::new() };
+        let state = State { next_pack, expected_bytes, current: None, finished: Vec::new(), left_over: Vec::new() };
         Packer { pool, session, state: Mutex::new(state) }
     }
 
@@ -52,14 +113,44 @@ impl<'a> Packer<'a> {
         self.state().next_pack
     }
 
-    /// Stores a chunk, node or segment.
+    /// Stores a node or segment, behind everything stored before.
     ///
     /// # Errors
     /// What the target reports.
     pub fn append(&self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
         let mut state = self.state();
-        if state.current.as_ref().is_some_and(|pack| !pack.fits(bytes.len())) {
-            self.close_current(&mut state)?;
+        let length = bytes.len();
+        self.current(&mut state, |pack| pack.fits(length))?;
+        if state.current.as_ref().is_some_and(|pack| pack.needs_buffer(length)) {
+            let buffer = loop {
+                state.check_writes()?;
+                if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
+                    break buffer;
+                }
+            };
+            state.open(Container::new(buffer))?;
+        }
+        match state.current.as_mut() {
+            Some(pack) => pack.append(bytes, fp, kind),
+            None => Err(Error::bug("no pack is open")),
+        }
+    }
+
+    /// How many lanes the staging pool can feed.
+    pub fn lanes_max(&self) -> usize {
+        let staging = self.pool.staging();
+        (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(2).max(1)
+    }
+
+    /// A way for one thread to store chunks without keeping the others waiting.
+    pub fn lane(&self) -> Lane<'_> {
+        Lane { packer: self, container: None }
+    }
+
+    /// Opens a pack unless there is one that `fits`.
+    fn current(&self, state: &mut State, fits: impl Fn(&PackWriter) -> bool) -> Result<()> {
+        if state.current.as_ref().is_some_and(|pack| !fits(pack)) {
+            self.close_current(state)?;
         }
         if state.current.is_none() {
             let id = PackId::new(self.session, state.next_pack);
@@ -73,10 +164,32 @@ impl<'a> Packer<'a> {
             state.expected_bytes -= expected.min(state.expected_bytes);
             state.current = Some(PackWriter::new(self.pool, id, expected)?);
         }
-        match state.current.as_mut() {
-            Some(pack) => pack.append(bytes, fp, kind),
-            None => Err(Error::bug("no pack is open")),
+        Ok(())
+    }
+
+    /// Makes a full container, or the last one, part of a pack.
+    fn place(&self, state: &mut State, container: Container) -> Result<()> {
+        let entries = container.entries().len();
+        self.current(state, |pack| pack.fits_container(entries))?;
+        state.open(container)
+    }
+
+    /// Joins what the lanes have left over. To be called when all of them are done, and before the
+    /// first node.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn join_lanes(&self) -> Result<()> {
+        let mut state = self.state();
+        for mut left in std::mem::take(&mut state.left_over) {
+            if let Some(open) = state.current.as_mut().and_then(PackWriter::open_container) {
+                open.take_from(&mut left);
+            }
+            if left.used() > 0 {
+                self.place(&mut state, left)?;
+            }
         }
+        Ok(())
     }
 
     /// Stores a node and says how to find it again.
@@ -86,6 +199,16 @@ impl<'a> Packer<'a> {
     pub fn append_node(&self, bytes: &[u8]) -> Result<Link> {
         let fp = fingerprint(bytes);
         Ok(Link { fp, place: self.append(bytes, fp, EntryKind::Node)? })
+    }
+
+    /// A free buffer.
+    fn buffer(&self) -> Result<AlignedBuf> {
+        loop {
+            if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
+                return Ok(buffer);
+            }
+            self.state().check_writes()?;
+        }
     }
 
     fn close_current(&self, state: &mut State) -> Result<()> {
