@@ -58,21 +58,22 @@ pub struct FinishedPack {
 }
 
 /// Takes notice of the oldest writes that are over.
-fn check_writes(in_flight: &mut VecDeque<WriteTicket>) -> Result<()> {
+fn check_writes(in_flight: &mut VecDeque<WriteTicket>) -> Result<usize> {
     while in_flight.front().is_some_and(Ticket::ready) {
         if let Some(ticket) = in_flight.pop_front() {
             ticket.wait().map_err(|fault| fault.error)?;
         }
     }
-    Ok(())
+    Ok(in_flight.len())
 }
 
 impl FinishedPack {
-    /// Looks after writes that are over. A failed one keeps its buffer until then.
+    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
+    /// how many are not.
     ///
     /// # Errors
     /// Why a write failed.
-    pub fn check_writes(&mut self) -> Result<()> {
+    pub fn check_writes(&mut self) -> Result<usize> {
         check_writes(&mut self.writes)
     }
 
@@ -187,11 +188,12 @@ impl PackWriter {
         }
     }
 
-    /// Looks after writes that are over. A failed one keeps its buffer until then.
+    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
+    /// how many are not.
     ///
     /// # Errors
     /// Why a write failed.
-    pub fn check_writes(&mut self) -> Result<()> {
+    pub fn check_writes(&mut self) -> Result<usize> {
         check_writes(&mut self.in_flight)
     }
 

@@ -187,6 +187,7 @@ impl Stages<'_> {
             packer: self.packer,
             epoch: plan.epoch,
             wishes: Vec::new(),
+            stored_bytes: 0,
         };
         let mut node_bytes = 0;
         let mut emit = |node: &InnerNode| -> Result<Fingerprint> {
@@ -226,7 +227,7 @@ impl Stages<'_> {
             evacuated_bytes,
             zero_bytes: chunker.counts.zero_bytes.load(Ordering::Relaxed),
             known_bytes: chunker.counts.known_bytes.load(Ordering::Relaxed),
-            node_bytes,
+            node_bytes: node_bytes + leaves.stored_bytes,
             ..SaveStats::default()
         };
         Ok(Image {

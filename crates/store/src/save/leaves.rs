@@ -40,6 +40,8 @@ pub struct LeafStage<'a> {
     pub epoch: Epoch,
     /// Candidates for rewriting, gathered on the way.
     pub wishes: Vec<Wish>,
+    /// Bytes of leaves stored.
+    pub stored_bytes: u64,
 }
 
 enum Choice {
@@ -117,14 +119,14 @@ impl LeafStage<'_> {
         if leaf.is_zero() {
             return Ok(None);
         }
-        let link = self.packer.append_node(&leaf.encode()?)?;
+        let link = self.store(&leaf)?;
         Ok(Some(self.node(vec![link], leaf)))
     }
 
-    fn delta(&self, old: &LeafNode, new: &BlockExtents) -> Result<Option<Arc<Node>>> {
+    fn delta(&mut self, old: &LeafNode, new: &BlockExtents) -> Result<Option<Arc<Node>>> {
         let kind = LeafKind::Delta { base: old.fp(), chain: old.chain.len() as u8 };
         let leaf = Leaf::build(kind, new.extents.iter().copied())?;
-        let link = self.packer.append_node(&leaf.encode()?)?;
+        let link = self.store(&leaf)?;
         let mut chain = Vec::with_capacity(old.chain.len() + 1);
         chain.extend_from_slice(&old.chain);
         chain.push(link);
@@ -137,6 +139,12 @@ impl LeafStage<'_> {
                 merged_bytes: old.merged_bytes + leaf.encoded_len() as u32,
             })),
         }))
+    }
+
+    fn store(&mut self, leaf: &Leaf) -> Result<Link> {
+        let bytes = leaf.encode()?;
+        self.stored_bytes += bytes.len() as u64;
+        self.packer.append_node(&bytes)
     }
 
     fn node(&self, chain: Vec<Link>, merged: Leaf) -> Arc<Node> {

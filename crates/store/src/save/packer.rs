@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::index::{choose_merge, merge, read_segment};
 use crate::tree::Link;
 
-/// Pause between two looks at writes that may have failed, while all buffers are away.
-const BUFFER_WAIT: Duration = Duration::from_millis(20);
+/// Pause between two looks at our own writes, while all buffers are away.
+const BUFFER_WAIT: Duration = Duration::from_millis(50);
 
 /// Takes chunks and nodes from any thread.
 pub struct Packer<'a> {
@@ -32,10 +32,16 @@ struct State {
 }
 
 impl State {
-    /// Finds failed writes soon, wherever they are: they keep their buffers.
-    fn check_writes(&mut self) -> Result<()> {
-        self.finished.iter_mut().try_for_each(FinishedPack::check_writes)?;
-        self.current.as_mut().map_or(Ok(()), PackWriter::check_writes)
+    /// Whether writes are on their way. Finds failed ones soon: they keep their buffers.
+    fn writes_in_flight(&mut self) -> Result<bool> {
+        let mut in_flight = 0;
+        for pack in &mut self.finished {
+            in_flight += pack.check_writes()?;
+        }
+        if let Some(pack) = &mut self.current {
+            in_flight += pack.check_writes()?;
+        }
+        Ok(in_flight > 0)
     }
 
     fn open(&mut self, container: Container) -> Result<()> {
@@ -46,8 +52,7 @@ impl State {
     }
 }
 
-/// One thread's container. Whoever waits for a buffer holds none, so that threads and jobs that
-/// share a staging pool cannot block each other.
+/// One thread's container.
 pub struct Lane<'a> {
     packer: &'a Packer<'a>,
     container: Option<Container>,
@@ -123,9 +128,11 @@ impl<'a> Packer<'a> {
         self.current(&mut state, |pack| pack.fits(length))?;
         if state.current.as_ref().is_some_and(|pack| pack.needs_buffer(length)) {
             let buffer = loop {
-                state.check_writes()?;
                 if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
                     break buffer;
+                }
+                if !state.writes_in_flight()? {
+                    break self.own_buffer();
                 }
             };
             state.open(Container::new(buffer))?;
@@ -201,14 +208,22 @@ impl<'a> Packer<'a> {
         Ok(Link { fp, place: self.append(bytes, fp, EntryKind::Node)? })
     }
 
-    /// A free buffer.
+    /// A free buffer: one of the staging pool as soon as there is one, unless nothing of ours is on
+    /// its way. Then those who have them all may be waiting in their turn, and one of our own gets
+    /// us on; so a save exceeds the pool by at most a container for each of its threads.
     fn buffer(&self) -> Result<AlignedBuf> {
         loop {
             if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
                 return Ok(buffer);
             }
-            self.state().check_writes()?;
+            if !self.state().writes_in_flight()? {
+                return Ok(self.own_buffer());
+            }
         }
+    }
+
+    fn own_buffer(&self) -> AlignedBuf {
+        AlignedBuf::zeroed(self.pool.staging().buffer_bytes())
     }
 
     fn close_current(&self, state: &mut State) -> Result<()> {

@@ -1,0 +1,93 @@
+//! Many savers at once: jobs that share a pool's little memory, and writers that fight for a job.
+
+mod common;
+
+use common::{Program, State, noise, small_config};
+use outlive_pool::{Environment, Pool, create};
+use outlive_store::Select;
+use outlive_target::{MemoryLog, MemoryTarget};
+use outlive_types::{ErrorKind, SeededRng};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+fn state(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 700_000)), ("b".to_owned(), vec![seed as u8; 10])])
+}
+
+/// Six jobs with four threads each want more containers than there are; nobody may wait for ever.
+#[test]
+fn jobs_share_the_least_staging_memory() {
+    let mut config = small_config();
+    config.tuning.staging_bytes = 4 * config.format.container_bytes;
+    config.tuning.threads = 4;
+    config.check().unwrap();
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let pool = Pool::new(config, target, log, Environment::system());
+    thread::scope(|scope| {
+        for job in 0..6u64 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let program = Program::start(pool, &format!("job {job}"));
+                for step in 0..8 {
+                    program.save(&state(job * 100 + step)).unwrap();
+                }
+                let reader = Program::start(pool, &format!("job {job}"));
+                let (epoch, restored) = reader.restore(Select::Newest).unwrap().unwrap();
+                assert!(epoch == 8 && restored == state(job * 100 + 7));
+            });
+        }
+    });
+    assert!(pool.staging().peak_bytes() <= 4 * 64 << 10);
+}
+
+/// Whoever starts later takes over. What anybody was told is committed stays, each epoch once.
+#[test]
+fn writers_of_one_job_never_mix() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    create(&path, small_config(), Environment::system()).unwrap();
+    let committed: Mutex<BTreeMap<u64, u64>> = Mutex::default();
+    let start = Barrier::new(4);
+    thread::scope(|scope| {
+        for writer in 0..4u64 {
+            let (path, committed, start) = (&path, &committed, &start);
+            scope.spawn(move || {
+                let rng = SeededRng::new(writer);
+                start.wait();
+                for _ in 0..6 {
+                    // A pool of its own, as another process would have.
+                    let pool = outlive_pool::open(path, Environment::system()).unwrap();
+                    let program = Program::start(&pool, "contested");
+                    for _ in 0..3 {
+                        let seed = rng.below(1 << 40);
+                        match program.save(&state(seed)) {
+                            Ok(stats) => {
+                                let before = committed.lock().unwrap().insert(stats.epoch, seed);
+                                assert_eq!(before, None, "epoch {} was committed twice", stats.epoch);
+                            }
+                            Err(error) => {
+                                assert!(
+                                    matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Retry),
+                                    "{error}"
+                                );
+                                break;
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let committed = committed.into_inner().unwrap();
+    assert!(!committed.is_empty());
+    let pool = outlive_pool::open(&path, Environment::system()).unwrap();
+    let reader = Program::start(&pool, "contested");
+    let epochs: Vec<u64> = reader.job.epochs().unwrap().iter().map(|e| e.epoch).collect();
+    assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
+    for (epoch, seed) in &committed {
+        let (_, restored) = reader.restore(Select::Epoch(*epoch)).unwrap().unwrap();
+        assert!(restored == state(*seed), "epoch {epoch}");
+    }
+    assert_eq!(reader.job.verify(None).unwrap().findings, vec![]);
+}
