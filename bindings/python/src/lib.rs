@@ -1,1 +1,36 @@
-//! Placeholder.
+//! The Python front door's native half: takes leaves of a state tree, hands their memory to the
+//! engine without the GIL, and turns the engine's answers into Python objects.
+//!
+//! Nothing in here knows what a state tree looks like; that is `python/outlive/_tree.py`.
+
+mod buffer;
+mod errors;
+mod events;
+mod job;
+mod pool;
+mod restore;
+mod save;
+mod values;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// Native half of the package `outlive`; use that instead.
+#[pymodule]
+mod _core {
+    use pyo3::prelude::*;
+    use std::ffi::OsString;
+
+    /// Runs the `outlive` command with `args`, the program's name first; gives its exit code.
+    #[pyfunction]
+    fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
+        py.detach(|| outlive_cli::run(args))
+    }
+
+    #[pymodule_export]
+    use crate::job::Job;
+    #[pymodule_export]
+    use crate::pool::Pool;
+    #[pymodule_export]
+    use crate::save::Save;
+}

@@ -6,10 +6,10 @@ use crate::memory::Memory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
-use outlive_types::{Epoch, Frozen, RegionDesc, Run, StreamDesc, pages_of};
+use outlive_types::{Epoch, Frozen, RegionDesc, Run, StreamDesc};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The result of a freeze. Its buffers go back to the tracker when it is dropped, not when it is
 /// settled, since slices of them may be in use until then.
@@ -31,16 +31,11 @@ pub(crate) struct FrozenMemory {
     pub released: AtomicBool,
     /// For each stream what has changed, `None` if all of it is new. Taken when settled.
     pub diffs: Mutex<Option<Vec<Option<Diff>>>>,
-    /// For each run, the page hashes of what is new. They are worked out when the store reads the
-    /// run: so the program does not wait for it, and the bytes are read from memory once.
-    pub fresh: Vec<Fresh>,
-}
-
-/// The page hashes of a run of a stream that had none before.
-#[derive(Debug)]
-pub(crate) enum Fresh {
-    No,
-    Yes(OnceLock<Vec<u128>>),
+    /// For each stream that had no hashes before, those of its pages. They are worked out when the
+    /// store reads a run: so the program does not wait for it, and memory is read once.
+    pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
+    /// For each run, whether its pages are in `fresh`.
+    pub hashed: Vec<AtomicBool>,
 }
 
 impl Frozen for FrozenMemory {
@@ -85,8 +80,14 @@ impl Frozen for FrozenMemory {
             Some(Memory::Raw(_)) => (self.spare.arena.bytes(), self.offsets[run - self.live_runs]),
         };
         let bytes = &bytes[offset..][..length];
-        if let Fresh::Yes(hashes) = &self.fresh[run] {
-            hashes.get_or_init(|| hash_pages(bytes));
+        if let Some(fresh) = &self.fresh[stream]
+            && !self.hashed[run].load(Ordering::Acquire)
+        {
+            let hashes = hash_pages(bytes);
+            let first = self.runs[run].first_page as usize;
+            let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            fresh[first..][..hashes.len()].copy_from_slice(&hashes);
+            self.hashed[run].store(true, Ordering::Release);
         }
         bytes
     }
@@ -129,18 +130,16 @@ impl FrozenMemory {
 
     /// The hashes of a new stream; `None` if some of its live runs were never read.
     fn fresh_hashes(&self, stream: usize, runs: Range<usize>) -> Option<PageHashes> {
-        let bytes = self.layout.streams[stream].bytes;
-        let mut hashes = Vec::with_capacity(pages_of(bytes) as usize);
         for run in runs {
             if run >= self.live_runs {
                 self.bytes(run);
             }
-            match &self.fresh[run] {
-                Fresh::Yes(run) => hashes.extend(run.get()?),
-                Fresh::No => return None,
+            if !self.hashed[run].load(Ordering::Acquire) {
+                return None;
             }
         }
-        PageHashes::from_hashes(hashes, bytes)
+        let mut fresh = self.fresh[stream].as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        PageHashes::from_hashes(std::mem::take(&mut *fresh), self.layout.streams[stream].bytes)
     }
 }
 

@@ -9,12 +9,14 @@ pub mod fill;
 mod frozen;
 mod layout;
 mod memory;
+mod owned;
 mod region;
 mod runs;
 mod source;
 mod tracker;
 
 pub use outlive_chunk::default_threads;
+pub use owned::OwnedSource;
 pub use region::Region;
 pub use source::MemorySource;
 pub use tracker::HashTracker;

@@ -1,7 +1,7 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
 use crate::arena::Source;
-use crate::frozen::{Fresh, FrozenMemory};
+use crate::frozen::FrozenMemory;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::{HashTracker, Region, runs};
@@ -9,7 +9,7 @@ use outlive_types::{
     Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of,
 };
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// The regions of a rank, tracked by hashes and frozen by copying. It may be frozen many times; the
 /// tracker may outlive it and serve the next one.
@@ -88,10 +88,9 @@ impl PageSource for MemorySource {
                 }
                 None => {}
             }
-            let is_fresh = diff.is_none();
-            fresh.resize_with(all.len(), || match is_fresh {
-                true => Fresh::Yes(OnceLock::new()),
-                false => Fresh::No,
+            fresh.push(match diff {
+                Some(_) => None,
+                None => Some(Mutex::new(vec![0; pages as usize])),
             });
         }
         let (live_runs, offsets) = {
@@ -99,6 +98,7 @@ impl PageSource for MemorySource {
             spare.arena.fill(&copy.sources, request.freeze_bytes_max, self.threads);
             (copy.live_runs, copy.offsets)
         };
+        let hashed = all.iter().map(|_| AtomicBool::new(false)).collect();
         Ok(Box::new(FrozenMemory {
             tracker: Arc::clone(&self.tracker),
             freeze,
@@ -113,6 +113,7 @@ impl PageSource for MemorySource {
             released: AtomicBool::new(false),
             diffs: Mutex::new(Some(diffs)),
             fresh,
+            hashed,
         }))
     }
 }

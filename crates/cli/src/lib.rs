@@ -1,1 +1,115 @@
-//! Placeholder.
+//! The `outlive` command: looks at pools, checks them, takes data out of them, measures them.
+//!
+//! One file a subcommand. Each makes an [`output::Answer`], a text for people and a JSON value for
+//! programs, and [`run`] prints the one that was asked for. The Python wheel calls [`run`], too.
+
+mod args;
+mod bench;
+mod export;
+mod ls;
+mod npy;
+mod output;
+mod pool;
+mod region;
+mod show;
+mod verify;
+
+use args::{Args, Command, PoolCommand};
+use clap::Parser;
+use outlive_types::{Error, ErrorKind, Result};
+use output::{Answer, Teller};
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// Exit code for an interruption by Ctrl-C: that of a shell for SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Runs the command that `args` describe, the program's name first, and returns the exit code:
+/// 0 done, 1 a fault of outlive, 2 a request that cannot work, 3 damage, 4 no room, 5 fenced,
+/// 6 try again.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
+    let words: Vec<OsString> = args.into_iter().collect();
+    let args = match Args::try_parse_from(&words) {
+        Ok(args) => args,
+        Err(error) => {
+            let code = error.exit_code();
+            // Nobody is left to be told if even this cannot be printed.
+            let _ = error.print();
+            return code;
+        }
+    };
+    let json = args.json;
+    match execute(args.command, &words) {
+        Ok(answer) => {
+            let printed = if json { print_json(&answer.json) } else { print(&answer.text) };
+            match printed {
+                Ok(()) => answer.code,
+                // Whoever read has enough, as `head` does.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => answer.code,
+                Err(error) => {
+                    eprintln!("outlive: the answer could not be printed: {error}");
+                    exit_code(ErrorKind::Bug)
+                }
+            }
+        }
+        Err(error) => {
+            let kind = error.kind();
+            if json {
+                let error = json!({ "kind": kind.name(), "message": error.message() });
+                let _ = print_json(&json!({ "error": error }));
+            } else {
+                eprintln!("outlive: {}", said(&error));
+            }
+            exit_code(kind)
+        }
+    }
+}
+
+fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
+    let teller = Arc::new(Teller::default());
+    let answer = match command {
+        Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &teller),
+        Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
+        Command::Ls(args) => ls::ls(&args, &teller),
+        Command::Show(args) => show::show(&args, &teller),
+        Command::Verify(args) => verify::verify(&args, &teller),
+        Command::Export(args) => export::export(&args, &teller),
+        Command::Bench(command) => bench::bench(command, words, &teller),
+    };
+    teller.finish();
+    answer
+}
+
+/// The exit code that says what the caller can do.
+fn exit_code(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::Bug => 1,
+        ErrorKind::Invalid => 2,
+        ErrorKind::Damaged => 3,
+        ErrorKind::Full => 4,
+        ErrorKind::Fenced => 5,
+        ErrorKind::Retry => 6,
+    }
+}
+
+/// The message, and what a kind adds to it that the message need not repeat each time.
+fn said(error: &Error) -> String {
+    let advice = match error.kind() {
+        ErrorKind::Bug => " (this is a fault of outlive: please report it)",
+        ErrorKind::Retry => " (this may pass: try again)",
+        _ => "",
+    };
+    format!("{}{advice}", error.message())
+}
+
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn print_json(value: &serde_json::Value) -> io::Result<()> {
+    print(&format!("{value:#}\n"))
+}

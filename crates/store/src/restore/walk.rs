@@ -152,6 +152,11 @@ impl Builder<'_> {
             };
         }
         chain.reverse();
+        let parts_bytes: usize = parts.iter().map(|leaf| leaf.encoded_len()).sum();
+        // Merging what is too large to keep would be done again by whoever needs it.
+        if parts_bytes as u64 > 2 * self.keep_bytes_max {
+            return Ok(LeafNode { chain, kept: None, merged_bytes: parts_bytes as u32 });
+        }
         let merged = merge(&parts).ok_or_else(|| misplaced(fp))?;
         let merged_bytes = merged.encoded_len() as u32;
         let kept = (u64::from(merged_bytes) <= self.keep_bytes_max).then(|| Arc::new(merged));

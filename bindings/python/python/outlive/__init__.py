@@ -1,0 +1,49 @@
+"""Keeps the state of a running program safe, and gives it back after any failure.
+
+    import outlive
+
+    pool = outlive.open("ckpt")
+    job = pool.job("simulation", every_s=1.0)
+    state = {"u": outlive.zeros((4096, 4096)), "step": 0}
+    job.restore(into=state)  # the newest good checkpoint, if there is one
+    while state["step"] < 10_000:
+        advance(state)
+        state["step"] += 1
+        job.save(state)  # at most once a second; goes on at once
+    job.close()
+
+Notices go to the logger "outlive".
+"""
+
+from outlive._api import Job, Pool, open
+from outlive._errors import (
+    BugError,
+    DamagedError,
+    Error,
+    FencedError,
+    FullError,
+    InvalidError,
+    RetryError,
+)
+from outlive._memory import array, empty, zeros
+from outlive._saves import Epoch, Restored, Save, SaveStats
+
+__all__ = [
+    "BugError",
+    "DamagedError",
+    "Epoch",
+    "Error",
+    "FencedError",
+    "FullError",
+    "InvalidError",
+    "Job",
+    "Pool",
+    "Restored",
+    "RetryError",
+    "Save",
+    "SaveStats",
+    "array",
+    "empty",
+    "open",
+    "zeros",
+]

@@ -1,0 +1,356 @@
+"""The programming interface: `open`, `Pool`, `Job`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, overload
+
+from outlive import _core, _exit
+from outlive._errors import DamagedError, Error, InvalidError
+from outlive._rebuild import FRESH, Rebuild
+from outlive._saves import Epoch, Restored, Save, SaveStats
+from outlive._tree import flatten
+
+_log = logging.getLogger("outlive")
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
+_SKIPPED = Save(None, None)
+
+Progress = Callable[[str, int, int], object]
+
+
+def open(
+    location: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    staging_bytes: int | None = None,
+    freeze_bytes_max: int | None = None,
+    index_bytes_max: int | None = None,
+) -> Pool:
+    """Opens a pool: the place where checkpoints are kept.
+
+    Args:
+        location: A directory, or the `pool.toml` in it. A directory that is empty or does not
+            exist becomes a pool.
+        create: False refuses a directory that is no pool yet.
+        progress: Called as ``progress(what, done_bytes, total_bytes)``, with "save" or "restore",
+            by the thread that saves, waits or restores, while it does so.
+        threads: Threads that hash and copy; this and the following override `pool.toml`, for this
+            process only. 0 is the number of cores, at most 4.
+        staging_bytes: Memory for data on its way to or from the pool.
+        freeze_bytes_max: Memory for copies of what has changed. When more has changed, the rest is
+            written while `save` still holds the program up.
+        index_bytes_max: Memory for finding duplicates.
+
+    Raises:
+        InvalidError: If the location is no pool and cannot become one, or has another format.
+    """
+    place = os.fspath(location)
+    if not isinstance(place, str):
+        place = os.fsdecode(place)
+    if not place:
+        raise InvalidError("the location of a pool must not be empty: name a directory")
+    scheme, colon, _ = place.partition("://")
+    if colon and scheme.isalnum():
+        raise InvalidError(
+            f"{place!r}: pools at {scheme}:// are not in this build; name a directory"
+        )
+    wishes = {
+        "threads": threads,
+        "staging_bytes": staging_bytes,
+        "freeze_bytes_max": freeze_bytes_max,
+        "index_bytes_max": index_bytes_max,
+    }
+    tuning = []
+    for key, value in wishes.items():
+        if value is None:
+            continue
+        if not 0 <= value < 1 << 63:
+            raise InvalidError(f"{key} = {value} is not possible")
+        tuning.append((key, value))
+    return Pool(_core.Pool(place, create, tuning), place, progress)
+
+
+class Pool:
+    """A place where checkpoints are kept; made by `open`. May be used from any thread.
+
+    As a context manager it closes itself at the end.
+    """
+
+    def __init__(self, core: _core.Pool, location: str, progress: Progress | None) -> None:
+        """Made by `open`."""
+        self._core = core
+        self._location = location
+        self._progress = progress
+        self._process = os.getpid()
+        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._tick = _Teller(core, progress, self._process)
+
+    def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
+        """Opens a job, a named series of checkpoints. Nothing is written before its first save.
+
+        Only one process saves a job at a time: a second one takes over, and the first is told by
+        `FencedError`.
+
+        Args:
+            name: Its name; any text that is not empty, up to 200 plain characters.
+            every_s: Seconds between saves: calls of `Job.save` in between return at once.
+            allow_pickle: Whether objects that are no arrays and no plain values may be pickled when
+                a state is saved, and unpickled when it is restored. Unpickling runs code that the
+                checkpoint chooses, so allow it only if you trust everybody who can write to the
+                pool.
+
+        Raises:
+            InvalidError: For an impossible name or time.
+        """
+        if self._process != os.getpid():
+            raise InvalidError(
+                f"the pool {self._location} was opened by process {self._process}, of which this "
+                "is a fork: open it again here"
+            )
+        job = Job(self._core.job(name, every_s), name, self._tick, allow_pickle)
+        self._jobs.add(job)
+        return job
+
+    def jobs(self) -> list[str]:
+        """Names of the jobs that have ever saved here."""
+        return self._core.jobs()
+
+    @property
+    def location(self) -> str:
+        """The location that was opened."""
+        return self._location
+
+    def close(self) -> None:
+        """Waits until nothing of its jobs is being saved any more.
+
+        Raises:
+            Error: The failure of a save that nobody has been told of.
+        """
+        failure: Error | None = None
+        for job in list(self._jobs):
+            try:
+                job.close()
+            except Error as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it; an exception on its way out is not replaced by one of `close`."""
+        _close(self, error)
+
+    def __repr__(self) -> str:
+        """Says where it is."""
+        return f"<outlive.Pool at {self._location!r}>"
+
+
+class Job:
+    """A named series of checkpoints; made by `Pool.job`. May be used from any thread.
+
+    As a context manager it closes itself at the end.
+
+    Attributes:
+        last_restore: What the last `restore` did; None before the first.
+    """
+
+    def __init__(self, core: _core.Job, name: str, tick: _Teller, allow_pickle: bool) -> None:
+        """Made by `Pool.job`."""
+        self._core = core
+        self._name = name
+        self._tick = tick
+        self._allow_pickle = allow_pickle
+        self.last_restore: Restored | None = None
+        _exit.watch(self, core, tick)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    def save(self, state: Any, *, force: bool = False, wait: bool = False) -> Save:
+        """Saves a state, as far as it has changed since the last save.
+
+        Returns as soon as the state may be changed again; the rest happens in the background, and
+        the handle tells when the checkpoint is committed. If another save is still under way, that
+        is waited for first. No other thread may change the state during the call.
+
+        Args:
+            state: A tree of dict (with str or int keys), list and tuple. Its leaves are arrays
+                (NumPy's, or anything that has a buffer or `__dlpack__`), numbers, strings, bytes,
+                None, and random generators of NumPy or `random`.
+            force: Save now, whatever `every_s` says.
+            wait: Return only when the checkpoint is committed.
+
+        Returns:
+            The handle of the save. It is false if nothing was saved, because `every_s` is not over.
+
+        Raises:
+            InvalidError: If something in the state cannot be saved; the message says where. Nothing
+                was saved, and what was saved before is safe.
+            FencedError: If another process has taken over this job.
+            Error: The failure of an earlier save that nobody has been told of; nothing new was
+                begun.
+        """
+        core = self._core
+        if not (core.due() or force):
+            if core.events_waiting():
+                self._tick()
+            return _SKIPPED
+        flat = flatten(state, allow_pickle=self._allow_pickle)
+        saving = core.save(
+            flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), self._tick
+        )
+        save = Save(saving, self._tick)
+        if wait:
+            save.wait()
+        return save
+
+    @overload
+    def restore(
+        self, *, epoch: int | None = None, only: str | Iterable[str] | None = None
+    ) -> Any: ...
+
+    @overload
+    def restore(
+        self, into: Any, epoch: int | None = None, only: str | Iterable[str] | None = None
+    ) -> Restored: ...
+
+    def restore(
+        self,
+        into: Any = FRESH,
+        epoch: int | None = None,
+        only: str | Iterable[str] | None = None,
+    ) -> Any:
+        """Restores the newest checkpoint that is whole.
+
+        A damaged checkpoint is passed over with a warning (`logging`) and the next older one is
+        taken. Afterwards the next save writes only what has changed since.
+
+        With `into` the program's own state is filled: arrays keep their memory, and values
+        (numbers, strings, None, bytes, whole lists of values) are replaced in the dict or list that
+        holds them, after all data has been read and verified. Checkpoint and `into` must match: the
+        same containers, arrays of the same dtype and shape. If they do not, nothing is touched.
+        Arrays are filled while the data is read, so after a `DamagedError` or an interruption they
+        may hold parts of a checkpoint. No other thread may use the state during the call.
+
+        Without `into` a new tree is made. Arrays of other packages come back as NumPy arrays.
+
+        Args:
+            into: The state to fill.
+            epoch: The checkpoint to take, instead of the newest.
+            only: Names of what to restore, such as "model/weights" (all below it included) or
+                "model/*/bias" (`*` also matches "/"); the rest is left alone, or left out of a new
+                tree (None in its lists).
+
+        Returns:
+            With `into` a report, which is false if the job has no checkpoint yet. Without it the
+            tree, or None if there is no checkpoint; the report is `Job.last_restore`.
+
+        Raises:
+            InvalidError: If there is no such epoch, if `into` does not match (the message and the
+                exception's `differences` name every difference), or if the checkpoint holds pickled
+                objects and the job does not allow them.
+            DamagedError: If no checkpoint is whole.
+        """
+        fresh = into is FRESH
+        rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
+        if epoch is not None and not 0 <= epoch < 1 << 64:
+            raise InvalidError(f"there is no epoch {epoch}")
+        try:
+            done = self._core.restore(epoch, rebuild.plan, self._tick)
+        except DamagedError as error:
+            if fresh or not rebuild.planned:
+                raise
+            raise DamagedError(
+                f"{error}. Arrays of `into` may hold parts of it; its values are as they were"
+            ) from None
+        if done is None:
+            self.last_restore = Restored(None)
+            return None if fresh else self.last_restore
+        tree = rebuild.finish(done.pop("values"))
+        skipped = tuple((number or None, reason) for number, reason in done.pop("skipped"))
+        self.last_restore = Restored(skipped=skipped, **done)
+        _log.info("job %s: restored epoch %s", self._name, self.last_restore.epoch)
+        return tree if fresh else self.last_restore
+
+    def epochs(self) -> list[Epoch]:
+        """The committed checkpoints, oldest first."""
+        return [
+            Epoch(epoch, parent or None, _EPOCH_START + timedelta(microseconds=ns // 1000), *rest)
+            for epoch, parent, ns, *rest in self._core.epochs()
+        ]
+
+    def close(self) -> None:
+        """Waits until nothing is being saved any more. The job can be used again afterwards.
+
+        Raises:
+            Error: The failure of the last save, if nobody has been told.
+        """
+        self._core.close(self._tick)
+
+    def __enter__(self) -> Self:
+        """The job itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it; an exception on its way out is not replaced by one of `close`."""
+        _close(self, error)
+
+    def __repr__(self) -> str:
+        """Says its name."""
+        return f"<outlive.Job {self._name!r}>"
+
+
+_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Teller:
+    """Passes on what the engine tells: notices to `logging`, progress to the program."""
+
+    def __init__(self, core: _core.Pool, progress: Progress | None, process: int) -> None:
+        self.core, self.progress, self.process = core, progress, process
+
+    def __call__(self) -> None:
+        # After a fork the lock on the events may be held by a thread that is not here.
+        if self.process != os.getpid():
+            return
+        for event in self.core.take_events():
+            if len(event) == 2:
+                _log.log(_LEVELS[event[0]], "%s", event[1])
+            elif self.progress is not None:
+                self.progress(*event[1:])
+
+
+def _close(what: Pool | Job, error: BaseException | None) -> None:
+    try:
+        what.close()
+    except Error as failure:
+        if error is None:
+            raise
+        # The program's own exception goes on; this must be heard all the same.
+        error.add_note(f"outlive: besides, the last save failed: {failure}")
+        _log.error("the last save failed: %s", failure)
+
+
+__all__ = ["Job", "Pool", "SaveStats", "open"]

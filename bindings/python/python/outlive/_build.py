@@ -1,0 +1,215 @@
+"""Puts a tree together from its leaves, and puts its values into another one."""
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from outlive._errors import InvalidError
+from outlive._tree import (
+    BITS,
+    GENERATOR,
+    LIST,
+    ORDERED,
+    RANDOM,
+    RANDOM_STATE,
+    RANDOMS,
+    TUPLE,
+    Node,
+    unescape,
+)
+
+# Stands for a leaf that was not selected.
+ABSENT: Any = object()
+
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def build(nodes: list[Node], names: list[str], objects: list[Any], *, new: bool) -> Any:
+    """The tree of all objects, one for each name.
+
+    Args:
+        nodes: Its containers.
+        names: The leaves' names.
+        objects: The leaves.
+        new: Whether random generators are made anew. Otherwise only their state takes their place,
+            for `merge`.
+
+    Raises:
+        InvalidError: If a random generator is of a class that is not known.
+        LookupError, TypeError, ValueError, AttributeError: If nodes and names do not fit together.
+    """
+    if not nodes:
+        (leaf,) = objects
+        return leaf
+    trunk = _Trunk()
+    waiting = iter(nodes)
+    node = next(waiting, None)
+    last_path, children, int_keys = None, None, None
+    for at, name in enumerate(names):
+        while node is not None and node.at <= at:
+            trunk.add(node)
+            node = next(waiting, None)
+        path, _, part = name.rpartition("/")
+        if path != last_path:
+            children, int_keys, last_path = trunk.made[path], trunk.int_keys.get(path), path
+        if type(children) is list:
+            children.append(objects[at])
+        else:
+            key = part if int_keys is None and "~" not in part else _key(part, int_keys)
+            children[key] = objects[at]  # type: ignore[index]
+    while node is not None:
+        trunk.add(node)
+        node = next(waiting, None)
+    return trunk.finish(nodes, new)
+
+
+class _Trunk:
+    """The containers while they are being filled: tuples as lists, generators as dicts."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
+        self.int_keys: dict[str, Any] = {}
+
+    def add(self, node: Node) -> None:
+        """Puts an empty container into the one above it."""
+        new: Any = {}
+        if node.kind in (LIST, TUPLE):
+            new = []
+        elif node.kind == ORDERED:
+            new = OrderedDict()
+        if node.detail is not None and node.kind not in RANDOMS:
+            self.int_keys[node.path] = True if node.detail is True else frozenset(node.detail)
+        self.made[node.path] = new
+        if node.path:
+            path, _, part = node.path.rpartition("/")
+            above = self.made[path]
+            if type(above) is list:
+                above.append(new)
+            else:
+                above[_key(part, self.int_keys.get(path))] = new
+
+    def finish(self, nodes: list[Node], new: bool) -> Any:
+        """Makes tuples and generators of what stands for them, the inner ones first."""
+        for node in reversed(nodes):
+            contents = self.made[node.path]
+            if node.kind == TUPLE:
+                done: Any = tuple(contents)
+            elif node.kind in RANDOMS:
+                done = _Random(node.kind, str(node.detail), contents)
+                if new:
+                    done = done.make()
+            else:
+                continue
+            if not node.path:
+                return done
+            path, _, part = node.path.rpartition("/")
+            above = self.made[path]
+            key = int(part) if type(above) is list else _key(part, self.int_keys.get(path))
+            above[key] = done
+        return self.made[""]
+
+
+def _key(part: str, int_keys: Any) -> Any:
+    if int_keys is not None and (int_keys is True or part in int_keys):
+        return int(part)
+    return unescape(part)
+
+
+class _Random:
+    """The state of a random generator, to be given to one."""
+
+    def __init__(self, kind: str, name: str, state: dict[str, Any]) -> None:
+        self.kind, self.name, self.state = kind, name, state
+
+    def absent(self) -> bool:
+        """Whether it was not selected; it is selected as a whole."""
+        return any(value is ABSENT for value in self.state.values())
+
+    def make(self) -> Any:
+        """A new generator with this state, of a known class."""
+        if self.absent():
+            return ABSENT
+        if self.kind == RANDOM:
+            return self.give(random.Random())
+        if self.name not in _BIT_GENERATORS:
+            raise InvalidError(
+                f"a generator of class {self.name!r} cannot be made anew: restore with `into`"
+            )
+        bits = getattr(np.random, self.name)()
+        if self.kind == GENERATOR:
+            return self.give(np.random.Generator(bits))
+        if self.kind == RANDOM_STATE:
+            return self.give(np.random.RandomState(bits))
+        return self.give(bits)
+
+    def give(self, generator: Any) -> Any:
+        """Gives a generator this state, and gives it back."""
+        if self.absent():
+            return generator
+        if self.kind == RANDOM:
+            numbers = tuple(map(int, self.state["numbers"]))
+            generator.setstate((self.state["version"], numbers, self.state["gauss"]))
+        elif self.kind == RANDOM_STATE:
+            generator.set_state(self.state)
+        elif self.kind == BITS:
+            generator.state = self.state
+        else:
+            generator.bit_generator.state = self.state
+        return generator
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Puts the values of `new` into `old`; the result is `old` unless that cannot be changed."""
+    if new is ABSENT or new is old:
+        return old
+    kind = type(new)
+    if kind is _Random:
+        return new.give(old)
+    if kind is dict or kind is OrderedDict:
+        for key, value in new.items():
+            was = old.get(key, ABSENT)
+            if was is ABSENT or type(value) in _PLAIN:
+                old[key] = value
+            elif value is not was:
+                merged = merge(was, value)
+                if merged is not was:
+                    old[key] = merged
+        return old
+    if kind is list and type(old) is list:
+        # Of another length is only a list of values, replaced whole, or one of which little or
+        # nothing was selected.
+        partial = len(old) != len(new) and any(value is ABSENT for value in new)
+        old[:] = _merge_entries(old, new) if partial or len(old) == len(new) else new
+        return old
+    if kind is tuple and type(old) is tuple:
+        merged_all = tuple(_merge_entries(old, new))
+        unchanged = all(a is b for a, b in zip(old, merged_all, strict=True))
+        return old if unchanged else merged_all
+    if kind is bytearray and type(old) is bytearray:
+        old[:] = new
+        return old
+    return new
+
+
+def _merge_entries(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    return [*map(merge, old, new), *old[len(new) :]]
+
+
+_PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
+
+
+def without_absent(tree: Any) -> Any:
+    """The tree without what was not selected: such keys are left out, such entries are None."""
+    if isinstance(tree, dict):
+        kept = {key: without_absent(value) for key, value in tree.items()}
+        kept = {key: value for key, value in kept.items() if value is not ABSENT}
+        return type(tree)(kept) if kept or not tree else ABSENT
+    if isinstance(tree, list | tuple):
+        entries = [without_absent(value) for value in tree]
+        if entries and all(entry is ABSENT for entry in entries):
+            return ABSENT
+        return type(tree)([None if entry is ABSENT else entry for entry in entries])
+    return tree

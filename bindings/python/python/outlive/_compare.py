@@ -1,0 +1,177 @@
+"""Compares a checkpoint with the state that it is to be restored into."""
+
+from collections.abc import Iterable
+
+from outlive._errors import InvalidError
+from outlive._select import Selection
+from outlive._tree import DICT, LIST, ORDERED, RANDOMS, TUPLE, Flat, Node, is_value, shown
+
+# Differences that a message spells out; `InvalidError.differences` has all of them.
+_SHOWN_MAX = 1000
+
+
+def refuse_differences(
+    there: Flat, here: Flat, selection: Selection, chosen: list[bool], epoch: int
+) -> None:
+    """Compares the chosen leaves of checkpoint `there` with the program's state `here`.
+
+    Raises:
+        InvalidError: If they do not match. It names every difference.
+    """
+    comparison = _Comparison(there, here, selection, chosen)
+    comparison.leaves()
+    comparison.containers()
+    found = comparison.found or comparison.unchangeable()
+    if not found:
+        return
+    listed = found[:_SHOWN_MAX]
+    if len(found) > len(listed):
+        listed.append(f"… and {len(found) - len(listed)} more")
+    error = InvalidError(
+        f"`into` does not match checkpoint {epoch}; nothing was changed. Differences:"
+        + "".join(f"\n  {line}" for line in listed)
+        + "\nCorrect `into`, select with `only`, or use `restore()` for a new tree"
+    )
+    error.differences = tuple(found)
+    raise error
+
+
+class _Comparison:
+    def __init__(self, there: Flat, here: Flat, selection: Selection, chosen: list[bool]) -> None:
+        self.there, self.here = there, here
+        self.selection, self.chosen = selection, chosen
+        self.found: list[str] = []
+        # A list of values counts as one value: it may have another length than before.
+        self.free = value_lists(there) & value_lists(here)
+        if not selection.everything:
+            left_out = (
+                n for n, is_chosen in zip(there.names, chosen, strict=True) if not is_chosen
+            )
+            self.free.difference_update(map(parent, left_out))
+
+    def leaves(self) -> None:
+        """Compares the leaves by their names."""
+        there, here = self.there, self.here
+        if self.selection.everything and there.names == here.names:
+            for at, name in enumerate(there.names):
+                self.leaf(at, at, name)
+            return
+        mine = {name: at for at, name in enumerate(here.names)}
+        theirs = {node.path for node in there.nodes}
+        own = {node.path for node in here.nodes}
+        for at, name in enumerate(there.names):
+            if not self.chosen[at]:
+                continue
+            my = mine.pop(name, None)
+            if my is not None:
+                self.leaf(at, my, name)
+            elif parent(name) not in self.free:
+                what = ", which has a container there" if name in own else ""
+                self.found.append(f"{shown(name)} is missing from `into`{what}")
+        for name in mine:
+            if self.selection.has(name) and parent(name) not in self.free:
+                what = ", which has a container there" if name in theirs else ""
+                self.found.append(f"{shown(name)} is not in the checkpoint{what}")
+
+    def leaf(self, at: int, my: int, name: str) -> None:
+        """Compares a leaf that both have."""
+        dtype, own = self.there.dtypes[at], self.here.dtypes[my]
+        if is_value(dtype) and is_value(own):
+            return
+        if is_value(dtype) or is_value(own):
+            kinds = ("an array", "a value") if is_value(dtype) else ("a value", "an array")
+            self.found.append(
+                f"{shown(name)} is {kinds[0]} in `into`, {kinds[1]} in the checkpoint"
+            )
+            return
+        shape, own_shape = self.there.shapes[at], self.here.shapes[my]
+        if shape != own_shape:
+            self.found.append(
+                f"{shown(name)} has shape {own_shape} in `into`, {shape} in the checkpoint"
+            )
+        if dtype != own:
+            self.found.append(f"{shown(name)} has dtype {own} in `into`, {dtype} in the checkpoint")
+        if not self.here.leaves[my].flags.writeable and not hasattr(
+            self.here.originals.get(my), "__array_namespace__"
+        ):
+            self.found.append(f"{shown(name)} is read-only in `into`")
+
+    def containers(self) -> None:
+        """Compares the containers by their paths. Missing leaves were named already."""
+        theirs = {node.path: node for node in self.there.nodes}
+        mine = {node.path: node for node in self.here.nodes}
+        for path, node in theirs.items():
+            own = mine.get(path)
+            if own is not None:
+                if self.selected(path):
+                    self.container(node, own)
+            elif self.selection.everything and not _has_leaf(self.there, node):
+                self.found.append(f"{shown(path)} ({node.kind}) is missing from `into`")
+        if self.selection.everything:
+            for path, node in mine.items():
+                if path not in theirs and not _has_leaf(self.here, node):
+                    self.found.append(f"{shown(path)} ({node.kind}) is not in the checkpoint")
+
+    def selected(self, path: str) -> bool:
+        """Whether any chosen leaf is below a container."""
+        if self.selection.everything:
+            return True
+        inside = f"{path}/" if path else ""
+        names = zip(self.there.names, self.chosen, strict=True)
+        return any(is_chosen and name.startswith(inside) for name, is_chosen in names)
+
+    def container(self, node: Node, own: Node) -> None:
+        """Compares a container that both have."""
+        if node.kind != own.kind and {node.kind, own.kind} != {DICT, ORDERED}:
+            self.found.append(
+                f"{shown(node.path)} is a {own.kind} in `into`, a {node.kind} in the checkpoint"
+            )
+        elif node.detail != own.detail and node.kind in RANDOMS:
+            self.found.append(
+                f"{shown(node.path)} is a {own.detail} generator in `into`, a {node.detail} "
+                "generator in the checkpoint"
+            )
+        elif node.detail != own.detail and self.selection.everything:
+            self.found.append(
+                f"{shown(node.path)} has keys that are str in one of `into` and the checkpoint, "
+                "and int in the other"
+            )
+
+    def unchangeable(self) -> list[str]:
+        """Values that cannot be replaced, since nothing above them can be changed."""
+        mutable = {node.path for node in self.here.nodes if node.kind != TUPLE}
+        if "" in mutable:
+            return []
+        found = []
+        for at, name in enumerate(self.there.names):
+            if not self.chosen[at] or not is_value(self.there.dtypes[at]):
+                continue
+            if not any(path in mutable for path in _above(name)):
+                found.append(f"{shown(name)} is a value, and nothing mutable holds it")
+        return found
+
+
+def parent(name: str) -> str:
+    """The path of the container that holds a leaf or container."""
+    return name.rpartition("/")[0]
+
+
+def value_lists(flat: Flat) -> set[str]:
+    """The lists that hold nothing but values."""
+    lists = {node.path for node in flat.nodes if node.kind == LIST}
+    if lists:
+        lists.difference_update(parent(node.path) for node in flat.nodes if node.path)
+        leaves = zip(flat.names, flat.dtypes, strict=True)
+        lists.difference_update(parent(name) for name, dtype in leaves if not is_value(dtype))
+    return lists
+
+
+def _above(name: str) -> Iterable[str]:
+    while name:
+        name = parent(name)
+        yield name
+
+
+def _has_leaf(flat: Flat, node: Node) -> bool:
+    inside = f"{node.path}/" if node.path else ""
+    return node.at < len(flat.names) and flat.names[node.at].startswith(inside)

@@ -1,0 +1,54 @@
+"""Arrays whose memory begins on a page of its own, so that changes are found page by page."""
+
+import contextlib
+import math
+import mmap
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+Shape = SupportsIndex | Sequence[SupportsIndex]
+Order = Literal["C", "F"]
+
+# Smaller arrays are saved packed together, where their own address does not matter.
+_MAPPED_FROM_BYTES = 64 * 1024
+_HUGE_BYTES = 2 * 1024 * 1024
+
+
+def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
+    """An array like `numpy.empty`'s, page-aligned if it has 64 KiB or more.
+
+    Its memory is a private mapping that lives as long as the array or any view of it. From 2 MiB
+    on the kernel is asked for huge pages. Its elements happen to be zero; do not rely on that.
+    """
+    return zeros(shape, dtype, order)
+
+
+def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
+    """An array like `numpy.zeros`', page-aligned if it has 64 KiB or more (see `empty`)."""
+    dtype = np.dtype(dtype)
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    length = dtype.itemsize * math.prod(int(size) for size in sizes)
+    if length < _MAPPED_FROM_BYTES or dtype.hasobject:
+        return np.zeros(shape, dtype, order)
+    try:
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"{length} bytes of memory are not to be had: {error}") from None
+    if length >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages works as well.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.ndarray(sizes, dtype, buffer=memory, order=order)
+
+
+def array(
+    values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, order: Order = "C"
+) -> npt.NDArray[Any]:
+    """A copy of `values` like `numpy.array`'s, page-aligned if it has 64 KiB or more."""
+    source = np.asarray(values, dtype)
+    made = empty(source.shape, source.dtype, order)
+    made[...] = source
+    return made

@@ -1,0 +1,223 @@
+"""One restore, seen from Python: what the engine shall put where, and the tree of it."""
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from outlive import _build, _dtypes, _memory
+from outlive._compare import refuse_differences
+from outlive._errors import DamagedError, InvalidError
+from outlive._select import Selection
+from outlive._tree import (
+    PICKLE,
+    ROOT,
+    SCALAR,
+    Flat,
+    flatten,
+    is_value,
+    read_skeleton,
+    shown,
+)
+
+# Stands for "no `into`": any value, None included, can be one.
+FRESH: Any = object()
+
+
+class Rebuild:
+    """`plan` says where the engine shall put the data; `finish` makes the tree.
+
+    If a checkpoint proves damaged while it is read, `plan` is called again for the next older one.
+
+    Attributes:
+        planned: Whether a plan was made: from then on arrays of `into` may be written.
+    """
+
+    def __init__(self, into: Any, *, only: str | Iterable[str] | None, allow_pickle: bool) -> None:
+        """Looks at `into`, which may be `FRESH`.
+
+        Raises:
+            InvalidError: If `into` cannot be a state.
+        """
+        self.fresh = into is FRESH
+        self.into = into
+        self.selection = Selection(only)
+        self.allow_pickle = allow_pickle
+        self.here = Flat()
+        if not self.fresh:
+            self.here = flatten(into, allow_pickle=allow_pickle, to_save=False)
+        self.mine = {name: at for at, name in enumerate(self.here.names)}
+        self.planned = False
+
+    # --- Before anything is read ------------------------------------------------------------------
+
+    def plan(
+        self,
+        epoch: int,
+        names: list[str],
+        dtypes: list[str],
+        shapes: list[tuple[int, ...]],
+        lengths: list[int],
+        attachment: bytes,
+    ) -> list[Any]:
+        """Says for each region where it goes: None, True (as a value), or an array to fill."""
+        self.epoch = epoch
+        skeleton = read_skeleton(attachment)
+        if skeleton is None and not self.fresh:
+            raise InvalidError(
+                f"checkpoint {epoch} was not written from Python: use `restore()` without `into`, "
+                "which gives its regions by name"
+            )
+        self.flat_dict = skeleton is None
+        nodes, fortran = skeleton or ([], [])
+        self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
+        self.fortran = frozenset(fortran)
+        self.chosen = chosen = self.selection.of(there, epoch)
+        self.objects: list[Any] = [_build.ABSENT] * len(names)
+        # Arrays that were filled in the place of others: number of the leaf, and what to do then.
+        self.later: list[tuple[int, Callable[[], Any]]] = []
+        self._refuse_pickles()
+        if not self.fresh:
+            refuse_differences(there, self.here, self.selection, chosen, epoch)
+        self._check_lengths(lengths)
+        values = {dtype for dtype in set(dtypes) if is_value(dtype)}
+        wishes: list[Any] = [None] * len(names)
+        for at, dtype in enumerate(dtypes):
+            if not chosen[at]:
+                continue
+            if dtype in values:
+                wishes[at] = True
+            elif self.fresh:
+                wishes[at] = self._make(at)
+            else:
+                wishes[at] = self._fill(at, self.mine[names[at]])
+        self.planned = True
+        return wishes
+
+    def _refuse_pickles(self) -> None:
+        if self.allow_pickle or PICKLE not in self.there.dtypes:
+            return
+        leaves = zip(self.there.names, self.there.dtypes, self.chosen, strict=True)
+        found = [shown(name) for name, dtype, chosen in leaves if chosen and dtype == PICKLE]
+        if found:
+            some = ", ".join(found[:10]) + (", …" if len(found) > 10 else "")
+            raise InvalidError(
+                f"checkpoint {self.epoch} holds pickled objects ({some}). Unpickling runs code: if "
+                "you trust everybody who can write to the pool, open the job with "
+                "`pool.job(..., allow_pickle=True)`; else leave them out with `only`"
+            )
+
+    def _check_lengths(self, lengths: list[int]) -> None:
+        """A region's length must be what its dtype and shape say."""
+        there = self.there
+        self.parsed: dict[str, np.dtype[Any]] = {}
+        sizes: dict[str, int] = dict.fromkeys((d for d in set(there.dtypes) if d[:3] == "py:"), -1)
+        for at, dtype in enumerate(there.dtypes):
+            if dtype not in sizes:
+                try:
+                    self.parsed[dtype] = _dtypes.parse(dtype.removeprefix(SCALAR))
+                except ValueError as error:
+                    raise InvalidError(
+                        f"{shown(there.names[at])} of checkpoint {self.epoch}: {error}"
+                    ) from None
+                sizes[dtype] = self.parsed[dtype].itemsize
+            size = sizes[dtype]
+            for extent in there.shapes[at]:
+                size *= extent
+            if size >= 0 and size != lengths[at]:
+                raise DamagedError(
+                    f"{shown(there.names[at])} of checkpoint {self.epoch} has {lengths[at]} bytes; "
+                    f"dtype {dtype} and shape {there.shapes[at]} make {size}"
+                )
+
+    def _make(self, at: int) -> Any:
+        """A new array for a region; what is given back is the same in the order of its memory."""
+        fortran = at in self.fortran
+        shape, dtype = self.there.shapes[at], self.parsed[self.there.dtypes[at]]
+        if dtype.itemsize == 0:
+            # NumPy gives elements without bytes one, unless there is a buffer that has none.
+            made: Any = np.ndarray(shape, dtype, buffer=b"")
+            self.objects[at] = made
+            return bytearray()
+        made = _memory.empty(shape, dtype, "F" if fortran else "C")
+        self.objects[at] = made
+        return made.T if fortran else made
+
+    def _fill(self, at: int, my: int) -> Any:
+        """The program's array for a region, or another one that is put there later."""
+        target = self.here.leaves[my]
+        original = self.here.originals.get(my, target)
+        fortran = at in self.fortran
+        fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
+        if target.flags.writeable and fits and target.dtype.itemsize:
+            self.objects[at] = original
+            return target.T if fortran else target
+        wish = self._make(at)
+        made = self.objects[at]
+        if target.flags.writeable:
+
+            def put() -> Any:
+                target[...] = made
+                return original
+
+        else:
+
+            def put() -> Any:
+                return original.__array_namespace__().asarray(made)
+
+        self.later.append((at, put))
+        return wish
+
+    # --- After everything was read ----------------------------------------------------------------
+
+    def finish(self, values: list[Any]) -> Any:
+        """Puts the tree together: a new one, or the program's own with the values replaced."""
+        there, objects = self.there, self.objects
+        for at, put in self.later:
+            objects[at] = put()
+        special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {
+            PICKLE,
+            "py:bytearray",
+        }
+        for at, dtype in enumerate(there.dtypes):
+            if not self.chosen[at]:
+                continue
+            if dtype in special:
+                objects[at] = self._special(at, dtype, values[at])
+            elif dtype not in self.parsed:
+                objects[at] = values[at]
+        if self.flat_dict:
+            named = zip(there.names, objects, strict=True)
+            return {name: found for name, found in named if found is not _build.ABSENT}
+        if not there.nodes and there.names != [ROOT]:
+            raise self._damaged("it has no containers")
+        try:
+            tree = _build.build(there.nodes, there.names, objects, new=self.fresh)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, InvalidError):
+                raise
+            raise self._damaged(repr(error)) from error
+        if not self.fresh:
+            return _build.merge(self.into, tree)
+        return tree if self.selection.everything else _build.without_absent(tree)
+
+    def _special(self, at: int, dtype: str, value: bytes) -> Any:
+        if dtype == "py:bytearray":
+            return bytearray(value)
+        if dtype != PICKLE:
+            if not value:  # of a dtype without bytes
+                return np.ndarray((), self.parsed[dtype], buffer=b"")[()]
+            return np.frombuffer(value, self.parsed[dtype])[0]
+        try:
+            return pickle.loads(value)
+        except Exception as error:
+            raise InvalidError(
+                f"{shown(self.there.names[at])} of checkpoint {self.epoch} cannot be unpickled: "
+                f"{error!r}"
+            ) from error
+
+    def _damaged(self, why: str) -> DamagedError:
+        return DamagedError(
+            f"checkpoint {self.epoch}: its tree cannot be put together ({why}); take another epoch"
+        )

@@ -1,0 +1,189 @@
+"""What `Job.save`, `Job.restore` and `Job.epochs` give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from outlive._errors import InvalidError
+
+if TYPE_CHECKING:
+    from outlive import _core
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStats:
+    """Figures of a committed save.
+
+    Attributes:
+        epoch: Its epoch.
+        state_bytes: Bytes of the whole state.
+        changed_bytes: Bytes of the pages that had changed.
+        evacuated_bytes: Bytes of unchanged pages that were written again to keep restores fast.
+        zero_bytes: Bytes of all-zero pages among the changed; they take no space.
+        known_bytes: Bytes of changed pages whose contents the pool had already.
+        new_bytes: Bytes written to the pool in all.
+        node_bytes: Part of `new_bytes` that is metadata.
+        segment_bytes: Part of `new_bytes` that is merged index segments.
+        packs: Packs written.
+        stall_s: How long `save` held the program up, in seconds.
+        total_s: From the call until the commit, in seconds.
+    """
+
+    epoch: int
+    state_bytes: int
+    changed_bytes: int
+    evacuated_bytes: int
+    zero_bytes: int
+    known_bytes: int
+    new_bytes: int
+    node_bytes: int
+    segment_bytes: int
+    packs: int
+    stall_s: float
+    total_s: float
+
+
+class Save:
+    """A save under way, or over, or skipped because none was due yet.
+
+    It is true unless it was skipped: ``if job.save(state): ...``.
+    """
+
+    __slots__ = ("_core", "_stats", "_tick")
+
+    def __init__(self, core: _core.Save | None, tick: Callable[[], None] | None) -> None:
+        """Made by `Job.save`."""
+        self._core = core
+        self._tick = tick
+        self._stats: SaveStats | None = None
+
+    @property
+    def skipped(self) -> bool:
+        """True if nothing was saved, since the last save began less than `every_s` ago."""
+        return self._core is None
+
+    @property
+    def epoch(self) -> int | None:
+        """The checkpoint's epoch, which counts once it is committed; None if skipped."""
+        return None if self._core is None else self._core.epoch
+
+    def done(self) -> bool:
+        """True once the checkpoint is committed, or the save has failed, or it was skipped."""
+        return self._core is None or self._core.done()
+
+    def wait(self, timeout: float | None = None) -> SaveStats | None:
+        """Waits until the checkpoint is committed: from then on it outlives anything.
+
+        Args:
+            timeout: Seconds to wait at most; None is for ever.
+
+        Returns:
+            What the save did; None if it was skipped.
+
+        Raises:
+            TimeoutError: If it is not over by then. It goes on.
+            Error: Why the save failed. The next save will not raise it again.
+        """
+        if self._core is None or self._tick is None:
+            return None
+        if self._stats is None:
+            figures = self._core.wait(timeout, self._tick)
+            if figures is None:
+                raise TimeoutError(f"checkpoint {self.epoch} is not committed yet; it goes on")
+            self._stats = SaveStats(**figures)
+        return self._stats
+
+    @property
+    def stats(self) -> SaveStats | None:
+        """What the save did; None while it is under way, or if it was skipped.
+
+        Raises:
+            Error: Why the save failed.
+        """
+        return self.wait() if self.done() else None
+
+    @property
+    def stall_ms(self) -> float:
+        """How long `save` held the program up, in milliseconds; once it is done."""
+        return self._figures().stall_s * 1e3
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the pages that had changed; once it is done."""
+        return self._figures().changed_bytes
+
+    @property
+    def new_bytes(self) -> int:
+        """Bytes written to the pool in all; once it is done."""
+        return self._figures().new_bytes
+
+    def _figures(self) -> SaveStats:
+        stats = self.stats
+        if stats is None:
+            why = "it was skipped" if self.skipped else "it is under way: call `wait()` first"
+            raise InvalidError(f"this save has no figures: {why}")
+        return stats
+
+    def __bool__(self) -> bool:
+        """Whether anything is being saved."""
+        return self._core is not None
+
+    def __repr__(self) -> str:
+        """Says how far it is."""
+        if self.skipped:
+            return "<outlive.Save skipped>"
+        try:
+            state = "done" if self.done() else "under way"
+        except InvalidError:
+            state = "of another process"
+        return f"<outlive.Save of epoch {self.epoch}, {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did. It is true if there was a checkpoint.
+
+    Attributes:
+        epoch: The epoch that was restored; None if the job has no checkpoint yet.
+        seconds: How long it took.
+        restored_bytes: Bytes handed over, zeros included.
+        read_bytes: Bytes read from the pool for them.
+        skipped: Newer checkpoints that were passed over because they are damaged: epoch (None if
+            not even that can be read) and reason.
+    """
+
+    epoch: int | None
+    seconds: float = 0.0
+    restored_bytes: int = 0
+    read_bytes: int = 0
+    skipped: tuple[tuple[int | None, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything was restored."""
+        return self.epoch is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A committed checkpoint of a job.
+
+    Attributes:
+        epoch: Its number.
+        parent: The epoch it shares unchanged data with; None if it stands alone.
+        frozen_at: When the state was frozen, by the clock of the machine that did it.
+        regions: Number of leaves of the state.
+        state_bytes: Bytes of the whole state.
+        changed_bytes: Bytes of the pages that had changed.
+        new_bytes: Bytes that this checkpoint added to the pool.
+    """
+
+    epoch: int
+    parent: int | None
+    frozen_at: datetime
+    regions: int
+    state_bytes: int
+    changed_bytes: int
+    new_bytes: int

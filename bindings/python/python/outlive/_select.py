@@ -1,0 +1,62 @@
+"""Which leaves of a checkpoint the caller asked for."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+
+from outlive._errors import InvalidError
+from outlive._tree import RANDOMS, Flat
+
+Test = Callable[[str], bool]
+
+
+class Selection:
+    """Names, given as paths (all below them included) or shell patterns; or everything."""
+
+    def __init__(self, only: str | Iterable[str] | None) -> None:
+        """Takes what the caller gave as `only`; None is everything."""
+        patterns = [only] if isinstance(only, str) else [] if only is None else list(only)
+        for pattern in patterns:
+            if type(pattern) is not str:
+                raise InvalidError(f"`only` consists of names; {pattern!r} is none")
+        self.everything = only is None
+        self._tests = [(pattern, _test(pattern)) for pattern in patterns]
+
+    def has(self, name: str) -> bool:
+        """Whether a name is selected."""
+        return self.everything or any(test(name) for _, test in self._tests)
+
+    def of(self, there: Flat, epoch: int) -> list[bool]:
+        """Which leaves of a checkpoint are selected.
+
+        Raises:
+            InvalidError: If one of the names or patterns selects nothing.
+        """
+        if self.everything:
+            return [True] * len(there.names)
+        for pattern, test in self._tests:
+            if not any(map(test, there.names)):
+                some = ", ".join(map(repr, there.names[:10]))
+                more = ", …" if len(there.names) > 10 else ""
+                raise InvalidError(
+                    f"`only`: {pattern!r} selects nothing of checkpoint {epoch}, which has {some}"
+                    f"{more}"
+                )
+        chosen = [self.has(name) for name in there.names]
+        # Half a random generator is none.
+        for node in there.nodes:
+            if node.kind in RANDOMS:
+                inside = f"{node.path}/" if node.path else ""
+                part = [at for at, name in enumerate(there.names) if name.startswith(inside)]
+                if any(chosen[at] for at in part):
+                    for at in part:
+                        chosen[at] = True
+        return chosen
+
+
+def _test(pattern: str) -> Test:
+    inside = f"{pattern}/"
+    if not any(sign in pattern for sign in "*?["):
+        return lambda name: name == pattern or name.startswith(inside)
+    glob = re.compile(fnmatch.translate(pattern)).match
+    return lambda name: name == pattern or name.startswith(inside) or glob(name) is not None

@@ -1,0 +1,357 @@
+"""A state tree as a flat list of named leaves, and the skeleton that puts it together again.
+
+A leaf's name is the path to it: keys and indices joined by "/", with "~" written "~0" and "/"
+written "~1" inside a key, and an empty key written "~". The skeleton says which paths are
+containers of which kind; it is stored beside the leaves as JSON.
+"""
+
+import json
+import pickle
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from outlive import _dtypes
+from outlive._errors import InvalidError
+
+# Values: leaves that are replaced as a whole when a state is restored.
+VALUES: dict[type, str] = {
+    float: "py:float",
+    int: "py:int",
+    bool: "py:bool",
+    str: "py:str",
+    bytes: "py:bytes",
+    bytearray: "py:bytearray",
+    complex: "py:complex",
+    type(None): "py:none",
+}
+PICKLE = "py:pickle"
+SCALAR = "scalar:"
+# The name of a state that is a single leaf.
+ROOT = "."
+
+DICT, ORDERED, LIST, TUPLE = "dict", "ordered", "list", "tuple"
+GENERATOR, BITS, RANDOM_STATE, RANDOM = "generator", "bit_generator", "random_state", "random"
+RANDOMS = (GENERATOR, BITS, RANDOM_STATE, RANDOM)
+
+_DEPTH_MAX = 200
+_SKELETON_VERSION = 1
+
+
+@dataclass(slots=True)
+class Node:
+    """A container: the number of leaves before it, its path, its kind.
+
+    `detail` is the class of a random generator, or of a dict the keys that are integers: all
+    (True), none (None), or those listed.
+    """
+
+    at: int
+    path: str
+    kind: str
+    detail: Any = None
+
+
+@dataclass(slots=True)
+class Flat:
+    """A state, flat: four lists of equal length, and the containers in the order of the walk."""
+
+    names: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    leaves: list[Any] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    # Numbers of the leaves whose memory is in Fortran's order.
+    fortran: list[int] = field(default_factory=list)
+    # By number of the leaf, what the program had there, if that was no NumPy array.
+    originals: dict[int, Any] = field(default_factory=dict)
+
+    def skeleton(self) -> bytes:
+        """The containers as JSON."""
+        nodes: list[list[Any]] = [
+            [n.at, n.path, n.kind] if n.detail is None else [n.at, n.path, n.kind, n.detail]
+            for n in self.nodes
+        ]
+        whole = {"outlive.python": _SKELETON_VERSION, "nodes": nodes, "fortran": self.fortran}
+        return json.dumps(whole, separators=(",", ":")).encode()
+
+
+def read_skeleton(text: bytes) -> tuple[list[Node], list[int]] | None:
+    """The containers and the numbers of the Fortran-ordered leaves.
+
+    None if another front door than Python's has written it.
+    """
+    try:
+        whole = json.loads(text)
+        if not isinstance(whole, dict) or whole.get("outlive.python") != _SKELETON_VERSION:
+            return None
+        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def flatten(state: Any, *, allow_pickle: bool = False, to_save: bool = True) -> Flat:
+    """Flattens a state.
+
+    Args:
+        state: The tree.
+        allow_pickle: Whether objects of other types may be pickled.
+        to_save: Whether the leaves must be contiguous memory, copied if they are not. Otherwise
+            they are the very arrays of the state.
+
+    Raises:
+        InvalidError: If something in it cannot be saved; the message names the place.
+    """
+    walk = _Walk(allow_pickle, to_save)
+    try:
+        walk.child(ROOT if _kind_of(state) is None else "", state, "", 0)
+    except RecursionError:
+        raise InvalidError("the state is nested too deeply") from None
+    return walk.flat
+
+
+def escape(key: str) -> str:
+    """A key as a part of a path."""
+    if "~" in key or "/" in key:
+        return key.replace("~", "~0").replace("/", "~1")
+    return key or "~"
+
+
+def unescape(part: str) -> str:
+    """The key that `escape` was given."""
+    if "~" in part:
+        return "" if part == "~" else part.replace("~1", "/").replace("~0", "~")
+    return part
+
+
+def shown(path: str) -> str:
+    """A path as a message can show it."""
+    return repr(path if len(path) <= 200 else path[:199] + "…") if path else "the state itself"
+
+
+def is_value(dtype: str) -> bool:
+    """Whether a leaf is a value, replaced as a whole, and no array to be filled."""
+    return dtype.startswith(("py:", SCALAR))
+
+
+def _kind_of(value: Any) -> str | None:
+    """The kind of container that a value is; None for leaves."""
+    cls = type(value)
+    kind = _CONTAINERS.get(cls)
+    if kind is None and cls not in VALUES and isinstance(value, np.random.BitGenerator):
+        return BITS
+    return kind
+
+
+_CONTAINERS: dict[type, str] = {
+    dict: DICT,
+    OrderedDict: ORDERED,
+    list: LIST,
+    tuple: TUPLE,
+    np.random.Generator: GENERATOR,
+    np.random.RandomState: RANDOM_STATE,
+    random.Random: RANDOM,
+}
+
+
+class _Walk:
+    def __init__(self, allow_pickle: bool, to_save: bool) -> None:
+        self.flat = Flat()
+        self.allow_pickle = allow_pickle
+        self.to_save = to_save
+        self.open: set[int] = set()
+        self.texts: dict[np.dtype[Any], str | None] = {}
+
+    def child(self, name: str, value: Any, prefix: str, depth: int) -> None:
+        """Takes anything."""
+        kind = _kind_of(value)
+        if kind is None:
+            self.leaf(name, value)
+            return
+        if id(value) in self.open:
+            raise InvalidError(f"{shown(name)} contains itself: a state must be a tree")
+        if depth > _DEPTH_MAX:
+            raise InvalidError(f"{shown(name)} is nested more than {_DEPTH_MAX} deep")
+        self.open.add(id(value))
+        node = Node(len(self.flat.names), name, kind)
+        self.flat.nodes.append(node)
+        inside = f"{name}/" if name else ""
+        if kind in (LIST, TUPLE):
+            self.items(inside, map(str, range(len(value))), value, depth + 1)
+        else:
+            if kind in RANDOMS:
+                node.detail, value_dict = _random_state(value, kind)
+            else:
+                value_dict = value
+                node.detail = _int_keys(name, value)
+            # A copy, so that another thread's insertion is no half-walked dict.
+            entries = list(value_dict.items())
+            keys = (escape(key if type(key) is str else str(key)) for key, _ in entries)
+            self.items(inside, keys, [entry for _, entry in entries], depth + 1)
+        self.open.discard(id(value))
+
+    def items(self, prefix: str, keys: Iterable[str], values: Iterable[Any], depth: int) -> None:
+        """Takes the entries of a container. This loop sees every leaf, so it is kept short."""
+        flat = self.flat
+        values = list(values)
+        kinds = [VALUES.get(cls) for cls in map(type, values)]
+        if None not in kinds:
+            flat.names.extend([prefix + key for key in keys])
+            flat.dtypes.extend(kinds)  # type: ignore[arg-type]
+            flat.shapes.extend(repeat((), len(values)))
+            flat.leaves.extend(values)
+            return
+        array, child = self.array, self.child
+        for key, value, dtype in zip(keys, values, kinds, strict=True):
+            if dtype is not None:
+                flat.names.append(prefix + key)
+                flat.dtypes.append(dtype)
+                flat.shapes.append(())
+                flat.leaves.append(value)
+            elif type(value) is np.ndarray:
+                array(prefix + key, value, value)
+            else:
+                child(prefix + key, value, prefix, depth)
+
+    def add(self, name: str, dtype: str, shape: tuple[int, ...], leaf: Any) -> None:
+        """Adds a leaf."""
+        self.flat.names.append(name)
+        self.flat.dtypes.append(dtype)
+        self.flat.shapes.append(shape)
+        self.flat.leaves.append(leaf)
+
+    def array(self, name: str, value: "np.ndarray[Any, Any]", original: Any) -> None:
+        """Takes an array."""
+        dtype = value.dtype
+        try:
+            text = self.texts[dtype]
+        except KeyError:
+            text = self.texts[dtype] = _dtypes.text_of(dtype)
+        if text is None:
+            self.strange(name, original, f"an array of dtype {dtype}, which is not plain memory")
+            return
+        shape = value.shape
+        if original is not value:
+            self.flat.originals[len(self.flat.names)] = original
+        flags = value.flags
+        if not flags.c_contiguous:
+            if flags.f_contiguous:
+                self.flat.fortran.append(len(self.flat.names))
+                value = value.T if self.to_save else value
+            elif self.to_save:
+                value = value.copy(order="C")
+        self.add(name, text, shape, value)
+
+    def leaf(self, name: str, value: Any) -> None:
+        """Takes a leaf of any kind."""
+        cls = type(value)
+        if cls in VALUES:
+            self.add(name, VALUES[cls], (), value)
+        elif cls is np.ndarray:
+            self.array(name, value, value)
+        elif isinstance(value, np.generic):
+            text = _dtypes.text_of(value.dtype)
+            if text is None:
+                self.strange(name, value, f"a NumPy scalar of dtype {value.dtype}")
+            else:
+                self.add(name, SCALAR + text, (), np.asarray(value))
+        elif isinstance(value, np.ndarray):
+            if isinstance(value, np.memmap | np.recarray):
+                self.array(name, value.view(np.ndarray), value)
+            else:
+                hint = (
+                    "save its `data` and its `mask`"
+                    if isinstance(value, np.ma.MaskedArray)
+                    else ("save `numpy.asarray` of it, if that is all there is to it")
+                )
+                self.strange(name, value, f"{_a(cls)}, of which the array is only a part: {hint}")
+        elif isinstance(value, _BUILT_IN):
+            hint = ": save its `_asdict()`" if hasattr(value, "_asdict") else ""
+            self.strange(name, value, f"{_a(cls)}, a class of its own{hint}")
+        else:
+            self.foreign(name, value)
+
+    def foreign(self, name: str, value: Any) -> None:
+        """Takes an object of another package, if it shows its memory."""
+        view = None
+        try:
+            if hasattr(value, "__dlpack__"):
+                view = np.from_dlpack(value)
+            elif not isinstance(value, type):
+                view = np.asarray(memoryview(value))
+        except TypeError:
+            pass  # no buffer
+        except Exception as error:
+            # What other packages raise here is of their choosing, and is passed on as text.
+            self.strange(name, value, f"{_a(type(value))}, whose memory NumPy cannot use ({error})")
+            return
+        if view is None:
+            self.strange(name, value, _a(type(value)))
+        else:
+            self.array(name, view, value)
+
+    def strange(self, name: str, value: Any, what: str) -> None:
+        """Takes an object that can only be pickled."""
+        if not self.allow_pickle:
+            raise InvalidError(
+                f"{shown(name)} is {what}. A state consists of dict, list and tuple with arrays, "
+                "numbers, strings, bytes, None and random generators. Convert it, leave it out, or "
+                "have it pickled with `pool.job(..., allow_pickle=True)`; unpickling runs code, so "
+                "do that only if you trust everybody who can write to the pool"
+            )
+        if not self.to_save:
+            self.add(name, PICKLE, (), value)
+            return
+        try:
+            self.add(name, PICKLE, (), pickle.dumps(value, protocol=5))
+        except Exception as error:
+            raise InvalidError(f"{shown(name)} is {what}; pickling it failed: {error}") from error
+
+
+_BUILT_IN = (dict, list, tuple, set, frozenset, int, float, complex, str, bytes, bytearray)
+
+
+def _a(cls: type) -> str:
+    return f"of type {cls.__module__}.{cls.__qualname__}"
+
+
+def _int_keys(name: str, value: dict[Any, Any]) -> Any:
+    """Which keys are integers; refuses keys of other types, and pairs such as 1 and "1"."""
+    kinds = set(map(type, list(value)))
+    if kinds <= {str}:
+        return None
+    for key in list(value):
+        if type(key) is not str and type(key) is not int:
+            raise InvalidError(
+                f"the key {str(key)[:100]!r} of {shown(name)} is {_a(type(key))}: keys must be "
+                "str or int"
+            )
+    if kinds == {int}:
+        return True
+    numbers = [str(key) for key in list(value) if type(key) is int]
+    for number in numbers:
+        if number in value:
+            raise InvalidError(
+                f"{shown(name)} has both the key {number} and the key {number!r}, which would have "
+                "the same name: rename one"
+            )
+    return numbers
+
+
+def _random_state(value: Any, kind: str) -> tuple[str, dict[str, Any]]:
+    """The class of a random generator and its state."""
+    if kind == RANDOM:
+        version, numbers, gauss = value.getstate()
+        state = {"version": version, "numbers": np.array(numbers, np.uint64), "gauss": gauss}
+        return "Random", state
+    if kind == RANDOM_STATE:
+        state = dict(value.get_state(legacy=False))
+        return str(state["bit_generator"]), state
+    bits = value.bit_generator if kind == GENERATOR else value
+    state = dict(bits.state)
+    return str(state["bit_generator"]), state

@@ -1,0 +1,50 @@
+//! What the engine tells while it works, kept until Python asks: the engine's threads must never
+//! wait for the GIL.
+
+use outlive_types::{Event, Observer};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Events kept at most; beyond, the oldest are dropped.
+const EVENTS_MAX: usize = 1000;
+
+/// Events that nobody has taken yet.
+#[derive(Debug, Default)]
+pub struct Events {
+    waiting: AtomicBool,
+    queue: Mutex<VecDeque<Event>>,
+}
+
+impl Events {
+    /// True if there is something to take. Costs next to nothing.
+    pub fn waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// All events since the last call, oldest first.
+    pub fn take(&self) -> VecDeque<Event> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *queue)
+    }
+}
+
+impl Observer for Events {
+    fn event(&self, event: Event) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        match (queue.back_mut(), &event) {
+            // Of progress only the newest matters.
+            (Some(Event::Progress(last)), Event::Progress(next)) if last.what == next.what => {
+                *last = *next;
+            }
+            _ => {
+                if queue.len() == EVENTS_MAX {
+                    queue.pop_front();
+                }
+                queue.push_back(event);
+            }
+        }
+        self.waiting.store(true, Ordering::Relaxed);
+    }
+}

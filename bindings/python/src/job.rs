@@ -1,0 +1,207 @@
+//! A job, opened for Python.
+
+use crate::errors::{OrRaise, to_py};
+use crate::events::Events;
+use crate::wait::{self, Gate, Inside};
+use crate::{restore, save};
+use outlive_capture::HashTracker;
+use outlive_pool::Pool;
+use outlive_store::{JobOptions, SaveHandle};
+use outlive_types::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the handles of a job share.
+pub struct Core {
+    /// The engine's job.
+    pub job: outlive_store::Job,
+    /// What the engine remembers of the last image.
+    pub tracker: Arc<HashTracker>,
+    /// Events of the job's pool.
+    pub events: Arc<Events>,
+    gate: Gate,
+    /// The last save, until its outcome has been looked at.
+    last: Mutex<Option<SaveHandle>>,
+    process_id: u32,
+}
+
+/// A message for a caller who must correct the call.
+pub fn invalid(py: Python<'_>, message: String) -> PyErr {
+    to_py(py, &Error::invalid(message))
+}
+
+impl Core {
+    /// Refuses in a forked child, before any lock is touched: one that another thread held at the
+    /// fork is held for ever here.
+    pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process_id == std::process::id() {
+            return Ok(());
+        }
+        Err(invalid(
+            py,
+            format!(
+                "the job {} was opened by process {} and this is process {}, forked from it: open \
+                 the pool and a job of its own here",
+                self.job.name(),
+                self.process_id,
+                std::process::id()
+            ),
+        ))
+    }
+
+    /// Threads for hashing and copying.
+    pub fn threads(&self) -> usize {
+        self.job.pool().config().tuning.threads()
+    }
+
+    /// Waits until no other thread saves, restores or closes.
+    pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
+        let entered = wait::wait(&self.events, tick, None, &mut |limit| self.gate.enter(limit))?;
+        entered.ok_or_else(|| to_py(tick.py(), &Error::bug("a wait without limit ended")))
+    }
+
+    /// Waits until the save under way, if there is one, is over, however it ends.
+    pub fn settle_last(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Some(handle) = self.job.current() {
+            wait::wait(&self.events, tick, None, &mut |limit| {
+                handle.wait_done(Some(limit)).then_some(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Remembers the newest save.
+    pub fn set_last(&self, handle: SaveHandle) {
+        *self.last() = Some(handle);
+    }
+
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<SaveHandle>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A job; `outlive.Job` is what programs use.
+#[pyclass(frozen, module = "outlive._core")]
+pub struct Job {
+    core: Arc<Core>,
+}
+
+impl Job {
+    /// Opens a job.
+    pub fn open(pool: &Pool, events: Arc<Events>, name: &str, every_s: Option<f64>) -> Result<Job> {
+        let every = every_s
+            .map(|seconds| {
+                Duration::try_from_secs_f64(seconds).map_err(|_| {
+                    Error::invalid(format!("every_s = {seconds} is no time: give seconds, from 0"))
+                })
+            })
+            .transpose()?;
+        let core = Core {
+            job: outlive_store::Job::open(pool, name, JobOptions { every })?,
+            tracker: Arc::new(HashTracker::new()),
+            events,
+            gate: Gate::default(),
+            last: Mutex::new(None),
+            process_id: std::process::id(),
+        };
+        Ok(Job { core: Arc::new(core) })
+    }
+}
+
+#[pymethods]
+impl Job {
+    /// True if a save is due. Raises the failure of an earlier save that nobody has been told.
+    fn due(&self, py: Python<'_>) -> PyResult<bool> {
+        let core = &self.core;
+        core.check_process(py)?;
+        let over = core.last().take_if(|last| last.done()).is_some();
+        if over && let Some(error) = core.job.unseen_failure() {
+            return Err(to_py(py, &error.context("an earlier save failed")));
+        }
+        Ok(core.job.due())
+    }
+
+    /// True if events wait to be told.
+    fn events_waiting(&self) -> bool {
+        self.core.events.waiting()
+    }
+
+    /// True while a save is under way, or if one has failed and nobody has been told.
+    fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
+        self.core.check_process(py)?;
+        Ok(self.core.last().is_some())
+    }
+
+    /// Saves regions, given by their names, dtypes, shapes and leaves.
+    fn save(
+        &self,
+        names: &Bound<'_, PyList>,
+        dtypes: &Bound<'_, PyList>,
+        shapes: &Bound<'_, PyList>,
+        leaves: &Bound<'_, PyList>,
+        attachment: Vec<u8>,
+        tick: &Bound<'_, PyAny>,
+    ) -> PyResult<save::Save> {
+        save::save(&self.core, [names, dtypes, shapes, leaves], attachment, tick)
+    }
+
+    /// Restores; `None` if there is no checkpoint. `plan` gets the epoch, the names, dtypes, shapes
+    /// and lengths of the regions, and the attachment; it answers for each region `None` (leave it
+    /// out), `True` (as a value) or a writable buffer to fill.
+    fn restore<'py>(
+        &self,
+        epoch: Option<u64>,
+        plan: &Bound<'py, PyAny>,
+        tick: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        restore::restore(&self.core, epoch, plan, tick)
+    }
+
+    /// The committed checkpoints, oldest first: epoch, parent, nanoseconds since 1970, number of
+    /// regions, bytes of state, changed bytes, new bytes.
+    #[allow(clippy::type_complexity)] // the Python side gives it a name
+    fn epochs(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64, u64, u64, u64, u64, u64)>> {
+        self.core.check_process(py)?;
+        let epochs = py.detach(|| self.core.job.epochs()).or_raise(py)?;
+        Ok(epochs
+            .iter()
+            .map(|info| {
+                let manifest = &info.manifest;
+                let images = &manifest.images;
+                (
+                    info.epoch,
+                    manifest.parent,
+                    manifest.frozen_ns,
+                    images.iter().map(|image| image.regions).sum(),
+                    images.iter().map(|image| image.state_bytes).sum(),
+                    manifest.changed_bytes,
+                    manifest.new_bytes + info.record_bytes,
+                )
+            })
+            .collect())
+    }
+
+    /// Waits for the drain, and raises its failure if nobody has been told.
+    fn wait(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tick.py();
+        self.core.check_process(py)?;
+        self.core.settle_last(tick)?;
+        py.detach(|| self.core.job.wait()).or_raise(py)
+    }
+
+    /// Waits for the drain, raises its failure if nobody has been told, and ends the session.
+    fn close(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tick.py();
+        let core = &self.core;
+        core.check_process(py)?;
+        let inside = core.enter(tick)?;
+        core.settle_last(tick)?;
+        let closed = py.detach(|| core.job.close());
+        drop(inside);
+        core.last().take();
+        wait::tell(&core.events, tick)?;
+        closed.or_raise(py)
+    }
+}

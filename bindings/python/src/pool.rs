@@ -1,0 +1,89 @@
+//! A pool, opened for Python.
+
+use crate::errors::OrRaise;
+use crate::events::Events;
+use crate::job::Job;
+use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
+use outlive_types::{Error, Event, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A pool; `outlive.Pool` is what programs use.
+#[pyclass(frozen, module = "outlive._core")]
+pub struct Pool {
+    pool: outlive_pool::Pool,
+    events: Arc<Events>,
+}
+
+#[pymethods]
+impl Pool {
+    /// Opens the pool in `location`, made if `create` and there is none. `tuning` overrides what
+    /// `pool.toml` says, for this process.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        location: PathBuf,
+        create: bool,
+        tuning: Vec<(String, u64)>,
+    ) -> PyResult<Pool> {
+        py.detach(|| {
+            let events = Arc::new(Events::default());
+            let env = Environment::observed(events.clone());
+            let pool = if create { open_or_create(&location, env)? } else { open(&location, env)? };
+            if tuning.is_empty() {
+                return Ok(Pool { pool, events });
+            }
+            let mut config = pool.config().clone();
+            for (key, value) in &tuning {
+                tune(&mut config, key, *value)?;
+            }
+            config.check()?;
+            Ok(Pool { pool: pool.with_tuning(config.tuning), events })
+        })
+        .or_raise(py)
+    }
+
+    /// Opens a job of this pool.
+    fn job(&self, py: Python<'_>, name: &str, every_s: Option<f64>) -> PyResult<Job> {
+        Job::open(&self.pool, self.events.clone(), name, every_s).or_raise(py)
+    }
+
+    /// Names of the jobs that have ever saved here.
+    fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let jobs = py.detach(|| self.pool.log().jobs()).or_raise(py)?;
+        Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
+    }
+
+    /// Events since the last call: `(level, message)` or `("progress", what, done, total)`.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for event in self.events.take() {
+            match event {
+                Event::Info(text) => list.append(("info", text))?,
+                Event::Warning(text) => list.append(("warning", text))?,
+                Event::Progress(p) => {
+                    list.append(("progress", p.what, p.done_bytes, p.total_bytes))?;
+                }
+            }
+        }
+        Ok(list)
+    }
+}
+
+fn tune(config: &mut PoolConfig, key: &str, value: u64) -> Result<()> {
+    let Tuning { staging_bytes, freeze_bytes_max, index_bytes_max, threads, .. } =
+        &mut config.tuning;
+    match key {
+        "staging_bytes" => *staging_bytes = value,
+        "freeze_bytes_max" => *freeze_bytes_max = value,
+        "index_bytes_max" => *index_bytes_max = value,
+        "threads" => {
+            *threads = u32::try_from(value)
+                .map_err(|_| Error::invalid(format!("threads = {value} is not possible")))?;
+        }
+        _ => return Err(Error::invalid(format!("there is no tuning key {key:?}"))),
+    }
+    Ok(())
+}

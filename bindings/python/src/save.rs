@@ -1,0 +1,175 @@
+//! Saving: the leaves of a state become regions, and a save becomes a handle.
+
+use crate::buffer::{Buffer, RawBytes};
+use crate::errors::{OrRaise, to_py};
+use crate::job::{Core, invalid};
+use crate::values;
+use crate::wait;
+use outlive_capture::{MemorySource, Region};
+use outlive_store::{SaveHandle, SaveStats};
+use outlive_types::PACKED_BELOW_BYTES;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The leaves of a state with all that must stay while the engine reads them.
+struct Leaves {
+    regions: Vec<Region>,
+    /// Values and small arrays, one behind another. Regions point into it.
+    _copied: Vec<u8>,
+    /// The memory of large arrays. Regions point into it.
+    _buffers: Vec<Buffer>,
+}
+
+enum Bytes {
+    Copied { offset: usize, length: usize },
+    Lent(RawBytes),
+}
+
+impl Leaves {
+    fn take(
+        names: &Bound<'_, PyList>,
+        dtypes: &Bound<'_, PyList>,
+        shapes: &Bound<'_, PyList>,
+        leaves: &Bound<'_, PyList>,
+    ) -> PyResult<Leaves> {
+        let py = names.py();
+        let mut copied = Vec::new();
+        let mut buffers = Vec::new();
+        let mut places = Vec::with_capacity(leaves.len());
+        for (leaf, dtype) in leaves.iter().zip(dtypes.iter()) {
+            let offset = copied.len();
+            if values::encode(&leaf, dtype.cast::<PyString>()?.to_str()?, &mut copied)? {
+                places.push(Bytes::Copied { offset, length: copied.len() - offset });
+                continue;
+            }
+            let buffer = Buffer::read(&leaf)?;
+            if buffer.length() < PACKED_BELOW_BYTES {
+                // A copy of a small one is cheaper than to keep its buffer.
+                buffer.copy_to(py, &mut copied);
+                places.push(Bytes::Copied { offset, length: buffer.length() });
+            } else {
+                places.push(Bytes::Lent(buffer.raw()));
+                buffers.push(buffer);
+            }
+        }
+        let mut regions = Vec::with_capacity(places.len());
+        for (((name, dtype), shape), place) in
+            names.iter().zip(dtypes.iter()).zip(shapes.iter()).zip(places)
+        {
+            let name = name.cast::<PyString>()?;
+            let text = name.to_str().or_else(|_| {
+                let shown = name.repr()?;
+                Err(invalid(
+                    py,
+                    format!("the key {shown} cannot be written as UTF-8: choose another"),
+                ))
+            })?;
+            let shape = shape.cast::<PyTuple>()?;
+            let shape = if shape.is_empty() { Vec::new() } else { shape.extract()? };
+            let bytes = match place {
+                Bytes::Copied { offset, length } => RawBytes::of(&copied[offset..][..length]),
+                Bytes::Lent(bytes) => bytes,
+            };
+            regions.push(region(bytes, text, dtype.cast::<PyString>()?.to_str()?, shape));
+        }
+        Ok(Leaves { regions, _copied: copied, _buffers: buffers })
+    }
+}
+
+#[allow(unsafe_code)]
+fn region(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
+    // SAFETY: the bytes lie in a `Leaves`' vector, which is not touched again, or in one of its
+    // buffers. `save` keeps the `Leaves` until the engine's `save` has returned, and after that the
+    // engine reads none of the program's memory. That Python code does not write the arrays
+    // meanwhile is what `outlive.Job.save` asks of its caller.
+    unsafe { bytes.region(name, dtype, shape) }
+}
+
+/// Saves leaves; see `Job.save`.
+pub fn save(
+    core: &Arc<Core>,
+    [names, dtypes, shapes, leaves]: [&Bound<'_, PyList>; 4],
+    attachment: Vec<u8>,
+    tick: &Bound<'_, PyAny>,
+) -> PyResult<Save> {
+    let py = tick.py();
+    core.check_process(py)?;
+    // What can be waited for is waited for here, where Ctrl-C works.
+    let inside = core.enter(tick)?;
+    core.settle_last(tick)?;
+    let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
+    let regions = std::mem::take(&mut leaves.regions);
+    let saved = py.detach(|| {
+        let mut source =
+            MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
+        core.job.save(&mut source)
+    });
+    drop(leaves);
+    drop(inside);
+    let handle = saved.or_raise(py)?;
+    core.set_last(handle.clone());
+    wait::tell(&core.events, tick)?;
+    Ok(Save { core: core.clone(), handle })
+}
+
+/// A save under way or over; `outlive.Save` is what programs use.
+#[pyclass(frozen, module = "outlive._core")]
+pub struct Save {
+    core: Arc<Core>,
+    handle: SaveHandle,
+}
+
+#[pymethods]
+impl Save {
+    /// The epoch that the checkpoint has once it is committed.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.handle.epoch()
+    }
+
+    /// True once it is over, well or not.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.core.check_process(py)?;
+        Ok(self.handle.done())
+    }
+
+    /// Waits for the commit and gives the figures; `None` if that takes longer than `timeout_s`.
+    fn wait<'py>(
+        &self,
+        timeout_s: Option<f64>,
+        tick: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let py = tick.py();
+        self.core.check_process(py)?;
+        let timeout = match timeout_s {
+            None => None,
+            Some(s) if s.is_nan() => return Err(invalid(py, "a timeout must be a number".into())),
+            // Beyond what a duration can hold is for ever.
+            Some(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
+        };
+        let step = &mut |limit| self.handle.wait(Some(limit));
+        match wait::wait(&self.core.events, tick, timeout, step)? {
+            None => Ok(None),
+            Some(outcome) => figures(py, &outcome.map_err(|e| to_py(py, &e))?).map(Some),
+        }
+    }
+}
+
+fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("epoch", stats.epoch)?;
+    figures.set_item("state_bytes", stats.state_bytes)?;
+    figures.set_item("changed_bytes", stats.changed_bytes)?;
+    figures.set_item("evacuated_bytes", stats.evacuated_bytes)?;
+    figures.set_item("zero_bytes", stats.zero_bytes)?;
+    figures.set_item("known_bytes", stats.known_bytes)?;
+    figures.set_item("new_bytes", stats.new_bytes)?;
+    figures.set_item("node_bytes", stats.node_bytes)?;
+    figures.set_item("segment_bytes", stats.segment_bytes)?;
+    figures.set_item("packs", stats.packs)?;
+    figures.set_item("stall_s", stats.stall.as_secs_f64())?;
+    figures.set_item("total_s", stats.total.as_secs_f64())?;
+    Ok(figures)
+}

@@ -1,0 +1,76 @@
+//! Waiting without the GIL, such that Ctrl-C still works and events are told meanwhile.
+
+use crate::events::Events;
+use pyo3::prelude::*;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks up.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Tells events to Python if there are any: `tick` takes them and may raise.
+pub fn tell(events: &Events, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+    if events.waiting() {
+        tick.call0()?;
+    }
+    Ok(())
+}
+
+/// Calls `step` without the GIL, each time with how long it may wait, until it gives a value or
+/// `timeout` is over (then `None`). Between calls signals are handled and events told.
+///
+/// # Errors
+/// What a signal handler or `tick` raised.
+pub fn wait<T: Send>(
+    events: &Events,
+    tick: &Bound<'_, PyAny>,
+    timeout: Option<Duration>,
+    step: &mut (dyn FnMut(Duration) -> Option<T> + Send),
+) -> PyResult<Option<T>> {
+    let py = tick.py();
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let found = py.detach(|| step(left.map_or(LOOK_UP, |left| left.min(LOOK_UP))));
+        tell(events, tick)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        py.check_signals()?;
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Lets one in at a time. Unlike a mutex it can be waited for with a timeout.
+#[derive(Debug, Default)]
+pub struct Gate {
+    taken: Mutex<bool>,
+    freed: Condvar,
+}
+
+/// Whoever holds this is in.
+#[derive(Debug)]
+pub struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// Enters, if that is possible within `timeout`.
+    pub fn enter(&self, timeout: Duration) -> Option<Inside<'_>> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.freed.wait_timeout_while(taken, timeout, |taken| *taken);
+        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *taken {
+            return None;
+        }
+        *taken = true;
+        Some(Inside(self))
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,95 @@
+"""What all tests share: a pool in a temporary folder, exact comparison, programs to run."""
+
+import random
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "pool"
+
+
+@pytest.fixture
+def job(folder: Path) -> outlive.Job:
+    return outlive.open(folder).job("job")
+
+
+@pytest.fixture
+def same() -> Callable[[Any, Any], None]:
+    """Asserts that two trees are the same: types, order, and every bit."""
+    return assert_same
+
+
+def assert_same(got: Any, want: Any, path: str = "state") -> None:
+    assert type(got) is type(want), f"{path}: {type(got)} is not {type(want)}"
+    if isinstance(want, dict):
+        assert list(got) == list(want), path
+        for key in want:
+            assert_same(got[key], want[key], f"{path}/{key}")
+    elif isinstance(want, list | tuple):
+        assert len(got) == len(want), path
+        for at, (a, b) in enumerate(zip(got, want, strict=True)):
+            assert_same(a, b, f"{path}/{at}")
+    elif isinstance(want, np.ndarray):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), path
+        assert got.tobytes() == want.tobytes(), path
+    elif isinstance(want, np.generic):
+        assert got.dtype == want.dtype, path
+        assert got.tobytes() == want.tobytes(), path
+    elif isinstance(want, float):
+        assert struct.pack("<d", got) == struct.pack("<d", want), path
+    elif isinstance(want, complex):
+        assert_same((got.real, got.imag), (want.real, want.imag), path)
+    elif isinstance(want, np.random.Generator):
+        assert_same(got.bit_generator.state, want.bit_generator.state, path)
+    elif isinstance(want, np.random.RandomState):
+        assert_same(got.get_state(legacy=False), want.get_state(legacy=False), path)
+    elif isinstance(want, np.random.BitGenerator):
+        assert_same(got.state, want.state, path)
+    elif isinstance(want, random.Random):
+        assert got.getstate() == want.getstate(), path
+    else:
+        assert got == want, path
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts a Python program, given as text; its arguments follow."""
+
+    def start(text: str, *arguments: object) -> "subprocess.Popen[str]":
+        head = "import os, signal, sys, threading, time\nimport numpy as np\nimport outlive\n"
+        script = tmp_path / "program.py"
+        script.write_text(head + textwrap.dedent(text))
+        return subprocess.Popen(
+            [sys.executable, str(script), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def run(program: Callable[..., "subprocess.Popen[str]"]) -> Callable[..., str]:
+    """Runs a program to its end and gives what it printed; it must succeed."""
+
+    def finish(text: str, *arguments: object) -> str:
+        child = program(text, *arguments)
+        out, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+        assert "Traceback" not in errors, errors
+        return out.strip()
+
+    return finish

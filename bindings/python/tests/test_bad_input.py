@@ -1,0 +1,222 @@
+"""Bad input gets a clear error, and loses nothing."""
+
+import collections
+import dataclasses
+import enum
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+Same = Callable[[Any, Any], None]
+
+
+class Plain:
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Plain
+
+    __hash__ = None
+
+
+@dataclasses.dataclass
+class Data:
+    x: int
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Tagged(np.ndarray):  # type: ignore[type-arg]
+    pass
+
+
+class Broken:
+    def __dlpack__(self, **options: Any) -> Any:
+        raise RuntimeError("the array is on a device")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+
+class Unpicklable:
+    def __reduce__(self) -> str:
+        raise RuntimeError("not me")
+
+
+cycle: dict[str, Any] = {"a": [1]}
+cycle["a"].append(cycle)
+deep: list[Any] = []
+for _ in range(100_000):
+    deep = [deep]
+
+BAD: dict[str, tuple[Any, str]] = {
+    "object": ({"a": {"b": Plain()}}, r"'a/b' is of type .*Plain.*allow_pickle=True"),
+    "class": ({"a": Plain}, r"'a' is of type builtins\.type"),
+    "function": ({"a": len}, r"'a' is of type"),
+    "dataclass": ({"a": Data(1)}, r"'a' is of type .*Data"),
+    "enum": ({"a": Colour.RED}, r"'a' is of type .*Colour"),
+    "namedtuple": ({"a": [Point(1, 2)]}, r"'a/0' is of type .*Point.*_asdict"),
+    "set": ({"a": {1}}, r"'a' is of type builtins\.set"),
+    "defaultdict": ({"a": collections.defaultdict(int)}, r"'a' is of type .*defaultdict"),
+    "objects": ({"a": np.array([None, 1])}, r"'a' is an array of dtype object"),
+    "strings": ({"a": np.array(["x"], np.dtypes.StringDType())}, r"'a' is an array of dtype"),
+    "masked": ({"a": np.ma.masked_equal([1, 2], 2)}, r"'a' .*`mask`"),
+    "subclass": ({"a": np.arange(3).view(Tagged)}, r"'a' .*asarray"),
+    "device": ({"a": Broken()}, r"'a' .*on a device"),
+    "memory with gaps": ({"a": memoryview(b"")[::2], "b": Plain()}, r"'b' is of type"),
+    "tuple key": ({(1, 2): 1}, r"key .*tuple"),
+    "bool key": ({"a": {True: 1}}, r"key 'True' of 'a'"),
+    "two keys, one name": ({"a": {1: 1, "1": 2}}, r"'a' has both the key 1 and the key '1'"),
+    "surrogate key": ({"a\udc80": 1}, r"udc80"),
+    "cycle": (cycle, r"'a/1' contains itself"),
+    "depth": (deep, r"nested"),
+    "long key": ({"a" * 70_000: 1}, r"70000 bytes"),
+    "the state": (Plain(), r"Plain"),
+    "nothing like a state": (lambda: 1, r"function"),
+}
+
+
+@pytest.mark.parametrize(("state", "message"), BAD.values(), ids=BAD.keys())
+def test_no_state(job: outlive.Job, same: Same, state: Any, message: str) -> None:
+    good = {"x": np.arange(5)}
+    job.save(good, wait=True)
+    with pytest.raises(outlive.InvalidError, match=message):
+        job.save(state)
+    same(job.restore(), good)
+    good["x"][0] = 9
+    assert job.save(good, wait=True).epoch == 2
+    with pytest.raises(outlive.InvalidError):
+        job.restore(into=state)
+    same(job.restore(), good)
+
+
+def test_pickle_only_if_allowed(folder: Path, same: Same) -> None:
+    state = {"a": Plain(), "b": 1, "objects": np.array([1, "x", None], object)}
+    careful = outlive.open(folder).job("a")
+    trusting = outlive.open(folder).job("a", allow_pickle=True)
+    trusting.save(state, wait=True)
+    restored = trusting.restore()
+    assert restored["a"] == Plain()
+    assert restored["objects"].tolist() == [1, "x", None]
+    into = {"a": None, "b": 0, "objects": 0}
+    trusting.restore(into=into)
+    assert into["a"] == Plain()
+    with pytest.raises(outlive.InvalidError, match=r"'a', 'objects'.*allow_pickle=True"):
+        careful.restore()
+    with pytest.raises(outlive.InvalidError, match="allow_pickle=True"):
+        careful.restore(into={"a": None, "b": 0, "objects": 0})
+    assert careful.restore(only="b") == {"b": 1}
+    with pytest.raises(outlive.InvalidError, match="not me"):
+        trusting.save({"a": Unpicklable()})
+
+
+ran: list[str] = []
+
+
+def evil() -> str:
+    ran.append("evil")
+    return ""
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return evil, ()
+
+
+def test_nothing_is_unpickled_unasked(folder: Path) -> None:
+    outlive.open(folder).job("a", allow_pickle=True).save({"a": Evil()}, wait=True)
+    with pytest.raises(outlive.InvalidError):
+        outlive.open(folder).job("a").restore()
+    assert ran == []
+    outlive.open(folder).job("a", allow_pickle=True).restore()
+    assert ran == ["evil"]
+    assert pickle.loads(pickle.dumps(Evil())) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "../../up", ".", "..", ".hidden", "a\0b\n\x1b[31m", "%2F", "имя", "x" * 200]
+)
+def test_any_job_name(folder: Path, tmp_path: Path, name: str) -> None:
+    pool = outlive.open(folder)
+    pool.job(name).save({"n": name}, wait=True)
+    assert pool.jobs() == [name]
+    assert outlive.open(folder).job(name).restore() == {"n": name}
+    assert [path.name for path in tmp_path.iterdir()] == ["pool"]
+
+
+def test_impossible_jobs(folder: Path) -> None:
+    pool = outlive.open(folder)
+    for name in ["", "x" * 10_000, "имя" * 100]:
+        with pytest.raises(outlive.InvalidError, match="name"):
+            pool.job(name)
+    for every_s in [-1.0, float("nan"), float("inf"), 1e300]:
+        with pytest.raises(outlive.InvalidError, match="every_s"):
+            pool.job("a", every_s=every_s)
+
+
+def test_places_that_are_no_pool(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "thesis.tex").write_text("text")
+    with pytest.raises(outlive.InvalidError, match=r"thesis\.tex"):
+        outlive.open(thesis)
+    assert [path.name for path in thesis.iterdir()] == ["thesis.tex"]
+    with pytest.raises(outlive.InvalidError):
+        outlive.open(thesis / "thesis.tex")
+    with pytest.raises(outlive.InvalidError, match="not a pool"):
+        outlive.open(tmp_path / "new", create=False)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(outlive.InvalidError, match="not in this build"):
+        outlive.open("s3://bucket/prefix")
+    for place in ["", "a\0b"]:
+        with pytest.raises(ValueError, match=r"empty|NUL|nul"):
+            outlive.open(place)
+
+
+def test_a_pool_of_another_format(folder: Path) -> None:
+    outlive.open(folder).job("a").save({"x": 1}, wait=True)
+    descriptor = folder / "pool.toml"
+    text = descriptor.read_text()
+    descriptor.write_text(text.replace("version = 0", "version = 9"))
+    with pytest.raises(outlive.InvalidError, match=r"format 9\."):
+        outlive.open(folder)
+    descriptor.write_text("[format")
+    with pytest.raises(outlive.InvalidError, match="not a pool descriptor"):
+        outlive.open(folder)
+    descriptor.write_text(text)
+    assert outlive.open(descriptor).job("a").restore() == {"x": 1}
+
+
+def test_tuning_is_checked(folder: Path) -> None:
+    outlive.open(folder, threads=2, staging_bytes=32 << 20, freeze_bytes_max=0, index_bytes_max=0)
+    for wrong in [{"staging_bytes": 1}, {"threads": 1000}, {"threads": -1}, {"threads": 2**70}]:
+        with pytest.raises(outlive.InvalidError, match=next(iter(wrong))):
+            outlive.open(folder, **wrong)  # type: ignore[arg-type]
+
+
+def test_another_shape_or_dtype_than_last_time(job: outlive.Job, same: Same) -> None:
+    for array in [
+        np.arange(100_000.0),
+        np.arange(200_000.0),
+        np.arange(50_000.0),
+        np.arange(100_000, dtype=np.int16),
+        np.arange(100_000, dtype=np.int16).reshape(100, 1000),
+        np.arange(3),
+        np.zeros(0),
+        np.arange(100_000.0),
+    ]:
+        state = {"a": array, "step": 1}
+        job.save(state, wait=True)
+        same(job.restore(), state)
+    for value in [5, "five", None, {"x": 1}, [1, 2]]:
+        job.save({"a": value}, wait=True)
+        same(job.restore(), {"a": value})

@@ -1,0 +1,99 @@
+"""Damaged checkpoints are passed over, and said so."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+Same = Callable[[Any, Any], None]
+
+
+def image(step: int) -> dict[str, Any]:
+    return {"a": np.random.default_rng(step).random(200_000), "b": np.arange(step), "step": step}
+
+
+def packs(folder: Path) -> list[Path]:
+    """The pack files, oldest first."""
+    files = [path for path in (folder / "packs").rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_the_newest_good_one_is_taken(
+    folder: Path, same: Same, caplog: pytest.LogCaptureFixture, fresh: bool
+) -> None:
+    with outlive.open(folder).job("a") as job:
+        for step in range(1, 5):
+            job.save(image(step), wait=True)
+    # The data of the newest, and all of the one before it.
+    newest = packs(folder)
+    flip(newest[-1], 900_000)
+    newest[-2].unlink()
+    job = outlive.open(folder).job("a")
+    state = image(2)
+    state["a"][:] = 0
+    state["b"] = state["b"].copy()
+    with caplog.at_level(logging.WARNING, "outlive"):
+        if fresh:
+            state = job.restore()
+        else:
+            report = job.restore(into={"a": state["a"], "step": 0}, only=["a", "step"])
+            assert report.epoch == 2
+    same(state["a"], image(2)["a"])
+    assert state["step"] == 2
+    report = job.last_restore
+    assert report is not None
+    assert [epoch for epoch, _ in report.skipped] == [4, 3]
+    assert all(reason for _, reason in report.skipped)
+    assert sum("passed over" in record.getMessage() for record in caplog.records) == 2
+    # The next save leaves a good newest one.
+    assert job.save(image(9), wait=True).epoch == 5
+    same(outlive.open(folder).job("a").restore(), image(9))
+
+
+def test_none_is_good(folder: Path) -> None:
+    with outlive.open(folder).job("a") as job:
+        job.save(image(3), wait=True)
+    for path in packs(folder):
+        flip(path, 900_000)
+    job = outlive.open(folder).job("a")
+    with pytest.raises(outlive.DamagedError, match="no whole checkpoint"):
+        job.restore()
+    state = image(3)
+    state["step"] = 77
+    with pytest.raises(outlive.DamagedError, match="may hold parts"):
+        job.restore(into=state)
+    assert state["step"] == 77
+    with pytest.raises(outlive.DamagedError):
+        job.restore(epoch=1)
+
+
+def test_any_flipped_byte_is_noticed_or_harmless(folder: Path, same: Same) -> None:
+    with outlive.open(folder).job("a") as job:
+        for step in range(1, 3):
+            job.save(image(step), wait=True)
+    luck = np.random.default_rng(1)
+    for _ in range(60):
+        files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".toml"]
+        path = files[luck.integers(len(files))]
+        before = path.read_bytes()
+        flip(path, int(luck.integers(len(before))))
+        try:
+            tree = outlive.open(folder).job("a").restore()
+        except outlive.DamagedError:
+            tree = None
+        if tree is not None:
+            same(tree, image(tree["step"]))
+        path.write_bytes(before)
+    same(outlive.open(folder).job("a").restore(), image(2))

@@ -1,0 +1,175 @@
+"""Restoring into the program's own state, and parts of one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+Same = Callable[[Any, Any], None]
+
+
+def sample(seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    large = random.random((200, 300))
+    return {
+        "step": seed,
+        "name": f"run {seed}",
+        "best": None if seed % 2 else 1.5,
+        "u": large,
+        "f": np.asfortranarray(large + 1),
+        "small": random.random(4),
+        "dates": np.arange(3).astype("M8[D]"),
+        "blob": bytearray(b"x" * seed),
+        "history": [float(seed)] * seed,
+        "layers": [{"w": random.random((3, 3)), "scale": 0.5 * seed}, {"w": random.random(2)}],
+        "pair": (seed, random.random(3), "t"),
+        "rng": np.random.default_rng(seed),
+        3: {"deep": (1, (seed, [seed]))},
+    }
+
+
+def test_arrays_keep_their_memory_and_values_are_replaced(folder: Path, same: Same) -> None:
+    want = sample(7)
+    outlive.open(folder).job("a").save(want, wait=True)
+    state = sample(2)
+    kept = [state, state["u"], state["f"], state["small"], state["layers"], state["rng"]]
+    kept += [state["blob"], state["history"], state["pair"][1], state["layers"][0]["w"]]
+    report = outlive.open(folder).job("a").restore(into=state)
+    assert report
+    assert report.epoch == 1
+    assert report.restored_bytes > want["u"].nbytes
+    same(state, want)
+    now = [state, state["u"], state["f"], state["small"], state["layers"], state["rng"]]
+    now += [state["blob"], state["history"], state["pair"][1], state["layers"][0]["w"]]
+    assert all(a is b for a, b in zip(kept, now, strict=True))
+
+
+def test_no_checkpoint_yet(job: outlive.Job, same: Same) -> None:
+    state = sample(3)
+    report = job.restore(into=state)
+    assert not report
+    assert report.epoch is None
+    assert job.restore() is None
+    same(state, sample(3))
+
+
+def test_arrays_that_are_not_in_one_piece(job: outlive.Job) -> None:
+    plain = np.arange(40_000.0).reshape(200, 200)
+    job.save({"a": plain, "b": plain[::2, ::2], "c": np.asfortranarray(plain)}, wait=True)
+    backing = np.zeros((400, 400))
+    state = {
+        "a": backing[::2, ::2],
+        "b": np.zeros((100, 100), order="F"),
+        "c": np.zeros((200, 200)),
+    }
+    assert job.restore(into=state)
+    assert np.array_equal(backing[::2, ::2], plain)
+    assert not backing[1::2].any()
+    assert np.array_equal(state["b"], plain[::2, ::2])
+    assert np.array_equal(state["c"], plain)
+    # Saved again, they are what they were, and only the order of memory is written anew.
+    job.save(state, wait=True)
+    assert np.array_equal(job.restore()["a"], plain)
+
+
+def test_every_difference_is_named_and_nothing_touched(job: outlive.Job, same: Same) -> None:
+    job.save(sample(7), wait=True)
+    state = sample(7)
+    del state["name"]
+    state["u"] = np.ones((200, 301))
+    state["small"] = np.ones(4, np.float32)
+    state["dates"] = 5
+    state["layers"][0]["scale"] = np.ones(3)
+    state["layers"].append({"w": 1})
+    state["rng"] = np.random.Generator(np.random.MT19937(1))
+    state["pair"] = list(state["pair"])
+    state["extra"] = {}
+    state["more/~"] = 1
+    state["best"] = {"x": 1}
+    state["f"].flags.writeable = False
+    state["step"] = 99
+    before = {key: value for key, value in state.items() if key != "rng"}
+    copy = {key: value.copy() for key, value in before.items() if isinstance(value, np.ndarray)}
+    with pytest.raises(outlive.InvalidError) as caught:
+        job.restore(into=state)
+    text = str(caught.value)
+    for place in [
+        "'name' is missing",
+        "'u' has shape (200, 301) in `into`, (200, 300)",
+        "'small' has dtype <f4 in `into`, <f8",
+        "'dates' is a value in `into`, an array",
+        "'layers/0/scale' is an array in `into`, a value",
+        "'layers/2/w' is not in the checkpoint",
+        "'rng' is a MT19937 generator in `into`, a PCG64",
+        "'pair' is a list in `into`, a tuple",
+        "'extra' (dict) is not in the checkpoint",
+        "'more~1~0' is not in the checkpoint",
+        "'best/x' is not in the checkpoint",
+        "'f' is read-only",
+    ]:
+        assert place in text
+        assert any(place in line for line in caught.value.differences)
+    assert isinstance(caught.value, ValueError)
+    assert state["step"] == 99
+    for key, array in copy.items():
+        assert np.array_equal(state[key], array)
+
+
+def test_values_without_a_mutable_holder(job: outlive.Job) -> None:
+    job.save((np.arange(3), 5), wait=True)
+    with pytest.raises(outlive.InvalidError, match="nothing mutable holds it"):
+        job.restore(into=(np.zeros(3, int), 1))
+    job.save((np.arange(3), [5]), wait=True)
+    state = (np.zeros(3, int), [1])
+    job.restore(into=state)
+    assert state[1] == [5]
+    assert state[0].tolist() == [0, 1, 2]
+
+
+def test_only_some(job: outlive.Job, same: Same) -> None:
+    want = sample(7)
+    job.save(want, wait=True)
+    state = sample(2)
+    job.restore(into=state, only=["u", "layers", "rng/state/inc"])
+    other = sample(2)
+    for key in ["u", "layers", "rng"]:
+        other[key] = want[key]
+    same(state, other)
+    # What does not match elsewhere does not matter.
+    part = {"u": np.zeros((200, 300)), "something": "else"}
+    job.restore(into=part, only="u")
+    same(part["u"], want["u"])
+    same(
+        job.restore(only="layers/*/w"), {"layers": [{"w": layer["w"]} for layer in want["layers"]]}
+    )
+    same(job.restore(only=["pair/1", "step"]), {"step": 7, "pair": (None, want["pair"][1], None)})
+    with pytest.raises(outlive.InvalidError, match="selects nothing"):
+        job.restore(only=["u", "nonsense*"])
+    with pytest.raises(outlive.InvalidError, match="missing from `into`"):
+        job.restore(into={}, only="u")
+    # A partial restore must not be taken for the whole image by the next save.
+    state = sample(1)
+    job.restore(into=state, only="u")
+    job.save(state, wait=True)
+    same(job.restore(), state)
+
+
+def test_a_chosen_epoch(job: outlive.Job, same: Same) -> None:
+    for step in range(1, 4):
+        job.save(sample(step), wait=True)
+    assert [epoch.epoch for epoch in job.epochs()] == [1, 2, 3]
+    same(job.restore(epoch=2), sample(2))
+    state = sample(1)
+    assert job.restore(state, epoch=1).epoch == 1
+    # The past is a starting point like any other.
+    job.save(state, wait=True)
+    same(job.restore(), sample(1))
+    for epoch in [0, 9, 2**64 - 1]:
+        with pytest.raises(outlive.InvalidError, match=f"no checkpoint {epoch}"):
+            job.restore(epoch=epoch)
+    with pytest.raises(outlive.InvalidError):
+        job.restore(epoch=-1)

@@ -1,0 +1,258 @@
+"""Forks, interruptions, ends of the interpreter, and writers in several processes."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import outlive
+
+Run = Callable[..., str]
+Program = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_an_exit_completes_the_drain(folder: Path, run: Run) -> None:
+    # At exit with the job alive; with the job gone already; and through sys.exit in a function.
+    for step, end in enumerate(["", "del job", "sys.exit(0)"], 1):
+        run(
+            f"""
+            job = outlive.open(sys.argv[1]).job("a")
+            state = {{"step": {step}, "a": np.random.default_rng({step}).random(4_000_000)}}
+            save = job.save(state)
+            del save
+            {end}
+            """,
+            folder,
+        )
+        tree = outlive.open(folder).job("a").restore()
+        assert tree["step"] == step
+        assert np.array_equal(tree["a"], np.random.default_rng(step).random(4_000_000))
+
+
+def test_a_failure_at_exit_is_told(folder: Path, program: Program) -> None:
+    child = program(
+        """
+        job = outlive.open(sys.argv[1]).job("a")
+        job.save({"step": 1}, wait=True)
+        os.rename(sys.argv[1] + "/packs", sys.argv[1] + "/hidden")
+        open(sys.argv[1] + "/packs", "w").close()
+        job.save({"step": 2})
+        """,
+        folder,
+    )
+    _, errors = child.communicate(timeout=60)
+    assert errors.count("the last save before the end of the program failed") == 1
+    assert "Traceback" not in errors
+
+
+def test_no_noise_when_the_pool_is_gone_at_exit(folder: Path, program: Program) -> None:
+    child = program(
+        """
+        import shutil
+        job = outlive.open(sys.argv[1]).job("a")
+        job.save({"step": 1}, wait=True)
+        shutil.rmtree(sys.argv[1])
+        """,
+        folder,
+    )
+    _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (0, "")
+
+
+def test_a_forked_child_is_told_to_open_its_own(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        import warnings
+        warnings.simplefilter("ignore")  # newer Pythons warn of fork with threads
+        pool = outlive.open(sys.argv[1])
+        job = pool.job("a")
+        # The fork comes while a save is under way, with its threads and locks.
+        state = {"who": "parent", "a": np.random.default_rng(1).random(4_000_000)}
+        save = job.save(state)
+        child = os.fork()
+        if child == 0:
+            for call in [
+                lambda: job.save(state),
+                lambda: job.save(state, force=True),
+                lambda: job.restore(),
+                lambda: job.restore(into=state),
+                lambda: job.epochs(),
+                lambda: job.close(),
+                lambda: save.wait(),
+                lambda: save.done(),
+                lambda: pool.job("b"),
+            ]:
+                try:
+                    call()
+                except outlive.InvalidError as error:
+                    assert "fork" in str(error), error
+                else:
+                    os._exit(1)
+            repr(save), repr(job)
+            own = outlive.open(sys.argv[1]).job("child")
+            own.save({"who": "child", "a": np.arange(100_000)}, wait=True)
+            assert own.restore()["who"] == "child"
+            own.save({"who": "child at exit"})
+            del save, job, pool, own
+            sys.exit(7)  # runs the exit hooks, and must neither wait for nor close the parent's
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7, status
+        assert save.wait().epoch == 1
+        assert job.save(state, wait=True).epoch == 2
+        print(outlive.open(sys.argv[1]).job("child").restore()["who"])
+        """,
+        folder,
+    )
+    assert out == "child at exit"
+    assert outlive.open(folder).job("a").restore()["who"] == "parent"
+
+
+def interrupt(child: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Sends Ctrl-C when the program says that it waits."""
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "waiting"
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    return child.communicate(timeout=30)
+
+
+def test_ctrl_c_ends_a_wait(folder: Path, program: Program) -> None:
+    # A thread holds the job up by never letting its restore begin.
+    child = program(
+        """
+        blocked = threading.Event()
+
+        def progress(*_):
+            blocked.set()
+            time.sleep(3600)
+
+        pool = outlive.open(sys.argv[1], progress=progress)
+        job = pool.job("a")
+        state = {"a": np.random.default_rng(1).random(4_000_000)}
+        outlive.open(sys.argv[1]).job("a").save(state, wait=True)
+        threading.Thread(target=job.restore, daemon=True).start()
+        blocked.wait()
+        print("waiting", flush=True)
+        began = time.monotonic()
+        try:
+            job.save(state)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - began < 5, flush=True)
+        os._exit(0)
+        """,
+        folder,
+    )
+    out, errors = interrupt(child)
+    assert out.strip() == "interrupted True", errors
+
+
+def test_ctrl_c_ends_a_wait_for_the_commit(folder: Path, program: Program) -> None:
+    child = program(
+        """
+        job = outlive.open(sys.argv[1]).job("a")
+        job.save({"step": 0}, wait=True)
+        state = {"a": np.random.default_rng(1).random(30_000_000), "step": 1}
+        print("waiting", flush=True)
+        try:
+            while True:
+                state["step"] += 1
+                state["a"] += 1
+                save = job.save(state)
+                save.wait()
+        except KeyboardInterrupt:
+            pass
+        # The job goes on as if nothing had been.
+        state["step"] = -1
+        job.save(state, wait=True)
+        tree = job.restore()
+        print(tree["step"], np.array_equal(tree["a"], state["a"]), flush=True)
+        """,
+        folder,
+    )
+    out, errors = interrupt(child)
+    assert out.strip() == "-1 True", errors
+
+
+def test_ctrl_c_ends_a_restore(folder: Path, program: Program) -> None:
+    state = {"a": np.random.default_rng(1).random(8_000_000), "step": 5}
+    outlive.open(folder).job("a").save(state, wait=True)
+    child = program(
+        """
+        job = outlive.open(sys.argv[1]).job("a")
+        state = {"a": np.zeros(8_000_000), "step": 0}
+        print("waiting", flush=True)
+        try:
+            while True:
+                job.restore(into=state)
+                state["step"] = 0
+        except KeyboardInterrupt:
+            pass
+        assert state["step"] in (0, 5)
+        # From the interruption on nothing writes the array any more, and it can be restored again.
+        state["a"][:] = 3
+        time.sleep(0.3)
+        assert (state["a"] == 3).all()
+        job.restore(into=state)
+        state["step"] += 1
+        job.save(state, wait=True)
+        print(state["step"], flush=True)
+        """,
+        folder,
+    )
+    out, errors = interrupt(child)
+    assert out.strip() == "6", errors
+    tree = outlive.open(folder).job("a").restore()
+    assert tree["step"] == 6
+    assert np.array_equal(tree["a"], state["a"])
+
+
+def test_two_processes_cannot_both_write(folder: Path, program: Program, run: Run) -> None:
+    first = program(
+        """
+        job = outlive.open(sys.argv[1]).job("a")
+        step = 0
+        while True:
+            step += 1
+            try:
+                job.save({"who": "first", "step": step, "a": np.full(50_000, step)}, wait=True)
+            except outlive.FencedError as error:
+                print("fenced:", error, flush=True)
+                sys.exit(0)
+            if step == 5:
+                print("waiting", flush=True)
+        """,
+        folder,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline().strip() == "waiting"
+    job = outlive.open(folder).job("a")
+    epoch = job.save({"who": "second"}, wait=True).epoch
+    out, errors = first.communicate(timeout=30)
+    assert out.startswith("fenced:"), errors
+    assert "taken over" in out
+    assert job.restore() == {"who": "second"}
+    assert job.epochs()[-1].epoch == epoch
+
+
+def test_a_thread_that_saves_does_not_hold_up_the_interpreter(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        job = outlive.open(sys.argv[1], freeze_bytes_max=0).job("a")
+        state = {"a": np.random.default_rng(1).random(30_000_000)}
+        thread = threading.Thread(target=lambda: job.save(state, wait=True))
+        thread.start()
+        ticks, longest, last = 0, 0.0, time.monotonic()
+        while thread.is_alive():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            ticks += 1
+            time.sleep(0.001)
+        assert ticks > 20, ticks
+        print(longest < 1.0)
+        """,
+        folder,
+    )
+    assert out == "True"

@@ -1,0 +1,149 @@
+//! A source that owns its memory: for programs that would rather borrow it than promise to leave
+//! it alone, such as benchmarks and tests.
+#![allow(unsafe_code)]
+
+use crate::{HashTracker, MemorySource, Region};
+use outlive_io::AlignedBuf;
+use outlive_types::{Epoch, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc};
+use std::sync::Arc;
+
+/// One region of bytes, page-aligned and in huge pages where the system has them, with its tracker.
+/// It is frozen like a program's own memory, partly live if it must be; but while somebody may
+/// still read it, [`OwnedSource::edit`] refuses.
+#[derive(Debug)]
+pub struct OwnedSource {
+    name: String,
+    memory: Arc<AlignedBuf>,
+    tracker: Arc<HashTracker>,
+    threads: usize,
+}
+
+impl OwnedSource {
+    /// `length` zero bytes as the region `name`, tracked by hashes on up to `threads` threads.
+    pub fn zeroed(name: impl Into<String>, length: usize, threads: usize) -> OwnedSource {
+        OwnedSource {
+            name: name.into(),
+            memory: Arc::new(AlignedBuf::zeroed(length)),
+            tracker: Arc::new(HashTracker::new()),
+            threads,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory
+    }
+
+    /// The bytes, to be changed. `None` as long as a frozen image with live runs is there: wait for
+    /// that save.
+    pub fn edit(&mut self) -> Option<&mut [u8]> {
+        Arc::get_mut(&mut self.memory).map(|memory| &mut memory[..])
+    }
+
+    /// What is remembered between saves. Forgetting it makes the next save a full one.
+    pub fn tracker(&self) -> &Arc<HashTracker> {
+        &self.tracker
+    }
+}
+
+impl PageSource for OwnedSource {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        let bytes = &self.memory[..];
+        let shape = vec![bytes.len() as u64];
+        // SAFETY: the memory is written only through `edit`, which takes `self` exclusively, so not
+        // before this call returns; and afterwards only if no `OwnedFrozen` holds it. One that has
+        // live runs holds it until it is dropped. One without never touches it again.
+        let region =
+            unsafe { Region::from_raw(&self.name, "|u1", shape, bytes.as_ptr(), bytes.len()) };
+        let tracker = Arc::clone(&self.tracker);
+        let inner =
+            MemorySource::new(tracker, vec![region], Vec::new(), self.threads).freeze(request)?;
+        let memory = (inner.live_runs() > 0).then(|| Arc::clone(&self.memory));
+        Ok(Box::new(OwnedFrozen { inner, _memory: memory }))
+    }
+}
+
+/// Keeps the memory as long as its live runs can be read. The fields are dropped in this order.
+struct OwnedFrozen {
+    inner: Box<dyn Frozen>,
+    _memory: Option<Arc<AlignedBuf>>,
+}
+
+impl Frozen for OwnedFrozen {
+    fn regions(&self) -> &[RegionDesc] {
+        self.inner.regions()
+    }
+
+    fn attachment(&self) -> &[u8] {
+        self.inner.attachment()
+    }
+
+    fn streams(&self) -> &[StreamDesc] {
+        self.inner.streams()
+    }
+
+    fn runs(&self) -> &[Run] {
+        self.inner.runs()
+    }
+
+    fn changed_pages(&self) -> u64 {
+        self.inner.changed_pages()
+    }
+
+    fn live_runs(&self) -> usize {
+        self.inner.live_runs()
+    }
+
+    fn bytes(&self, run: usize) -> &[u8] {
+        self.inner.bytes(run)
+    }
+
+    fn release_live(&self) {
+        self.inner.release_live();
+    }
+
+    fn settle(&self, committed: Option<Epoch>) {
+        self.inner.settle(committed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::PAGE_BYTES;
+
+    fn freeze(source: &mut OwnedSource, freeze_bytes_max: u64) -> Box<dyn Frozen> {
+        let baseline = source.tracker().baseline();
+        let request = FreezeRequest { baseline, freeze_bytes_max, ..FreezeRequest::default() };
+        source.freeze(&request).unwrap()
+    }
+
+    #[test]
+    fn memory_is_editable_unless_somebody_may_read_it() {
+        let mut source = OwnedSource::zeroed("state", 40 * PAGE_BYTES + 5, 1);
+        source.edit().unwrap()[7] = 9;
+        let frozen = freeze(&mut source, 0);
+        assert!(frozen.live_runs() > 0);
+        assert!(source.edit().is_none(), "the runs are live");
+        assert_eq!(frozen.bytes(0)[7], 9);
+        frozen.release_live();
+        assert!(source.edit().is_none(), "slices of live runs may still be in use");
+        frozen.settle(Some(1));
+        drop(frozen);
+        source.edit().unwrap()[PAGE_BYTES] = 1;
+
+        let frozen = freeze(&mut source, u64::MAX);
+        assert_eq!((frozen.live_runs(), frozen.runs().len()), (0, 1));
+        source.edit().expect("everything was copied")[PAGE_BYTES] = 2;
+        assert_eq!(frozen.bytes(0)[0], 1);
+    }
+
+    #[test]
+    fn an_image_may_outlive_its_source() {
+        let mut source = OwnedSource::zeroed("state", 20 * PAGE_BYTES, 1);
+        source.edit().unwrap().fill(3);
+        let frozen = freeze(&mut source, 0);
+        drop(source);
+        assert!(frozen.bytes(0).iter().all(|byte| *byte == 3));
+    }
+}

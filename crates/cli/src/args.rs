@@ -1,0 +1,291 @@
+//! What can be said on the command line.
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, and nothing is wrong
+  1  a fault of outlive itself: please report it
+  2  the request cannot work as it stands
+  3  something stored is damaged or missing
+  4  no room is left
+  5  another writer has taken the job over
+  6  a passing fault: try again";
+
+/// Keeps a running program's state safe, and gives it back after any failure.
+#[derive(Parser, Debug)]
+#[command(name = "outlive", version, after_help = EXIT_CODES)]
+pub struct Args {
+    /// Print one JSON value instead of text, also for errors
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a pool, or look at one
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// List the jobs of a pool, or the checkpoints of a job
+    Ls(LsArgs),
+    /// Show a checkpoint: its manifest and its regions
+    Show(ShowArgs),
+    /// Read everything stored and check it against its fingerprints and checksums
+    Verify(VerifyArgs),
+    /// Write the regions of a checkpoint to files: arrays as .npy
+    Export(ExportArgs),
+    /// Measure this machine's storage, bare and with outlive on it
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// What can be done with a pool.
+#[derive(Subcommand, Debug)]
+pub enum PoolCommand {
+    /// Make a pool in an empty or new directory
+    Init(InitArgs),
+    /// Show a pool's configuration, its targets and what it holds
+    Status(StatusArgs),
+}
+
+/// `pool init`.
+#[derive(ClapArgs, Debug)]
+pub struct InitArgs {
+    /// Directory to make the pool in
+    pub dir: PathBuf,
+    /// Unit of I/O, 64KiB to 64MiB [default: 4MiB]; fixed for ever
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub container_bytes: Option<u64>,
+    /// Containers of a pack in all, 1 to 64 of them [default: 64MiB]; fixed for ever
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub pack_bytes: Option<u64>,
+    /// Longest chunk, a power of two, 4KiB to 2MiB [default: 64KiB]; fixed for ever
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub chunk_bytes_max: Option<u64>,
+    /// Memory for containers on their way [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub staging_bytes: Option<u64>,
+    /// Memory for frozen copies of changed pages [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub freeze_bytes_max: Option<u64>,
+    /// Memory for the index of known chunks [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub index_bytes_max: Option<u64>,
+    /// Threads that hash and copy [default: the machine's cores, at most 4]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+}
+
+/// `pool status`.
+#[derive(ClapArgs, Debug)]
+pub struct StatusArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+}
+
+/// `ls`.
+#[derive(ClapArgs, Debug)]
+pub struct LsArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// List the checkpoints of this job
+    pub job: Option<String>,
+}
+
+/// `show`.
+#[derive(ClapArgs, Debug)]
+pub struct ShowArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The job
+    pub job: String,
+    /// The checkpoint; without it, the newest that is whole
+    pub epoch: Option<u64>,
+    /// How many regions to list [default: 40 as text, all as JSON]
+    #[arg(long, value_name = "N")]
+    pub regions: Option<usize>,
+}
+
+/// `verify`.
+#[derive(ClapArgs, Debug)]
+pub struct VerifyArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Only this job, and the packs its writers wrote
+    pub job: Option<String>,
+    /// Only this checkpoint of the job
+    #[arg(long, value_name = "N", requires = "job")]
+    pub epoch: Option<u64>,
+    /// Only what checkpoints need; leave out padding, tables and packs that nothing needs
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// `export`.
+#[derive(ClapArgs, Debug)]
+pub struct ExportArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The job
+    pub job: String,
+    /// The checkpoint; without it, the newest that is whole
+    pub epoch: Option<u64>,
+    /// Directory to write to; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// Only regions whose names match one of these: `*` stands for anything, `?` for one character
+    #[arg(long, value_name = "PATTERN", num_args = 1..)]
+    pub only: Vec<String>,
+    /// Replace files that are there
+    #[arg(long)]
+    pub force: bool,
+    /// Print what would be read and written, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// What can be measured.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// A first save, one with nothing changed, one with one page changed; against raw writes
+    Save(BenchIoArgs),
+    /// Verified restores into used and into fresh memory; against raw reads
+    Restore(BenchIoArgs),
+    /// Many saves with a few pages changed at random: bytes written, and restores afterwards
+    Churn(BenchChurnArgs),
+    /// Saves at a steady rate for minutes: does the work keep up, does memory grow?
+    Steady(BenchSteadyArgs),
+    /// Memory that saves need beyond the state
+    Memory(BenchMemoryArgs),
+}
+
+/// `bench save` and `bench restore`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchIoArgs {
+    /// A directory on the device to be measured; only a directory of our own in it is touched
+    pub dir: PathBuf,
+    /// State size in GiB
+    #[arg(long, default_value_t = 4.0, value_parser = gib)]
+    pub gib: f64,
+    /// Rounds; in each, every measurement is taken once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+}
+
+/// `bench churn`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchChurnArgs {
+    /// A directory on the device to be measured; only a directory of our own in it is touched
+    pub dir: PathBuf,
+    /// State size in GiB
+    #[arg(long, default_value_t = 1.0, value_parser = gib)]
+    pub gib: f64,
+    /// Saves after the first
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub saves: u32,
+    /// Share of the pages that change before each save, per cent
+    #[arg(long, default_value_t = 1.0, value_parser = percent)]
+    pub percent: f64,
+    /// Restores of the first and of the last checkpoint, alternately
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+}
+
+/// `bench steady`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchSteadyArgs {
+    /// A directory on the device to be measured; only a directory of our own in it is touched
+    pub dir: PathBuf,
+    /// How long
+    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
+    pub minutes: f64,
+    /// Saves a second
+    #[arg(long, default_value_t = 5.0, value_parser = rate)]
+    pub per_second: f64,
+    /// State size in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..1 << 24))]
+    pub mib: u64,
+    /// Pages that change before each save
+    #[arg(long, default_value_t = 10)]
+    pub pages: u64,
+}
+
+/// `bench memory`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchMemoryArgs {
+    /// A directory on the device to be measured; only a directory of our own in it is touched
+    pub dir: PathBuf,
+    /// State size in GiB
+    #[arg(long, default_value_t = 4.0, value_parser = gib)]
+    pub gib: f64,
+}
+
+/// Bytes: a number, perhaps followed by KiB, MiB, GiB or their first letters.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("give a number of bytes, or one followed by KiB, MiB or GiB".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
+}
+
+fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("give a number from {least} to {most}")),
+    }
+}
+
+fn gib(text: &str) -> Result<f64, String> {
+    between(text, 1.0 / 1024.0, 65_536.0)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    between(text, 0.001, 100.0)
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 1e6)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64KiB", 65_536),
+            ("4MiB", 4 << 20),
+            ("1g", 1 << 30),
+            ("2 M", 2 << 20),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "-1", "4MB", "1.5MiB", "99999999999GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

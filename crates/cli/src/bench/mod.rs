@@ -1,0 +1,98 @@
+//! `outlive bench`: measures a device bare, and with outlive on it, in one run, so that what counts
+//! are ratios. Each measurement is one file; what they share is here and in `scratch` and `report`.
+
+mod churn;
+mod machine;
+mod memory;
+mod raw;
+mod report;
+mod restore;
+mod save;
+mod scratch;
+mod state;
+mod steady;
+
+use crate::args::BenchCommand;
+use crate::output::{Answer, Teller, shown};
+use report::Report;
+use scratch::Scratch;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use outlive_types::Result;
+
+/// What every measurement needs.
+struct Bench {
+    /// Directory of its own on the device.
+    scratch: Scratch,
+    report: Report,
+    teller: Arc<Teller>,
+}
+
+impl Bench {
+    fn new(
+        name: &'static str,
+        dir: &Path,
+        words: &[OsString],
+        teller: &Arc<Teller>,
+    ) -> Result<Bench> {
+        let scratch = Scratch::new(dir)?;
+        let words: Vec<String> = words.iter().map(|word| shown(&word.to_string_lossy())).collect();
+        let report = Report::new(name, words.join(" "), machine::describe(scratch.path()));
+        Ok(Bench { scratch, report, teller: teller.clone() })
+    }
+
+    /// Tells a person who waits what is being done.
+    fn step(&self, what: &str) {
+        self.teller.busy(what);
+    }
+}
+
+/// `outlive bench`.
+pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) -> Result<Answer> {
+    let start = |name: &'static str, dir: &Path| Bench::new(name, dir, words, teller);
+    let report = match command {
+        BenchCommand::Save(args) => save::run(start("save", &args.dir)?, &args),
+        BenchCommand::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
+        BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
+        BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
+        BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
+    }?;
+    teller.finish();
+    Ok(report.answer())
+}
+
+/// A size in GiB as whole pages.
+fn gib_bytes(gib: f64) -> u64 {
+    ((gib * (1u64 << 30) as f64) as u64).next_multiple_of(outlive_types::PAGE_BYTES as u64)
+}
+
+/// The middle one, or the mean of the two in the middle; 0 of none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// GB/s, a GB being 10^9 bytes.
+fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 / seconds / 1e9 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

@@ -1,0 +1,102 @@
+//! `outlive bench restore`: verified restores against raw reads.
+
+use super::machine::Cpu;
+use super::raw::Baseline;
+use super::report::{Goal, Unit};
+use super::state::{Borrowed, JOB, Memory};
+use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
+use crate::args::BenchIoArgs;
+use outlive_capture::HashTracker;
+use outlive_pool::Environment;
+use outlive_store::{Restored, Select};
+use outlive_types::{Error, Result};
+use serde_json::json;
+use std::path::Path;
+use std::time::Instant;
+
+/// Of the raw speed.
+const SHARE_MIN: f64 = 0.97;
+const SEED: u64 = 3;
+
+pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
+    let total_bytes = gib_bytes(args.gib);
+    bench.step("saving the state");
+    let path = bench.scratch.join("pool");
+    {
+        let pool = state::pool(&path)?;
+        state::save(&state::job(&pool)?, &mut state::source(total_bytes, SEED)?)?;
+    }
+    bench.scratch.quiet()?;
+    let mut raw = Baseline::of_reads(&mut bench, total_bytes)?;
+    let (mut raws, mut fresh, mut used) = (Vec::new(), Vec::new(), Vec::new());
+    let mut memory = Memory::fresh(total_bytes)?;
+    let mut cpu = Vec::new();
+    let (before, begun) = (Cpu::now(), Instant::now());
+    for run in 1..=args.runs {
+        bench.step(&format!("round {run} of {}: raw reads", args.runs));
+        raws.push(raw.read_round(&bench.scratch)?);
+        bench.step(&format!("round {run} of {}: restores", args.runs));
+        // The old memory goes before the clock starts.
+        drop(std::mem::replace(&mut memory, Memory::fresh(0)?));
+        let started = Instant::now();
+        memory = Memory::fresh(total_bytes)?;
+        restore(&path, &memory)?;
+        fresh.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
+        let (cpu_before, started) = (Cpu::now(), Instant::now());
+        restore(&path, &memory)?;
+        used.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
+        cpu.push(Cpu::now().since(cpu_before).own_s / (total_bytes as f64 / 1e9));
+    }
+    bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
+    bench.step("checking what was restored");
+    let bytes = memory.into_bytes()?;
+    if !state::is_filled(&bytes, SEED) {
+        return Err(Error::bug("a restore handed back other bytes than were saved"));
+    }
+    let started = Instant::now();
+    HashTracker::new().prime(1, &[("state", &bytes)], outlive_capture::default_threads());
+    let prime_s = started.elapsed().as_secs_f64();
+
+    let shares =
+        |ours: &[f64]| -> Vec<f64> { ours.iter().zip(&raws).map(|(o, r)| o / r).collect() };
+    let (used_shares, fresh_shares) = (shares(&used), shares(&fresh));
+    let report = &mut bench.report;
+    report.add("raw sequential read, O_DIRECT (best)", median(&raws), Unit::GbPerS);
+    report.add("restore into used memory", median(&used), Unit::GbPerS);
+    let goal = Goal::AtLeast(SHARE_MIN);
+    report.goal("restore into used memory, share of raw", median(&used_shares), Unit::Ratio, goal);
+    report.add("restore into used memory, processor time for each GB", median(&cpu), Unit::Seconds);
+    report.add("restore into fresh memory", median(&fresh), Unit::GbPerS);
+    report.goal(
+        "restore into fresh memory, share of raw",
+        median(&fresh_shares),
+        Unit::Ratio,
+        goal,
+    );
+    report.add("hashing it as the next save's baseline", prime_s, Unit::Seconds);
+    report.note(format!(
+        "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
+         verified byte, nothing of it in the page cache. Fresh memory pays its page faults. Raw is \
+         the faster, round by round, of: {}.",
+        args.runs,
+        args.gib,
+        raw.names()
+    ));
+    report.detail("raw_rounds", raw.details());
+    report.detail("raw_gb_per_s", json!(raws));
+    report.detail("used_gb_per_s", json!(used));
+    report.detail("fresh_gb_per_s", json!(fresh));
+    Ok(bench.report)
+}
+
+/// What a program does that starts again: open everything, restore the newest checkpoint.
+fn restore(path: &Path, memory: &Memory) -> Result<Restored> {
+    let pool = outlive_pool::open(path, Environment::system())?;
+    let job = state::job(&pool)?;
+    let restored = job.restore(
+        Select::Newest,
+        &mut |checkpoint| Ok(((0..checkpoint.streams().len()).collect(), Borrowed(memory))),
+        &mut |_, _| Ok(()),
+    )?;
+    restored.ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))
+}

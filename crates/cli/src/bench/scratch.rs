@@ -1,0 +1,96 @@
+//! A directory of the bench's own, which goes when the bench ends, also by Ctrl-C.
+
+use crate::EXIT_INTERRUPTED;
+use outlive_types::{Error, Result};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// What an interruption has to remove.
+static IN_USE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static HANDLER: Once = Once::new();
+
+/// A directory `outlive-bench-…`, removed on drop.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes one in `dir`, which is made if it is missing.
+    pub fn new(dir: &Path) -> Result<Scratch> {
+        fs::create_dir_all(dir).map_err(|e| Error::io("making", dir, &e))?;
+        let dir = dir.canonicalize().map_err(|e| Error::io("resolving", dir, &e))?;
+        HANDLER.call_once(|| {
+            // Without a handler the bench works; a leftover is then the user's to remove.
+            let _ = ctrlc::set_handler(interrupted);
+        });
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = (0..1000)
+            .map(|n| dir.join(format!("outlive-bench-{}-{n}", std::process::id())))
+            .find(|path| !path.exists())
+            .ok_or_else(|| {
+                let dir = dir.display();
+                Error::invalid(format!("{dir} is full of outlive-bench-*: remove them"))
+            })?;
+        fs::create_dir(&path).map_err(|e| Error::io("making", &path, &e))?;
+        in_use.push(path.clone());
+        Ok(Scratch { path })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A place in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A new directory in it.
+    pub fn make(&self, name: &str) -> Result<PathBuf> {
+        let path = self.join(name);
+        fs::create_dir_all(&path).map_err(|e| Error::io("making", &path, &e))?;
+        Ok(path)
+    }
+
+    /// Removes a directory in it, and waits until the device has nothing left to do for it, so that
+    /// the next measurement does not pay.
+    pub fn clear(&self, name: &str) -> Result<()> {
+        let path = self.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
+        }
+        self.quiet()
+    }
+
+    /// Waits until the file system has written all that it has.
+    pub fn quiet(&self) -> Result<()> {
+        let io = |e| Error::io("syncing the file system of", &self.path, &e);
+        let dir = File::open(&self.path).map_err(io)?;
+        rustix::fs::syncfs(&dir).map_err(|errno| io(errno.into()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.retain(|path| *path != self.path);
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("warning: {} could not be removed: {error}", self.path.display());
+        }
+    }
+}
+
+/// Runs on a thread of its own, while the bench goes on writing.
+fn interrupted() {
+    const TRIES: usize = 20;
+    let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in in_use.iter() {
+        // A file that appears meanwhile makes one try fail.
+        if !(0..TRIES).any(|_| fs::remove_dir_all(path).is_ok() || !path.exists()) {
+            eprintln!("warning: {} could not be removed", path.display());
+        }
+    }
+    std::process::exit(EXIT_INTERRUPTED);
+}

@@ -1,0 +1,242 @@
+//! `outlive export`: regions of a checkpoint as files, arrays in NumPy's format.
+//!
+//! Names of regions become flat file names that stay in the directory; `regions.json` says which
+//! region is in which file. Bytes are verified on their way; a file gets its name when it is whole.
+
+mod names;
+mod sink;
+
+use crate::args::ExportArgs;
+use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
+use crate::show::{
+    no_checkpoint, open_checkpoint, packed_slice, region_json, select, skipped_json,
+};
+use crate::{npy, pool, region};
+use names::{file_name, matches};
+use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink};
+use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use serde_json::{Value, json};
+use sink::FileSink;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file that says which region is where.
+const INDEX: &str = "regions.json";
+
+/// One region on its way to a file.
+struct Item {
+    region: RegionDesc,
+    /// Name in the directory.
+    file: String,
+    format: &'static str,
+    /// What goes before the region's bytes.
+    header: Vec<u8>,
+}
+
+/// What an export does: which streams are read, and which files are made of them.
+struct ExportPlan {
+    items: Vec<Item>,
+    streams: Vec<usize>,
+}
+
+impl ExportPlan {
+    /// # Errors
+    /// `Invalid` if a pattern matches nothing.
+    fn new(checkpoint: &Checkpoint, only: &[String]) -> Result<ExportPlan> {
+        let regions = checkpoint.regions();
+        if let Some(idle) = only.iter().find(|only| !regions.iter().any(|r| matches(only, &r.name)))
+        {
+            return Err(Error::invalid(format!(
+                "no region of checkpoint {} matches \"{}\"; `outlive show` lists them",
+                checkpoint.epoch(),
+                shown(idle)
+            )));
+        }
+        let chosen =
+            |region: &&RegionDesc| only.is_empty() || only.iter().any(|o| matches(o, &region.name));
+        let items: Vec<Item> = regions.iter().filter(chosen).cloned().map(Item::new).collect();
+        let stream_of = checkpoint.stream_of();
+        let mut streams = BTreeSet::new();
+        for item in &items {
+            streams.extend(stream_of.get(stream_name(&item.region)));
+        }
+        Ok(ExportPlan { items, streams: streams.into_iter().collect() })
+    }
+
+    /// Refuses to replace what is there.
+    fn check_free(&self, dir: &Path) -> Result<()> {
+        let files = self.items.iter().map(|item| item.file.as_str()).chain([INDEX]);
+        for path in files.map(|file| dir.join(file)) {
+            if fs::symlink_metadata(&path).is_ok() {
+                return Err(Error::invalid(format!(
+                    "{} is there already: choose another directory, or replace files with --force",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    fn new(region: RegionDesc) -> Item {
+        let header = npy::header(&region);
+        let format = match (&header, region.dtype.as_str()) {
+            (Some(_), _) => "npy",
+            (None, "py:str") => "txt",
+            (None, _) => "bin",
+        };
+        let file = file_name(&region.name, format);
+        Item { region, file, format, header: header.unwrap_or_default() }
+    }
+
+    fn json(&self, value: Option<&Value>) -> Value {
+        let mut json = region_json(&self.region, value);
+        json["file"] = json!(self.file);
+        json["format"] = json!(self.format);
+        json
+    }
+}
+
+/// Name of the stream that holds a region.
+fn stream_name(region: &RegionDesc) -> &str {
+    match region.place {
+        RegionPlace::Own => &region.name,
+        RegionPlace::Packed { .. } => PACKED_STREAM,
+    }
+}
+
+/// `outlive export`.
+pub fn export(args: &ExportArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let name = pool::known_job(&pool, &args.job)?;
+    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    if args.dry_run {
+        return dry_run(args, &job);
+    }
+    let made_dir = !args.to.exists();
+    let outcome = write(args, &job);
+    if made_dir && outcome.is_err() {
+        // Only an empty directory goes, and only ours.
+        let _ = fs::remove_dir(&args.to);
+    }
+    outcome
+}
+
+/// What is exported, and the files it goes to.
+struct Work {
+    plan: ExportPlan,
+    sink: FileSink,
+}
+
+impl RestoreSink for Work {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.sink.write(stream, offset, bytes);
+    }
+
+    /// Both places began as zeros, and holes in files cost nothing.
+    fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
+}
+
+fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
+    let dir = &args.to;
+    let mut index = Value::Null;
+    let mut exported = Vec::new();
+    let mut prepare = |checkpoint: &Checkpoint| {
+        let plan = ExportPlan::new(checkpoint, &args.only)?;
+        if !args.force {
+            plan.check_free(dir)?;
+        }
+        fs::create_dir_all(dir).map_err(|e| Error::io("making", dir, &e))?;
+        let sink = FileSink::create(dir, checkpoint, &plan)?;
+        Ok((plan.streams.clone(), Work { plan, sink }))
+    };
+    let mut done = |checkpoint: &Checkpoint, Work { plan, sink }: Work| {
+        let packed = sink.finish(&plan, dir, args.force)?;
+        let listed: Vec<Value> = plan
+            .items
+            .iter()
+            .map(|item| {
+                let region = &item.region;
+                let bytes = packed_slice(region, &packed);
+                let value = bytes.and_then(|b| region::value(&region.dtype, &region.shape, b));
+                item.json(value.as_ref().map(|(_, value)| value))
+            })
+            .collect();
+        index = json!({
+            "job": checkpoint.job().as_str(),
+            "epoch": checkpoint.epoch(),
+            "regions": listed,
+            "attachment": serde_json::from_slice::<Value>(checkpoint.attachment()).ok(),
+        });
+        sink::publish_bytes(dir, INDEX, format!("{index:#}\n").as_bytes(), args.force)?;
+        exported = plan.items;
+        Ok(())
+    };
+    let restored = job
+        .restore(select(args.epoch), &mut prepare, &mut done)?
+        .ok_or_else(|| no_checkpoint(job))?;
+    let total_bytes: u64 = exported.iter().map(|item| item.region.bytes).sum();
+    let text = format!(
+        "Exported {} ({}) of checkpoint {} to {}; {INDEX} says which is where.\n",
+        count(exported.len() as u64, "region"),
+        bytes(total_bytes),
+        restored.epoch,
+        shown(&dir.display().to_string())
+    );
+    let json = json!({
+        "to": dir.display().to_string(),
+        "job": index["job"],
+        "epoch": restored.epoch,
+        "bytes": total_bytes,
+        "read_bytes": restored.stats.read_bytes,
+        "regions": index["regions"],
+        "skipped": skipped_json(&restored.skipped),
+    });
+    Ok(Answer::new(text, json))
+}
+
+fn dry_run(args: &ExportArgs, job: &Job) -> Result<Answer> {
+    let (checkpoint, skipped) = open_checkpoint(job, args.epoch)?;
+    let plan = ExportPlan::new(&checkpoint, &args.only)?;
+    let reads = checkpoint.plan(&plan.streams)?;
+    let existing: HashMap<&str, PathBuf> = plan
+        .items
+        .iter()
+        .map(|item| (item.file.as_str(), args.to.join(&item.file)))
+        .filter(|(_, path)| fs::symlink_metadata(path).is_ok())
+        .collect();
+    let mut text = format!("Checkpoint {} of job {}\n{reads}\n\n", checkpoint.epoch(), job.name());
+    let mut table = Table::new(&["REGION", ">BYTES", "FILE", "NOTE"]);
+    for item in &plan.items {
+        let note = match (existing.contains_key(item.file.as_str()), args.force) {
+            (false, _) => "",
+            (true, true) => "will be replaced",
+            (true, false) => "is there already: --force would replace it",
+        };
+        table.row(vec![
+            shortened(&shown(&item.region.name), 60),
+            bytes(item.region.bytes),
+            item.file.clone(),
+            note.to_owned(),
+        ]);
+    }
+    text.push_str(&table.text());
+    let _ = writeln!(text, "\nNothing was written.");
+    let json = json!({
+        "dry_run": true,
+        "to": args.to.display().to_string(),
+        "job": job.name().as_str(),
+        "epoch": checkpoint.epoch(),
+        "plan": reads.to_string(),
+        "total_bytes": reads.total_bytes,
+        "regions": plan.items.iter().map(|item| item.json(None)).collect::<Vec<_>>(),
+        "existing": plan.items.iter().map(|i| &i.file).filter(|f| existing.contains_key(f.as_str()))
+            .collect::<Vec<_>>(),
+        "skipped": skipped_json(&skipped),
+    });
+    Ok(Answer::new(text, json))
+}

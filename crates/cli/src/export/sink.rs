@@ -1,0 +1,193 @@
+//! Restored bytes into files: temporary ones, which get their names when they are whole.
+
+use super::{ExportPlan, Item};
+use crate::show::packed_slice;
+use outlive_io::write_all_at;
+use outlive_store::Checkpoint;
+use outlive_target::publish;
+use outlive_types::{Error, PACKED_STREAM, RegionPlace, Result};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Files kept open at once; a process may often have 1024. The others are opened for each write.
+const OPEN_MAX: usize = 256;
+
+/// Where each stream's bytes go.
+pub struct FileSink {
+    /// By the stream's number.
+    places: Vec<Place>,
+    /// The first failure; nothing is written after it.
+    failure: Mutex<Option<Error>>,
+}
+
+enum Place {
+    /// Nobody asked for it.
+    Nowhere,
+    /// The packed stream, whose regions become files at the end.
+    Memory(Mutex<Vec<u8>>),
+    /// A region of its own, behind a header. Only so many files stay open.
+    File { temporary: Temporary, file: Option<File>, header_bytes: u64, item: usize },
+}
+
+impl FileSink {
+    /// Makes a temporary file in `dir` for each large region of the plan.
+    pub fn create(dir: &Path, checkpoint: &Checkpoint, plan: &ExportPlan) -> Result<FileSink> {
+        let mut places: Vec<Place> = Vec::new();
+        places.resize_with(checkpoint.streams().len(), || Place::Nowhere);
+        let stream_of = checkpoint.stream_of();
+        let missing = || Error::bug("a region has no stream");
+        for (number, item) in plan.items.iter().enumerate() {
+            let name = super::stream_name(&item.region);
+            let Some(stream) = stream_of.get(name) else {
+                // An image whose regions are all empty has no packed stream to hold them.
+                if item.region.bytes == 0 {
+                    continue;
+                }
+                return Err(missing());
+            };
+            match (&places[*stream], item.region.place) {
+                (Place::Nowhere, RegionPlace::Packed { .. }) => {
+                    debug_assert_eq!(name, PACKED_STREAM);
+                    let bytes = checkpoint.streams()[*stream].tree.bytes;
+                    places[*stream] = Place::Memory(Mutex::new(zeros(bytes)?));
+                }
+                (Place::Nowhere, RegionPlace::Own) => {
+                    places[*stream] = file_place(dir, number, item)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(FileSink { places, failure: Mutex::new(None) })
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes bytes of a stream.
+    pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        match self.places.get(stream) {
+            Some(Place::Memory(memory)) => {
+                let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+            Some(Place::File { temporary, file, header_bytes, .. }) => {
+                if self.failure().is_some() {
+                    return;
+                }
+                let written = match file {
+                    Some(file) => write_all_at(file, bytes, header_bytes + offset),
+                    None => temporary
+                        .open()
+                        .and_then(|file| write_all_at(&file, bytes, header_bytes + offset)),
+                };
+                if let Err(error) = written {
+                    let error = Error::io("writing", &temporary.0, &error);
+                    self.failure().get_or_insert(error);
+                }
+            }
+            Some(Place::Nowhere) | None => {}
+        }
+    }
+
+    /// Makes everything durable, gives the files their names, and answers the packed stream's bytes.
+    pub fn finish(self, plan: &ExportPlan, dir: &Path, force: bool) -> Result<Vec<u8>> {
+        if let Some(error) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let mut packed = Vec::new();
+        for place in self.places {
+            match place {
+                Place::Nowhere => {}
+                Place::Memory(memory) => {
+                    packed = memory.into_inner().unwrap_or_else(PoisonError::into_inner);
+                }
+                Place::File { temporary, file, item, .. } => {
+                    let file = match file {
+                        Some(file) => file,
+                        None => temporary
+                            .open()
+                            .map_err(|error| Error::io("opening", &temporary.0, &error))?,
+                    };
+                    temporary.publish(&file, dir, &plan.items[item].file, force)?;
+                }
+            }
+        }
+        for item in &plan.items {
+            if matches!(item.region.place, RegionPlace::Packed { .. }) {
+                let bytes = packed_slice(&item.region, &packed)
+                    .ok_or_else(|| Error::bug("a region lies beyond the packed stream"))?;
+                publish_bytes(dir, &item.file, &[&item.header, bytes].concat(), force)?;
+            }
+        }
+        Ok(packed)
+    }
+}
+
+fn file_place(dir: &Path, number: usize, item: &Item) -> Result<Place> {
+    let (temporary, mut file) = Temporary::create(dir, &format!("{number}"))?;
+    let header_bytes = item.header.len() as u64;
+    file.write_all(&item.header)
+        .and_then(|()| file.set_len(header_bytes + item.region.bytes))
+        .map_err(|error| Error::io("writing", &temporary.0, &error))?;
+    let file = (number < OPEN_MAX).then_some(file);
+    Ok(Place::File { temporary, file, header_bytes, item: number })
+}
+
+fn zeros(length: u64) -> Result<Vec<u8>> {
+    let too_much = || Error::full(format!("{length} bytes of memory are not to be had"));
+    let length = usize::try_from(length).map_err(|_| too_much())?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| too_much())?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
+/// Writes a small file in one go.
+pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Result<()> {
+    let (temporary, mut file) = Temporary::create(dir, "small")?;
+    file.write_all(bytes).map_err(|error| Error::io("writing", &temporary.0, &error))?;
+    temporary.publish(&file, dir, name, force)
+}
+
+/// A file that goes away unless it is published.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn create(dir: &Path, label: &str) -> Result<(Temporary, File)> {
+        let path = dir.join(format!(".outlive-export-{}-{label}", std::process::id()));
+        // A leftover of an earlier process of this number is of no use to anybody.
+        let _ = fs::remove_file(&path);
+        let file = File::options().write(true).create_new(true).open(&path);
+        match file {
+            Ok(file) => Ok((Temporary(path), file)),
+            Err(error) => Err(Error::io("making", &path, &error)),
+        }
+    }
+
+    fn open(&self) -> io::Result<File> {
+        File::options().write(true).open(&self.0)
+    }
+
+    fn publish(self, file: &File, dir: &Path, name: &str, force: bool) -> Result<()> {
+        let path = dir.join(name);
+        file.sync_all().map_err(|error| Error::io("syncing", &self.0, &error))?;
+        let named = if force { fs::rename(&self.0, &path) } else { publish(&self.0, &path) };
+        named.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::invalid(format!(
+                "{} has appeared meanwhile: choose another directory, or replace files with --force",
+                path.display()
+            )),
+            _ => Error::io("making", &path, &error),
+        })
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename it is gone already; otherwise it has served, or failed.
+        let _ = fs::remove_file(&self.0);
+    }
+}

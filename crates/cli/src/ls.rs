@@ -1,0 +1,174 @@
+//! `outlive ls`: the jobs of a pool, the checkpoints of a job.
+
+use crate::args::LsArgs;
+use crate::output::{Answer, Table, Teller, age, bytes, count, shown, when};
+use crate::pool;
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_store::commit::history;
+use outlive_types::{JobName, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A job's checkpoints, oldest first, and what could not be read.
+struct Listing {
+    /// The manifests, each with its record's length.
+    epochs: Vec<(Manifest, u64)>,
+    unreadable: Vec<String>,
+}
+
+impl Listing {
+    fn read(pool: &Pool, job: &JobName) -> Result<Listing> {
+        let mut listing = Listing { epochs: Vec::new(), unreadable: Vec::new() };
+        for entry in history(pool, job)? {
+            match &entry.record {
+                Err(error) => listing.unreadable.push(error.message().to_owned()),
+                Ok(_) => {
+                    let manifest = entry.manifest().cloned();
+                    listing.epochs.extend(manifest.map(|manifest| (manifest, entry.bytes)));
+                }
+            }
+        }
+        listing.epochs.reverse();
+        listing.unreadable.reverse();
+        Ok(listing)
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.epochs.iter().map(|(manifest, record)| manifest.new_bytes + record).sum()
+    }
+
+    /// A remark on records that could not be read; empty if there are none.
+    fn remark(&self, job: &JobName) -> String {
+        match self.unreadable.first() {
+            None => String::new(),
+            Some(first) => format!(
+                "{} of job {job} cannot be read, the oldest because: {first}\n",
+                count(self.unreadable.len() as u64, "log record")
+            ),
+        }
+    }
+}
+
+fn state_bytes(manifest: &Manifest) -> u64 {
+    manifest.images.iter().map(|image| image.state_bytes).sum()
+}
+
+fn regions(manifest: &Manifest) -> u64 {
+    manifest.images.iter().map(|image| image.regions).sum()
+}
+
+/// A manifest as JSON, with the length of its record.
+pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
+    json!({
+        "epoch": manifest.epoch,
+        "parent": (manifest.parent > 0).then_some(manifest.parent),
+        "session": manifest.session.to_string(),
+        "world_size": manifest.world_size,
+        "frozen_at": when(manifest.frozen_ns),
+        "frozen_ns": manifest.frozen_ns,
+        "state_bytes": state_bytes(manifest),
+        "changed_bytes": manifest.changed_bytes,
+        "new_bytes": manifest.new_bytes + record_bytes,
+        "regions": regions(manifest),
+        "segments": manifest.segments.len(),
+    })
+}
+
+/// `outlive ls`.
+pub fn ls(args: &LsArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    match &args.job {
+        None => jobs(&pool, args),
+        Some(name) => epochs(&pool, &pool::known_job(&pool, name)?),
+    }
+}
+
+fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
+    let now_ns = pool.env().clock.unix_ns();
+    let mut table =
+        Table::new(&["JOB", ">CHECKPOINTS", ">NEWEST", ">AGE", ">STATE", ">STORED", ">REGIONS"]);
+    let mut json = Vec::new();
+    let mut remarks = String::new();
+    let jobs = pool.log().jobs()?;
+    for job in &jobs {
+        let listing = Listing::read(pool, job)?;
+        let newest = listing.epochs.last().map(|(manifest, _)| manifest);
+        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        table.row(vec![
+            job.to_string(),
+            listing.epochs.len().to_string(),
+            or_dash(newest.map(|manifest| manifest.epoch.to_string())),
+            or_dash(newest.map(|manifest| age(manifest.frozen_ns, now_ns))),
+            or_dash(newest.map(|manifest| bytes(state_bytes(manifest)))),
+            bytes(listing.stored_bytes()),
+            or_dash(newest.map(|manifest| regions(manifest).to_string())),
+        ]);
+        remarks.push_str(&listing.remark(job));
+        json.push(json!({
+            "job": job.as_str(),
+            "checkpoints": listing.epochs.len(),
+            "newest_epoch": newest.map(|manifest| manifest.epoch),
+            "newest_at": newest.map(|manifest| when(manifest.frozen_ns)),
+            "newest_ns": newest.map(|manifest| manifest.frozen_ns),
+            "state_bytes": newest.map(state_bytes),
+            "stored_bytes": listing.stored_bytes(),
+            "unreadable_records": listing.unreadable,
+        }));
+    }
+    let path = args.pool.display().to_string();
+    let mut text = match jobs.is_empty() {
+        true => format!("The pool {} has no jobs yet.\n", shown(&path)),
+        false => table.text(),
+    };
+    append_remarks(&mut text, &remarks);
+    Ok(Answer::new(text, json!({ "pool": path, "jobs": json })))
+}
+
+fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
+    let now_ns = pool.env().clock.unix_ns();
+    let listing = Listing::read(pool, job)?;
+    let mut table = Table::new(&[
+        ">EPOCH",
+        "FROZEN AT",
+        ">AGE",
+        ">STATE",
+        ">CHANGED",
+        ">NEW",
+        ">PARENT",
+        ">REGIONS",
+    ]);
+    for (manifest, record_bytes) in &listing.epochs {
+        table.row(vec![
+            manifest.epoch.to_string(),
+            when(manifest.frozen_ns),
+            age(manifest.frozen_ns, now_ns),
+            bytes(state_bytes(manifest)),
+            bytes(manifest.changed_bytes),
+            bytes(manifest.new_bytes + record_bytes),
+            if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
+            regions(manifest).to_string(),
+        ]);
+    }
+    let mut text = match listing.epochs.is_empty() {
+        true => format!("Job {job} has no checkpoint yet.\n"),
+        false => table.text(),
+    };
+    append_remarks(&mut text, &listing.remark(job));
+    let epochs: Vec<Value> =
+        listing.epochs.iter().map(|(manifest, bytes)| manifest_json(manifest, *bytes)).collect();
+    let json = json!({
+        "job": job.as_str(),
+        "checkpoints": epochs,
+        "stored_bytes": listing.stored_bytes(),
+        "unreadable_records": listing.unreadable,
+    });
+    Ok(Answer::new(text, json))
+}
+
+fn append_remarks(text: &mut String, remarks: &str) {
+    if !remarks.is_empty() {
+        let _ = write!(text, "\n{remarks}`outlive verify` says what that means.\n");
+    }
+}

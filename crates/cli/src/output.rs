@@ -1,0 +1,259 @@
+//! What a command says: its answer, tables and numbers in it, and progress while it works.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use outlive_types::{Event, Observer};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The outcome of a command that could do its work.
+#[derive(Debug)]
+pub struct Answer {
+    /// For people, ending in a line feed.
+    pub text: String,
+    /// The same, and more, for programs.
+    pub json: Value,
+    /// 0, or 3 if the command was asked to look for damage and found some.
+    pub code: i32,
+}
+
+impl Answer {
+    /// An answer that bears no bad news.
+    pub fn new(text: String, json: Value) -> Answer {
+        Answer { text, json, code: 0 }
+    }
+}
+
+/// Tells of events on standard error: warnings as lines, progress as a bar where a person watches.
+#[derive(Default)]
+pub struct Teller {
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl Teller {
+    fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A line for the person who waits.
+    pub fn say(&self, line: &str) {
+        match &*self.bar() {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// Shows that `done` of `total` bytes of `what` are behind us; the bar is hidden unless
+    /// standard error is a terminal.
+    pub fn progress(&self, what: &str, done: u64, total: u64) {
+        let mut slot = self.bar();
+        let bar = slot.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total);
+            let style = "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        if bar.message() != what {
+            bar.set_message(what.to_owned());
+            bar.reset_eta();
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    /// Shows that `what` is going on, for work that cannot say how far it is.
+    pub fn busy(&self, what: &str) {
+        self.finish();
+        let mut slot = self.bar();
+        let bar = slot.insert(ProgressBar::new_spinner());
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Teller {
+    fn event(&self, event: Event) {
+        match event {
+            Event::Info(_) => {}
+            Event::Warning(text) => self.say(&format!("warning: {text}")),
+            Event::Progress(progress) => {
+                self.progress(progress.what, progress.done_bytes, progress.total_bytes);
+            }
+        }
+    }
+}
+
+/// Lines of columns. The first row is the heading; columns named with a leading `>` stand right.
+#[derive(Debug)]
+pub struct Table {
+    right: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub fn new(headings: &[&str]) -> Table {
+        let right = headings.iter().map(|heading| heading.starts_with('>')).collect();
+        let headings = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
+        Table { right, rows: vec![headings] }
+    }
+
+    /// Adds a row of as many cells as there are headings.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The text, a line feed behind each row.
+    pub fn text(&self) -> String {
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max()
+        };
+        let widths: Vec<usize> =
+            (0..self.right.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for ((cell, width), right) in row.iter().zip(&widths).zip(&self.right) {
+                if !line.is_empty() {
+                    line.push_str("  ");
+                }
+                let _ = match right {
+                    true => write!(line, "{cell:>width$}"),
+                    false => write!(line, "{cell:<width$}"),
+                };
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// A name as a terminal can show it, whatever is in it.
+pub fn shown(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            // Harmless, and frequent in names such as `layer['w']`.
+            '"' | '\'' => out.push(c),
+            _ => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+/// At most `chars_max` characters of a text that a terminal can show.
+pub fn shortened(shown: &str, chars_max: usize) -> String {
+    if shown.chars().count() <= chars_max {
+        return shown.to_owned();
+    }
+    let kept: String = shown.chars().take(chars_max.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// Bytes for people: "4.0 MiB".
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// How long ago, for people: "3 min".
+pub fn age(then_ns: u64, now_ns: u64) -> String {
+    let seconds = now_ns.saturating_sub(then_ns) / 1_000_000_000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// A moment in UTC: "2026-11-21 01:35:37Z".
+pub fn when(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date by eras of 400 years that begin in March (H. Hinnant, "chrono-Compatible
+    // Low-Level Date Algorithms").
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// "1 job", "2 jobs".
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00Z"),
+            (951_782_399, "2000-02-28 23:59:59Z"),
+            (951_782_400, "2000-02-29 00:00:00Z"),
+            (1_709_251_200, "2024-03-01 00:00:00Z"),
+            (1_795_224_937, "2026-11-21 01:35:37Z"),
+        ] {
+            assert_eq!(when(seconds * 1_000_000_000), text);
+        }
+        assert!(when(u64::MAX).starts_with("2554-"));
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (4 << 20, "4.0 MiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB", "never 1024.0 KiB");
+    }
+
+    #[test]
+    fn tables_align() {
+        let mut table = Table::new(&["name", ">size"]);
+        table.row(vec!["ü".into(), "10".into()]);
+        table.row(vec!["longer".into(), "9".into()]);
+        assert_eq!(table.text(), "name    size\nü         10\nlonger     9\n");
+    }
+
+    #[test]
+    fn names_cannot_play_with_the_terminal() {
+        assert_eq!(shown("a['\u{1b}[2J\n']"), "a['\\u{1b}[2J\\n']");
+        assert_eq!(shortened("abcdefgh", 5), "abcd…");
+    }
+}

@@ -1,0 +1,168 @@
+//! `outlive pool init` and `outlive pool status`.
+
+use crate::args::{InitArgs, StatusArgs};
+use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_types::{Error, JobName, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the keys of `pool.toml` mean.
+const MEANINGS: [(&str, &str); 13] = [
+    ("version", "format version of everything stored"),
+    ("revision", "draft of that version"),
+    ("pool_id", "repeated in every shard"),
+    ("container_bytes", "unit of I/O"),
+    ("pack_bytes", "containers of a pack in all"),
+    ("chunk_bytes_max", "longest chunk: what is deduplicated and verified as one"),
+    ("staging_bytes", "memory for containers on their way to or from the target"),
+    ("freeze_bytes_max", "memory for frozen copies; more than this drains while save blocks"),
+    ("index_bytes_max", "memory for the index of known chunks; beyond it some are stored twice"),
+    ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),
+    ("rewrite_percent_max", "share of a save's new bytes spent on mending fragmentation, per cent"),
+    ("read_gap_bytes", "ranges closer than this are read in one go"),
+    ("leaf_bytes_max", "longer leaves are not kept in memory but read again when needed"),
+];
+
+/// Opens a pool whose warnings and progress go to `teller`.
+pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
+    outlive_pool::open(path, Environment::observed(teller.clone()))
+}
+
+/// The name of a job that is there.
+///
+/// # Errors
+/// `Invalid`, naming those that are, if it is not.
+pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
+    const NAMED_MAX: usize = 10;
+    let wanted = JobName::new(name)?;
+    let jobs = pool.log().jobs()?;
+    if jobs.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let mut there: Vec<String> = jobs.iter().take(NAMED_MAX).map(JobName::to_string).collect();
+    if jobs.len() > NAMED_MAX {
+        there.push(format!("{} more", jobs.len() - NAMED_MAX));
+    }
+    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    Err(Error::invalid(format!("the pool has no job {wanted}; its jobs: {there}")))
+}
+
+/// `outlive pool init`.
+pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let env = Environment::observed(teller.clone());
+    let mut id = [0; 16];
+    env.rng.fill(&mut id);
+    let defaults = FormatConfig::new(id);
+    let format = FormatConfig {
+        container_bytes: args.container_bytes.unwrap_or(defaults.container_bytes),
+        pack_bytes: args.pack_bytes.unwrap_or(defaults.pack_bytes),
+        chunk_bytes_max: args.chunk_bytes_max.unwrap_or(defaults.chunk_bytes_max),
+        ..defaults
+    };
+    let defaults = Tuning::default();
+    let tuning = Tuning {
+        staging_bytes: args.staging_bytes.unwrap_or(defaults.staging_bytes),
+        freeze_bytes_max: args.freeze_bytes_max.unwrap_or(defaults.freeze_bytes_max),
+        index_bytes_max: args.index_bytes_max.unwrap_or(defaults.index_bytes_max),
+        threads: args.threads.unwrap_or(defaults.threads),
+        ..defaults
+    };
+    let pool = outlive_pool::create(&args.dir, PoolConfig { format, tuning }, env)?;
+    let path = args.dir.display().to_string();
+    let text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
+    Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
+}
+
+/// `outlive pool status`.
+pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = open(&args.pool, teller)?;
+    let target = pool.target();
+    let shards = target.list()?;
+    let mut stored_bytes = 0;
+    for shard in &shards {
+        stored_bytes += target.length(*shard)?;
+    }
+    let capacity = target.capacity()?;
+    let jobs = pool.log().jobs()?.len() as u64;
+    let packs = shards.iter().filter(|shard| shard.shard == 0).count() as u64;
+    let path = args.pool.display().to_string();
+
+    let mut text = format!("Pool {}\n", shown(&path));
+    let _ = writeln!(
+        text,
+        "{}, {} in {}\n",
+        count(jobs, "job"),
+        bytes(stored_bytes),
+        count(packs, "pack")
+    );
+    let mut targets = Table::new(&["TARGET", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
+    targets.row(vec![
+        shown(&target.describe()),
+        shards.len().to_string(),
+        bytes(stored_bytes),
+        bytes(capacity.free_bytes),
+        bytes(capacity.total_bytes),
+    ]);
+    text.push_str(&targets.text());
+    let _ = writeln!(text, "log: {}", shown(&pool.log().describe()));
+    let config = json!(pool.config());
+    for (section, note) in [("format", "fixed"), ("tuning", "may change at any time")] {
+        let _ = writeln!(text, "\n[{section}]  ({note})");
+        text.push_str(&section_text(&config[section]));
+    }
+    let json = json!({
+        "pool": path,
+        "config": config,
+        "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+        "targets": [{
+            "target": target.describe(),
+            "shards": shards.len(),
+            "stored_bytes": stored_bytes,
+            "free_bytes": capacity.free_bytes,
+            "total_bytes": capacity.total_bytes,
+        }],
+        "log": pool.log().describe(),
+        "packs": packs,
+        "stored_bytes": stored_bytes,
+        "jobs": jobs,
+    });
+    Ok(Answer::new(text, json))
+}
+
+/// The keys of a section, their values and what they mean.
+fn section_text(section: &Value) -> String {
+    let mut table = Table::new(&["KEY", "VALUE", "MEANING"]);
+    let keys = section.as_object().into_iter().flatten();
+    for (key, value) in keys {
+        let in_bytes = key.contains("_bytes").then(|| value.as_u64()).flatten();
+        let value = match (in_bytes, value.as_str()) {
+            (Some(number), _) => format!("{number} ({})", bytes(number)),
+            (None, Some(text)) => text.to_owned(),
+            (None, None) => value.to_string(),
+        };
+        let meaning = MEANINGS.iter().find(|(name, _)| name == key).map_or("", |(_, text)| text);
+        table.row(vec![key.clone(), value, meaning.to_owned()]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_meaning_and_none_is_made_up() {
+        let config =
+            json!(PoolConfig { format: FormatConfig::new([0; 16]), tuning: Tuning::default() });
+        let sections = ["format", "tuning"].map(|section| config[section].as_object().unwrap());
+        let mut keys: Vec<&str> =
+            sections.iter().flat_map(|s| s.keys()).map(String::as_str).collect();
+        let mut meant: Vec<&str> = MEANINGS.iter().map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        meant.sort_unstable();
+        assert_eq!(keys, meant);
+    }
+}

@@ -1,0 +1,265 @@
+//! `outlive verify`: reads what is stored, says what is damaged, whom it hurts, and what to do.
+
+use crate::args::VerifyArgs;
+use crate::output::{Answer, Teller, bytes, count};
+use crate::pool;
+use outlive_format::Body;
+use outlive_pool::Pool;
+use outlive_store::commit::history;
+use outlive_store::{Finding, Job, JobOptions, VerifyReport, verify_shard};
+use outlive_target::ShardName;
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Exit code when damage was found: that of an error of kind `Damaged`.
+const EXIT_DAMAGED: i32 = 3;
+
+/// What was found in a job.
+struct JobCheck {
+    name: JobName,
+    report: VerifyReport,
+    /// Checkpoints that are hurt.
+    hurt: BTreeSet<Epoch>,
+    /// The newest checkpoint that was looked at and is whole.
+    newest_whole: Option<Epoch>,
+}
+
+/// What was found in the shards themselves.
+#[derive(Default)]
+struct ShardCheck {
+    shards: u64,
+    read_bytes: u64,
+    faults: Vec<(ShardName, Error)>,
+}
+
+/// `outlive verify`.
+pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let only = args.job.as_deref().map(|name| pool::known_job(&pool, name)).transpose()?;
+    let names = match &only {
+        Some(name) => vec![name.clone()],
+        None => pool.log().jobs()?,
+    };
+    let mut jobs = Vec::with_capacity(names.len());
+    for name in names {
+        teller.busy(&format!("reading the checkpoints of job {name}"));
+        jobs.push(check_job(&pool, name, args.epoch)?);
+    }
+    teller.finish();
+    let shards = if args.quick { None } else { Some(check_shards(&pool, only.as_ref(), teller)?) };
+    Ok(answer(args, &jobs, shards.as_ref()))
+}
+
+fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>) -> Result<JobCheck> {
+    let job = Job::open(pool, name.as_str(), JobOptions::default())?;
+    let report = job.verify(only)?;
+    let hurt: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
+    let newest_whole = job
+        .epochs()?
+        .iter()
+        .map(|info| info.epoch)
+        .filter(|epoch| only.is_none_or(|only| only == *epoch) && !hurt.contains(epoch))
+        .max();
+    Ok(JobCheck { name, report, hurt, newest_whole })
+}
+
+/// Reads whole shards, of one job's writers or all, every byte of them.
+fn check_shards(pool: &Pool, job: Option<&JobName>, teller: &Teller) -> Result<ShardCheck> {
+    let mut shards = pool.target().list()?;
+    if let Some(job) = job {
+        let sessions = sessions(pool, job)?;
+        shards.retain(|shard| sessions.contains(&shard.pack.session()));
+    }
+    let mut total_bytes = 0;
+    for shard in &shards {
+        // A shard that vanishes meanwhile is found below.
+        total_bytes += pool.target().length(*shard).unwrap_or(0);
+    }
+    let done_bytes = AtomicU64::new(0);
+    let threads = pool.config().tuning.threads();
+    let outcomes = outlive_chunk::parallel(shards, threads, |shard| {
+        let outcome = verify_shard(pool, shard);
+        let length = pool.target().length(shard).unwrap_or(0);
+        let done = done_bytes.fetch_add(length, Ordering::Relaxed) + length;
+        teller.progress("checking packs", done, total_bytes.max(done));
+        (shard, outcome)
+    });
+    teller.finish();
+    let mut check = ShardCheck::default();
+    for (shard, outcome) in outcomes {
+        check.shards += 1;
+        match outcome {
+            Ok(read_bytes) => check.read_bytes += read_bytes,
+            // Only damage is a finding; that the medium cannot be asked at all is an error.
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) => {
+                check.faults.push((shard, error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(check)
+}
+
+/// The sessions whose packs a job's checkpoints may need.
+fn sessions(pool: &Pool, job: &JobName) -> Result<HashSet<SessionId>> {
+    let mut sessions = HashSet::new();
+    for entry in history(pool, job)? {
+        match entry.record.map(|record| record.body) {
+            Ok(Body::Session(session)) => {
+                sessions.insert(session.session);
+            }
+            Ok(Body::Manifest(manifest)) => {
+                sessions.insert(manifest.session);
+                sessions.extend(manifest.segments.iter().map(|segment| segment.pack.session()));
+            }
+            _ => {}
+        }
+    }
+    Ok(sessions)
+}
+
+fn answer(args: &VerifyArgs, jobs: &[JobCheck], shards: Option<&ShardCheck>) -> Answer {
+    let mut text = String::new();
+    let mut advice = Vec::new();
+    for job in jobs {
+        job_text(job, &mut text);
+        advice.extend(job_advice(job, args.epoch));
+    }
+    if jobs.is_empty() {
+        text.push_str("The pool has no jobs yet.\n");
+    }
+    let whole_jobs = jobs.iter().all(|job| job.report.findings.is_empty());
+    let mut whole = whole_jobs;
+    if let Some(shards) = shards {
+        whole &= shards.faults.is_empty();
+        shards_text(shards, &mut text);
+        if !shards.faults.is_empty() && whole_jobs {
+            advice.push(match (&args.job, args.epoch) {
+                (None, None) => "No checkpoint reads the damaged bytes of these packs today. Copy \
+                     what you need elsewhere before the medium loses more."
+                    .to_owned(),
+                _ => "What was checked does not read the damaged bytes of these packs, but other \
+                     checkpoints may: run `outlive verify` on the whole pool."
+                    .to_owned(),
+            });
+        }
+    }
+    if whole {
+        text.push_str("Everything is whole.\n");
+    } else {
+        text.push_str("\nWhat to do:\n");
+        for line in &advice {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    let json = json!({
+        "whole": whole,
+        "jobs": jobs.iter().map(job_json).collect::<Vec<_>>(),
+        "shards": shards.map(|shards| json!({
+            "checked": shards.shards,
+            "read_bytes": shards.read_bytes,
+            "findings": shards.faults.iter().map(|(shard, error)| json!({
+                "shard": shard.to_string(),
+                "kind": error.kind().name(),
+                "message": error.message(),
+            })).collect::<Vec<_>>(),
+        })),
+        "advice": advice,
+    });
+    Answer { text, json, code: if whole { 0 } else { EXIT_DAMAGED } }
+}
+
+fn job_text(job: &JobCheck, text: &mut String) {
+    let JobCheck { name, report, .. } = job;
+    let _ = writeln!(
+        text,
+        "job {name}: {} of {} whole, {} read",
+        report.whole,
+        count(report.checkpoints, "checkpoint"),
+        bytes(report.read_bytes)
+    );
+    for epoch in &job.hurt {
+        let mut of_it = report.findings.iter().filter(|finding| finding.epoch == Some(*epoch));
+        let first = of_it.next().map_or("", |finding| finding.error.message());
+        let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {first}");
+        let more = of_it.count() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "          and {}", count(more, "more place"));
+        }
+    }
+    for finding in report.findings.iter().filter(|finding| finding.epoch.is_none()) {
+        let _ = writeln!(text, "  DAMAGED log: {}", finding.error.message());
+    }
+}
+
+fn shards_text(shards: &ShardCheck, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "packs: {} of {} whole, {} read",
+        shards.shards - shards.faults.len() as u64,
+        shards.shards,
+        bytes(shards.read_bytes)
+    );
+    for (_, error) in &shards.faults {
+        let _ = writeln!(text, "  DAMAGED {}", error.message());
+    }
+}
+
+fn job_advice(job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
+    if job.report.findings.is_empty() {
+        return Vec::new();
+    }
+    let name = &job.name;
+    let mut advice = Vec::new();
+    if let Some(newest_hurt) = job.hurt.last() {
+        advice.push(match (job.newest_whole, only) {
+            (_, Some(_)) => format!(
+                "Job {name}: `outlive verify` without --epoch finds a checkpoint that is whole."
+            ),
+            (Some(whole), _) if whole > *newest_hurt => format!(
+                "Job {name}: nothing. Its newest checkpoint, {whole}, is whole and is what a restore \
+                 takes."
+            ),
+            (Some(whole), _) => format!(
+                "Job {name}: a restore passes over the damage and takes checkpoint {whole}. The next \
+                 save of a program that restored it is whole again."
+            ),
+            (None, None) => format!(
+                "Job {name}: no whole checkpoint is left. `outlive export --only` may still save \
+                 single regions; otherwise take a copy of the pool."
+            ),
+        });
+    } else {
+        advice.push(format!(
+            "Job {name}: a record of the log is damaged. If it was a checkpoint, that one is lost; {}.",
+            match job.newest_whole {
+                Some(whole) => format!("the newest whole one is {whole}"),
+                None => "no whole one is left".to_owned(),
+            }
+        ));
+    }
+    advice
+}
+
+fn job_json(job: &JobCheck) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "epoch": finding.epoch,
+            "kind": finding.error.kind().name(),
+            "message": finding.error.message(),
+        })
+    };
+    json!({
+        "job": job.name.as_str(),
+        "checkpoints": job.report.checkpoints,
+        "whole": job.report.whole,
+        "read_bytes": job.report.read_bytes,
+        "damaged_epochs": job.hurt,
+        "newest_whole_epoch": job.newest_whole,
+        "findings": job.report.findings.iter().map(finding).collect::<Vec<_>>(),
+    })
+}

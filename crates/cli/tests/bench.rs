@@ -1,0 +1,104 @@
+//! The benches at toy size: they end, report every figure, and clean up.
+
+mod common;
+
+use common::{command, json, outlive};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn measured(name: &str, more: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bench", name, dir.path().to_str().unwrap(), "--json"];
+    let report = json(&[&words[..], more].concat());
+    assert_eq!(report["bench"], name);
+    assert!(report["command"].as_str().unwrap().contains(&format!("bench {name}")));
+    assert!(report["machine"]["kernel"].is_string(), "{report}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the bench left something");
+    report
+}
+
+/// The value of the only figure that is called so.
+fn value(report: &Value, what: &str) -> f64 {
+    let measures = report["measures"].as_array().unwrap();
+    let found: Vec<&Value> = measures.iter().filter(|m| m["what"] == what).collect();
+    assert_eq!(found.len(), 1, "{what}: {report:#}");
+    found[0]["value"].as_f64().unwrap()
+}
+
+#[test]
+fn saves_are_measured() {
+    let report = measured("save", &["--gib", "0.03125", "--runs", "1"]);
+    assert_eq!(report["details"]["raw_sweep"].as_array().unwrap().len(), 8);
+    assert!(value(&report, "first save, share of raw") > 0.0);
+    assert!(value(&report, "nothing changed: bytes written") < 16384.0);
+    assert!((1.0..1.1).contains(&value(&report, "first save, bytes written / state")));
+    let one = value(&report, "one page changed: bytes written");
+    assert!(one > 4096.0 && one <= 49152.0, "{one}");
+}
+
+#[test]
+fn restores_are_measured() {
+    let report = measured("restore", &["--gib=0.03125", "--runs=1"]);
+    assert!(value(&report, "restore into used memory, share of raw") > 0.0);
+    assert!(value(&report, "restore into fresh memory, share of raw") > 0.0);
+}
+
+#[test]
+fn churn_is_measured() {
+    let report = measured("churn", &["--gib=0.03125", "--saves=5", "--percent=1", "--runs=1"]);
+    assert!(value(&report, "bytes written / changed, mean over saves") > 1.0);
+    let counted = value(&report, "bytes in the pool's files / bytes counted");
+    assert!((0.99..1.01).contains(&counted), "{counted}");
+    assert!(value(&report, "bytes read, last") >= f64::from(1 << 25));
+}
+
+#[test]
+fn a_steady_rate_is_measured() {
+    let more = ["--minutes=0.02", "--per-second=20", "--mib=8", "--pages=3"];
+    let report = measured("steady", &more);
+    let saves = value(&report, "saves committed");
+    let skipped = value(&report, "saves skipped: one was still draining");
+    assert_eq!(saves + skipped, 24.0);
+    assert!(value(&report, "log records at the end") >= saves);
+}
+
+#[test]
+fn memory_is_measured() {
+    let report = measured("memory", &["--gib=0.03125"]);
+    assert!(value(&report, "peak beyond the state: first save") > 0.0);
+    assert!(value(&report, "kept between saves") > 0.0);
+}
+
+#[test]
+fn people_get_a_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let run = outlive(&["bench", "memory", path, "--gib", "0.01"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for part in ["bench memory", "cores", "MEASURED", "<= "] {
+        assert!(run.out.contains(part), "{part}: {}", run.out);
+    }
+}
+
+fn has_files(dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().any(|entry| fs::read_dir(entry.unwrap().path()).unwrap().count() > 0)
+}
+
+#[test]
+fn an_interrupted_bench_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let mut bench = command(&["bench", "steady", path, "--minutes=5", "--mib=8"]).spawn().unwrap();
+    let started = Instant::now();
+    while !has_files(dir.path()) {
+        assert!(started.elapsed() < Duration::from_secs(60), "the bench does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(bench.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the bench left something");
+}

@@ -1,0 +1,234 @@
+//! The command as a person or a program meets it: text, JSON, exit codes, files.
+
+mod common;
+
+use common::{Run, change_first_shard, files, json, outlive, pool_with_job};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_pool_is_made_and_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("a pool");
+    let made =
+        outlive(&["pool", "init", text(&pool), "--container-bytes", "1MiB", "--pack-bytes=8m"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let status = outlive(&["pool", "status", text(&pool)]);
+    assert_eq!(status.code, 0, "{status:?}");
+    for part in ["0 jobs, 0 B in 0 packs", "1048576 (1.0 MiB)", "unit of I/O", "directory "] {
+        assert!(status.out.contains(part), "{part}: {}", status.out);
+    }
+    let status = json(&["pool", "status", text(&pool), "--json"]);
+    assert_eq!(status["config"]["format"]["pack_bytes"], 8 << 20);
+    assert_eq!(status["jobs"], 0);
+    assert!(status["targets"][0]["free_bytes"].as_u64() > Some(0));
+
+    let again = outlive(&["pool", "init", text(&pool)]);
+    assert_eq!(again.code, 2);
+    assert!(again.err.contains("is a pool already"), "{}", again.err);
+    let wrong =
+        outlive(&["pool", "init", text(&dir.path().join("x")), "--container-bytes", "5000"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("container_bytes"), "{}", wrong.err);
+    assert_eq!(outlive(&["ls", text(&pool)]).out.lines().count(), 1);
+}
+
+#[test]
+fn jobs_checkpoints_and_regions_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let before = files(&pool);
+
+    let jobs = outlive(&["ls", text(&pool)]);
+    assert!(jobs.out.lines().nth(1).unwrap().starts_with("gray scott"), "{}", jobs.out);
+    let jobs = json(&["--json", "ls", text(&pool)]);
+    assert_eq!(jobs["jobs"][0]["checkpoints"], 3);
+    assert_eq!(jobs["jobs"][0]["newest_epoch"], 3);
+
+    let epochs = outlive(&["ls", text(&pool), "gray scott"]);
+    assert_eq!(epochs.out.lines().count(), 4, "{}", epochs.out);
+    let epochs = json(&["ls", text(&pool), "gray scott", "--json"]);
+    assert_eq!(epochs["checkpoints"][0]["parent"], Value::Null);
+    assert_eq!(epochs["checkpoints"][2]["parent"], 2);
+    assert_eq!(epochs["checkpoints"][2]["regions"], 9);
+    // What is listed as stored is what the files hold, but for the descriptor and session records.
+    let stored: u64 = before.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    let listed = epochs["stored_bytes"].as_u64().unwrap();
+    assert!(listed <= stored && stored - listed < 4096, "{listed} of {stored}");
+
+    let show = outlive(&["show", text(&pool), "gray scott"]);
+    for part in [
+        "Checkpoint 3 of job gray scott",
+        "checkpoint 2",
+        "u\\u{1b}[2J",
+        "(300, 100)",
+        "-3",
+        "0.25",
+        "\"half\\nway\"",
+    ] {
+        assert!(show.out.contains(part), "{part}: {}", show.out);
+    }
+    assert!(!show.out.contains('\u{1b}'), "a name reached the terminal");
+    let few = outlive(&["show", text(&pool), "gray scott", "2", "--regions", "1"]);
+    assert!(few.out.contains("Checkpoint 2") && few.out.contains("8 more regions"), "{}", few.out);
+    let show = json(&["show", text(&pool), "gray scott", "1", "--json"]);
+    let step = show["regions"].as_array().unwrap().iter().find(|r| r["name"] == "step").unwrap();
+    assert_eq!(
+        *step,
+        json!({"name": "step", "dtype": "py:int", "shape": [], "bytes": 1, "value": -1})
+    );
+    assert_eq!(show["attachment"], json!({"tree": "dict"}));
+
+    let whole = outlive(&["verify", text(&pool)]);
+    assert_eq!(whole.code, 0, "{whole:?}");
+    assert!(whole.out.contains("3 of 3 checkpoints whole"), "{}", whole.out);
+    let quick = json(&["verify", text(&pool), "gray scott", "--epoch=2", "--quick", "--json"]);
+    assert_eq!((&quick["whole"], &quick["shards"]), (&json!(true), &Value::Null));
+    assert_eq!(quick["jobs"][0]["checkpoints"], 1);
+
+    assert_eq!(files(&pool), before, "looking at a pool changes nothing in it");
+}
+
+#[test]
+fn regions_are_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let to = dir.path().join("out");
+    let export = |more: &[&str]| {
+        let mut words = vec!["export", text(&pool), "gray scott", "--to", text(&to)];
+        words.extend_from_slice(more);
+        outlive(&words)
+    };
+    let dry = export(&["--dry-run"]);
+    assert_eq!(dry.code, 0, "{dry:?}");
+    assert!(dry.out.contains("restore ") && dry.out.contains("params%2Fk.npy"), "{}", dry.out);
+    assert!(!to.exists(), "a dry run writes nothing");
+
+    let done = export(&[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let index: Value = serde_json::from_slice(&fs::read(to.join("regions.json")).unwrap()).unwrap();
+    assert_eq!(index["epoch"], 3);
+    let regions = index["regions"].as_array().unwrap();
+    assert_eq!(regions.len(), 9);
+    let file_of = |name: &str| {
+        let region = regions.iter().find(|region| region["name"] == name).unwrap();
+        fs::read(to.join(region["file"].as_str().unwrap())).unwrap()
+    };
+    let big = file_of("u\u{1b}[2J");
+    let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    header.extend_from_slice(b"{'descr': '<f8', 'fortran_order': False, 'shape': (300, 100), }");
+    header.resize(127, b' ');
+    header.push(b'\n');
+    assert_eq!(big[..128], header);
+    assert!(big[128..] == common::big(3));
+    assert_eq!(file_of("zeros").len(), 128 + 100_000);
+    assert!(file_of("zeros")[128..].iter().all(|byte| *byte == 0));
+    assert_eq!(&file_of("params/k")[128..], 0.25f64.to_le_bytes());
+    assert_eq!(file_of("note"), b"half\nway");
+    assert_eq!(file_of("step"), [253]);
+    assert_eq!(file_of("../../escape"), b"x");
+    assert_eq!(file_of("empty").len(), 128);
+    let listed = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(listed, 2, "nothing but the pool and the export");
+    let left = fs::read_dir(&to)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(left.count(), 0, "no temporary files are left");
+
+    let again = export(&[]);
+    assert_eq!(again.code, 2);
+    assert!(again.err.contains("--force"), "{}", again.err);
+    assert_eq!(export(&["1", "--force"]).code, 0);
+    assert_eq!(file_of("step"), [255]);
+
+    let some = dir.path().join("some");
+    let words = ["export", text(&pool), "gray scott", "2", "--to", text(&some), "--json", "--only"];
+    let part = json(&[&words[..], &["params/*", "st?p"]].concat());
+    assert_eq!(part["regions"].as_array().unwrap().len(), 2);
+    assert_eq!(part["regions"][0]["value"], json!(0.25));
+    assert_eq!(fs::read_dir(&some).unwrap().count(), 3);
+    let none = outlive(&[&words[..6], &["--only", "nothing*"]].concat());
+    assert_eq!(none.code, 2);
+    assert!(none.err.contains("nothing*"), "{}", none.err);
+}
+
+#[test]
+fn damage_is_named_and_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    change_first_shard(&pool, 3);
+
+    let verify = outlive(&["verify", text(&pool)]);
+    assert_eq!(verify.code, 3, "{verify:?}");
+    for part in
+        ["DAMAGED checkpoint 3", "2 of 3 checkpoints whole", "packs: 2 of 3", "takes checkpoint 2"]
+    {
+        assert!(verify.out.contains(part), "{part}: {}", verify.out);
+    }
+    let Run { code, out, .. } = outlive(&["verify", text(&pool), "--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["whole"]), (3, &json!(false)));
+    assert_eq!(report["jobs"][0]["damaged_epochs"], json!([3]));
+    assert_eq!(report["jobs"][0]["newest_whole_epoch"], 2);
+    assert_eq!(report["shards"]["findings"].as_array().unwrap().len(), 1);
+    assert_eq!(outlive(&["verify", text(&pool), "gray scott", "--epoch", "1"]).code, 3);
+    assert_eq!(outlive(&["verify", text(&pool), "gray scott", "--epoch=1", "--quick"]).code, 0);
+
+    let to = dir.path().join("out");
+    let asked = outlive(&["export", text(&pool), "gray scott", "3", "--to", text(&to)]);
+    assert_eq!(asked.code, 3, "{asked:?}");
+    assert!(!to.exists(), "nothing is left of a failed export");
+    let export = ["export", text(&pool), "gray scott", "--to", text(&to)];
+    let newest = outlive(&export);
+    assert_eq!(newest.code, 0, "{newest:?}");
+    assert!(newest.out.contains("checkpoint 2"), "{}", newest.out);
+    assert!(newest.err.contains("warning: passed over a damaged checkpoint"), "{}", newest.err);
+    assert_eq!(fs::read(to.join("step.bin")).unwrap(), [254]);
+
+    // A log record is not in any pack.
+    let log = pool.join("log/gray%20scott");
+    let mut records: Vec<_> = fs::read_dir(&log).unwrap().map(|e| e.unwrap().path()).collect();
+    records.sort();
+    let first_manifest = &records[1];
+    let mut bytes = fs::read(first_manifest).unwrap();
+    bytes[100] ^= 1;
+    fs::write(first_manifest, bytes).unwrap();
+    let listed = outlive(&["ls", text(&pool)]);
+    assert!(listed.code == 0 && listed.out.contains("1 log record"), "{listed:?}");
+    let verify = outlive(&["verify", text(&pool), "--quick"]);
+    assert!(verify.code == 3 && verify.out.contains("DAMAGED log: log record 2"), "{verify:?}");
+}
+
+#[test]
+fn requests_that_cannot_work_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    for (words, part) in [
+        (&["ls", text(dir.path())][..], "is not a pool"),
+        (&["ls", "/nonexistent/pool"], "is not a pool"),
+        (&["ls", text(&pool), "nosuch"], "its jobs: gray scott"),
+        (&["show", text(&pool), "gray scott", "9"], "no checkpoint 9; its newest is 3"),
+        (&["verify", text(&pool), "gray scott", "--epoch", "9"], "no checkpoint 9"),
+        (&["verify", text(&pool), "--epoch", "9"], "JOB"),
+        (&["frobnicate"], "frobnicate"),
+        (&["bench", "save", text(dir.path()), "--gib", "0"], "--gib"),
+        (&[], "Usage"),
+    ] {
+        let failed = outlive(words);
+        assert_eq!(failed.code, 2, "{words:?}: {failed:?}");
+        assert!(failed.err.contains(part), "{words:?}: {}", failed.err);
+        assert_eq!(failed.out, "", "{words:?}");
+    }
+    let failed = outlive(&["ls", text(dir.path()), "--json"]);
+    let error: Value = serde_json::from_str(&failed.out).unwrap();
+    assert_eq!((failed.code, &error["error"]["kind"]), (2, &json!("Invalid")));
+
+    let help = outlive(&["--help"]);
+    assert!(help.code == 0 && help.out.contains("3  something stored is damaged"), "{help:?}");
+    assert_eq!(outlive(&["--version"]).code, 0);
+}
