@@ -4,7 +4,9 @@
 
 use crate::{HashTracker, MemorySource, Region};
 use outlive_io::AlignedBuf;
-use outlive_types::{Epoch, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc};
+use outlive_types::{
+    Epoch, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc,
+};
 use std::sync::Arc;
 
 /// One region of bytes, page-aligned and in huge pages where the system has them, with its tracker.

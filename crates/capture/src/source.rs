@@ -5,9 +5,7 @@ use crate::frozen::FrozenMemory;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::{HashTracker, Region, runs};
-use outlive_types::{
-    Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of,
-};
+use outlive_types::{Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 

@@ -171,7 +171,9 @@ impl PoolConfig {
         if f.pool_id.len() != 32 || !f.pool_id.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Error::invalid("format.pool_id must be 32 hexadecimal digits"));
         }
-        if !(64 << 10..=64 << 20).contains(&f.container_bytes) || f.container_bytes % page != 0 {
+        if !(64 << 10..=64 << 20).contains(&f.container_bytes)
+            || !f.container_bytes.is_multiple_of(page)
+        {
             return wrong(
                 "format.container_bytes",
                 f.container_bytes,
@@ -179,7 +181,7 @@ impl PoolConfig {
             );
         }
         let containers = f.pack_bytes / f.container_bytes;
-        if f.pack_bytes % f.container_bytes != 0 || !(1..=64).contains(&containers) {
+        if !f.pack_bytes.is_multiple_of(f.container_bytes) || !(1..=64).contains(&containers) {
             return wrong("format.pack_bytes", f.pack_bytes, "1 to 64 containers");
         }
         if f.pack_bytes > 1 << 30 {

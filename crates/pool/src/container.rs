@@ -105,7 +105,9 @@ mod tests {
         let (buffer, fragment, entries) = rest.seal(4096);
         assert_eq!(fragment.checksum, checksum(&buffer[..4096]));
         assert_eq!(entries[0].fp, Fingerprint([3; 32]));
-        assert!(buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0));
+        assert!(
+            buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0)
+        );
         let (buffer, fragment, _) = open.seal(8192);
         assert_eq!(fragment.checksum, checksum(&buffer[..8192]));
         assert_eq!(buffer[5000], 1);

@@ -131,7 +131,8 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
     // Whether or not it worked, the temporary file has served; a leftover would do no harm.
     let _ = fs::remove_file(&temporary);
     linked?;
-    let sync = |path: &Path| File::open(path).and_then(|d| d.sync_all()).map_err(io("syncing", path));
+    let sync =
+        |path: &Path| File::open(path).and_then(|d| d.sync_all()).map_err(io("syncing", path));
     sync(dir)?;
     match dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned)) {
         // The parent may belong to somebody else; the pool then relies on whoever made `dir`.
@@ -152,7 +153,10 @@ mod tests {
         let first = open_or_create(&path, Environment::system()).unwrap();
         let again = open_or_create(&path, Environment::system()).unwrap();
         assert_eq!(first.config(), again.config());
-        assert_eq!(open(&path.join("pool.toml"), Environment::system()).unwrap().config(), first.config());
+        assert_eq!(
+            open(&path.join("pool.toml"), Environment::system()).unwrap().config(),
+            first.config()
+        );
         let config = first.config().clone();
         assert_eq!(create(&path, config, Environment::system()).unwrap_err().kind(), Kind::Invalid);
     }

@@ -69,7 +69,12 @@ impl Pool {
     ///
     /// # Errors
     /// `Damaged` if it is not there.
-    pub fn read_directory(&self, pack: PackId, containers_bytes: u32, length: u32) -> Result<Vec<u8>> {
+    pub fn read_directory(
+        &self,
+        pack: PackId,
+        containers_bytes: u32,
+        length: u32,
+    ) -> Result<Vec<u8>> {
         let padded = (length as usize).next_multiple_of(PAGE_BYTES);
         let buffer = AlignedBuf::zeroed(padded);
         let offset = SHARD_HEADER_BYTES as u64 + u64::from(containers_bytes);

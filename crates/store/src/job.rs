@@ -31,6 +31,12 @@ pub enum Select {
     Epoch(Epoch),
 }
 
+/// Checkpoints that were passed over, newest first, and why. Epoch 0: the manifest could not be read.
+pub type Skipped = Vec<(Epoch, Error)>;
+
+/// Which streams to read, and the sink to put them into.
+pub type Prepared<S> = (Vec<usize>, S);
+
 /// What a restore did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restored {
@@ -39,7 +45,7 @@ pub struct Restored {
     /// Figures.
     pub stats: RestoreStats,
     /// Newer checkpoints that were passed over, and why.
-    pub skipped: Vec<(Epoch, Error)>,
+    pub skipped: Skipped,
 }
 
 /// A committed checkpoint, as the log tells it.
@@ -121,9 +127,10 @@ impl Job {
 
     /// The failure of an earlier save that nobody has been told of; told now.
     pub fn unseen_failure(&self) -> Option<Error> {
-        self.inner.check_process().err().or_else(|| {
-            self.inner.starting().as_ref().and_then(SaveHandle::unseen_failure)
-        })
+        self.inner
+            .check_process()
+            .err()
+            .or_else(|| self.inner.starting().as_ref().and_then(SaveHandle::unseen_failure))
     }
 
     /// Saves what `source` holds. Returns when the program may write its memory again; the handle
@@ -150,14 +157,8 @@ impl Job {
         let (frozen, session, plan) = inner.freeze(source)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
-        let drain = Drain {
-            inner: inner.clone(),
-            frozen,
-            plan,
-            session,
-            handle: handle.clone(),
-            started,
-        };
+        let drain =
+            Drain { inner: inner.clone(), frozen, plan, session, handle: handle.clone(), started };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -230,7 +231,7 @@ impl Job {
     /// # Errors
     /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
     /// damaged.
-    pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Vec<(Epoch, Error)>)>> {
+    pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Skipped)>> {
         self.first_good(select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
@@ -248,7 +249,7 @@ impl Job {
     pub fn restore<S: RestoreSink>(
         &self,
         select: Select,
-        prepare: &mut dyn FnMut(&Checkpoint) -> Result<(Vec<usize>, S)>,
+        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
         done: &mut dyn FnMut(&Checkpoint, S) -> Result<()>,
     ) -> Result<Option<Restored>> {
         self.wait()?;
@@ -271,14 +272,13 @@ impl Job {
 
     /// The newest checkpoint that opens and on which `attempt` succeeds. `Damaged` errors send it
     /// to the next older one; all others end the search.
-    #[allow(clippy::type_complexity)] // one use, and a name would say no more
     fn first_good<T>(
         &self,
         select: Select,
         attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-    ) -> Result<Option<(Checkpoint, T, Vec<(Epoch, Error)>)>> {
+    ) -> Result<Option<(Checkpoint, T, Skipped)>> {
         let Inner { pool, name, .. } = &*self.inner;
-        let mut skipped: Vec<(Epoch, Error)> = Vec::new();
+        let mut skipped = Skipped::new();
         let mut newest = 0;
         for entry in history(pool, name)? {
             let outcome = match (&entry.record, entry.manifest()) {
@@ -289,7 +289,9 @@ impl Job {
                         continue;
                     }
                     Checkpoint::open(pool, name, manifest.clone())
-                        .and_then(|checkpoint| attempt(&checkpoint).map(|value| (checkpoint, value)))
+                        .and_then(|checkpoint| {
+                            attempt(&checkpoint).map(|value| (checkpoint, value))
+                        })
                         .map_err(|error| (manifest.epoch, error))
                 }
                 // What cannot be read may have been a checkpoint; its epoch is not known.

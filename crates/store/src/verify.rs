@@ -1,8 +1,8 @@
 //! Checks what is stored: logically, by reading whole checkpoints, and physically, shard by shard.
 
+use crate::Job;
 use crate::commit::history;
 use crate::restore::{Checkpoint, ReadPlan};
-use crate::Job;
 use outlive_format::{
     Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum, fingerprint,
 };
@@ -90,9 +90,9 @@ impl Job {
             report.whole += u64::from(report.findings.len() == before);
         }
         match only {
-            Some(epoch) if report.checkpoints == 0 && report.findings.is_empty() => Err(
-                Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())),
-            ),
+            Some(epoch) if report.checkpoints == 0 && report.findings.is_empty() => {
+                Err(Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())))
+            }
             _ => Ok(report),
         }
     }
@@ -139,7 +139,8 @@ fn check_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
             header.shard, header.pack
         )));
     }
-    if header.pool_id != format.pool_id_bytes() || header.container_bytes != format.container_bytes {
+    if header.pool_id != format.pool_id_bytes() || header.container_bytes != format.container_bytes
+    {
         return Err(Error::damaged("its header belongs to another pool"));
     }
     let last = read(pool, shard, length - page, PAGE_BYTES)?;

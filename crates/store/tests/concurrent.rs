@@ -64,7 +64,11 @@ fn writers_of_one_job_never_mix() {
                         match program.save(&state(seed)) {
                             Ok(stats) => {
                                 let before = committed.lock().unwrap().insert(stats.epoch, seed);
-                                assert_eq!(before, None, "epoch {} was committed twice", stats.epoch);
+                                assert_eq!(
+                                    before, None,
+                                    "epoch {} was committed twice",
+                                    stats.epoch
+                                );
                             }
                             Err(error) => {
                                 assert!(

@@ -42,7 +42,8 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
 
     for number in 0..ops {
         for mode in CutMode::ALL {
-            let what = format!("{mode:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
+            let what =
+                format!("{mode:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
             let world = FaultWorld::new();
             world.cut_at(number, mode);
             let acknowledged = save_all(&world, &states);
@@ -83,7 +84,8 @@ fn a_single_failure_anywhere_costs_at_most_that_save() {
     assert_eq!(save_all(&calm, &states), states.len());
     for number in 0..calm.ops() {
         for kind in [ErrorKind::Retry, ErrorKind::Full, ErrorKind::Damaged] {
-            let what = format!("{kind:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
+            let what =
+                format!("{kind:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
             let world = FaultWorld::new();
             world.fail_at(number, kind);
             let pool = pool_of(world.target(), world.log());

@@ -10,10 +10,8 @@ use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
 fn states() -> Vec<State> {
-    let mut state = State::from([
-        ("big".to_owned(), noise(1, 100_000)),
-        ("small".to_owned(), vec![1, 2, 3]),
-    ]);
+    let mut state =
+        State::from([("big".to_owned(), noise(1, 100_000)), ("small".to_owned(), vec![1, 2, 3])]);
     let mut states = vec![state.clone()];
     for step in 2..4u8 {
         state.get_mut("small").unwrap()[0] = step;

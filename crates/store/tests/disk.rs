@@ -99,9 +99,10 @@ fn a_full_disk_loses_nothing_and_recovers() {
     let (epoch, seed) = last.unwrap();
     restores(&path, epoch, &state(seed, 3 << 20));
     // Nothing of the failed save is left in the way.
-    let parts = fs::read_dir(path.join("packs")).unwrap().flatten().flat_map(|sub| {
-        fs::read_dir(sub.path()).unwrap().flatten().map(|file| file.file_name())
-    });
+    let parts = fs::read_dir(path.join("packs"))
+        .unwrap()
+        .flatten()
+        .flat_map(|sub| fs::read_dir(sub.path()).unwrap().flatten().map(|file| file.file_name()));
     assert_eq!(parts.filter(|name| name.to_string_lossy().ends_with(".part")).count(), 0);
 
     fs::remove_file(&filler).unwrap();
@@ -195,7 +196,9 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
     chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
     let ours = dir.path().join("ours");
     Program::start(&pool_at(&ours), "job").save(&state(1, 1 << 20)).unwrap();
-    for role in [format!("own:{}", theirs.join("pool").display()), format!("foreign:{}", ours.display())] {
+    for role in
+        [format!("own:{}", theirs.join("pool").display()), format!("foreign:{}", ours.display())]
+    {
         let status = Command::new(&program)
             .args(["--exact", "an_unprivileged_user_has_all_of_it_in_a_place_of_their_own"])
             .env(ROLE, &role)

@@ -15,17 +15,38 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 enum Step {
     /// Noise into some pages of a region.
-    Edit { region: usize, page: usize, pages: usize, seed: u64 },
+    Edit {
+        region: usize,
+        page: usize,
+        pages: usize,
+        seed: u64,
+    },
     /// Zeros into some pages.
-    Zero { region: usize, page: usize, pages: usize },
+    Zero {
+        region: usize,
+        page: usize,
+        pages: usize,
+    },
     /// Pages that repeat others.
-    Copy { region: usize, from: usize, to: usize, pages: usize },
+    Copy {
+        region: usize,
+        from: usize,
+        to: usize,
+        pages: usize,
+    },
     /// Another length.
-    Resize { region: usize, bytes: usize },
-    Remove { region: usize },
+    Resize {
+        region: usize,
+        bytes: usize,
+    },
+    Remove {
+        region: usize,
+    },
     Save,
     /// The program dies, starts again, and continues from an epoch back from the newest.
-    Restart { back: u64 },
+    Restart {
+        back: u64,
+    },
     /// The program dies and starts again without restoring.
     StartAnew,
 }

@@ -100,7 +100,8 @@ impl LogHead {
                     epoch = Some(manifest.epoch);
                 }
                 Ok(Record { body: Body::Session(session), .. }) if newest_session.is_none() => {
-                    newest_session = Some((session.session, session.process_id, session.host.clone()));
+                    newest_session =
+                        Some((session.session, session.process_id, session.host.clone()));
                 }
                 Ok(_) => {}
                 // A manifest that cannot be read had an epoch all the same: leave it its number.

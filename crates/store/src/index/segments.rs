@@ -16,10 +16,11 @@ pub const MERGE_AT: usize = 8;
 /// `Damaged` if it is not what the manifest names.
 pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
     let bytes = match segment.kind {
-        SegmentKind::Directory => pool.read_directory(segment.pack, segment.offset, segment.length)?,
+        SegmentKind::Directory => {
+            pool.read_directory(segment.pack, segment.offset, segment.length)?
+        }
         SegmentKind::Segment => {
-            let span =
-                Span { pack: segment.pack, offset: segment.offset, length: segment.length };
+            let span = Span { pack: segment.pack, offset: segment.offset, length: segment.length };
             pool.read(span, pool.staging().take()).wait()?.to_vec()
         }
     };
@@ -57,7 +58,8 @@ pub fn choose_merge(segments: &[SegmentRef], segment_bytes_max: u32) -> Vec<usiz
 pub fn merge(parts: &[Directory]) -> Directory {
     let mut packs: Vec<PackId> = Vec::new();
     let mut numbers: HashMap<PackId, u32> = HashMap::new();
-    let mut entries: Vec<DirectoryEntry> = Vec::with_capacity(parts.iter().map(|p| p.entries.len()).sum());
+    let mut entries: Vec<DirectoryEntry> =
+        Vec::with_capacity(parts.iter().map(|p| p.entries.len()).sum());
     for part in parts {
         let renumbered: Vec<u32> = part
             .packs
@@ -69,10 +71,11 @@ pub fn merge(parts: &[Directory]) -> Directory {
                 })
             })
             .collect();
-        entries.extend(part.entries.iter().map(|entry| DirectoryEntry {
-            pack: renumbered[entry.pack as usize],
-            ..*entry
-        }));
+        entries.extend(
+            part.entries
+                .iter()
+                .map(|entry| DirectoryEntry { pack: renumbered[entry.pack as usize], ..*entry }),
+        );
     }
     Directory::new(packs, entries)
 }

@@ -7,9 +7,7 @@ use crate::index::Locator;
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Manifest, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{
-    Epoch, Error, JobName, PACKED_STREAM, RegionDesc, RegionPlace, Result,
-};
+use outlive_types::{Epoch, Error, JobName, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -179,8 +177,9 @@ impl Checkpoint {
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
             Some(stream) if stream.name == PACKED_STREAM => {
-                read_whole(&self.pool, &self.locator, stream.clone())
-                    .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+                read_whole(&self.pool, &self.locator, stream.clone()).map_err(|e| {
+                    e.context(format!("checkpoint {} of job {}", self.epoch(), self.job))
+                })
             }
             _ => Ok(Vec::new()),
         }

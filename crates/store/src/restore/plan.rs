@@ -68,7 +68,11 @@ impl RestorePlan {
     ///
     /// # Errors
     /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
-    pub fn new(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<RestorePlan> {
+    pub fn new(
+        pool: &Pool,
+        locator: &Locator,
+        trees: &[(usize, &PageTree)],
+    ) -> Result<RestorePlan> {
         let Builder { wanted, pieces, zeros, .. } = Builder::build(pool, locator, trees)?;
         let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
         Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })

@@ -169,7 +169,9 @@ impl Worker<'_> {
                     let start = (wanted.place.offset - step.span.offset) as usize;
                     let bytes = &bytes[start..start + wanted.place.length as usize];
                     // The same chunk wanted for several destinations is verified once.
-                    if verified == Some((wanted.place, wanted.fp)) || fingerprint(bytes) == wanted.fp {
+                    if verified == Some((wanted.place, wanted.fp))
+                        || fingerprint(bytes) == wanted.fp
+                    {
                         verified = Some((wanted.place, wanted.fp));
                         (self.take)(*number as usize, bytes)
                     } else {

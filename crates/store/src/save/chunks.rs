@@ -105,7 +105,12 @@ impl<'a> Chunker<'a> {
                 lane.append(chunk, fp)?;
                 self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
             }
-            extents.push(PageExtent { page: page as u16, pages: count as u16, first: 0, chunk: Some(fp) });
+            extents.push(PageExtent {
+                page: page as u16,
+                pages: count as u16,
+                first: 0,
+                chunk: Some(fp),
+            });
         }
         Ok(())
     }
@@ -145,7 +150,8 @@ impl<'a> Chunker<'a> {
                 });
                 match self.block(&mut lane, runs) {
                     Ok(extents) => {
-                        let done = BlockExtents { stream: block.stream, block: block.block, extents };
+                        let done =
+                            BlockExtents { stream: block.stream, block: block.block, extents };
                         out.lock().unwrap_or_else(PoisonError::into_inner).push(done);
                     }
                     Err(error) => {

@@ -9,9 +9,7 @@ use crate::commit::LogHead;
 use crate::index::{Fingerprints, Known};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
-use outlive_format::{
-    Catalog, CatalogRegion, ImageRef, InnerNode, Manifest, SegmentRef, TreeRef,
-};
+use outlive_format::{Catalog, CatalogRegion, ImageRef, InnerNode, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
@@ -147,7 +145,13 @@ impl Writer {
             images: vec![image.reference],
             segments,
         };
-        Ok(Stored { base: image.base, new: image.new, wishes: image.wishes, manifest, stats: image.stats })
+        Ok(Stored {
+            base: image.base,
+            new: image.new,
+            wishes: image.wishes,
+            manifest,
+            stats: image.stats,
+        })
     }
 }
 
@@ -171,8 +175,7 @@ impl Stages<'_> {
     fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Image> {
         let Stages { pool, plan, frozen, .. } = *self;
         let tuning = &pool.config().tuning;
-        let chunker =
-            Chunker::new(self.packer, self.known, pool.config().format.chunk_pages_max());
+        let chunker = Chunker::new(self.packer, self.known, pool.config().format.chunk_pages_max());
         let total_bytes = plan.dirty_bytes;
         let progress = |done_bytes| {
             let what = "save";
@@ -256,11 +259,13 @@ impl Stages<'_> {
         for desc in self.frozen.regions() {
             let root = match desc.place {
                 RegionPlace::Packed { .. } => Fingerprint::ZERO,
-                RegionPlace::Own => streams
-                    .get(&desc.name)
-                    .ok_or_else(|| Error::bug(format!("region {:?} has no stream", desc.name)))?
-                    .reference()
-                    .root,
+                RegionPlace::Own => {
+                    streams
+                        .get(&desc.name)
+                        .ok_or_else(|| Error::bug(format!("region {:?} has no stream", desc.name)))?
+                        .reference()
+                        .root
+                }
             };
             regions.push(CatalogRegion { desc: desc.clone(), root });
         }

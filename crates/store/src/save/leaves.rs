@@ -91,7 +91,8 @@ impl LeafStage<'_> {
                         let merged = match &old.kept {
                             Some(kept) => kept.clone(),
                             None => Arc::new(
-                                read.next().ok_or_else(|| Error::bug("a leaf was not read back"))?,
+                                read.next()
+                                    .ok_or_else(|| Error::bug("a leaf was not read back"))?,
                             ),
                         };
                         self.full(name, Some(&merged), new)?
@@ -187,15 +188,9 @@ fn leaf_of(tree: &PageTree, block: u64) -> Option<&LeafNode> {
     }
 }
 
-fn choose(
-    new: &BlockExtents,
-    old: Option<&LeafNode>,
-    bytes: u64,
-    epoch: Epoch,
-) -> Result<Choice> {
+fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64, epoch: Epoch) -> Result<Choice> {
     let Some(old) = old else { return Ok(Choice::Fresh) };
-    let pages_here =
-        (pages_of(bytes) - new.block * BLOCK_PAGES as u64).min(BLOCK_PAGES as u64);
+    let pages_here = (pages_of(bytes) - new.block * BLOCK_PAGES as u64).min(BLOCK_PAGES as u64);
     let covered: u64 = new.extents.iter().map(|e| u64::from(e.pages)).sum();
     if covered >= pages_here {
         return Ok(Choice::Fresh);
@@ -204,7 +199,7 @@ fn choose(
     let delta_bytes = upon_anything(new)?.encoded_len() as u32;
     // Taking turns spreads the work: otherwise all blocks of a full save would be due at once.
     let is_due = old.chain.len() > usize::from(CHAIN_MAX)
-        || old.chain.len() > 1 && (epoch + new.block) % MERGE_PERIOD == 0;
+        || old.chain.len() > 1 && (epoch + new.block).is_multiple_of(MERGE_PERIOD);
     Ok(if is_due || delta_bytes * 2 > old.merged_bytes { Choice::Merge } else { Choice::Delta })
 }
 
@@ -257,10 +252,7 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
 }
 
 /// The wishes that fit into `budget_bytes`, worst chunks first, and how many bytes they take.
-pub fn within_budget(
-    mut wishes: Vec<Wish>,
-    budget_bytes: u64,
-) -> (Vec<(String, PageRange)>, u64) {
+pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> (Vec<(String, PageRange)>, u64) {
     // Compare live/size without division: a/b < c/d.
     wishes.sort_by(|a, b| {
         let (a_live, a_size) = a.use_of_chunk;

@@ -105,7 +105,13 @@ pub struct Packed {
 impl<'a> Packer<'a> {
     /// A packer for about `expected_bytes`, whose first pack will be number `next_pack`.
     pub fn new(pool: &'a Pool, session: SessionId, next_pack: u32, expected_bytes: u64) -> Self {
-        let state = State { next_pack, expected_bytes, current: None, finished: Vec::new(), left_over: Vec::new() };
+        let state = State {
+            next_pack,
+            expected_bytes,
+            current: None,
+            finished: Vec::new(),
+            left_over: Vec::new(),
+        };
         Packer { pool, session, state: Mutex::new(state) }
     }
 
