@@ -188,7 +188,9 @@ impl Job {
         let py = tick.py();
         self.core.check_process(py)?;
         self.core.settle_last(tick)?;
-        py.detach(|| self.core.job.wait()).or_raise(py)
+        let waited = py.detach(|| self.core.job.wait());
+        let told = wait::tell(&self.core.events, tick);
+        waited.or_raise(py).and(told)
     }
 
     /// Waits for the drain, raises its failure if nobody has been told, and ends the session.
@@ -201,7 +203,7 @@ impl Job {
         let closed = py.detach(|| core.job.close());
         drop(inside);
         core.last().take();
-        wait::tell(&core.events, tick)?;
-        closed.or_raise(py)
+        let told = wait::tell(&core.events, tick);
+        closed.or_raise(py).and(told)
     }
 }

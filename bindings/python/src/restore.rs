@@ -174,6 +174,9 @@ fn serve(
                 }
             }
         })?;
+        if matches!(message, Some(Message::Plan(_)) | Some(Message::Done(Ok(_)))) {
+            wait::tell(&core.events, tick)?;
+        }
         match message {
             Some(Message::Plan(question)) => {
                 let Question { epoch, regions, attachment, streams, reply } = *question;

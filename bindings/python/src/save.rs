@@ -1,24 +1,26 @@
 //! Saving: the leaves of a state become regions, and a save becomes a handle.
 
 use crate::buffer::{Buffer, RawBytes};
-use crate::errors::{OrRaise, to_py};
+use crate::errors::OrRaise;
 use crate::job::{Core, invalid};
 use crate::values;
 use crate::wait;
 use outlive_capture::{MemorySource, Region};
 use outlive_store::{SaveHandle, SaveStats};
-use outlive_types::PACKED_BELOW_BYTES;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A copy of a leaf smaller than this costs less than to keep its buffer.
+const COPIED_BELOW_BYTES: usize = 1024;
+
 /// The leaves of a state with all that must stay while the engine reads them.
 struct Leaves {
     regions: Vec<Region>,
-    /// Values and small arrays, one behind another. Regions point into it.
+    /// Values and tiny arrays, one behind another. Regions point into it.
     _copied: Vec<u8>,
-    /// The memory of large arrays. Regions point into it.
+    /// The memory of the other arrays. Regions point into it.
     _buffers: Vec<Buffer>,
 }
 
@@ -45,8 +47,7 @@ impl Leaves {
                 continue;
             }
             let buffer = Buffer::read(&leaf)?;
-            if buffer.length() < PACKED_BELOW_BYTES {
-                // A copy of a small one is cheaper than to keep its buffer.
+            if buffer.length() < COPIED_BELOW_BYTES {
                 buffer.copy_to(py, &mut copied);
                 places.push(Bytes::Copied { offset, length: buffer.length() });
             } else {
@@ -150,10 +151,12 @@ impl Save {
             Some(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
         };
         let step = &mut |limit| self.handle.wait(Some(limit));
-        match wait::wait(&self.core.events, tick, timeout, step)? {
-            None => Ok(None),
-            Some(outcome) => figures(py, &outcome.map_err(|e| to_py(py, &e))?).map(Some),
-        }
+        let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
+            return Ok(None);
+        };
+        let told = wait::tell(&self.core.events, tick);
+        let figures = figures(py, &outcome.or_raise(py)?)?;
+        told.map(|()| Some(figures))
     }
 }
 

@@ -32,10 +32,11 @@ pub fn wait<T: Send>(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let found = py.detach(|| step(left.map_or(LOOK_UP, |left| left.min(LOOK_UP))));
-        tell(events, tick)?;
         if found.is_some() {
+            // Events can wait; what was found must not be lost to an error in telling them.
             return Ok(found);
         }
+        tell(events, tick)?;
         py.check_signals()?;
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import outlive
+from outlive._tree import Flat, Node
 
 Same = Callable[[Any, Any], None]
 
@@ -140,6 +141,37 @@ def test_nothing_is_unpickled_unasked(folder: Path) -> None:
     outlive.open(folder).job("a", allow_pickle=True).restore()
     assert ran == ["evil"]
     assert pickle.loads(pickle.dumps(Evil())) == ""
+
+
+@pytest.mark.parametrize("dtype", ["|O", "[('a', '|O')]", "scalar:|O", "T", "what?", "[(", "ext:x"])
+def test_a_checkpoint_cannot_make_objects_of_bytes(job: outlive.Job, dtype: str) -> None:
+    skeleton = Flat(nodes=[Node(0, "", "dict")]).skeleton()
+    job._core.save(["a"], [dtype], [(1,)], [b"12345678"], skeleton, job._tick).wait(60, job._tick)
+    with pytest.raises(outlive.InvalidError, match="'a' of checkpoint 1"):
+        job.restore()
+    with pytest.raises(outlive.InvalidError):
+        job.restore(into={"a": np.zeros(1)})
+
+
+def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
+    # Without a skeleton, regions come back by name.
+    array = np.arange(20_000.0)
+    names, dtypes, shapes = ["x/y", "n", "text"], ["<f8", "<i4", "py:str"], [(20_000,), (), ()]
+    leaves = [array, np.int32(5).tobytes(), "abc"]
+    job._core.save(names, dtypes, shapes, leaves, b"", job._tick).wait(60, job._tick)
+    same(job.restore(), {"x/y": array, "n": np.array(5, np.int32), "text": "abc"})
+    same(job.restore(only="n"), {"n": np.array(5, np.int32)})
+    with pytest.raises(outlive.InvalidError, match="not written from Python"):
+        job.restore(into={"n": np.array(0, np.int32)})
+
+
+@pytest.mark.parametrize("nodes", [[Node(0, "b", "dict")], [Node(0, "", "list")], []])
+def test_a_skeleton_that_does_not_fit(job: outlive.Job, nodes: list[Node]) -> None:
+    skeleton = Flat(nodes=nodes).skeleton()
+    names, dtypes = ["a/b", "a/c"], ["py:int", "py:int"]
+    job._core.save(names, dtypes, [(), ()], [1, 2], skeleton, job._tick).wait(60, job._tick)
+    with pytest.raises(outlive.DamagedError, match="cannot be put together"):
+        job.restore()
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ fn jobs_share_the_least_staging_memory() {
             });
         }
     });
-    assert!(pool.staging().peak_bytes() <= 4 * 64 << 10);
+    assert!(pool.staging().peak_bytes() <= 4 * (64 << 10));
 }
 
 /// Whoever starts later takes over. What anybody was told is committed stays, each epoch once.

@@ -95,8 +95,8 @@ class Pool:
     def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
 
-        Only one process saves a job at a time: a second one takes over, and the first is told by
-        `FencedError`.
+        Only one program saves a job at a time, through one `Job` object: a second one takes over,
+        and the first is told by `FencedError`.
 
         Args:
             name: Its name; any text that is not empty, up to 200 plain characters.

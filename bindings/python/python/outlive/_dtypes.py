@@ -35,14 +35,19 @@ def parse(text: str) -> "np.dtype[Any]":
         ValueError: If it is none, or of a package that is not imported.
     """
     try:
+        dtype: np.dtype[Any]
         if text.startswith(_EXTENSION):
-            return _extension(text.removeprefix(_EXTENSION))
-        if text.startswith(("[", "(", "{")):
-            dtype: np.dtype[Any] = npy.descr_to_dtype(ast.literal_eval(text))
-            return dtype
-        return np.dtype(text)
+            dtype = _extension(text.removeprefix(_EXTENSION))
+        elif text.startswith(("[", "(", "{")):
+            dtype = npy.descr_to_dtype(ast.literal_eval(text))
+        else:
+            dtype = np.dtype(text)
     except (TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text[:200]!r} is no dtype: {error}") from None
+    if dtype.hasobject or dtype.kind in "OT":
+        # Bytes from a store must never become addresses of objects.
+        raise ValueError(f"{text[:200]!r} is a dtype of objects, which no checkpoint can hold")
+    return dtype
 
 
 def _extension(name: str) -> "np.dtype[Any]":
