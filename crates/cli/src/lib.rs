@@ -17,7 +17,7 @@ mod verify;
 use args::{Args, Command, PoolCommand};
 use clap::Parser;
 use outlive_types::{Error, ErrorKind, Result};
-use output::{Answer, Teller};
+use output::{Answer, Teller, complain};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -49,7 +49,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
                 // Whoever read has enough, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => answer.code,
                 Err(error) => {
-                    eprintln!("outlive: the answer could not be printed: {error}");
+                    complain(&format!("outlive: the answer could not be printed: {error}"));
                     exit_code(ErrorKind::Bug)
                 }
             }
@@ -60,7 +60,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
                 let error = json!({ "kind": kind.name(), "message": error.message() });
                 let _ = print_json(&json!({ "error": error }));
             } else {
-                eprintln!("outlive: {}", said(&error));
+                complain(&format!("outlive: {}", said(&error)));
             }
             exit_code(kind)
         }

@@ -4,6 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use outlive_types::{Event, Observer};
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ impl Teller {
     /// A line for the person who waits.
     pub fn say(&self, line: &str) {
         match &*self.bar() {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| complain(line)),
+            None => complain(line),
         }
     }
 
@@ -91,6 +92,11 @@ impl Observer for Teller {
             }
         }
     }
+}
+
+/// Writes a line to standard error. If that fails there is nobody left to tell.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Lines of columns. The first row is the heading; columns named with a leading `>` stand right.

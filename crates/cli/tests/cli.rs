@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Run, change_first_shard, files, json, outlive, pool_with_job};
+use common::{Run, command, damage_array, files, json, outlive, pool_with_job};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -161,7 +162,7 @@ fn regions_are_exported() {
 fn damage_is_named_and_passed_over() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
-    change_first_shard(&pool, 3);
+    damage_array(&pool, 3);
 
     let verify = outlive(&["verify", text(&pool)]);
     assert_eq!(verify.code, 3, "{verify:?}");
@@ -231,4 +232,15 @@ fn requests_that_cannot_work_are_explained() {
     let help = outlive(&["--help"]);
     assert!(help.code == 0 && help.out.contains("3  something stored is damaged"), "{help:?}");
     assert_eq!(outlive(&["--version"]).code, 0);
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let mut show = command(&["show", text(&pool), "gray scott"]);
+    let mut show = show.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(show.stdout.take());
+    let ended = show.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), &ended.stderr[..]), (Some(0), &b""[..]));
 }

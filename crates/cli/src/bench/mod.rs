@@ -14,13 +14,12 @@ mod steady;
 
 use crate::args::BenchCommand;
 use crate::output::{Answer, Teller, shown};
+use outlive_types::Result;
 use report::Report;
 use scratch::Scratch;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
-
-use outlive_types::Result;
 
 /// What every measurement needs.
 struct Bench {

@@ -1,6 +1,7 @@
 //! A directory of the bench's own, which goes when the bench ends, also by Ctrl-C.
 
 use crate::EXIT_INTERRUPTED;
+use crate::output::complain;
 use outlive_types::{Error, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ impl Drop for Scratch {
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         in_use.retain(|path| *path != self.path);
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("warning: {} could not be removed: {error}", self.path.display());
+            complain(&format!("warning: {} could not be removed: {error}", self.path.display()));
         }
     }
 }
@@ -89,7 +90,7 @@ fn interrupted() {
     for path in in_use.iter() {
         // A file that appears meanwhile makes one try fail.
         if !(0..TRIES).any(|_| fs::remove_dir_all(path).is_ok() || !path.exists()) {
-            eprintln!("warning: {} could not be removed", path.display());
+            complain(&format!("warning: {} could not be removed", path.display()));
         }
     }
     std::process::exit(EXIT_INTERRUPTED);

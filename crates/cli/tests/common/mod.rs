@@ -102,7 +102,7 @@ pub fn files(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Flips a bit of the large array as checkpoint `epoch` stored it.
-pub fn change_first_shard(pool: &Path, epoch: u64) {
+pub fn damage_array(pool: &Path, epoch: u64) {
     let wanted = &big(epoch)[..64];
     for (path, mut bytes) in files(pool) {
         if let Some(at) = bytes.windows(wanted.len()).position(|window| window == wanted) {
