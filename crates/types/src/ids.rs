@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn pack_ids_have_one_text() {
-        let id = PackId::new(SessionId([7; 12]), 0x0102_0304);
+        let id = PackId::new(SessionId([0xab; 12]), 0x0102_0304);
         assert_eq!(PackId::parse(&id.to_string()), Some(id));
-        assert_eq!(id.session(), SessionId([7; 12]));
+        assert_eq!(id.session(), SessionId([0xab; 12]));
         assert_eq!(PackId::parse(&id.to_string().to_uppercase()), None);
         assert_eq!(PackId::parse("07"), None);
     }
