@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +63,37 @@ def assert_same(got: Any, want: Any, path: str = "state") -> None:
         assert got == want, path
 
 
+# A program started in the background inherits that Ctrl-C is ignored; here it never is.
+HEAD = """\
+import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import numpy as np
+import outlive
+"""
+
+
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Starts a Python program, given as text; its arguments follow."""
+def program(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts a Python program, given as text; its arguments follow. Ends it with the test."""
+    children = []
 
     def start(text: str, *arguments: object) -> "subprocess.Popen[str]":
-        head = "import os, signal, sys, threading, time\nimport numpy as np\nimport outlive\n"
         script = tmp_path / "program.py"
-        script.write_text(head + textwrap.dedent(text))
-        return subprocess.Popen(
+        script.write_text(HEAD + textwrap.dedent(text))
+        child = subprocess.Popen(
             [sys.executable, str(script), *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        children.append(child)
+        return child
 
-    return start
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink};
 use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use sink::FileSink;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,14 @@ impl ExportPlan {
             )));
         }
         let chosen =
-            |region: &&RegionDesc| only.is_empty() || only.iter().any(|o| matches(o, &region.name));
-        let items: Vec<Item> = regions.iter().filter(chosen).cloned().map(Item::new).collect();
+            |region: &RegionDesc| only.is_empty() || only.iter().any(|o| matches(o, &region.name));
+        let fortran = fortran_regions(checkpoint.attachment());
+        let items: Vec<Item> = regions
+            .iter()
+            .enumerate()
+            .filter(|(_, region)| chosen(region))
+            .map(|(number, region)| Item::new(region.clone(), fortran.contains(&number)))
+            .collect();
         let stream_of = checkpoint.stream_of();
         let mut streams = BTreeSet::new();
         for item in &items {
@@ -82,8 +88,8 @@ impl ExportPlan {
 }
 
 impl Item {
-    fn new(region: RegionDesc) -> Item {
-        let header = npy::header(&region);
+    fn new(region: RegionDesc, fortran: bool) -> Item {
+        let header = npy::header(&region, fortran);
         let format = match (&header, region.dtype.as_str()) {
             (Some(_), _) => "npy",
             (None, "py:str") => "txt",
@@ -99,6 +105,18 @@ impl Item {
         json["format"] = json!(self.format);
         json
     }
+}
+
+/// Numbers of the regions whose first index runs fastest: the Python front door keeps them in the
+/// attachment, other attachments say nothing of it.
+fn fortran_regions(attachment: &[u8]) -> HashSet<usize> {
+    #[derive(serde::Deserialize)]
+    struct Skeleton {
+        #[serde(rename = "outlive.python")]
+        _version: u64,
+        fortran: HashSet<usize>,
+    }
+    serde_json::from_slice::<Skeleton>(attachment).map(|s| s.fortran).unwrap_or_default()
 }
 
 /// Name of the stream that holds a region.

@@ -7,9 +7,9 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Data begin at a multiple of this, so that they can be mapped.
 const ALIGN_BYTES: usize = 64;
 
-/// The bytes that go before a region's own to make a `.npy` file; `None` if it is no array that
-/// NumPy knows.
-pub fn header(region: &RegionDesc) -> Option<Vec<u8>> {
+/// The bytes that go before a region's own to make a `.npy` file, the first index running fastest
+/// if it is in `fortran` order; `None` if it is no array that NumPy knows.
+pub fn header(region: &RegionDesc, fortran: bool) -> Option<Vec<u8>> {
     let descr = if region.dtype.starts_with('[') {
         structured(region)?
     } else {
@@ -21,7 +21,8 @@ pub fn header(region: &RegionDesc) -> Option<Vec<u8>> {
         format!("'{}'", region.dtype)
     };
     let shape = region::shape(&region.shape);
-    let dict = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}");
+    let order = if fortran { "True" } else { "False" };
+    let dict = format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
     // Version 1.0 counts the header with 16 bits, 2.0 with 32.
     let fits = dict.len() + 1 + ALIGN_BYTES <= usize::from(u16::MAX);
     let before = MAGIC.len() + 2 + if fits { 2 } else { 4 };
@@ -96,6 +97,10 @@ mod tests {
         RegionDesc { name, dtype, shape: shape.to_vec(), bytes, place: RegionPlace::Own }
     }
 
+    fn header(region: &RegionDesc) -> Option<Vec<u8>> {
+        super::header(region, false)
+    }
+
     #[test]
     fn a_header_is_numpy_s_own() {
         // numpy.save(file, numpy.zeros((3, 4))) begins with exactly these 128 bytes.
@@ -104,6 +109,9 @@ mod tests {
         want.resize(127, b' ');
         want.push(b'\n');
         assert_eq!(header(&region("<f8", &[3, 4], 96)), Some(want));
+        let fortran = super::header(&region("<f8", &[3, 4], 96), true).unwrap();
+        let text = String::from_utf8_lossy(&fortran);
+        assert!(text.contains("'fortran_order': True, ") && fortran.len() == 128, "{text}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn jobs_checkpoints_and_regions_are_listed() {
     let epochs = json(&["ls", text(&pool), "gray scott", "--json"]);
     assert_eq!(epochs["checkpoints"][0]["parent"], Value::Null);
     assert_eq!(epochs["checkpoints"][2]["parent"], 2);
-    assert_eq!(epochs["checkpoints"][2]["regions"], 9);
+    assert_eq!(epochs["checkpoints"][2]["regions"], 10);
     // What is listed as stored is what the files hold, but for the descriptor and session records.
     let stored: u64 = before.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     let listed = epochs["stored_bytes"].as_u64().unwrap();
@@ -76,14 +76,14 @@ fn jobs_checkpoints_and_regions_are_listed() {
     }
     assert!(!show.out.contains('\u{1b}'), "a name reached the terminal");
     let few = outlive(&["show", text(&pool), "gray scott", "2", "--regions", "1"]);
-    assert!(few.out.contains("Checkpoint 2") && few.out.contains("8 more regions"), "{}", few.out);
+    assert!(few.out.contains("Checkpoint 2") && few.out.contains("9 more regions"), "{}", few.out);
     let show = json(&["show", text(&pool), "gray scott", "1", "--json"]);
     let step = show["regions"].as_array().unwrap().iter().find(|r| r["name"] == "step").unwrap();
     assert_eq!(
         *step,
         json!({"name": "step", "dtype": "py:int", "shape": [], "bytes": 1, "value": -1})
     );
-    assert_eq!(show["attachment"], json!({"tree": "dict"}));
+    assert_eq!(show["attachment"], json!({"outlive.python": 1, "fortran": [9]}));
 
     let whole = outlive(&["verify", text(&pool)]);
     assert_eq!(whole.code, 0, "{whole:?}");
@@ -115,7 +115,7 @@ fn regions_are_exported() {
     let index: Value = serde_json::from_slice(&fs::read(to.join("regions.json")).unwrap()).unwrap();
     assert_eq!(index["epoch"], 3);
     let regions = index["regions"].as_array().unwrap();
-    assert_eq!(regions.len(), 9);
+    assert_eq!(regions.len(), 10);
     let file_of = |name: &str| {
         let region = regions.iter().find(|region| region["name"] == name).unwrap();
         fs::read(to.join(region["file"].as_str().unwrap())).unwrap()
@@ -134,6 +134,8 @@ fn regions_are_exported() {
     assert_eq!(file_of("step"), [253]);
     assert_eq!(file_of("../../escape"), b"x");
     assert_eq!(file_of("empty").len(), 128);
+    let columns = String::from_utf8_lossy(&file_of("columns")).into_owned();
+    assert!(columns.contains("'fortran_order': True, 'shape': (2, 2)"), "{columns}");
     let listed = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(listed, 2, "nothing but the pool and the export");
     let left = fs::read_dir(&to)

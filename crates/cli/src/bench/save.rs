@@ -12,7 +12,7 @@ use serde_json::json;
 use std::time::Instant;
 
 /// Of the raw speed.
-const SHARE_MIN: f64 = 0.97;
+const SHARE_MIN: f64 = 0.90;
 /// Written by a save with nothing changed.
 const UNCHANGED_BYTES_MAX: f64 = 16.0 * 1024.0;
 /// Written by a save with one page changed.

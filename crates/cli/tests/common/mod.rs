@@ -75,8 +75,9 @@ pub fn pool_with_job(dir: &Path) -> PathBuf {
             region("none", "py:none", &[], b""),
             region("../../escape", "py:bytes", &[], b"x"),
             region("empty", "<f4", &[0, 3], b""),
+            region("columns", "<i2", &[2, 2], &[1, 0, 2, 0, 3, 0, 4, 0]),
         ];
-        let attachment = br#"{"tree": "dict"}"#.to_vec();
+        let attachment = br#"{"outlive.python": 1, "fortran": [9]}"#.to_vec();
         let mut source = MemorySource::new(tracker.clone(), regions, attachment, 1);
         let saved = job.save(&mut source).unwrap().wait(None).unwrap().unwrap();
         assert_eq!(saved.epoch, u64::from(epoch));
