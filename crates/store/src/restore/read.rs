@@ -9,8 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Reads in flight over all threads.
-const READS_IN_FLIGHT: usize = 8;
+/// Reads asked for over all threads: the engine has eight under way, the others are ready when a
+/// thread comes back from verifying.
+const READS_IN_FLIGHT: usize = 14;
 
 /// Longest wait for a buffer by somebody who holds none.
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
