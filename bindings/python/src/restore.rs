@@ -9,6 +9,7 @@ use crate::job::{Core, invalid};
 use crate::values;
 use crate::wait;
 use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_io::AlignedBuf;
 use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
 use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use pyo3::prelude::*;
@@ -55,7 +56,7 @@ enum Fill {
 struct Done {
     restored: Restored,
     /// By stream, as far as they went into memory of ours.
-    ours: HashMap<usize, Box<[u8]>>,
+    ours: HashMap<usize, AlignedBuf>,
 }
 
 /// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
@@ -366,7 +367,7 @@ impl Reader {
         let (Some(restored), Some(sink)) = (restored, sink) else { return Ok(None) };
         let Sink { scatter, streams, whole, .. } = sink;
         let filled = scatter.into_streams().into_iter().enumerate();
-        let ours: HashMap<usize, Box<[u8]>> =
+        let ours: HashMap<usize, AlignedBuf> =
             filled.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
         if whole {
             self.leave
@@ -411,7 +412,7 @@ impl Reader {
         &self,
         epoch: Epoch,
         streams: &[(String, Option<RawBytes>)],
-        ours: &HashMap<usize, Box<[u8]>>,
+        ours: &HashMap<usize, AlignedBuf>,
     ) {
         let streams: Vec<(&str, &[u8])> = streams
             .iter()

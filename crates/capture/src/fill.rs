@@ -1,6 +1,7 @@
 //! Memory to be filled by a restore, from several threads at once.
 
 use crate::memory::RawMutMemory;
+use outlive_io::AlignedBuf;
 use outlive_types::{Error, Result};
 
 /// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]) or its own.
@@ -8,9 +9,10 @@ use outlive_types::{Error, Result};
 pub struct MutRegion(pub(crate) RawMutMemory);
 
 impl MutRegion {
-    /// Fresh memory of `length` bytes, all zero.
+    /// Fresh memory of `length` bytes, all zero; from 2 MiB on it asks for huge pages, since a
+    /// page fault for each 4 KiB costs a restore a quarter of its speed.
     pub fn zeroed(length: usize) -> MutRegion {
-        MutRegion(RawMutMemory::owned(vec![0; length].into_boxed_slice()))
+        MutRegion(RawMutMemory::owned(AlignedBuf::zeroed(length)))
     }
 
     /// Its length in bytes.
@@ -19,7 +21,7 @@ impl MutRegion {
     }
 
     /// The bytes, if the memory came from [`MutRegion::zeroed`].
-    pub fn into_bytes(self) -> Option<Box<[u8]>> {
+    pub fn into_bytes(self) -> Option<AlignedBuf> {
         self.0.into_owned()
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::Region;
 use crate::fill::MutRegion;
+use outlive_io::AlignedBuf;
 use outlive_types::{Error, Result};
-use std::ptr::slice_from_raw_parts_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A region's bytes: the program's own memory, or bytes that nobody can change.
@@ -98,8 +98,8 @@ impl Region {
 pub(crate) struct RawMutMemory {
     start: *mut u8,
     length: usize,
-    /// The memory is a `Box<[u8]>` taken apart, to be put together again on drop.
-    owned: bool,
+    /// Where `start` points to, if the memory is its own. Not used itself before `into_owned`.
+    owned: Option<AlignedBuf>,
     /// Unit `n` of the memory may be written by whoever holds lock `n % locks.len()`.
     locks: Vec<Mutex<()>>,
 }
@@ -110,7 +110,7 @@ pub(crate) const UNIT_BYTES: usize = 64 * 1024;
 /// Enough that two threads seldom meet by chance.
 const LOCKS_MAX: usize = 64;
 
-// SAFETY: the memory is this value's alone: taken from a box, or by the promise of
+// SAFETY: the memory is this value's alone: of a buffer that it owns, or by the promise of
 // `MutRegion::from_raw`, which also allows any thread.
 unsafe impl Send for RawMutMemory {}
 // SAFETY: shared references give access only through `each_unit`, which holds the lock of the unit
@@ -118,15 +118,14 @@ unsafe impl Send for RawMutMemory {}
 unsafe impl Sync for RawMutMemory {}
 
 impl RawMutMemory {
-    fn new(start: *mut u8, length: usize, owned: bool) -> RawMutMemory {
+    fn new(start: *mut u8, length: usize, owned: Option<AlignedBuf>) -> RawMutMemory {
         let locks = length.div_ceil(UNIT_BYTES).clamp(1, LOCKS_MAX);
         let locks = (0..locks).map(|_| Mutex::new(())).collect();
         RawMutMemory { start, length, owned, locks }
     }
 
-    pub(crate) fn owned(bytes: Box<[u8]>) -> RawMutMemory {
-        let length = bytes.len();
-        RawMutMemory::new(Box::into_raw(bytes).cast(), length, true)
+    pub(crate) fn owned(mut buffer: AlignedBuf) -> RawMutMemory {
+        RawMutMemory::new(buffer.as_mut_ptr(), buffer.len(), Some(buffer))
     }
 
     pub(crate) fn length(&self) -> usize {
@@ -176,24 +175,9 @@ impl RawMutMemory {
         }
     }
 
-    /// The bytes again, if the memory was a box.
-    pub(crate) fn into_owned(mut self) -> Option<Box<[u8]>> {
-        self.take_box()
-    }
-
-    fn take_box(&mut self) -> Option<Box<[u8]>> {
-        if !std::mem::take(&mut self.owned) {
-            return None;
-        }
-        // SAFETY: `owned` was set, so pointer and length come from `Box::into_raw`, and as it is
-        // cleared now, the box is made once. Nobody else uses the memory: `self` is exclusive.
-        Some(unsafe { Box::from_raw(slice_from_raw_parts_mut(self.start, self.length)) })
-    }
-}
-
-impl Drop for RawMutMemory {
-    fn drop(&mut self) {
-        drop(self.take_box());
+    /// The buffer again, if the memory was its own.
+    pub(crate) fn into_owned(self) -> Option<AlignedBuf> {
+        self.owned
     }
 }
 
@@ -205,6 +189,6 @@ impl MutRegion {
     /// Until the value is dropped, the bytes must be writable from any thread, and nobody else may
     /// read or write them, be it through another region that overlaps this one.
     pub unsafe fn from_raw(start: *mut u8, length: usize) -> MutRegion {
-        MutRegion(RawMutMemory::new(start, length, false))
+        MutRegion(RawMutMemory::new(start, length, None))
     }
 }

@@ -3,6 +3,7 @@
 use outlive_capture::OwnedSource;
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_chunk::{default_threads, parallel};
+use outlive_io::AlignedBuf;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Job, JobOptions, RestoreSink, SaveStats};
 use outlive_types::{Error, PAGE_BYTES, Result, Rng, SeededRng, SystemRng};
@@ -98,7 +99,7 @@ impl Memory {
     }
 
     /// The bytes.
-    pub fn into_bytes(self) -> Result<Box<[u8]>> {
+    pub fn into_bytes(self) -> Result<AlignedBuf> {
         let stream = self.0.into_streams().pop().and_then(MutRegion::into_bytes);
         stream.ok_or_else(|| Error::bug("restored memory was lost"))
     }
