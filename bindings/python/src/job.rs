@@ -176,8 +176,8 @@ impl Job {
                     manifest.frozen_ns,
                     images.iter().map(|image| image.regions).sum(),
                     images.iter().map(|image| image.state_bytes).sum(),
-                    manifest.changed_bytes,
-                    manifest.new_bytes + info.record_bytes,
+                    manifest.figures.changed_bytes,
+                    manifest.figures.new_bytes + info.record_bytes,
                 )
             })
             .collect())

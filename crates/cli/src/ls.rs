@@ -36,7 +36,7 @@ impl Listing {
     }
 
     fn stored_bytes(&self) -> u64 {
-        self.epochs.iter().map(|(manifest, record)| manifest.new_bytes + record).sum()
+        self.epochs.iter().map(|(manifest, record)| manifest.figures.new_bytes + record).sum()
     }
 
     /// A remark on records that could not be read; empty if there are none.
@@ -69,8 +69,8 @@ pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
         "frozen_at": when(manifest.frozen_ns),
         "frozen_ns": manifest.frozen_ns,
         "state_bytes": state_bytes(manifest),
-        "changed_bytes": manifest.changed_bytes,
-        "new_bytes": manifest.new_bytes + record_bytes,
+        "changed_bytes": manifest.figures.changed_bytes,
+        "new_bytes": manifest.figures.new_bytes + record_bytes,
         "regions": regions(manifest),
         "segments": manifest.segments.len(),
     })
@@ -145,8 +145,8 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             when(manifest.frozen_ns),
             age(manifest.frozen_ns, now_ns),
             bytes(state_bytes(manifest)),
-            bytes(manifest.changed_bytes),
-            bytes(manifest.new_bytes + record_bytes),
+            bytes(manifest.figures.changed_bytes),
+            bytes(manifest.figures.new_bytes + record_bytes),
             if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
             regions(manifest).to_string(),
         ]);

@@ -95,8 +95,8 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let _ = writeln!(
         text,
         "this save    {} changed, {} written (without the manifest)",
-        bytes(manifest.changed_bytes),
-        bytes(manifest.new_bytes)
+        bytes(manifest.figures.changed_bytes),
+        bytes(manifest.figures.new_bytes)
     );
     let _ = writeln!(text, "resolved by  {}", count(manifest.segments.len() as u64, "segment"));
     let _ = writeln!(text, "attachment   {}\n", bytes(checkpoint.attachment().len() as u64));

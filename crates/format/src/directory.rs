@@ -6,22 +6,47 @@ use std::collections::HashSet;
 
 const WHAT: &str = "directory";
 const MAGIC: &[u8; 4] = b"OLDR";
-const HEAD_BYTES: usize = 16;
+const HEAD_BYTES: usize = 20;
+const FRAME_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 44;
 const CHECKSUM_BYTES: usize = 8;
+/// The kind of a chunk inside a frame.
+const FRAMED: u32 = 128;
 
-/// Longest chunk, node or segment that an entry can describe, in bytes.
+/// Longest chunk, node, segment or raw frame that can be described, in bytes.
 pub const LENGTH_MAX: u32 = (1 << 24) - 1;
 
 /// What lies at a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum EntryKind {
-    /// Pages.
+    /// Pages, or a piece of a file.
     Chunk,
-    /// An inner node or leaf.
+    /// An inner node, leaf or recipe.
     Node,
     /// A merge of directories.
     Segment,
+}
+
+/// How a frame is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Codec {
+    /// One LZ4 block.
+    Lz4,
+    /// One Zstandard frame (RFC 8878).
+    Zstd,
+}
+
+/// Where in a compressed frame a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InFrame {
+    /// The chunk's first byte in the raw frame.
+    pub first: u32,
+    /// Length of the frame as it is stored; shorter than raw.
+    pub stored_bytes: u32,
+    /// Length of the raw frame, at most [`LENGTH_MAX`].
+    pub raw_bytes: u32,
+    /// How to decompress it.
+    pub codec: Codec,
 }
 
 /// One fingerprint and its place.
@@ -31,26 +56,61 @@ pub struct DirectoryEntry {
     pub fp: Fingerprint,
     /// Index into [`Directory::packs`].
     pub pack: u32,
-    /// Logical offset in that pack, in bytes.
+    /// Logical offset in that pack, in bytes: of the bytes themselves, or of their frame.
     pub offset: u32,
-    /// Length in bytes, 1 to [`LENGTH_MAX`].
+    /// Length in bytes, 1 to [`LENGTH_MAX`]; not that of a frame.
     pub length: u32,
     /// What it is.
     pub kind: EntryKind,
+    /// The frame it lies in; only chunks lie in frames.
+    pub frame: Option<InFrame>,
 }
 
 impl DirectoryEntry {
-    fn key(&self) -> (&Fingerprint, u32, u32) {
-        (&self.fp, self.pack, self.offset)
+    fn key(&self) -> (&Fingerprint, u32, u32, u32) {
+        (&self.fp, self.pack, self.offset, self.frame.map_or(0, |frame| frame.first))
+    }
+
+    /// The frame as the encoding lists it.
+    fn frame_key(&self) -> Option<FrameKey> {
+        self.frame.map(|f| (self.pack, self.offset, f.stored_bytes, f.raw_bytes, f.codec))
+    }
+
+    fn check(&self) -> Check {
+        let DirectoryEntry { fp, offset, length, .. } = *self;
+        let stored = self.frame.map_or(length, |frame| frame.stored_bytes);
+        demand!(
+            (1..=LENGTH_MAX).contains(&length)
+                && (1..=LENGTH_MAX).contains(&stored)
+                && offset.checked_add(stored).is_some(),
+            "{fp} cannot have length {length} at {offset}"
+        );
+        demand!(!fp.is_zero(), "it lists the zero fingerprint");
+        if let Some(frame) = self.frame {
+            demand!(self.kind == EntryKind::Chunk, "{fp} is in a frame and no chunk");
+            let end = frame.first.checked_add(length);
+            demand!(
+                frame.stored_bytes < frame.raw_bytes
+                    && frame.raw_bytes <= LENGTH_MAX
+                    && end.is_some_and(|end| end <= frame.raw_bytes),
+                "{fp} cannot lie at {} of a frame of {} bytes",
+                frame.first,
+                frame.raw_bytes
+            );
+        }
+        Ok(())
     }
 }
+
+/// Pack index, offset, stored and raw length, codec.
+type FrameKey = (u32, u32, u32, u32, Codec);
 
 /// Resolves fingerprints to places: those of one pack (a directory) or of several (a segment).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Directory {
     /// The packs that entries refer to, each once.
     pub packs: Vec<PackId>,
-    /// Sorted by fingerprint, pack, offset.
+    /// Sorted by fingerprint, pack, offset, offset in the frame.
     pub entries: Vec<DirectoryEntry>,
 }
 
@@ -68,43 +128,75 @@ impl Directory {
         &self.entries[from..from + count]
     }
 
-    /// Length of the encoding of a directory of so many packs and entries, in bytes.
-    pub fn bytes_for(packs: usize, entries: usize) -> usize {
-        encoded_len(packs, entries)
+    /// Length of the encoding of a directory of so many packs, frames and entries, in bytes.
+    pub fn bytes_for(packs: usize, frames: usize, entries: usize) -> usize {
+        HEAD_BYTES + 16 * packs + FRAME_BYTES * frames + ENTRY_BYTES * entries + CHECKSUM_BYTES
     }
 
     /// Length of `encode`'s result in bytes.
     pub fn encoded_len(&self) -> usize {
-        encoded_len(self.packs.len(), self.entries.len())
+        Directory::bytes_for(self.packs.len(), self.frames().len(), self.entries.len())
+    }
+
+    /// Every frame once, in the encoding's order.
+    fn frames(&self) -> Vec<FrameKey> {
+        let mut frames: Vec<FrameKey> =
+            self.entries.iter().filter_map(DirectoryEntry::frame_key).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        frames
     }
 
     /// The directory's bytes. Entries need not be sorted.
     ///
     /// # Errors
     /// `Bug` for a pack listed twice, an index without pack, a place listed twice, a length that is
-    /// 0 or above [`LENGTH_MAX`], a place beyond 4 GiB.
+    /// 0 or above [`LENGTH_MAX`], a place beyond 4 GiB, a frame that cannot be.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if !self.entries.is_sorted_by(|a, b| a.key() <= b.key()) {
             return Directory::new(self.packs.clone(), self.entries.clone()).encode();
         }
-        encodable(WHAT, self.check())?;
-        let mut out = Writer::begin(MAGIC, self.encoded_len());
+        let frames = self.frames();
+        encodable(WHAT, self.check().and_then(|()| check_frames(&frames)))?;
+        let length = Directory::bytes_for(self.packs.len(), frames.len(), self.entries.len());
+        let mut out = Writer::begin(MAGIC, length);
         out.reserved(2);
         out.u32(self.packs.len() as u32);
+        out.u32(frames.len() as u32);
         out.u32(self.entries.len() as u32);
         for pack in &self.packs {
             out.bytes(&pack.0);
         }
+        for (pack, offset, stored_bytes, raw_bytes, codec) in &frames {
+            out.u32(*pack);
+            out.u32(*offset);
+            let codec: u32 = match codec {
+                Codec::Lz4 => 1,
+                Codec::Zstd => 2,
+            };
+            out.u32(stored_bytes | codec << 24);
+            out.u32(*raw_bytes);
+        }
         for entry in &self.entries {
             out.bytes(&entry.fp.0);
-            out.u32(entry.pack);
-            out.u32(entry.offset);
-            let kind: u32 = match entry.kind {
-                EntryKind::Chunk => 0,
-                EntryKind::Node => 1,
-                EntryKind::Segment => 2,
-            };
-            out.u32(entry.length | kind << 24);
+            match (entry.frame, entry.frame_key()) {
+                (Some(frame), Some(key)) => {
+                    // The list holds each entry's frame.
+                    out.u32(frames.partition_point(|other| *other < key) as u32);
+                    out.u32(frame.first);
+                    out.u32(entry.length | FRAMED << 24);
+                }
+                _ => {
+                    out.u32(entry.pack);
+                    out.u32(entry.offset);
+                    let kind: u32 = match entry.kind {
+                        EntryKind::Chunk => 0,
+                        EntryKind::Node => 1,
+                        EntryKind::Segment => 2,
+                    };
+                    out.u32(entry.length | kind << 24);
+                }
+            }
         }
         out.u64(checksum(out.written()));
         Ok(out.finish())
@@ -124,26 +216,24 @@ impl Directory {
         let mut from = Reader::new(WHAT, body);
         from.begin(MAGIC)?;
         from.reserved(2)?;
-        let (pack_count, entry_count) = (from.u32()?, from.u32()?);
+        let (pack_count, frame_count, entry_count) = (from.u32()?, from.u32()?, from.u32()?);
         let mut packs = Vec::with_capacity(from.count(pack_count.into(), 16)?);
         for _ in 0..pack_count {
             packs.push(from.pack()?);
         }
+        let mut frames = Vec::with_capacity(from.count(frame_count.into(), FRAME_BYTES)?);
+        for _ in 0..frame_count {
+            frames.push(read_frame(&mut from)?);
+        }
         let mut entries = Vec::with_capacity(from.count(entry_count.into(), ENTRY_BYTES)?);
         for _ in 0..entry_count {
-            let (fp, pack, offset) = (from.fingerprint()?, from.u32()?, from.u32()?);
-            let length_and_kind = from.u32()?;
-            let kind = match length_and_kind >> 24 {
-                0 => EntryKind::Chunk,
-                1 => EntryKind::Node,
-                2 => EntryKind::Segment,
-                other => return Err(from.damaged(format!("an entry has kind {other}"))),
-            };
-            let length = length_and_kind & LENGTH_MAX;
-            entries.push(DirectoryEntry { fp, pack, offset, length, kind });
+            entries.push(read_entry(&mut from, &frames)?);
         }
         let directory = Directory { packs, entries };
-        from.accept(directory.check())?;
+        from.accept(directory.check().and_then(|()| check_frames(&frames)))?;
+        if directory.frames() != frames {
+            return Err(from.damaged("it has frames out of order, or without an entry"));
+        }
         from.end()?;
         Ok(directory)
     }
@@ -155,15 +245,7 @@ impl Directory {
         demand!(distinct.len() == self.packs.len(), "it lists a pack twice");
         for entry in &self.entries {
             demand!((entry.pack as usize) < self.packs.len(), "it has no pack {}", entry.pack);
-            demand!(
-                (1..=LENGTH_MAX).contains(&entry.length)
-                    && entry.offset.checked_add(entry.length).is_some(),
-                "{} cannot have length {} at {}",
-                entry.fp,
-                entry.length,
-                entry.offset
-            );
-            demand!(!entry.fp.is_zero(), "it lists the zero fingerprint");
+            entry.check()?;
         }
         let sorted = self.entries.is_sorted_by(|a, b| a.key() < b.key());
         demand!(sorted, "its entries are out of order, or one is there twice");
@@ -171,6 +253,41 @@ impl Directory {
     }
 }
 
-fn encoded_len(packs: usize, entries: usize) -> usize {
-    HEAD_BYTES + 16 * packs + ENTRY_BYTES * entries + CHECKSUM_BYTES
+/// At one place there is one frame. (That they are sorted, and all used, is checked elsewhere.)
+fn check_frames(frames: &[FrameKey]) -> Check {
+    let distinct = frames.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1));
+    demand!(distinct, "it has two frames at one place, or frames out of order");
+    Ok(())
+}
+
+fn read_frame(from: &mut Reader<'_>) -> Result<FrameKey> {
+    let (pack, offset, stored_and_codec, raw_bytes) =
+        (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+    let codec = match stored_and_codec >> 24 {
+        1 => Codec::Lz4,
+        2 => Codec::Zstd,
+        other => return Err(from.damaged(format!("a frame has codec {other}"))),
+    };
+    Ok((pack, offset, stored_and_codec & LENGTH_MAX, raw_bytes, codec))
+}
+
+fn read_entry(from: &mut Reader<'_>, frames: &[FrameKey]) -> Result<DirectoryEntry> {
+    let (fp, first, second) = (from.fingerprint()?, from.u32()?, from.u32()?);
+    let length_and_kind = from.u32()?;
+    let length = length_and_kind & LENGTH_MAX;
+    let kind = match length_and_kind >> 24 {
+        0 | FRAMED => EntryKind::Chunk,
+        1 => EntryKind::Node,
+        2 => EntryKind::Segment,
+        other => return Err(from.damaged(format!("an entry has kind {other}"))),
+    };
+    if length_and_kind >> 24 != FRAMED {
+        return Ok(DirectoryEntry { fp, pack: first, offset: second, length, kind, frame: None });
+    }
+    let Some((pack, offset, stored_bytes, raw_bytes, codec)) = frames.get(first as usize).copied()
+    else {
+        return Err(from.damaged(format!("it has no frame {first}")));
+    };
+    let frame = Some(InFrame { first: second, stored_bytes, raw_bytes, codec });
+    Ok(DirectoryEntry { fp, pack, offset, length, kind, frame })
 }

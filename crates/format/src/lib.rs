@@ -17,11 +17,12 @@ mod tree;
 
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
-pub use directory::{Directory, DirectoryEntry, EntryKind, LENGTH_MAX};
+pub use directory::{Codec, Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use node::InnerNode;
 pub use record::{
-    Body, Close, ImageRef, Manifest, Record, Relocation, SegmentKind, SegmentRef, Session, Sweep,
+    Archive, Body, Close, ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Note, Record, Remarks,
+    SaveFigures, SegmentKind, SegmentRef, Session, Sweep,
 };
 pub use shard::{
     FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
@@ -31,4 +32,4 @@ pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 1;
+pub const REVISION: u32 = 2;

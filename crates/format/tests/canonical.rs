@@ -74,14 +74,22 @@ fn tails() {
 fn directories() {
     let refused = |edits: &[Edit<'_>], why| refused("directory", 0, edits, why);
     refused(&[(6, &[1])], "reserved");
-    refused(&[(31, &[2])], "a pack twice");
-    refused(&[(80, &[2])], "no such pack");
-    refused(&[(88, &[0, 0, 0])], "no length");
-    refused(&[(84, &[0xFF; 4])], "beyond 4 GiB");
-    refused(&[(91, &[3])], "kind");
-    refused(&[(48, &[0; 32])], "zero fingerprint");
-    refused(&[(92, &[0x10])], "out of order");
-    refused(&[(168, &[0]), (172, &[4, 3, 2, 1])], "one place twice");
+    refused(&[(35, &[2])], "a pack twice");
+    refused(&[(116, &[2])], "no such pack");
+    refused(&[(124, &[0, 0, 0])], "no length");
+    refused(&[(120, &[0xFF; 4])], "beyond 4 GiB");
+    refused(&[(127, &[3])], "kind");
+    refused(&[(84, &[0; 32])], "zero fingerprint");
+    refused(&[(128, &[0x10])], "out of order");
+    refused(&[(204, &[0]), (208, &[4, 3, 2, 1])], "one place twice");
+    refused(&[(52, &[2])], "a frame in no pack");
+    refused(&[(63, &[3])], "codec");
+    refused(&[(60, &[8])], "stored as long as raw");
+    refused(&[(60, &[0])], "no stored bytes");
+    refused(&[(68, &[0, 0, 0, 0, 5, 0, 0, 0])], "two frames at one place");
+    refused(&[(336, &[1])], "a frame without an entry");
+    refused(&[(248, &[2])], "no such frame");
+    refused(&[(252, &[1, 0x10])], "beyond its frame");
 }
 
 #[test]
@@ -177,18 +185,24 @@ fn manifests() {
     refused(68, &[2], "too few images");
     refused(72, &[0], "epoch 0");
     refused(80, &[12], "its own parent");
-    refused(120, &[1], "rank");
-    refused(124, &[1], "reserved in an image");
-    refused(144, &[0], "an empty stream with a root");
-    refused(152, &[1], "level of the catalog");
-    refused(153, &[1], "reserved in a tree");
-    refused(200, &[0], "level of the packed stream");
-    refused(198, &[0xFF, 0xFF], "stream too long");
-    refused(260, &[0; 4], "no length");
-    refused(264, &[2], "kind of a segment");
-    refused(265, &[1], "a directory is no merge");
-    refused(266, &[1], "reserved in a segment");
-    refused(268, &[0; 32], "zero fingerprint");
+    refused(172, &[1], "rank");
+    refused(176, &[2], "kind of an image");
+    refused(176, &[1], "files with a packed stream");
+    refused(168, &[2], "pinned");
+    refused(169, &[1], "reserved");
+    refused(412, &[0, 0], "a metric without a name");
+    refused(424, &[0xFF, 0xFF], "a metric that is no number");
+    refused(166, &[2], "a longer label");
+    refused(196, &[0], "an empty stream with a root");
+    refused(204, &[1], "level of the catalog");
+    refused(205, &[1], "reserved in a tree");
+    refused(252, &[0], "level of the packed stream");
+    refused(250, &[0xFF, 0xFF], "stream too long");
+    refused(312, &[0; 4], "no length");
+    refused(316, &[2], "kind of a segment");
+    refused(317, &[1], "a directory is no merge");
+    refused(318, &[1], "reserved in a segment");
+    refused(320, &[0; 32], "zero fingerprint");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use outlive_format::*;
 use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
-use proptest::collection::{hash_set, vec};
+use proptest::collection::{btree_map, hash_set, vec};
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 fn fp() -> impl Strategy<Value = Fingerprint> {
     any::<[u8; 32]>().prop_filter("zero has a meaning", |b| *b != [0; 32]).prop_map(Fingerprint)
@@ -41,20 +41,38 @@ fn header() -> impl Strategy<Value = ShardHeader> {
 
 fn directory() -> impl Strategy<Value = Directory> {
     let kind = prop::sample::select(vec![EntryKind::Chunk, EntryKind::Node, EntryKind::Segment]);
-    // Few fingerprints, so that some are at several places.
+    let codec = prop::sample::select(vec![Codec::Lz4, Codec::Zstd]);
+    // Few fingerprints and frames, so that some are at several places, and some share a frame.
     let entry = (0..40_u8, any::<u32>(), any::<u32>(), 1..=LENGTH_MAX, kind);
-    (hash_set(pack(), 1..6), vec(entry, 0..120)).prop_map(|(packs, entries)| {
+    let framed = (any::<u32>(), 0..8_u32, 1..9000_u32, 0..=u32::MAX, codec);
+    let entries = vec((entry, proptest::option::of(framed)), 0..120);
+    (hash_set(pack(), 1..6), entries).prop_map(|(packs, entries)| {
         let packs: Vec<PackId> = packs.into_iter().collect();
         let mut places = HashSet::new();
-        let entries =
-            entries.into_iter().map(|(byte, pack, offset, length, kind)| DirectoryEntry {
+        let mut frames = HashMap::new();
+        let entries = entries.into_iter().map(|((byte, pack, offset, length, kind), framed)| {
+            let entry = DirectoryEntry {
                 fp: fingerprint(&[byte]),
                 pack: pack % packs.len() as u32,
                 offset: offset.min(u32::MAX - length),
                 length,
                 kind,
-            });
-        let entries = entries.filter(|e| places.insert((e.fp, e.pack, e.offset))).collect();
+                frame: None,
+            };
+            let Some((pack, offset, raw_bytes, first, codec)) = framed else { return entry };
+            let pack = pack % packs.len() as u32;
+            let raw_bytes = raw_bytes + 1;
+            let stored_bytes = raw_bytes / 2 + 1 - u32::from(raw_bytes == 2);
+            // What is at a place is one frame.
+            let (stored_bytes, raw_bytes, codec) =
+                *frames.entry((pack, offset)).or_insert((stored_bytes, raw_bytes, codec));
+            let first = first % raw_bytes;
+            let length = length.min(raw_bytes - first);
+            let frame = Some(InFrame { first, stored_bytes, raw_bytes, codec });
+            DirectoryEntry { pack, offset, length, kind: EntryKind::Chunk, frame, ..entry }
+        });
+        let key = |e: &DirectoryEntry| (e.fp, e.pack, e.offset, e.frame.map_or(0, |f| f.first));
+        let entries = entries.filter(|e| places.insert(key(e))).collect();
         Directory { packs, entries }
     })
 }
@@ -113,43 +131,86 @@ fn segments() -> impl Strategy<Value = Vec<SegmentRef>> {
     )
 }
 
+fn remarks() -> impl Strategy<Value = Remarks> {
+    (any::<bool>(), "\\PC{0,20}").prop_map(|(pinned, label)| Remarks { pinned, label })
+}
+
 fn manifest() -> impl Strategy<Value = Manifest> {
-    let images = vec((any::<u64>(), any::<u64>(), tree(), tree()), 1..10);
-    let numbers = any::<[u64; 5]>();
-    (session(), numbers, images, segments()).prop_map(|(session, numbers, images, segments)| {
-        let [epoch, parent, frozen_ns, new_bytes, changed_bytes] = numbers;
-        let epoch = epoch.max(1);
-        let images =
-            images.into_iter().zip(0..).map(|((regions, state_bytes, catalog, packed), rank)| {
-                ImageRef { rank, regions, state_bytes, catalog, packed }
-            });
-        let images: Vec<ImageRef> = images.collect();
-        Manifest {
-            session,
-            world_size: images.len() as u32,
-            epoch,
-            parent: parent % epoch,
-            frozen_ns,
-            new_bytes,
-            changed_bytes,
-            images,
-            segments,
-        }
-    })
+    let images = vec((any::<u64>(), any::<u64>(), tree(), tree(), any::<bool>()), 1..10);
+    let numbers = any::<([u64; 10], u32)>();
+    let value = any::<f64>().prop_filter("a number", |value| !value.is_nan());
+    let metrics = btree_map("\\PC{1,9}", value, 0..4);
+    (session(), numbers, images, segments(), remarks(), metrics).prop_map(
+        |(session, (numbers, next_pack), images, segments, remarks, metrics)| {
+            let [epoch, parent, frozen_ns, new_bytes, changed_bytes, ..] = numbers;
+            let [.., known_bytes, zero_bytes, raw_bytes, stall_ns, drain_ns] = numbers;
+            let epoch = epoch.max(1);
+            let images = images.into_iter().zip(0..).map(
+                |((regions, state_bytes, catalog, packed, files), rank)| {
+                    let (kind, packed) = match files {
+                        true => (ImageKind::Files, TreeRef::EMPTY),
+                        false => (ImageKind::Memory, packed),
+                    };
+                    ImageRef { rank, kind, regions, state_bytes, catalog, packed }
+                },
+            );
+            let images: Vec<ImageRef> = images.collect();
+            Manifest {
+                session,
+                world_size: images.len() as u32,
+                epoch,
+                parent: parent % epoch,
+                frozen_ns,
+                figures: SaveFigures {
+                    new_bytes,
+                    changed_bytes,
+                    known_bytes,
+                    zero_bytes,
+                    raw_bytes,
+                    stall_ns,
+                    drain_ns,
+                },
+                next_pack,
+                remarks,
+                metrics: metrics.into_iter().collect(),
+                images,
+                segments,
+            }
+        },
+    )
+}
+
+fn writer() -> impl Strategy<Value = Session> {
+    (session(), any::<u32>(), any::<u64>(), "\\PC{0,60}").prop_map(
+        |(session, process_id, opened_ns, host)| Session { session, process_id, opened_ns, host },
+    )
+}
+
+fn archive() -> impl Strategy<Value = Archive> {
+    let state = proptest::option::of((writer(), any::<bool>()));
+    let manifests = vec(manifest(), 0..4);
+    (session(), state, any::<u64>(), vec(pack(), 0..9), segments(), manifests).prop_map(
+        |(gc, session, last_epoch, condemned, segments, manifests)| {
+            let mut kept: BTreeMap<u64, Manifest> = BTreeMap::new();
+            for manifest in manifests {
+                kept.insert(manifest.epoch, Manifest { segments: Vec::new(), ..manifest });
+            }
+            let manifests: Vec<Manifest> = kept.into_values().collect();
+            let newest = manifests.last().map_or(0, |manifest| manifest.epoch);
+            let last_epoch = last_epoch.max(newest);
+            Archive { gc, session, last_epoch, condemned, segments, manifests }
+        },
+    )
 }
 
 fn record() -> impl Strategy<Value = Record> {
     let body = prop_oneof![
-        (session(), any::<u32>(), any::<u64>(), "\\PC{0,60}").prop_map(
-            |(session, process_id, opened_ns, host)| {
-                Body::Session(Session { session, process_id, opened_ns, host })
-            }
-        ),
+        writer().prop_map(Body::Session),
         manifest().prop_map(Body::Manifest),
         (session(), vec(pack(), 0..30)).prop_map(|(gc, packs)| Body::Sweep(Sweep { gc, packs })),
         session().prop_map(|session| Body::Close(Close { session })),
-        (session(), segments())
-            .prop_map(|(gc, segments)| Body::Relocation(Relocation { gc, segments })),
+        archive().prop_map(Body::Archive),
+        (1..=u64::MAX, remarks()).prop_map(|(epoch, remarks)| Body::Note(Note { epoch, remarks })),
     ];
     (1..=u64::MAX, fp(), body).prop_map(|(number, previous, body)| {
         let previous = if number == 1 { Fingerprint::ZERO } else { previous };

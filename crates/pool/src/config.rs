@@ -1,11 +1,9 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
+use outlive_format::REVISION;
 use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-
-/// Draft number of format version 0 that this build reads and writes.
-pub const REVISION: u32 = 1;
 
 /// The whole descriptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -231,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_of_another_format_is_named() {
-        let text = sample().to_text().unwrap().replace("revision = 1", "revision = 7");
+        let text = sample().to_text().unwrap().replace("revision = 2", "revision = 7");
         let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();
         assert!(error.message().contains("0.7") && error.message().contains("p/pool.toml"));
     }

@@ -46,7 +46,7 @@ impl Container {
         self.checksum.update(bytes);
         self.used += bytes.len();
         let length = bytes.len() as u32;
-        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind });
+        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind, frame: None });
         offset
     }
 

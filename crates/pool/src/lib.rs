@@ -10,7 +10,7 @@ mod pack;
 mod pool;
 mod read;
 
-pub use config::{FormatConfig, PoolConfig, REVISION, Tuning};
+pub use config::{FormatConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use pack::{FinishedPack, PackWriter, Place};

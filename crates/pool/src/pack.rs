@@ -2,7 +2,7 @@
 
 use crate::{Container, Pool};
 use outlive_format::{
-    Directory, DirectoryEntry, EntryKind, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
+    Directory, DirectoryEntry, EntryKind, Fragment, InFrame, SHARD_HEADER_BYTES, ShardHeader, Tail,
     fingerprint,
 };
 use outlive_io::{AlignedBuf, Ticket};
@@ -15,10 +15,19 @@ use std::collections::VecDeque;
 pub struct Place {
     /// The pack.
     pub pack: PackId,
-    /// Logical offset in it.
+    /// Logical offset in it: of the bytes themselves, or of the frame that they are compressed in.
     pub offset: u32,
-    /// Length in bytes, at least 1.
+    /// Length in bytes, at least 1; not that of a frame.
     pub length: u32,
+    /// The frame.
+    pub frame: Option<InFrame>,
+}
+
+impl Place {
+    /// Bytes to read, from `offset` on: the chunk itself or its whole frame.
+    pub fn stored_bytes(&self) -> u32 {
+        self.frame.map_or(self.length, |frame| frame.stored_bytes)
+    }
 }
 
 /// A pack under construction: one container being filled, others on their way to the target.
@@ -151,7 +160,7 @@ impl PackWriter {
     fn has_room_for_entries(&self, count: usize) -> bool {
         let open = self.container.as_ref().map_or(0, |open| open.entries().len());
         let entries = self.entries.len() + open + count;
-        Directory::bytes_for(1, entries) <= self.directory_bytes_max
+        Directory::bytes_for(1, 0, entries) <= self.directory_bytes_max
     }
 
     /// True if [`PackWriter::append`] of `length` bytes needs a buffer first.
@@ -182,7 +191,7 @@ impl PackWriter {
         match &mut self.container {
             Some(open) if !bytes.is_empty() && open.fits(bytes.len()) => {
                 let offset = self.base as u32 + open.push(bytes, fp, kind);
-                Ok(Place { pack: self.id, offset, length: bytes.len() as u32 })
+                Ok(Place { pack: self.id, offset, length: bytes.len() as u32, frame: None })
             }
             _ => Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id))),
         }

@@ -4,7 +4,7 @@ use crate::commit::{LogHead, history};
 use crate::handle::SaveHandle;
 use crate::index::Known;
 use crate::restore::{Checkpoint, RestoreSink, RestoreStats};
-use crate::save::{Base, SavePlan, SaveStats, Writer};
+use crate::save::{Base, Order, SaveNotes, SavePlan, SaveStats, Writer};
 use outlive_chunk::PageHashes;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
@@ -140,6 +140,14 @@ impl Job {
     /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`; and the
     /// failure of an earlier save, if nobody has been told it yet (then nothing new was begun).
     pub fn save(&self, source: &mut dyn PageSource) -> Result<SaveHandle> {
+        self.save_with(source, SaveNotes::default())
+    }
+
+    /// Like [`Job::save`]; `notes` are kept with the checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::save`].
+    pub fn save_with(&self, source: &mut dyn PageSource, notes: SaveNotes) -> Result<SaveHandle> {
         let inner = &self.inner;
         inner.check_process()?;
         let mut current = inner.starting();
@@ -157,8 +165,9 @@ impl Job {
         let (frozen, session, plan) = inner.freeze(source)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
+        let order = Order { started, notes };
         let drain =
-            Drain { inner: inner.clone(), frozen, plan, session, handle: handle.clone(), started };
+            Drain { inner: inner.clone(), frozen, plan, session, handle: handle.clone(), order };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -417,19 +426,20 @@ struct Drain {
     plan: SavePlan,
     session: SessionId,
     handle: SaveHandle,
-    started: Duration,
+    order: Order,
 }
 
 impl Drain {
     fn run(self) {
-        let Drain { inner, frozen, plan, session, handle, started } = self;
+        let Drain { inner, frozen, plan, session, handle, order } = self;
         let live_done = || {
             frozen.release_live();
             handle.set_live_done();
         };
         let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
             let mut writer = inner.writer();
-            let stats = writer.execute(&inner.pool, session, &plan, &*frozen, &live_done)?;
+            let stats =
+                writer.execute(&inner.pool, session, &plan, &*frozen, &order, &live_done)?;
             // The source's baseline and the store's base move together, under the writer's lock.
             frozen.settle(Some(stats.epoch));
             Ok(stats)
@@ -446,7 +456,7 @@ impl Drain {
             live_done();
             frozen.settle(None);
         }
-        let total = inner.pool.env().clock.monotonic().saturating_sub(started);
+        let total = inner.pool.env().clock.monotonic().saturating_sub(order.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
         if let Err(error) = &outcome {
             inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));

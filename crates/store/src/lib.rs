@@ -16,5 +16,5 @@ mod verify;
 pub use handle::SaveHandle;
 pub use job::{EpochInfo, Job, JobOptions, Prepared, Restored, Select, Skipped};
 pub use restore::{Checkpoint, RestorePlan, RestoreSink, RestoreStats};
-pub use save::{SavePlan, SaveStats};
+pub use save::{SaveNotes, SavePlan, SaveStats};
 pub use verify::{Finding, VerifyReport, verify_shard};

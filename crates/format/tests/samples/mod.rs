@@ -34,6 +34,11 @@ pub fn directory() -> Directory {
         offset,
         length,
         kind,
+        frame: None,
+    };
+    let framed = |byte, first| DirectoryEntry {
+        frame: Some(InFrame { first, stored_bytes: 0x900, raw_bytes: 0x2000, codec: Codec::Zstd }),
+        ..entry(byte, 1, 0x0002_0000, 0x1000, EntryKind::Chunk)
     };
     Directory::new(
         vec![pack(9), pack(2)],
@@ -41,6 +46,12 @@ pub fn directory() -> Directory {
             entry(0xBB, 1, 0x0001_1000, 0x3000, EntryKind::Segment),
             entry(0xAA, 1, 0x0000_2000, 0x01_0000, EntryKind::Chunk),
             entry(0xBB, 0, 0x0102_0304, 0x6C, EntryKind::Node),
+            framed(0xCC, 0x1000),
+            framed(0xCB, 0),
+            DirectoryEntry {
+                frame: Some(InFrame { first: 0, stored_bytes: 7, raw_bytes: 8, codec: Codec::Lz4 }),
+                ..entry(0xCD, 0, 5, 8, EntryKind::Chunk)
+            },
         ],
     )
 }
@@ -103,10 +114,21 @@ pub fn manifest() -> Manifest {
         epoch: 12,
         parent: 11,
         frozen_ns: 0x0102_0304_0506_0708,
-        new_bytes: 0x1000,
-        changed_bytes: 0x2000,
+        figures: SaveFigures {
+            new_bytes: 0x1000,
+            changed_bytes: 0x2000,
+            known_bytes: 3,
+            zero_bytes: 4,
+            raw_bytes: 5,
+            stall_ns: 6,
+            drain_ns: 7,
+        },
+        next_pack: 0x0A0B_0C0D,
+        remarks: Remarks { pinned: true, label: "gut".to_owned() },
+        metrics: vec![("loss".to_owned(), 0.5)],
         images: vec![ImageRef {
             rank: 0,
+            kind: ImageKind::Memory,
             regions: 2,
             state_bytes: 0x20_0031,
             catalog: TreeRef { bytes: 200, root: fp(0xCA) },
@@ -133,20 +155,33 @@ pub fn manifest() -> Manifest {
     }
 }
 
+pub fn writer() -> Session {
+    Session {
+        session: session(),
+        process_id: 4242,
+        opened_ns: 0x0102_0304_0506_0708,
+        host: "nöde".to_owned(),
+    }
+}
+
 /// One record of each kind.
 pub fn records() -> Vec<Record> {
     let segment = SegmentRef { level: 1, ..manifest().segments[1] };
+    let kept = Manifest { segments: Vec::new(), ..manifest() };
     let bodies = [
-        Body::Session(Session {
-            session: session(),
-            process_id: 4242,
-            opened_ns: 0x0102_0304_0506_0708,
-            host: "nöde".to_owned(),
-        }),
+        Body::Session(writer()),
         Body::Manifest(manifest()),
         Body::Sweep(Sweep { gc: SessionId([0x6C; 12]), packs: vec![pack(2), pack(1)] }),
         Body::Close(Close { session: session() }),
-        Body::Relocation(Relocation { gc: SessionId([0x6C; 12]), segments: vec![segment] }),
+        Body::Archive(Archive {
+            gc: SessionId([0x6C; 12]),
+            session: Some((writer(), true)),
+            last_epoch: 13,
+            condemned: vec![pack(1)],
+            segments: vec![segment],
+            manifests: vec![kept],
+        }),
+        Body::Note(Note { epoch: 12, remarks: Remarks { pinned: false, label: "ü".to_owned() } }),
     ];
     let record =
         |(number, body)| Record { number, previous: fp(if number == 1 { 0 } else { 0xFE }), body };

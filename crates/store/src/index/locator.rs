@@ -1,7 +1,7 @@
 //! All places that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
-use outlive_format::{EntryKind, SegmentRef};
+use outlive_format::{EntryKind, InFrame, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result};
 
@@ -9,7 +9,7 @@ use outlive_types::{Error, Fingerprint, PackId, Result};
 #[derive(Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
-    places: ByFingerprint<(u32, u32, u32)>,
+    places: ByFingerprint<(u32, u32, u32, Option<InFrame>)>,
 }
 
 impl Locator {
@@ -26,7 +26,7 @@ impl Locator {
             locator.places.reserve(directory.entries.len());
             for entry in &directory.entries {
                 if entry.kind != EntryKind::Segment {
-                    let place = (first + entry.pack, entry.offset, entry.length);
+                    let place = (first + entry.pack, entry.offset, entry.length, entry.frame);
                     // Of equal chunks the first named serves as well as any other.
                     locator.places.entry(entry.fp).or_insert(place);
                 }
@@ -40,10 +40,10 @@ impl Locator {
     /// # Errors
     /// `Damaged` if no segment names it.
     pub fn find(&self, fp: &Fingerprint) -> Result<Place> {
-        let (pack, offset, length) = *self.places.get(fp).ok_or_else(|| {
+        let (pack, offset, length, frame) = *self.places.get(fp).ok_or_else(|| {
             Error::damaged(format!("chunk or node {fp:?} is in none of the checkpoint's segments"))
         })?;
-        Ok(Place { pack: self.packs[pack as usize], offset, length })
+        Ok(Place { pack: self.packs[pack as usize], offset, length, frame })
     }
 
     /// Number of chunks and nodes known.

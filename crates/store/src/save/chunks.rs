@@ -27,6 +27,8 @@ pub struct ChunkCounts {
     pub zero_bytes: AtomicU64,
     /// Bytes of chunks stored already.
     pub known_bytes: AtomicU64,
+    /// Bytes of new chunks.
+    pub raw_bytes: AtomicU64,
 }
 
 /// Cuts, fingerprints and stores chunks that are not known yet.
@@ -102,6 +104,7 @@ impl<'a> Chunker<'a> {
             if self.is_known(fp) {
                 self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             } else {
+                self.counts.raw_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
                 lane.append(chunk, fp)?;
                 self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
             }

@@ -4,20 +4,24 @@ use super::chunks::Chunker;
 use super::leaves::{LeafStage, Wish, within_budget};
 use super::packer::{Packed, Packer};
 use super::plan::SavePlan;
-use super::stats::SaveStats;
+use super::stats::{SaveNotes, SaveStats};
 use crate::commit::LogHead;
 use crate::index::{Fingerprints, Known};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
-use outlive_format::{Catalog, CatalogRegion, ImageRef, InnerNode, Manifest, SegmentRef, TreeRef};
+use outlive_format::{
+    Catalog, CatalogRegion, ImageKind, ImageRef, InnerNode, Manifest, Remarks, SaveFigures,
+    SegmentRef, TreeRef,
+};
 use outlive_pool::Pool;
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
     PageRange, Progress, RegionPlace, Result, SessionId,
 };
 use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, PoisonError};
+use std::time::Duration;
 
 /// Name under which leaves of the catalog are dealt with; no region can have it.
 const CATALOG: &str = "\0catalog";
@@ -54,6 +58,15 @@ pub struct Writer {
     pub next_pack: u32,
 }
 
+/// What a save is asked for besides the image.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    /// When the program asked for it.
+    pub started: Duration,
+    /// What it said about it.
+    pub notes: SaveNotes,
+}
+
 /// A save may rewrite at most one byte for so many that have changed, whatever its credit: its
 /// pages are frozen like changed ones, and the program should not feel them.
 const CHANGED_PER_REWRITTEN: u64 = 2;
@@ -81,8 +94,19 @@ impl Writer {
         session: SessionId,
         plan: &SavePlan,
         frozen: &dyn Frozen,
+        order: &Order,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
+        let clock = pool.env().clock.clone();
+        let since = |started: Duration| clock.monotonic().saturating_sub(started);
+        let stall: OnceLock<Duration> = OnceLock::new();
+        let live_done = &|| {
+            stall.get_or_init(|| since(order.started));
+            live_done();
+        };
+        if plan.live_blocks == 0 {
+            live_done();
+        }
         // Room for the page tree and the catalog comes on top; a pack takes more if need be.
         let expected_bytes = plan.dirty_bytes + plan.dirty_bytes / 32 + (64 << 10);
         let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
@@ -90,6 +114,11 @@ impl Writer {
         // Whatever happened, the program must not wait for us any longer.
         live_done();
         let mut stored = stored?;
+        stored.stats.stall = stall.get().copied().unwrap_or_default();
+        stored.stats.total = since(order.started);
+        stored.manifest.figures = stored.stats.figures();
+        stored.manifest.remarks = order.notes.remarks.clone();
+        stored.manifest.metrics.clone_from(&order.notes.metrics);
         let record_bytes = self.head.commit(pool, stored.manifest)?;
         stored.stats.new_bytes += record_bytes;
         self.known.extend(stored.new);
@@ -140,8 +169,10 @@ impl Writer {
             epoch: plan.epoch,
             parent: plan.parent,
             frozen_ns: pool.env().clock.unix_ns(),
-            new_bytes: stored_bytes,
-            changed_bytes: image.stats.changed_bytes,
+            figures: SaveFigures::default(),
+            next_pack: self.next_pack,
+            remarks: Remarks::default(),
+            metrics: Vec::new(),
             images: vec![image.reference],
             segments,
         };
@@ -230,12 +261,14 @@ impl Stages<'_> {
             evacuated_bytes,
             zero_bytes: chunker.counts.zero_bytes.load(Ordering::Relaxed),
             known_bytes: chunker.counts.known_bytes.load(Ordering::Relaxed),
+            raw_bytes: chunker.counts.raw_bytes.load(Ordering::Relaxed),
             node_bytes: node_bytes + leaves.stored_bytes,
             ..SaveStats::default()
         };
         Ok(Image {
             reference: ImageRef {
                 rank: 0,
+                kind: ImageKind::Memory,
                 regions: frozen.regions().len() as u64,
                 state_bytes,
                 catalog: catalog.reference(),

@@ -10,7 +10,7 @@ mod packer;
 mod plan;
 mod stats;
 
-pub use execute::{Base, Writer};
+pub use execute::{Base, Order, Writer};
 pub use leaves::{Wish, read_merged};
 pub use plan::{BlockWork, SavePlan, StreamPlan};
-pub use stats::SaveStats;
+pub use stats::{SaveNotes, SaveStats};

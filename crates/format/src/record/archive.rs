@@ -1,0 +1,105 @@
+//! The archive: what a prune or gc has left of a job's log.
+
+use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
+use super::{Manifest, Session};
+use crate::codec::{Check, Reader, Writer, demand};
+use outlive_types::{Epoch, PackId, Result, SessionId};
+
+const HEAD_BYTES: usize = 40;
+
+/// Replaces every record before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Archive {
+    /// The gc run, an id like a session's.
+    pub gc: SessionId,
+    /// The newest session of the log; true if it is open.
+    pub session: Option<(Session, bool)>,
+    /// Newest epoch that the log has had, kept or not; 0 for none.
+    pub last_epoch: Epoch,
+    /// Packs that nobody may refer to from now on.
+    pub condemned: Vec<PackId>,
+    /// The segments of each of the manifests.
+    pub segments: Vec<SegmentRef>,
+    /// What was kept, epochs ascending. Their own lists of segments are empty.
+    pub manifests: Vec<Manifest>,
+}
+
+impl Archive {
+    pub(super) fn encoded_len(&self) -> usize {
+        let manifests: usize = self.manifests.iter().map(|m| 4 + m.encoded_len()).sum();
+        HEAD_BYTES
+            + self.session.as_ref().map_or(0, |(session, _)| session.encoded_len())
+            + 16 * self.condemned.len()
+            + SEGMENT_BYTES * self.segments.len()
+            + manifests
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        out.bytes(&self.gc.0);
+        out.u32(match &self.session {
+            None => 0,
+            Some((_, true)) => 1,
+            Some((_, false)) => 2,
+        });
+        out.u64(self.last_epoch);
+        out.u32(self.condemned.len() as u32);
+        out.u32(self.segments.len() as u32);
+        out.u32(self.manifests.len() as u32);
+        out.reserved(4);
+        if let Some((session, _)) = &self.session {
+            session.write(out);
+        }
+        self.condemned.iter().for_each(|pack| out.bytes(&pack.0));
+        self.segments.iter().for_each(|segment| segment.write(out));
+        for manifest in &self.manifests {
+            out.u32(manifest.encoded_len() as u32);
+            manifest.write(out);
+        }
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Archive> {
+        let (gc, state, last_epoch) = (from.session()?, from.u32()?, from.u64()?);
+        let (pack_count, segment_count, manifest_count) = (from.u32()?, from.u32()?, from.u32()?);
+        from.reserved(4)?;
+        let session = match state {
+            0 => None,
+            1 | 2 => Some((Session::read(from)?, state == 1)),
+            other => return Err(from.damaged(format!("its session has state {other}"))),
+        };
+        let mut condemned = Vec::with_capacity(from.count(pack_count.into(), 16)?);
+        for _ in 0..pack_count {
+            condemned.push(from.pack()?);
+        }
+        let segments = read_segments(segment_count, from)?;
+        let mut manifests = Vec::with_capacity(from.count(manifest_count.into(), 4)?);
+        for _ in 0..manifest_count {
+            let length = from.u32()? as usize;
+            let before = from.remaining();
+            let manifest = Manifest::read(from)?;
+            if before - from.remaining() != length {
+                return Err(from.damaged("a manifest in it has another length"));
+            }
+            manifests.push(manifest);
+        }
+        Ok(Archive { gc, session, last_epoch, condemned, segments, manifests })
+    }
+
+    pub(super) fn check(&self) -> Check {
+        demand!(u32::try_from(self.condemned.len()).is_ok(), "it has too many packs");
+        demand!(u32::try_from(self.manifests.len()).is_ok(), "it has too many manifests");
+        if let Some((session, _)) = &self.session {
+            session.check()?;
+        }
+        check_segments(&self.segments)?;
+        let mut before = 0;
+        for manifest in &self.manifests {
+            manifest.check()?;
+            demand!(manifest.segments.is_empty(), "a manifest in it has segments of its own");
+            demand!(manifest.epoch > before, "its epochs do not ascend");
+            demand!(u32::try_from(manifest.encoded_len()).is_ok(), "a manifest is too long");
+            before = manifest.epoch;
+        }
+        demand!(before <= self.last_epoch, "it has an epoch above its last");
+        Ok(())
+    }
+}

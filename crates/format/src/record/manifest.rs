@@ -1,0 +1,255 @@
+//! The manifest: a committed checkpoint.
+
+use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
+use crate::codec::{Check, Reader, Writer, demand};
+use crate::tree::TreeRef;
+use outlive_types::{Epoch, Rank, Result, SessionId};
+
+const HEAD_BYTES: usize = 116;
+const IMAGE_BYTES: usize = 24 + 2 * TreeRef::ENCODED_BYTES;
+/// Longest label or metric's name, in bytes.
+pub const LABEL_BYTES_MAX: usize = u16::MAX as usize;
+
+/// A checkpoint.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Manifest {
+    /// The session that wrote it.
+    pub session: SessionId,
+    /// Number of ranks, at least 1.
+    pub world_size: u32,
+    /// Its epoch, from 1.
+    pub epoch: Epoch,
+    /// The epoch that it shares subtrees with; 0 if there was none.
+    pub parent: Epoch,
+    /// When it was frozen, nanoseconds since 1970.
+    pub frozen_ns: u64,
+    /// What the save did.
+    pub figures: SaveFigures,
+    /// Packs of this session with a lower number are done with: named here, or garbage.
+    pub next_pack: u32,
+    /// What the user says about it.
+    pub remarks: Remarks,
+    /// The program's own figures of merit: names, sorted, each once, and values that are numbers.
+    pub metrics: Vec<(String, f64)>,
+    /// The images of ranks 0 to world size - 1, in this order.
+    pub images: Vec<ImageRef>,
+    /// Resolve every chunk and node that the images need.
+    pub segments: Vec<SegmentRef>,
+}
+
+impl Eq for Manifest {} // a metric is never a NaN
+
+/// Figures of a save, for reports and plots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SaveFigures {
+    /// All bytes that it wrote, but for the manifest.
+    pub new_bytes: u64,
+    /// Bytes of the pages that were dirty; of files, bytes that were read.
+    pub changed_bytes: u64,
+    /// Bytes of chunks that were stored already.
+    pub known_bytes: u64,
+    /// Bytes of zero pages.
+    pub zero_bytes: u64,
+    /// Bytes of the new chunks before compression.
+    pub raw_bytes: u64,
+    /// How long the program stood still, in nanoseconds.
+    pub stall_ns: u64,
+    /// From the freeze's end to the commit, in nanoseconds.
+    pub drain_ns: u64,
+}
+
+/// What a user says about a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Remarks {
+    /// A pruning keeps it, whatever its rules.
+    pub pinned: bool,
+    /// A word for it; may be empty. At most [`LABEL_BYTES_MAX`].
+    pub label: String,
+}
+
+/// What an image is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ImageKind {
+    /// A catalog and page trees.
+    Memory,
+    /// A listing and recipes.
+    Files,
+}
+
+/// One rank's image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImageRef {
+    /// The rank.
+    pub rank: Rank,
+    /// What it is made of.
+    pub kind: ImageKind,
+    /// Number of its regions, or of its listing's items.
+    pub regions: u64,
+    /// Bytes of its regions or files.
+    pub state_bytes: u64,
+    /// Its catalog stream, or its listing.
+    pub catalog: TreeRef,
+    /// Its packed stream; [`TreeRef::EMPTY`] if it has none.
+    pub packed: TreeRef,
+}
+
+impl Manifest {
+    pub(super) fn encoded_len(&self) -> usize {
+        let metrics: usize = self.metrics.iter().map(|(name, _)| 10 + name.len()).sum();
+        HEAD_BYTES
+            + IMAGE_BYTES * self.images.len()
+            + SEGMENT_BYTES * self.segments.len()
+            + metrics
+            + self.remarks.label.len()
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        out.bytes(&self.session.0);
+        out.u32(self.world_size);
+        out.u64(self.epoch);
+        out.u64(self.parent);
+        out.u64(self.frozen_ns);
+        self.figures.write(out);
+        out.u32(self.next_pack);
+        out.u32(self.images.len() as u32);
+        out.u32(self.segments.len() as u32);
+        out.u16(self.metrics.len() as u16);
+        out.u16(self.remarks.label.len() as u16);
+        out.u8(u8::from(self.remarks.pinned));
+        out.reserved(3);
+        for image in &self.images {
+            out.u32(image.rank);
+            out.u32(match image.kind {
+                ImageKind::Memory => 0,
+                ImageKind::Files => 1,
+            });
+            out.u64(image.regions);
+            out.u64(image.state_bytes);
+            image.catalog.write(out);
+            image.packed.write(out);
+        }
+        self.segments.iter().for_each(|segment| segment.write(out));
+        for (name, value) in &self.metrics {
+            out.u16(name.len() as u16);
+            out.bytes(name.as_bytes());
+            out.u64(value.to_bits());
+        }
+        out.bytes(self.remarks.label.as_bytes());
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Manifest> {
+        let (session, world_size) = (from.session()?, from.u32()?);
+        let (epoch, parent, frozen_ns) = (from.u64()?, from.u64()?, from.u64()?);
+        let figures = SaveFigures::read(from)?;
+        let next_pack = from.u32()?;
+        let (image_count, segment_count) = (from.u32()?, from.u32()?);
+        let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
+        let pinned = read_flag(from)?;
+        from.reserved(3)?;
+        let mut images = Vec::with_capacity(from.count(image_count.into(), IMAGE_BYTES)?);
+        for _ in 0..image_count {
+            let rank = from.u32()?;
+            let kind = match from.u32()? {
+                0 => ImageKind::Memory,
+                1 => ImageKind::Files,
+                other => return Err(from.damaged(format!("an image has kind {other}"))),
+            };
+            images.push(ImageRef {
+                rank,
+                kind,
+                regions: from.u64()?,
+                state_bytes: from.u64()?,
+                catalog: TreeRef::read(from)?,
+                packed: TreeRef::read(from)?,
+            });
+        }
+        let segments = read_segments(segment_count, from)?;
+        let mut metrics = Vec::with_capacity(from.count(metric_count.into(), 10)?);
+        for _ in 0..metric_count {
+            let name_bytes = from.u16()?;
+            let name = from.text(name_bytes.into())?.to_owned();
+            metrics.push((name, f64::from_bits(from.u64()?)));
+        }
+        let remarks = Remarks { pinned, label: from.text(label_bytes.into())?.to_owned() };
+        Ok(Manifest {
+            session,
+            world_size,
+            epoch,
+            parent,
+            frozen_ns,
+            figures,
+            next_pack,
+            remarks,
+            metrics,
+            images,
+            segments,
+        })
+    }
+
+    pub(super) fn check(&self) -> Check {
+        let Manifest { world_size, epoch, parent, .. } = *self;
+        demand!(epoch > 0 && parent < epoch, "epoch {epoch} cannot follow epoch {parent}");
+        demand!(
+            world_size > 0
+                && self.images.len() == world_size as usize
+                && self.images.iter().zip(0..).all(|(image, rank)| image.rank == rank),
+            "its images are not those of {world_size} ranks in their order"
+        );
+        for image in &self.images {
+            image.catalog.check()?;
+            image.packed.check()?;
+            demand!(
+                image.kind == ImageKind::Memory || image.packed == TreeRef::EMPTY,
+                "an image of files has a packed stream"
+            );
+        }
+        demand!(u16::try_from(self.metrics.len()).is_ok(), "it has too many metrics");
+        for (name, value) in &self.metrics {
+            demand!(
+                (1..=LABEL_BYTES_MAX).contains(&name.len()) && !value.is_nan(),
+                "metric {name:?} cannot have the value {value}"
+            );
+        }
+        let sorted = self.metrics.is_sorted_by(|a, b| a.0 < b.0);
+        demand!(sorted, "its metrics are out of order, or one is there twice");
+        self.remarks.check()?;
+        check_segments(&self.segments)
+    }
+}
+
+impl SaveFigures {
+    fn write(&self, out: &mut Writer) {
+        let SaveFigures { new_bytes, changed_bytes, known_bytes, zero_bytes, .. } = *self;
+        let counted = [new_bytes, changed_bytes, known_bytes, zero_bytes];
+        let timed = [self.raw_bytes, self.stall_ns, self.drain_ns];
+        counted.into_iter().chain(timed).for_each(|figure| out.u64(figure));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<SaveFigures> {
+        Ok(SaveFigures {
+            new_bytes: from.u64()?,
+            changed_bytes: from.u64()?,
+            known_bytes: from.u64()?,
+            zero_bytes: from.u64()?,
+            raw_bytes: from.u64()?,
+            stall_ns: from.u64()?,
+            drain_ns: from.u64()?,
+        })
+    }
+}
+
+impl Remarks {
+    pub(super) fn check(&self) -> Check {
+        demand!(self.label.len() <= LABEL_BYTES_MAX, "the label is too long");
+        Ok(())
+    }
+}
+
+/// A byte that is 0 or 1.
+pub(super) fn read_flag(from: &mut Reader<'_>) -> Result<bool> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(from.damaged(format!("a flag is {other}"))),
+    }
+}

@@ -1,0 +1,247 @@
+//! Records of a job's log: the envelope and the six kinds of body.
+
+mod archive;
+mod manifest;
+mod segment;
+
+pub use archive::Archive;
+pub use manifest::{ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Remarks, SaveFigures};
+pub use segment::{SegmentKind, SegmentRef};
+
+use crate::codec::{Check, Reader, Writer, damaged, demand, encodable, fingerprint};
+use manifest::read_flag;
+use outlive_types::{Epoch, Fingerprint, PackId, Result, SessionId};
+
+const WHAT: &str = "log record";
+const MAGIC: &[u8; 4] = b"OLRC";
+const HEAD_BYTES: usize = 56;
+const FINGERPRINT_BYTES: usize = 32;
+
+/// One record of a job's log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its place in the log, from 1.
+    pub number: u64,
+    /// Fingerprint of the record before it, all bytes of it; zero for the first.
+    pub previous: Fingerprint,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a record says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// A writer begins.
+    Session(Session),
+    /// A checkpoint exists.
+    Manifest(Manifest),
+    /// A gc has condemned packs.
+    Sweep(Sweep),
+    /// A writer ends.
+    Close(Close),
+    /// A prune or gc has replaced every record before.
+    Archive(Archive),
+    /// A user has said something about a checkpoint.
+    Note(Note),
+}
+
+/// Opens a session and fences every earlier one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// The session.
+    pub session: SessionId,
+    /// The writer's process id.
+    pub process_id: u32,
+    /// When it was opened, nanoseconds since 1970.
+    pub opened_ns: u64,
+    /// The writer's host name, at most 65,535 bytes.
+    pub host: String,
+}
+
+/// What a gc condemned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sweep {
+    /// The gc run, an id like a session's.
+    pub gc: SessionId,
+    /// The packs that it will delete.
+    pub packs: Vec<PackId>,
+}
+
+/// Ends a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Close {
+    /// The session.
+    pub session: SessionId,
+}
+
+/// What a user said about a checkpoint after it was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Which checkpoint.
+    pub epoch: Epoch,
+    /// What holds from now on.
+    pub remarks: Remarks,
+}
+
+impl Record {
+    /// The record's bytes.
+    ///
+    /// # Errors
+    /// `Bug` for fields that contradict each other or exceed the format's limits.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        encodable(WHAT, self.check())?;
+        let (kind, length) = match &self.body {
+            Body::Session(session) => (1, session.encoded_len()),
+            Body::Manifest(manifest) => (2, manifest.encoded_len()),
+            Body::Sweep(sweep) => (3, 24 + 16 * sweep.packs.len()),
+            Body::Close(_) => (4, 16),
+            Body::Archive(archive) => (5, archive.encoded_len()),
+            Body::Note(note) => (6, 16 + note.remarks.label.len()),
+        };
+        let mut out = Writer::begin(MAGIC, HEAD_BYTES + length + FINGERPRINT_BYTES);
+        out.u8(kind);
+        out.reserved(1);
+        out.u64(self.number);
+        out.u64(length as u64);
+        out.bytes(&self.previous.0);
+        match &self.body {
+            Body::Session(session) => session.write(&mut out),
+            Body::Manifest(manifest) => manifest.write(&mut out),
+            Body::Sweep(sweep) => sweep.write(&mut out),
+            Body::Close(close) => {
+                out.bytes(&close.session.0);
+                out.reserved(4);
+            }
+            Body::Archive(archive) => archive.write(&mut out),
+            Body::Note(note) => note.write(&mut out),
+        }
+        debug_assert_eq!(out.written().len(), HEAD_BYTES + length);
+        out.bytes(&fingerprint(out.written()).0);
+        Ok(out.finish())
+    }
+
+    /// Reads a record from all of `bytes`.
+    ///
+    /// # Errors
+    /// `Damaged` for anything that `encode` does not write, `Invalid` for another version.
+    pub fn decode(bytes: &[u8]) -> Result<Record> {
+        let Some((guarded, stored)) = bytes.split_last_chunk::<FINGERPRINT_BYTES>() else {
+            return Err(damaged(WHAT, "it ends too early"));
+        };
+        if fingerprint(guarded).0 != *stored {
+            return Err(damaged(WHAT, "its fingerprint does not match"));
+        }
+        let mut from = Reader::new(WHAT, guarded);
+        from.begin(MAGIC)?;
+        let kind = from.u8()?;
+        from.reserved(1)?;
+        let (number, length, previous) = (from.u64()?, from.u64()?, from.fingerprint()?);
+        if length != from.remaining() as u64 {
+            return Err(from.damaged(format!("its body is said to have {length} bytes")));
+        }
+        let body = match kind {
+            1 => Body::Session(Session::read(&mut from)?),
+            2 => Body::Manifest(Manifest::read(&mut from)?),
+            3 => Body::Sweep(Sweep::read(&mut from)?),
+            4 => {
+                let session = from.session()?;
+                from.reserved(4)?;
+                Body::Close(Close { session })
+            }
+            5 => Body::Archive(Archive::read(&mut from)?),
+            6 => Body::Note(Note::read(&mut from)?),
+            other => return Err(from.damaged(format!("it has kind {other}"))),
+        };
+        let record = Record { number, previous, body };
+        from.accept(record.check())?;
+        from.end()?;
+        Ok(record)
+    }
+
+    fn check(&self) -> Check {
+        demand!(self.number > 0, "records are numbered from 1");
+        demand!(self.number > 1 || self.previous.is_zero(), "the first record has a previous one");
+        let countable = |count: usize| u32::try_from(count).is_ok();
+        match &self.body {
+            Body::Session(session) => session.check()?,
+            Body::Manifest(manifest) => manifest.check()?,
+            Body::Sweep(sweep) => demand!(countable(sweep.packs.len()), "it has too many packs"),
+            Body::Close(_) => {}
+            Body::Archive(archive) => archive.check()?,
+            Body::Note(note) => {
+                demand!(note.epoch > 0, "epochs are numbered from 1");
+                note.remarks.check()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    fn encoded_len(&self) -> usize {
+        26 + self.host.len()
+    }
+
+    fn check(&self) -> Check {
+        demand!(u16::try_from(self.host.len()).is_ok(), "the host name is too long");
+        Ok(())
+    }
+
+    fn write(&self, out: &mut Writer) {
+        out.bytes(&self.session.0);
+        out.u32(self.process_id);
+        out.u64(self.opened_ns);
+        out.u16(self.host.len() as u16);
+        out.bytes(self.host.as_bytes());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Session> {
+        let (session, process_id, opened_ns) = (from.session()?, from.u32()?, from.u64()?);
+        let host_bytes = from.u16()?;
+        let host = from.text(host_bytes.into())?.to_owned();
+        Ok(Session { session, process_id, opened_ns, host })
+    }
+}
+
+impl Sweep {
+    fn write(&self, out: &mut Writer) {
+        out.bytes(&self.gc.0);
+        out.reserved(4);
+        out.u32(self.packs.len() as u32);
+        out.reserved(4);
+        self.packs.iter().for_each(|pack| out.bytes(&pack.0));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Sweep> {
+        let gc = from.session()?;
+        from.reserved(4)?;
+        let count = from.u32()?;
+        from.reserved(4)?;
+        let mut packs = Vec::with_capacity(from.count(count.into(), 16)?);
+        for _ in 0..count {
+            packs.push(from.pack()?);
+        }
+        Ok(Sweep { gc, packs })
+    }
+}
+
+impl Note {
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.epoch);
+        out.u8(u8::from(self.remarks.pinned));
+        out.reserved(1);
+        out.u16(self.remarks.label.len() as u16);
+        out.reserved(4);
+        out.bytes(self.remarks.label.as_bytes());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Note> {
+        let epoch = from.u64()?;
+        let pinned = read_flag(from)?;
+        from.reserved(1)?;
+        let label_bytes = from.u16()?;
+        from.reserved(4)?;
+        let label = from.text(label_bytes.into())?.to_owned();
+        Ok(Note { epoch, remarks: Remarks { pinned, label } })
+    }
+}
