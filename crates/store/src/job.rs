@@ -1,16 +1,15 @@
 //! A job: the handle through which a program saves and restores.
 
 use crate::commit::{LogHead, history};
+use crate::drain::Drain;
 use crate::handle::SaveHandle;
 use crate::index::Known;
-use crate::restore::{Checkpoint, RestoreSink, RestoreStats};
-use crate::save::{Base, Order, SaveNotes, SavePlan, SaveStats, Writer};
+use crate::restore::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::save::{Base, Order, SaveNotes, SavePlan, Writer};
 use outlive_chunk::PageHashes;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_types::{
-    Epoch, Error, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId,
-};
+use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,18 +20,6 @@ pub struct JobOptions {
     /// Saves closer together than this are not due.
     pub every: Option<Duration>,
 }
-
-/// Which checkpoint to restore.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Select {
-    /// The newest that is whole.
-    Newest,
-    /// This one or none.
-    Epoch(Epoch),
-}
-
-/// Checkpoints that were passed over, newest first, and why. Epoch 0: the manifest could not be read.
-pub type Skipped = Vec<(Epoch, Error)>;
 
 /// Which streams to read, and the sink to put them into.
 pub type Prepared<S> = (Vec<usize>, S);
@@ -64,9 +51,9 @@ pub struct Job {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    pool: Pool,
-    name: JobName,
+pub(crate) struct Inner {
+    pub pool: Pool,
+    pub name: JobName,
     options: JobOptions,
     /// Threads do not survive a fork; the child must know that this is not its job.
     process_id: u32,
@@ -89,6 +76,7 @@ impl Job {
             wishes: Vec::new(),
             rewrite_credit_bytes: 0,
             next_pack: 0,
+            shared: None,
         };
         let inner = Inner {
             pool: pool.clone(),
@@ -241,7 +229,7 @@ impl Job {
     /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
     /// damaged.
     pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Skipped)>> {
-        self.first_good(select, &mut |_| Ok(()))
+        first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
 
@@ -268,7 +256,7 @@ impl Job {
             Ok((selected.len(), sink, stats))
         };
         let Some((checkpoint, (selected, sink, stats), skipped)) =
-            self.first_good(select, &mut attempt)?
+            first_good(self.pool(), self.name(), select, &mut attempt)?
         else {
             return Ok(None);
         };
@@ -277,62 +265,6 @@ impl Job {
             self.inner.adopt(&checkpoint);
         }
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
-    }
-
-    /// The newest checkpoint that opens and on which `attempt` succeeds. `Damaged` errors send it
-    /// to the next older one; all others end the search.
-    fn first_good<T>(
-        &self,
-        select: Select,
-        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-    ) -> Result<Option<(Checkpoint, T, Skipped)>> {
-        let Inner { pool, name, .. } = &*self.inner;
-        let mut skipped = Skipped::new();
-        let mut newest = 0;
-        for entry in history(pool, name)? {
-            let outcome = match (&entry.record, entry.manifest()) {
-                (Ok(_), None) => continue,
-                (Ok(_), Some(manifest)) => {
-                    newest = newest.max(manifest.epoch);
-                    if matches!(select, Select::Epoch(epoch) if epoch != manifest.epoch) {
-                        continue;
-                    }
-                    Checkpoint::open(pool, name, manifest.clone())
-                        .and_then(|checkpoint| {
-                            attempt(&checkpoint).map(|value| (checkpoint, value))
-                        })
-                        .map_err(|error| (manifest.epoch, error))
-                }
-                // What cannot be read may have been a checkpoint; its epoch is not known.
-                (Err(error), _) => Err((0, error.clone())),
-            };
-            match outcome {
-                Ok((checkpoint, value)) => {
-                    for (_, error) in &skipped {
-                        pool.warn(format!(
-                            "passed over a damaged checkpoint and took epoch {}: {error}",
-                            checkpoint.epoch()
-                        ));
-                    }
-                    return Ok(Some((checkpoint, value, skipped)));
-                }
-                Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
-                    skipped.push((epoch, error));
-                }
-                Err((_, error)) => return Err(error),
-            }
-        }
-        match (select, skipped.first()) {
-            (Select::Epoch(epoch), None) => Err(Error::invalid(format!(
-                "job {name} has no checkpoint {epoch}{}",
-                if newest > 0 { format!("; its newest is {newest}") } else { String::new() }
-            ))),
-            (_, Some((_, first))) => Err(Error::damaged(format!(
-                "no whole checkpoint of job {name} was found ({} damaged): {first}",
-                skipped.len()
-            ))),
-            (Select::Newest, None) => Ok(None),
-        }
     }
 }
 
@@ -350,7 +282,7 @@ impl Inner {
         )))
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer> {
+    pub fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -367,6 +299,8 @@ impl Inner {
         if opened {
             writer.next_pack = 0;
         }
+        let changes = writer.head.take_changes();
+        writer.absorb(&self.pool, changes)?;
         let also = std::mem::take(&mut writer.wishes);
         let request = FreezeRequest {
             baseline: writer.base.as_ref().map(|base| base.epoch),
@@ -394,6 +328,7 @@ impl Inner {
             catalog: checkpoint.catalog_tree().clone(),
             catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
             segments: checkpoint.manifest().segments.clone(),
+            as_of: checkpoint.as_of(),
         });
         writer.wishes.clear();
         writer.known.clear();
@@ -416,55 +351,5 @@ impl Drop for Inner {
                 self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
             }
         }
-    }
-}
-
-/// Everything that goes on after the program was let go.
-struct Drain {
-    inner: Arc<Inner>,
-    frozen: Arc<dyn Frozen>,
-    plan: SavePlan,
-    session: SessionId,
-    handle: SaveHandle,
-    order: Order,
-}
-
-impl Drain {
-    fn run(self) {
-        let Drain { inner, frozen, plan, session, handle, order } = self;
-        let live_done = || {
-            frozen.release_live();
-            handle.set_live_done();
-        };
-        let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
-            let mut writer = inner.writer();
-            let stats =
-                writer.execute(&inner.pool, session, &plan, &*frozen, &order, &live_done)?;
-            // The source's baseline and the store's base move together, under the writer's lock.
-            frozen.settle(Some(stats.epoch));
-            Ok(stats)
-        });
-        let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
-            let what = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no message");
-            Err(Error::bug(format!("the save panicked: {what}; please report this")))
-        });
-        if outcome.is_err() {
-            live_done();
-            frozen.settle(None);
-        }
-        let total = inner.pool.env().clock.monotonic().saturating_sub(order.started);
-        let outcome = outcome.map(|stats| SaveStats { total, ..stats });
-        if let Err(error) = &outcome {
-            inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));
-        }
-        // What this thread holds of the image and the job goes before anybody is told: who waited
-        // may free the memory, or count on the job's end.
-        drop(frozen);
-        drop(inner);
-        handle.settle(outcome);
     }
 }

@@ -5,6 +5,7 @@
 //! it knows nothing of kernels, file systems or networks.
 
 pub mod commit;
+mod drain;
 mod handle;
 pub mod index;
 mod job;
@@ -14,7 +15,7 @@ pub mod tree;
 mod verify;
 
 pub use handle::SaveHandle;
-pub use job::{EpochInfo, Job, JobOptions, Prepared, Restored, Select, Skipped};
-pub use restore::{Checkpoint, RestorePlan, RestoreSink, RestoreStats};
+pub use job::{EpochInfo, Job, JobOptions, Prepared, Restored};
+pub use restore::{Checkpoint, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
 pub use save::{SaveNotes, SavePlan, SaveStats};
 pub use verify::{Finding, VerifyReport, verify_shard};

@@ -1,17 +1,19 @@
 //! A job's records, newest first.
 
-use outlive_format::{Body, Manifest, Record};
+use outlive_format::{Archive, Body, Manifest, Record, Remarks};
 use outlive_pool::Pool;
-use outlive_types::{Error, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
+use std::collections::{HashMap, VecDeque};
 
-/// A record of the log, as far as it can be read.
+/// A record of the log, as far as it can be read. A manifest that an archive keeps is an entry of
+/// its own, behind the archive's, as if its record were still there.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its number.
+    /// Number of the record, or of the archive that keeps it.
     pub number: u64,
     /// The record, or why it cannot be read.
     pub record: Result<Record>,
-    /// Length of its bytes.
+    /// Length of its bytes; 0 for a manifest in an archive.
     pub bytes: u64,
 }
 
@@ -25,18 +27,74 @@ impl Entry {
     }
 }
 
-/// Reads the job's records one by one, newest first.
+/// Iterates over a log.
+struct History<'a> {
+    pool: &'a Pool,
+    job: &'a JobName,
+    /// Ascending; the next is the last.
+    numbers: Vec<u64>,
+    /// Manifests of the archive that was reached, newest first.
+    archived: VecDeque<Entry>,
+    /// What users said afterwards.
+    notes: HashMap<Epoch, Remarks>,
+}
+
+/// Reads the job's records one by one, newest first. Remarks in later notes stand in the manifests
+/// already.
 ///
 /// # Errors
 /// What the log reports when it is listed; damaged records are [`Entry`]s.
 pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<impl Iterator<Item = Entry> + 'a> {
     let numbers = pool.log().numbers(job)?;
-    Ok(numbers.into_iter().rev().map(move |number| {
-        let read = pool.log().read(job, number);
+    Ok(History { pool, job, numbers, archived: VecDeque::new(), notes: HashMap::new() })
+}
+
+impl Iterator for History<'_> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let mut entry = match self.archived.pop_front() {
+            Some(entry) => entry,
+            None => self.read(self.numbers.last().copied()?),
+        };
+        match entry.record.as_mut().map(|record| &mut record.body) {
+            Ok(Body::Manifest(manifest)) => {
+                if let Some(remarks) = self.notes.get(&manifest.epoch) {
+                    manifest.remarks.clone_from(remarks);
+                }
+            }
+            Ok(Body::Note(note)) => {
+                self.notes.entry(note.epoch).or_insert_with(|| note.remarks.clone());
+            }
+            Ok(Body::Archive(archive)) => {
+                // What is older is replaced, even where it could not be removed yet.
+                self.numbers.clear();
+                self.archived = unpack(entry.number, archive);
+            }
+            _ => {}
+        }
+        Some(entry)
+    }
+}
+
+impl History<'_> {
+    fn read(&mut self, number: u64) -> Entry {
+        self.numbers.pop();
+        let read = self.pool.log().read(self.job, number);
         let bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let record = read.and_then(|bytes| decode(&bytes, number));
         Entry { number, record, bytes }
-    }))
+    }
+}
+
+fn unpack(number: u64, archive: &Archive) -> VecDeque<Entry> {
+    let entry = |manifest: &Manifest| {
+        let manifest = Manifest { segments: archive.segments.clone(), ..manifest.clone() };
+        let body = Body::Manifest(manifest);
+        let record = Record { number, previous: outlive_types::Fingerprint::ZERO, body };
+        Entry { number, record: Ok(record), bytes: 0 }
+    };
+    archive.manifests.iter().rev().map(entry).collect()
 }
 
 fn decode(bytes: &[u8], number: u64) -> Result<Record> {

@@ -4,4 +4,4 @@ mod history;
 mod session;
 
 pub use history::{Entry, history};
-pub use session::LogHead;
+pub use session::{Changes, Commit, LogHead, Moved};

@@ -2,13 +2,56 @@
 //! before is fenced, and finds out when their next append loses.
 
 use super::history;
-use outlive_format::{Body, Close, Manifest, Record, Session, fingerprint};
+use outlive_format::{Body, Close, Manifest, Record, SegmentRef, Session, fingerprint};
 use outlive_pool::Pool;
 use outlive_target::Append;
-use outlive_types::{Epoch, Error, Fingerprint, JobName, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
+use std::collections::HashSet;
 
-/// How often a session tries to open while others do the same.
-const OPEN_ATTEMPTS: usize = 32;
+/// How often a session tries to open, or a manifest to be appended, while others append.
+const ATTEMPTS: usize = 32;
+
+/// What prunes and gcs have done to a job's log since this writer last looked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Packs that nobody may refer to from now on.
+    pub condemned: HashSet<PackId>,
+    /// What has become of the older manifests.
+    pub moved: Option<Moved>,
+}
+
+/// An archive, as far as a writer needs it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// Number of its record.
+    pub number: u64,
+    /// They resolve whatever the manifests kept need.
+    pub segments: Vec<SegmentRef>,
+    /// Epochs of the manifests kept, ascending.
+    pub epochs: Vec<Epoch>,
+}
+
+impl Changes {
+    /// True if nothing has happened.
+    pub fn is_empty(&self) -> bool {
+        self.condemned.is_empty() && self.moved.is_none()
+    }
+
+    /// Adds what happened later.
+    pub fn then(&mut self, later: Changes) {
+        self.condemned.extend(later.condemned);
+        self.moved = later.moved.or(self.moved.take());
+    }
+}
+
+/// Answer to an attempt to commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Commit {
+    /// The checkpoint exists; its record has so many bytes.
+    Done(u64),
+    /// Packs were condemned or chunks moved since: the manifest must be mended and offered again.
+    Changed(Changes),
+}
 
 /// The newest record as this writer knows it. While it holds a session, that record is its own.
 #[derive(Debug)]
@@ -22,6 +65,8 @@ pub struct LogHead {
     fenced: Option<Error>,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
+    /// What was seen of sweeps and archives and not yet asked for.
+    changes: Changes,
 }
 
 impl LogHead {
@@ -35,7 +80,18 @@ impl LogHead {
             uncertain: false,
             fenced: None,
             last_epoch: 0,
+            changes: Changes::default(),
         }
+    }
+
+    /// What others have done to the log since this was last asked.
+    pub fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Number of the newest record that was seen.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The session, opened in the log if there is none yet. Answers true if it was opened now.
@@ -62,7 +118,7 @@ impl LogHead {
         let mut id = [0; 12];
         pool.env().rng.fill(&mut id);
         let session = SessionId(id);
-        for _ in 0..OPEN_ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             self.look(pool, None)?;
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let body = Body::Session(Session {
@@ -82,39 +138,57 @@ impl LogHead {
         )))
     }
 
-    /// Looks at the newest records: number and fingerprint of the last, the newest epoch, and
-    /// whether the newest session is still `mine`.
+    /// Looks at the newest records: number and fingerprint of the last, the newest epoch, whether
+    /// the newest session is still `mine`, and what has changed since the last look.
     fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<()> {
-        self.number = 0;
+        let seen = std::mem::take(&mut self.number);
         self.fp = Fingerprint::ZERO;
         let mut damaged = 0;
         let mut epoch = None;
         let mut newest_session = None;
+        let mut since = Changes::default();
         for entry in history(pool, &self.job)? {
             if self.number == 0 {
                 self.number = entry.number;
                 self.fp = fingerprint(&pool.log().read(&self.job, entry.number)?);
             }
-            match &entry.record {
-                Ok(Record { body: Body::Manifest(manifest), .. }) if epoch.is_none() => {
-                    epoch = Some(manifest.epoch);
+            let is_new = entry.number > seen;
+            match entry.record.map(|record| record.body) {
+                Ok(Body::Manifest(manifest)) => {
+                    epoch.get_or_insert(manifest.epoch);
                 }
-                Ok(Record { body: Body::Session(session), .. }) if newest_session.is_none() => {
-                    newest_session =
-                        Some((session.session, session.process_id, session.host.clone()));
+                Ok(Body::Session(session)) => {
+                    newest_session.get_or_insert(session);
+                }
+                Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
+                Ok(Body::Archive(archive)) => {
+                    epoch.get_or_insert(archive.last_epoch);
+                    if let (None, Some((session, _))) = (&newest_session, archive.session) {
+                        newest_session = Some(session);
+                    }
+                    if is_new {
+                        since.condemned.extend(archive.condemned);
+                        let epochs = archive.manifests.iter().map(|m| m.epoch).collect();
+                        let number = entry.number;
+                        since.moved = Some(Moved { number, segments: archive.segments, epochs });
+                    }
+                    // It stands for everything before it.
+                    break;
                 }
                 Ok(_) => {}
                 // A manifest that cannot be read had an epoch all the same: leave it its number.
-                Err(_) => damaged += 1,
+                Err(_) if epoch.is_none() => damaged += 1,
+                Err(_) => {}
             }
-            if epoch.is_some() && (mine.is_none() || newest_session.is_some()) {
+            if epoch.is_some() && (mine.is_none() || newest_session.is_some()) && !is_new {
                 break;
             }
         }
+        self.changes.then(since);
         self.last_epoch = epoch.unwrap_or(0) + damaged;
         match (mine, newest_session) {
-            (Some(mine), Some((session, process, host))) if session != mine => {
-                Err(self.fence(Some((process, host))))
+            (Some(mine), Some(other)) if other.session != mine => {
+                Err(self.fence(Some((other.process_id, other.host))))
             }
             _ => Ok(()),
         }
@@ -134,28 +208,33 @@ impl LogHead {
         error
     }
 
-    /// Appends the manifest; from then on the checkpoint exists. Answers the record's length.
+    /// Appends the manifest; from then on the checkpoint exists. Somebody else's note does not
+    /// stand in the way; after a sweep or an archive the caller must mend the manifest first.
     ///
     /// # Errors
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
-    pub fn commit(&mut self, pool: &Pool, manifest: Manifest) -> Result<u64> {
-        let epoch = manifest.epoch;
-        let body = Body::Manifest(manifest);
-        let record = self.record(body);
-        let length = record.encode()?.len() as u64;
-        match self.append(pool, record.body)? {
-            Append::Done => {
-                self.last_epoch = epoch;
-                Ok(length)
+    pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
+        for _ in 0..ATTEMPTS {
+            let record = self.record(Body::Manifest(manifest.clone()));
+            let length = record.encode()?.len() as u64;
+            if self.append(pool, record.body)? == Append::Done {
+                self.last_epoch = manifest.epoch;
+                return Ok(Commit::Done(length));
             }
-            Append::Lost => {
-                self.look(pool, self.session)?;
-                // Nobody opened a session, yet the number is taken: the log was written by other
-                // means, and we cannot know what it holds.
-                Err(self.fence(None))
+            let before = self.number;
+            self.look(pool, self.session)?;
+            if self.number <= before || self.last_epoch >= manifest.epoch {
+                // Nobody opened a session, yet the number or the epoch is taken: the log was
+                // written by other means, and we cannot know what it holds.
+                return Err(self.fence(None));
+            }
+            let changes = self.take_changes();
+            if !changes.is_empty() {
+                return Ok(Commit::Changed(changes));
             }
         }
+        Err(Error::retry(format!("others append to the log of job {} all the time", self.job)))
     }
 
     /// Ends the session in the log, if one is open.
@@ -163,12 +242,21 @@ impl LogHead {
     /// # Errors
     /// What the log reports. That somebody else has taken over is no error here.
     pub fn close(&mut self, pool: &Pool) -> Result<()> {
-        match self.session.take() {
-            Some(session) if self.fenced.is_none() && !self.uncertain => {
-                self.append(pool, Body::Close(Close { session })).map(|_| ())
-            }
-            _ => Ok(()),
+        let Some(session) = self.session.take() else { return Ok(()) };
+        if self.fenced.is_some() || self.uncertain {
+            return Ok(());
         }
+        for _ in 0..ATTEMPTS {
+            if self.append(pool, Body::Close(Close { session }))? == Append::Done {
+                return Ok(());
+            }
+            // Notes and sweeps do not stand in the way; another session means that ours is over.
+            match self.look(pool, Some(session)) {
+                Err(error) if error.kind() == ErrorKind::Fenced => return Ok(()),
+                looked => looked?,
+            }
+        }
+        Ok(())
     }
 
     fn record(&self, body: Body) -> Record {

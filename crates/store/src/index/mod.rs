@@ -3,10 +3,12 @@
 
 mod known;
 mod locator;
+mod pool_index;
 mod segments;
 
 pub use known::Known;
 pub use locator::Locator;
+pub use pool_index::{PoolIndex, SharedChunks};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
 
 use outlive_types::Fingerprint;

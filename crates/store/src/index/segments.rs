@@ -77,5 +77,8 @@ pub fn merge(parts: &[Directory]) -> Directory {
                 .map(|entry| DirectoryEntry { pack: renumbered[entry.pack as usize], ..*entry }),
         );
     }
-    Directory::new(packs, entries)
+    let mut merged = Directory::new(packs, entries);
+    // Two saves may have borrowed the same chunk.
+    merged.entries.dedup_by_key(|entry| (entry.fp, entry.pack, entry.offset, entry.frame));
+    merged
 }

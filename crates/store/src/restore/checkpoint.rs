@@ -26,6 +26,7 @@ pub struct Checkpoint {
     pool: Pool,
     job: JobName,
     manifest: Manifest,
+    as_of: u64,
     locator: Locator,
     catalog: Catalog,
     catalog_bytes: Vec<u8>,
@@ -40,12 +41,27 @@ impl Checkpoint {
     /// # Errors
     /// `Damaged` if any of its metadata is missing or wrong.
     pub fn open(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
+        Checkpoint::open_as_of(pool, job, manifest, 0)
+    }
+
+    /// The same, knowing the log up to record `as_of`.
+    pub(crate) fn open_as_of(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<Checkpoint> {
         let epoch = manifest.epoch;
-        Checkpoint::open_inner(pool, job, manifest)
+        Checkpoint::open_inner(pool, job, manifest, as_of)
             .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
     }
 
-    fn open_inner(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
+    fn open_inner(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<Checkpoint> {
         let [image] = manifest.images[..] else {
             return Err(Error::invalid(format!(
                 "it has {} ranks; this build restores checkpoints of one rank",
@@ -80,6 +96,7 @@ impl Checkpoint {
             pool: pool.clone(),
             job: job.clone(),
             manifest,
+            as_of,
             locator,
             catalog,
             catalog_bytes,
@@ -117,6 +134,11 @@ impl Checkpoint {
     /// Its streams: the packed stream first if there is one, then one for each large region.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Number of the newest record in the log when this was opened.
+    pub(crate) fn as_of(&self) -> u64 {
+        self.as_of
     }
 
     pub(crate) fn pool(&self) -> &Pool {

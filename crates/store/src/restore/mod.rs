@@ -1,10 +1,12 @@
 //! Restoring: manifest -> locator -> page trees -> a plan in container order -> verified bytes.
 
 mod checkpoint;
+mod find;
 mod plan;
 mod read;
 mod walk;
 
 pub use checkpoint::{Checkpoint, Stream};
+pub use find::{Select, Skipped, first_good};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};

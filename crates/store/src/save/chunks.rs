@@ -1,8 +1,9 @@
 //! The first stage: dirty pages become chunks, on several threads, block by block.
 
+use super::mend::Hits;
 use super::packer::{Lane, Packer};
 use super::plan::SavePlan;
-use crate::index::{Fingerprints, Known};
+use crate::index::{Fingerprints, Known, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
 use outlive_format::PageExtent;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
@@ -37,8 +38,12 @@ pub struct Chunker<'a> {
     pub packer: &'a Packer<'a>,
     /// Chunks of earlier checkpoints.
     pub known: &'a Known,
+    /// Chunks of all jobs.
+    pub shared: Option<&'a PoolIndex>,
     /// Chunks of this save; they become known when it is committed.
     pub new: Mutex<Fingerprints>,
+    /// Chunks that were stored before this save; for those of `shared`, where.
+    pub hits: Mutex<Hits>,
     /// Longest chunk.
     pub chunk_pages_max: u32,
     /// Figures.
@@ -47,9 +52,14 @@ pub struct Chunker<'a> {
 
 impl<'a> Chunker<'a> {
     /// A chunker that knows nothing of this save yet.
-    pub fn new(packer: &'a Packer<'a>, known: &'a Known, chunk_pages_max: u32) -> Chunker<'a> {
-        let counts = ChunkCounts::default();
-        Chunker { packer, known, new: Mutex::default(), chunk_pages_max, counts }
+    pub fn new(
+        packer: &'a Packer<'a>,
+        known: &'a Known,
+        shared: Option<&'a PoolIndex>,
+        chunk_pages_max: u32,
+    ) -> Chunker<'a> {
+        let (new, hits, counts) = Default::default();
+        Chunker { packer, known, shared, new, hits, chunk_pages_max, counts }
     }
 
     /// The new extents of a block, from its dirty runs: (first page in the block, bytes), sorted.
@@ -121,8 +131,21 @@ impl<'a> Chunker<'a> {
     /// Two threads that meet the same new chunk at the same moment may both store it: that costs
     /// space and nothing else.
     fn is_known(&self, fp: Fingerprint) -> bool {
-        self.known.contains(&fp)
-            || self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp)
+        if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
+            return true;
+        }
+        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        if hits.contains_key(&fp) {
+            return true;
+        }
+        if self.known.contains(&fp) {
+            hits.insert(fp, None);
+            return true;
+        }
+        drop(hits);
+        let Some(place) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
+        self.hits.lock().unwrap_or_else(PoisonError::into_inner).insert(fp, Some(place));
+        true
     }
 
     /// Works through the plan's blocks with `threads` threads. As soon as the last live block is

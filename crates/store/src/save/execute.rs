@@ -2,11 +2,12 @@
 
 use super::chunks::Chunker;
 use super::leaves::{LeafStage, Wish, within_budget};
-use super::packer::{Packed, Packer};
+use super::mend::{Borrowed, Hits, Named};
+use super::packer::{Listed, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use crate::commit::LogHead;
-use crate::index::{Fingerprints, Known};
+use crate::commit::{Commit, LogHead};
+use crate::index::{Fingerprints, Known, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_format::{
@@ -18,7 +19,7 @@ use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
     PageRange, Progress, RegionPlace, Result, SessionId,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub struct Base {
     pub catalog_hashes: PageHashes,
     /// Its segments.
     pub segments: Vec<SegmentRef>,
+    /// Number of the newest record in the log of which it takes account.
+    pub as_of: u64,
 }
 
 /// Everything a writer carries from one save to the next.
@@ -56,6 +59,8 @@ pub struct Writer {
     pub rewrite_credit_bytes: u64,
     /// Number of the session's next pack.
     pub next_pack: u32,
+    /// What the whole pool holds; read when so much is written that it pays.
+    pub shared: Option<SharedChunks>,
 }
 
 /// What a save is asked for besides the image.
@@ -76,6 +81,7 @@ const CREDIT_PART_OF_STATE: u64 = 8;
 /// What the stages before the commit made.
 struct Stored {
     base: Base,
+    named: Named,
     new: Fingerprints,
     wishes: Vec<Wish>,
     manifest: Manifest,
@@ -119,8 +125,23 @@ impl Writer {
         stored.manifest.figures = stored.stats.figures();
         stored.manifest.remarks = order.notes.remarks.clone();
         stored.manifest.metrics.clone_from(&order.notes.metrics);
-        let record_bytes = self.head.commit(pool, stored.manifest)?;
+        let record_bytes = loop {
+            match self.head.commit(pool, &stored.manifest)? {
+                Commit::Done(record_bytes) => break record_bytes,
+                Commit::Changed(changes) => {
+                    let Stored { base, named, manifest, stats, .. } = &mut stored;
+                    stats.new_bytes += self.mend(pool, session, base, named, &changes)?;
+                    manifest.segments.clone_from(&named.segments);
+                    manifest.next_pack = self.next_pack;
+                    manifest.figures.new_bytes = stats.new_bytes;
+                    // What else was known may be gone.
+                    self.known.clear();
+                    self.shared = None;
+                }
+            }
+        };
         stored.stats.new_bytes += record_bytes;
+        stored.base.as_of = self.head.number();
         self.known.extend(stored.new);
         self.base = Some(stored.base);
         self.grant(pool, &stored.stats, stored.wishes);
@@ -150,14 +171,18 @@ impl Writer {
         live_done: &(dyn Fn() + Sync),
         packer: Packer<'_>,
     ) -> Result<Stored> {
-        let stages = Stages { pool, plan, frozen, known: &self.known, packer: &packer };
+        SharedChunks::refresh(&mut self.shared, pool, plan.dirty_bytes)?;
+        let shared = self.shared.as_ref().and_then(SharedChunks::index);
+        let stages = Stages { pool, plan, frozen, known: &self.known, shared, packer: &packer };
         let nothing = Base::default();
         let base = self.base.as_ref().unwrap_or(&nothing);
         let image = stages.image(base, live_done);
         self.next_pack = packer.next_pack();
         let mut image = image?;
-        let (packed, segment_bytes) = packer.finish(base.segments.clone())?;
-        let Packed { packs, stored_bytes, next_pack, segments } = packed;
+        let mut segments: Vec<Listed> = base.segments.iter().map(|s| (*s, None)).collect();
+        segments.extend(Borrowed::of(&image.hits).store(pool, &packer)?);
+        let (packed, segment_bytes) = packer.finish(segments)?;
+        let Packed { packs, stored_bytes, next_pack, segments, own } = packed;
         self.next_pack = next_pack;
         image.stats.packs = packs;
         image.stats.new_bytes = stored_bytes;
@@ -176,8 +201,11 @@ impl Writer {
             images: vec![image.reference],
             segments,
         };
+        let hits = std::mem::take(&mut image.hits);
+        let segments = manifest.segments.clone();
         Ok(Stored {
             base: image.base,
+            named: Named { segments, own, hits, condemned: HashSet::new() },
             new: image.new,
             wishes: image.wishes,
             manifest,
@@ -191,6 +219,7 @@ struct Stages<'a> {
     plan: &'a SavePlan,
     frozen: &'a dyn Frozen,
     known: &'a Known,
+    shared: Option<&'a PoolIndex>,
     packer: &'a Packer<'a>,
 }
 
@@ -198,6 +227,7 @@ struct Image {
     base: Base,
     reference: ImageRef,
     new: Fingerprints,
+    hits: Hits,
     wishes: Vec<Wish>,
     stats: SaveStats,
 }
@@ -206,7 +236,12 @@ impl Stages<'_> {
     fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Image> {
         let Stages { pool, plan, frozen, .. } = *self;
         let tuning = &pool.config().tuning;
-        let chunker = Chunker::new(self.packer, self.known, pool.config().format.chunk_pages_max());
+        let chunker = Chunker::new(
+            self.packer,
+            self.known,
+            self.shared,
+            pool.config().format.chunk_pages_max(),
+        );
         let total_bytes = plan.dirty_bytes;
         let progress = |done_bytes| {
             let what = "save";
@@ -280,7 +315,9 @@ impl Stages<'_> {
                 catalog,
                 catalog_hashes,
                 segments: Vec::new(),
+                as_of: 0,
             },
+            hits: chunker.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
             new: chunker.new.into_inner().unwrap_or_else(PoisonError::into_inner),
             wishes,
             stats,

@@ -6,11 +6,13 @@
 mod chunks;
 mod execute;
 mod leaves;
+mod mend;
 mod packer;
 mod plan;
 mod stats;
 
 pub use execute::{Base, Order, Writer};
 pub use leaves::{Wish, read_merged};
+pub use mend::{Hits, Named, store_segments};
 pub use plan::{BlockWork, SavePlan, StreamPlan};
 pub use stats::{SaveNotes, SaveStats};

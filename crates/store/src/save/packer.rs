@@ -90,6 +90,10 @@ impl Drop for Lane<'_> {
     }
 }
 
+/// A segment of the checkpoint, and what it says if that is in memory: one that the same packer has
+/// just stored cannot be read yet.
+pub type Listed = (SegmentRef, Option<Directory>);
+
 /// What a packer has written.
 pub struct Packed {
     /// The packs, all durable.
@@ -100,6 +104,8 @@ pub struct Packed {
     pub next_pack: u32,
     /// Segments of the checkpoint.
     pub segments: Vec<SegmentRef>,
+    /// The directories of the packs.
+    pub own: Vec<SegmentRef>,
 }
 
 impl<'a> Packer<'a> {
@@ -244,7 +250,7 @@ impl<'a> Packer<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn finish(self, before: Vec<SegmentRef>) -> Result<(Packed, u64)> {
+    pub fn finish(self, before: Vec<Listed>) -> Result<(Packed, u64)> {
         let (segments, segment_bytes) = self.merge_segments(before)?;
         let mut state = self.state();
         self.close_current(&mut state)?;
@@ -253,6 +259,7 @@ impl<'a> Packer<'a> {
             stored_bytes: state.finished.iter().map(|pack| pack.stored_bytes).sum(),
             next_pack: state.next_pack,
             segments,
+            own: state.finished.iter().map(directory_ref).collect(),
         };
         for pack in std::mem::take(&mut state.finished) {
             // Merging took the directories of the packs that it has named already.
@@ -266,12 +273,11 @@ impl<'a> Packer<'a> {
 
     /// Every eight segments of a level become one of the next, old ones and those of packs that
     /// this save has closed already alike.
-    fn merge_segments(&self, before: Vec<SegmentRef>) -> Result<(Vec<SegmentRef>, u64)> {
+    fn merge_segments(&self, before: Vec<Listed>) -> Result<(Vec<SegmentRef>, u64)> {
         let max = self.pool.config().format.container_bytes as u32;
         let mut written = 0;
         // Directories still in memory need not be read back.
-        let mut segments: Vec<(SegmentRef, Option<Directory>)> =
-            before.into_iter().map(|segment| (segment, None)).collect();
+        let mut segments = before;
         for pack in &mut self.state().finished {
             let segment = directory_ref(pack);
             segments.push((segment, Some(std::mem::take(&mut pack.directory))));

@@ -8,7 +8,7 @@ pub use edit::{BlockEdit, edit};
 
 use outlive_format::{Leaf, NODE_CHILDREN, TreeRef, tree_level};
 use outlive_pool::Place;
-use outlive_types::{Fingerprint, blocks_of};
+use outlive_types::{Fingerprint, Result, blocks_of};
 use std::sync::Arc;
 
 /// One stream's tree.
@@ -103,6 +103,19 @@ impl PageTree {
         (block < blocks_of(self.bytes)).then_some(node)
     }
 
+    /// The same tree, its leaves found at other places. `find` answers the place of a link, `None`
+    /// for one that stays where it is.
+    ///
+    /// # Errors
+    /// Those of `find`.
+    pub fn relink(&self, find: &mut dyn FnMut(&Link) -> Result<Option<Place>>) -> Result<PageTree> {
+        let root = match &self.root {
+            Some(root) => Some(relink(root, find)?.unwrap_or_else(|| root.clone())),
+            None => None,
+        };
+        Ok(PageTree { bytes: self.bytes, root })
+    }
+
     /// Calls `each` with every stored leaf and its block, in order.
     pub fn for_each_leaf<'a>(&'a self, each: &mut impl FnMut(u64, &'a LeafNode)) {
         fn walk<'a>(
@@ -127,4 +140,36 @@ impl PageTree {
             walk(root, 0, self.level(), each);
         }
     }
+}
+
+/// A node with relinked leaves; `None` if nothing below it has moved.
+fn relink(
+    node: &Arc<Node>,
+    find: &mut dyn FnMut(&Link) -> Result<Option<Place>>,
+) -> Result<Option<Arc<Node>>> {
+    let mut moved = false;
+    let relinked = match node.as_ref() {
+        Node::Leaf(leaf) => {
+            let mut chain = leaf.chain.clone();
+            for link in &mut chain {
+                if let Some(place) = find(link)? {
+                    link.place = place;
+                    moved = true;
+                }
+            }
+            let (kept, merged_bytes) = (leaf.kept.clone(), leaf.merged_bytes);
+            Node::Leaf(LeafNode { chain, kept, merged_bytes })
+        }
+        Node::Inner(inner) => {
+            let mut children = inner.children.clone();
+            for child in children.iter_mut().flatten() {
+                if let Some(new) = relink(child, find)? {
+                    *child = new;
+                    moved = true;
+                }
+            }
+            Node::Inner(Inner { fp: inner.fp, children })
+        }
+    };
+    Ok(moved.then(|| Arc::new(relinked)))
 }

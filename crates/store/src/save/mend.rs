@@ -1,0 +1,256 @@
+//! What a writer does when prunes and gcs have been at work since it last looked: follow chunks to
+//! their new places, save those that were condemned, and offer the manifest again.
+
+use super::execute::{Base, Writer};
+use super::packer::{Listed, Packer};
+use crate::commit::{Changes, Moved};
+use crate::index::Locator;
+use crate::restore::{ReadPlan, Wanted};
+use outlive_chunk::fingerprint;
+use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
+use outlive_pool::{Place, Pool};
+use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
+use std::collections::{HashMap, HashSet};
+
+/// Chunks that a save found stored already. `None`: where the segments of its base say.
+pub type Hits = HashMap<Fingerprint, Option<Place>>;
+
+/// A manifest's segments, as a save made them.
+#[derive(Debug, Default)]
+pub struct Named {
+    /// What the manifest lists.
+    pub segments: Vec<SegmentRef>,
+    /// The directories of the save's own packs.
+    pub own: Vec<SegmentRef>,
+    /// Chunks that the image has from elsewhere.
+    pub hits: Hits,
+    /// Packs that the manifest must not refer to.
+    pub condemned: HashSet<PackId>,
+}
+
+impl Writer {
+    /// Takes notice of changes between two saves.
+    ///
+    /// # Errors
+    /// `Damaged` if the new segments cannot be read.
+    pub fn absorb(&mut self, pool: &Pool, changes: Changes) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // Which of the known chunks were condemned is not known: their places are not kept.
+        self.known.clear();
+        self.shared = None;
+        let Some(moved) = changes.moved else { return Ok(()) };
+        let Some(base) = self.base.take_if(|base| base.as_of < moved.number) else { return Ok(()) };
+        self.base = follow(pool, base, &moved, &changes.condemned)?;
+        if self.base.is_none() {
+            self.wishes.clear();
+        }
+        Ok(())
+    }
+
+    /// Mends a save that was stored while chunks were moved or condemned: `base` is what it
+    /// followed until now and `next` what comes of it. Chunks that it had from condemned packs are
+    /// copied; gc leaves those packs in place until this session has committed. Answers how many
+    /// bytes it wrote.
+    ///
+    /// # Errors
+    /// `Retry` if the checkpoint it follows was pruned; what the target reports.
+    pub fn mend(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        next: &mut Base,
+        named: &mut Named,
+        changes: &Changes,
+    ) -> Result<u64> {
+        named.condemned.extend(&changes.condemned);
+        let (condemned, moved) = (&named.condemned, &changes.moved);
+        let parent = self.base.as_ref();
+        let old_segments = parent.map(|base| base.segments.clone()).unwrap_or_default();
+        let before = match (moved, parent) {
+            (Some(moved), Some(parent)) if parent.as_of < moved.number => {
+                if moved.epochs.binary_search(&parent.epoch).is_err() {
+                    let epoch = parent.epoch;
+                    self.base = None;
+                    return Err(Error::retry(format!(
+                        "checkpoint {epoch}, which this save shares data with, was pruned \
+                         meanwhile: save again, the next save writes everything"
+                    )));
+                }
+                moved.segments.clone()
+            }
+            _ => old_segments.clone(),
+        };
+        let locator = Locator::load(pool, &before)?;
+        let mut borrowed = Borrowed::default();
+        let mut lost: Vec<Wanted> = Vec::new();
+        let mut old = None;
+        for (fp, place) in &named.hits {
+            if locator.find(fp).is_ok_and(|place| !condemned.contains(&place.pack)) {
+                continue;
+            }
+            let place = match place {
+                Some(place) => *place,
+                None => {
+                    let old = match &mut old {
+                        Some(old) => old,
+                        none => none.insert(Locator::load(pool, &old_segments)?),
+                    };
+                    old.find(fp)?
+                }
+            };
+            match condemned.contains(&place.pack) {
+                true => lost.push(Wanted { fp: *fp, place }),
+                false => borrowed.add(*fp, place),
+            }
+        }
+        let expected_bytes = lost.iter().map(|w| u64::from(w.place.length)).sum();
+        let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
+        rescue(pool, &packer, &lost)?;
+        // From now on they are listed by packs of our own.
+        for rescued in &lost {
+            named.hits.remove(&rescued.fp);
+        }
+        let mut segments: Vec<Listed> =
+            before.into_iter().chain(named.own.iter().copied()).map(|s| (s, None)).collect();
+        segments.extend(borrowed.store(pool, &packer)?);
+        let finished = packer.finish(segments);
+        let (packed, _) = finished?;
+        self.next_pack = packed.next_pack;
+        named.segments = packed.segments;
+        named.own.extend(packed.own);
+        next.segments.clone_from(&named.segments);
+        relink(next, &locator, condemned)?;
+        Ok(packed.stored_bytes)
+    }
+}
+
+/// Copies chunks out of condemned packs.
+fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[Wanted]) -> Result<()> {
+    let take = |at: usize, bytes: &[u8]| {
+        let wanted: &Wanted = &lost[at];
+        packer.append(bytes, wanted.fp, EntryKind::Chunk).map(|_| ())
+    };
+    match ReadPlan::new(pool, lost).execute(pool, 1, false, &take).into_iter().next() {
+        Some(fault) => Err(fault.error.context("keeping what a gc condemned")),
+        None => Ok(()),
+    }
+}
+
+/// Makes a base follow its chunks; `None` if its checkpoint is gone.
+fn follow(
+    pool: &Pool,
+    mut base: Base,
+    moved: &Moved,
+    condemned: &HashSet<PackId>,
+) -> Result<Option<Base>> {
+    if moved.epochs.binary_search(&base.epoch).is_err() {
+        return Ok(None);
+    }
+    base.segments.clone_from(&moved.segments);
+    base.as_of = moved.number;
+    let locator = Locator::load(pool, &base.segments)?;
+    relink(&mut base, &locator, condemned)?;
+    Ok(Some(base))
+}
+
+/// Leaves know where they lie: tells them their new places.
+fn relink(base: &mut Base, locator: &Locator, condemned: &HashSet<PackId>) -> Result<()> {
+    if condemned.is_empty() {
+        return Ok(());
+    }
+    let mut find = |link: &crate::tree::Link| match condemned.contains(&link.place.pack) {
+        true => locator.find(&link.fp).map(Some),
+        false => Ok(None),
+    };
+    for tree in base.streams.values_mut().chain([&mut base.catalog]) {
+        *tree = tree.relink(&mut find)?;
+    }
+    Ok(())
+}
+
+/// Places of chunks in packs that the manifest's other segments do not list.
+#[derive(Debug, Default)]
+pub struct Borrowed {
+    packs: Vec<PackId>,
+    numbers: HashMap<PackId, u32>,
+    entries: Vec<DirectoryEntry>,
+}
+
+impl Borrowed {
+    /// Those among `hits` that have a place of their own.
+    pub fn of(hits: &Hits) -> Borrowed {
+        let mut borrowed = Borrowed::default();
+        for (fp, place) in hits {
+            if let Some(place) = place {
+                borrowed.add(*fp, *place);
+            }
+        }
+        borrowed
+    }
+
+    fn pack(&mut self, pack: PackId) -> u32 {
+        *self.numbers.entry(pack).or_insert_with(|| {
+            self.packs.push(pack);
+            self.packs.len() as u32 - 1
+        })
+    }
+
+    fn add(&mut self, fp: Fingerprint, place: Place) {
+        let pack = self.pack(place.pack);
+        let Place { offset, length, frame, .. } = place;
+        self.entries.push(DirectoryEntry {
+            fp,
+            pack,
+            offset,
+            length,
+            kind: EntryKind::Chunk,
+            frame,
+        });
+    }
+
+    /// Stores them as segments, each short enough for a container.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn store(self, pool: &Pool, packer: &Packer<'_>) -> Result<Vec<Listed>> {
+        store_segments(pool, packer, Directory::new(self.packs, self.entries))
+    }
+}
+
+/// Stores a directory of any length as segments of level 0.
+///
+/// # Errors
+/// What the target reports.
+pub fn store_segments(pool: &Pool, packer: &Packer<'_>, all: Directory) -> Result<Vec<Listed>> {
+    let mut refs = Vec::new();
+    // In the worst case each entry has a pack and a frame of its own.
+    let entries_max = pool.config().format.container_bytes as usize
+        / (Directory::bytes_for(1, 1, 1) - Directory::bytes_for(0, 0, 0))
+        - 1;
+    for entries in all.entries.chunks(entries_max) {
+        let mut part = Borrowed::default();
+        for entry in entries {
+            let Some(pack) = all.packs.get(entry.pack as usize) else {
+                return Err(Error::bug("a directory names a pack that it does not list"));
+            };
+            let pack = part.pack(*pack);
+            part.entries.push(DirectoryEntry { pack, ..*entry });
+        }
+        let part = Directory::new(part.packs, part.entries);
+        let bytes = part.encode()?;
+        let fp = fingerprint(&bytes);
+        let place = packer.append(&bytes, fp, EntryKind::Segment)?;
+        let segment = SegmentRef {
+            pack: place.pack,
+            offset: place.offset,
+            length: place.length,
+            kind: SegmentKind::Segment,
+            level: 0,
+            fp,
+        };
+        refs.push((segment, Some(part)));
+    }
+    Ok(refs)
+}
