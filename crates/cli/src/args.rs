@@ -153,7 +153,7 @@ pub struct ExportArgs {
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// A first save, one with nothing changed, one with one page changed; against raw writes
-    Save(BenchIoArgs),
+    Save(BenchSaveArgs),
     /// Verified restores into used and into fresh memory; against raw reads
     Restore(BenchIoArgs),
     /// Many saves with a few pages changed at random: bytes written, and restores afterwards
@@ -162,6 +162,19 @@ pub enum BenchCommand {
     Steady(BenchSteadyArgs),
     /// Memory that saves need beyond the state
     Memory(BenchMemoryArgs),
+}
+
+/// `bench save`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchSaveArgs {
+    #[command(flatten)]
+    pub io: BenchIoArgs,
+    /// How the pool compresses
+    #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
+    pub compression: String,
+    /// What is saved: incompressible bytes, or words of which most bytes are zero
+    #[arg(long, default_value = "noise", value_parser = ["noise", "sparse"])]
+    pub state: String,
 }
 
 /// `bench save` and `bench restore`.

@@ -1,7 +1,7 @@
 //! Directories and segments: fingerprint to place.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
-use outlive_types::{Fingerprint, PackId, Result};
+use outlive_types::{Codec, Fingerprint, PackId, Result};
 use std::collections::HashSet;
 
 const WHAT: &str = "directory";
@@ -25,15 +25,6 @@ pub enum EntryKind {
     Node,
     /// A merge of directories.
     Segment,
-}
-
-/// How a frame is compressed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Codec {
-    /// One LZ4 block.
-    Lz4,
-    /// One Zstandard frame (RFC 8878).
-    Zstd,
 }
 
 /// Where in a compressed frame a chunk is.

@@ -17,9 +17,10 @@ mod tree;
 
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
-pub use directory::{Codec, Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
+pub use directory::{Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use node::InnerNode;
+pub use outlive_types::Codec;
 pub use record::{
     Archive, Body, Close, ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Note, Record, Remarks,
     SaveFigures, SegmentKind, SegmentRef, Session, Sweep,

@@ -1,7 +1,8 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
+use outlive_chunk::Compression;
 use outlive_format::REVISION;
-use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
+use outlive_types::{BLOCK_BYTES, Codec, Error, PAGE_BYTES, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -50,6 +51,10 @@ pub struct Tuning {
     pub rewrite_percent_max: u32,
     /// Ranges closer than this are read in one go.
     pub read_gap_bytes: u64,
+    /// How new chunks are compressed: `none`, `lz4`, `zstd`, or `auto`: where it makes saves faster.
+    pub compression: String,
+    /// Zstandard's level, 1 to 12.
+    pub compression_level: u32,
     /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
     pub leaf_bytes_max: u64,
 }
@@ -63,12 +68,32 @@ impl Default for Tuning {
             threads: 0,
             rewrite_percent_max: 10,
             read_gap_bytes: 64 << 10,
+            compression: "auto".to_owned(),
+            compression_level: 1,
             leaf_bytes_max: 2048,
         }
     }
 }
 
 impl Tuning {
+    /// How to compress.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown word.
+    pub fn compression(&self) -> Result<Compression> {
+        Ok(match self.compression.as_str() {
+            "none" => Compression::None,
+            "lz4" => Compression::Always(Codec::Lz4),
+            "zstd" => Compression::Always(Codec::Zstd),
+            "auto" => Compression::Auto,
+            other => {
+                return Err(Error::invalid(format!(
+                    "tuning.compression = {other:?} is not possible: none, lz4, zstd or auto"
+                )));
+            }
+        })
+    }
+
     /// Threads to use on this machine.
     pub fn threads(&self) -> usize {
         match self.threads {
@@ -201,6 +226,11 @@ impl PoolConfig {
         if t.threads > 256 {
             return wrong("tuning.threads", u64::from(t.threads), "at most 256");
         }
+        t.compression()?;
+        if !(1..=12).contains(&t.compression_level) {
+            let level = u64::from(t.compression_level);
+            return wrong("tuning.compression_level", level, "1 to 12");
+        }
         if t.rewrite_percent_max > 1000 {
             return wrong(
                 "tuning.rewrite_percent_max",
@@ -243,6 +273,8 @@ mod tests {
             ("staging_bytes = 67108864", "staging_bytes = 1", "staging_bytes"),
             ("staging_bytes = 67108864", "stagging_bytes = 1", "stagging_bytes"),
             ("staging_bytes = 67108864", "staging_bytes = -1", "staging_bytes"),
+            ("compression = \"auto\"", "compression = \"lzma\"", "lzma"),
+            ("compression_level = 1", "compression_level = 13", "compression_level"),
         ] {
             let text = sample().to_text().unwrap();
             assert!(text.contains(from), "{text}");

@@ -1,8 +1,14 @@
 //! A container being filled.
 
-use outlive_format::{Checksum, DirectoryEntry, EntryKind, Fragment};
+use outlive_format::{Checksum, Codec, DirectoryEntry, EntryKind, Fragment, InFrame};
 use outlive_io::AlignedBuf;
 use outlive_types::Fingerprint;
+
+/// Entries that a container of this length takes, so that its pack's directory has room for them:
+/// one for every 512 bytes.
+pub(crate) fn entries_max(container_bytes: usize) -> usize {
+    container_bytes / 512
+}
 
 /// A staging buffer on its way to become a container. It belongs to no pack yet, so each thread can
 /// fill one of its own.
@@ -31,9 +37,10 @@ impl Container {
         &self.entries
     }
 
-    /// True if `length` more bytes fit.
-    pub fn fits(&self, length: usize) -> bool {
+    /// True if `length` more bytes fit, as `chunks` entries.
+    pub fn fits(&self, length: usize, chunks: usize) -> bool {
         length <= self.buffer.len() - self.used
+            && self.entries.len() + chunks <= entries_max(self.buffer.len())
     }
 
     /// Adds bytes, which must fit, and answers their offset.
@@ -41,25 +48,56 @@ impl Container {
     /// # Panics
     /// If they do not fit.
     pub fn push(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> u32 {
+        let offset = self.copy(bytes);
+        let length = bytes.len() as u32;
+        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind, frame: None });
+        offset
+    }
+
+    /// Adds a compressed frame, which must fit, and the chunks in it: fingerprint and length, one
+    /// behind another.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn push_frame(
+        &mut self,
+        stored: &[u8],
+        codec: Codec,
+        raw_bytes: u32,
+        chunks: &[(Fingerprint, u32)],
+    ) {
+        let offset = self.copy(stored);
+        let stored_bytes = stored.len() as u32;
+        let mut first = 0;
+        for (fp, length) in chunks {
+            let frame = Some(InFrame { first, stored_bytes, raw_bytes, codec });
+            let (fp, length, kind) = (*fp, *length, EntryKind::Chunk);
+            self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind, frame });
+            first += length;
+        }
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> u32 {
         let offset = self.used as u32;
         self.buffer[self.used..][..bytes.len()].copy_from_slice(bytes);
         self.checksum.update(bytes);
         self.used += bytes.len();
-        let length = bytes.len() as u32;
-        self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind, frame: None });
         offset
     }
 
     /// Moves as many entries as fit from the front of `other` to the end of this one.
     pub fn take_from(&mut self, other: &mut Container) {
         let mut moved = 0;
-        for entry in &other.entries {
-            if !self.fits(entry.length as usize) {
+        // Chunks of a frame have its offset: they move together.
+        for entries in other.entries.chunk_by(|a, b| a.offset == b.offset) {
+            let [entry, ..] = entries else { break };
+            let stored = entry.frame.map_or(entry.length, |frame| frame.stored_bytes);
+            if !self.fits(stored as usize, entries.len()) {
                 break;
             }
-            let bytes = &other.buffer[entry.offset as usize..][..entry.length as usize];
-            self.push(bytes, entry.fp, entry.kind);
-            moved += 1;
+            let offset = self.copy(&other.buffer[entry.offset as usize..][..stored as usize]);
+            self.entries.extend(entries.iter().map(|entry| DirectoryEntry { offset, ..*entry }));
+            moved += entries.len();
         }
         let start = other.entries.get(moved).map_or(other.used, |entry| entry.offset as usize);
         other.buffer.copy_within(start..other.used, 0);
@@ -93,6 +131,24 @@ mod tests {
             container.push(&vec![byte; *length], Fingerprint([byte; 32]), EntryKind::Chunk);
         }
         container
+    }
+
+    #[test]
+    fn frames_move_whole() {
+        let mut open = filled(&[5000]);
+        let mut rest = Container::new(AlignedBuf::zeroed(8192));
+        let chunks = [(Fingerprint([7; 32]), 3000), (Fingerprint([8; 32]), 1000)];
+        rest.push_frame(&[9; 2000], Codec::Lz4, 4000, &chunks);
+        rest.push_frame(&[10; 2000], Codec::Zstd, 4000, &chunks);
+        open.take_from(&mut rest);
+        assert_eq!((open.used(), rest.used()), (7000, 2000));
+        let in_frame = |entry: &DirectoryEntry| (entry.offset, entry.frame.unwrap().first);
+        let places: Vec<(u32, u32)> = open.entries()[1..].iter().map(in_frame).collect();
+        assert_eq!(places, [(5000, 0), (5000, 3000)]);
+        let places: Vec<(u32, u32)> = rest.entries().iter().map(in_frame).collect();
+        assert_eq!(places, [(0, 0), (0, 3000)]);
+        assert!(!rest.fits(100, 20) && rest.fits(100, 14));
+        assert_eq!(open.seal(8192).0[5000..7000], [9; 2000]);
     }
 
     #[test]

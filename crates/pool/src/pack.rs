@@ -1,5 +1,6 @@
 //! Fills containers and writes a pack.
 
+use crate::container::entries_max;
 use crate::{Container, Pool};
 use outlive_format::{
     Directory, DirectoryEntry, EntryKind, Fragment, InFrame, SHARD_HEADER_BYTES, ShardHeader, Tail,
@@ -112,8 +113,10 @@ impl PackWriter {
         let capacity_bytes = expected_bytes
             .next_multiple_of(format.container_bytes)
             .clamp(format.container_bytes, format.pack_bytes);
-        // Room for the entries of single pages and the leaves above them.
-        let directory_bytes_max = (capacity_bytes / 64) as usize + (64 << 10);
+        // Room for as many entries as the containers may have, each in a frame of its own, and for
+        // the leaves above them.
+        let per_container = Directory::bytes_for(0, 1, 1) - Directory::bytes_for(0, 0, 0);
+        let directory_bytes_max = per_container * entries_max(capacity_bytes as usize) + (64 << 10);
         let fragments = (capacity_bytes / format.container_bytes) as usize;
         let tail_bytes = Tail::bytes_for(directory_bytes_max, fragments) as u64;
         let bytes_max = SHARD_HEADER_BYTES as u64 + capacity_bytes + tail_bytes;
@@ -140,7 +143,7 @@ impl PackWriter {
     /// True if `length` more bytes, and their entry, fit.
     pub fn fits(&self, length: usize) -> bool {
         let container_bytes = self.pool.config().format.container_bytes;
-        let in_this = self.container.as_ref().is_some_and(|open| open.fits(length));
+        let in_this = self.container.as_ref().is_some_and(|open| open.fits(length, 1));
         length as u64 <= container_bytes
             && (in_this || self.next_base() < self.capacity_bytes)
             && self.has_room_for_entries(1)
@@ -160,12 +163,12 @@ impl PackWriter {
     fn has_room_for_entries(&self, count: usize) -> bool {
         let open = self.container.as_ref().map_or(0, |open| open.entries().len());
         let entries = self.entries.len() + open + count;
-        Directory::bytes_for(1, 0, entries) <= self.directory_bytes_max
+        Directory::bytes_for(1, entries, entries) <= self.directory_bytes_max
     }
 
     /// True if [`PackWriter::append`] of `length` bytes needs a buffer first.
     pub fn needs_buffer(&self, length: usize) -> bool {
-        self.container.as_ref().is_none_or(|open| !open.fits(length))
+        self.container.as_ref().is_none_or(|open| !open.fits(length, 1))
     }
 
     /// Sends the open container off and opens another one.
@@ -189,7 +192,7 @@ impl PackWriter {
     /// `Bug` without room.
     pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
         match &mut self.container {
-            Some(open) if !bytes.is_empty() && open.fits(bytes.len()) => {
+            Some(open) if !bytes.is_empty() && open.fits(bytes.len(), 1) => {
                 let offset = self.base as u32 + open.push(bytes, fp, kind);
                 Ok(Place { pack: self.id, offset, length: bytes.len() as u32, frame: None })
             }

@@ -1,10 +1,11 @@
 //! A pool: its configuration, its target, its log, and what the work on it needs.
 
 use crate::PoolConfig;
+use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
 use outlive_types::{Clock, Event, NoObserver, Observer, Rng, SystemClock, SystemRng};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What enters from outside: time, randomness, and somebody to tell.
 #[derive(Clone)]
@@ -42,6 +43,8 @@ pub struct Pool {
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
     env: Environment,
+    /// Whether compression pays: what saves have learnt.
+    policy: Arc<Mutex<Policy>>,
 }
 
 impl Pool {
@@ -54,7 +57,8 @@ impl Pool {
     ) -> Pool {
         let container_bytes = config.format.container_bytes as usize;
         let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
-        Pool { config: Arc::new(config), target, log, staging, env }
+        let policy = Arc::new(Mutex::new(Policy::new(config.tuning.threads())));
+        Pool { config: Arc::new(config), target, log, staging, env, policy }
     }
 
     /// The pool's descriptor.
@@ -82,6 +86,11 @@ impl Pool {
     /// The bounded memory that all I/O goes through.
     pub fn staging(&self) -> &Arc<StagingPool> {
         &self.staging
+    }
+
+    /// What saves have learnt of the target's speed and of compression, and decide by.
+    pub fn policy(&self) -> MutexGuard<'_, Policy> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Time, randomness, observer.

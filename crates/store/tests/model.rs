@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Program, State, noise, pool_of, small_config};
-use outlive_pool::{Environment, Pool, Tuning};
+use common::{Program, State, noise, pool_of, tuned};
+use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::PAGE_BYTES;
@@ -155,19 +155,21 @@ fn run(pool: &Pool, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn tuned(change: impl FnOnce(&mut Tuning)) -> Pool {
-    let mut config = small_config();
-    change(&mut config.tuning);
-    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
-    Pool::new(config, target, log, Environment::system())
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..ProptestConfig::default() })]
 
     #[test]
     fn every_epoch_is_what_was_saved(steps in prop::collection::vec(step(), 1..40)) {
         run(&pool_of(Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new())), &steps)?;
+    }
+
+    #[test]
+    fn so_it_is_compressed(steps in prop::collection::vec(step(), 1..40), zstd: bool) {
+        let codec = if zstd { "zstd" } else { "lz4" };
+        run(&tuned(|tuning| tuning.compression = codec.to_owned()), &steps)?;
     }
 
     #[test]

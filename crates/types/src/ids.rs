@@ -180,6 +180,15 @@ impl fmt::Display for JobName {
     }
 }
 
+/// How a frame of chunks is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Codec {
+    /// One LZ4 block.
+    Lz4,
+    /// One Zstandard frame (RFC 8878).
+    Zstd,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ mod source;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
-pub use ids::{Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
+pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use source::{
     FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource, RegionDesc, RegionPlace, Run,
     StreamDesc,

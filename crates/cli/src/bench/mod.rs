@@ -52,7 +52,7 @@ impl Bench {
 pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) -> Result<Answer> {
     let start = |name: &'static str, dir: &Path| Bench::new(name, dir, words, teller);
     let report = match command {
-        BenchCommand::Save(args) => save::run(start("save", &args.dir)?, &args),
+        BenchCommand::Save(args) => save::run(start("save", &args.io.dir)?, &args),
         BenchCommand::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
         BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),

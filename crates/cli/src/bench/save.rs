@@ -5,8 +5,9 @@ use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Report, Unit};
 use super::{Bench, gb_per_s, gib_bytes, median, state};
-use crate::args::BenchIoArgs;
+use crate::args::BenchSaveArgs;
 use outlive_capture::default_threads;
+use outlive_pool::Tuning;
 use outlive_types::{Result, SeededRng};
 use serde_json::json;
 use std::time::Instant;
@@ -35,11 +36,16 @@ struct Rounds {
     cpu: Vec<f64>,
 }
 
-pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, save: &BenchSaveArgs) -> Result<Report> {
+    let args = &save.io;
     let total_bytes = gib_bytes(args.gib);
     let mut raw = Baseline::of_writes(&mut bench, total_bytes)?;
     bench.step("making the state");
     let mut source = state::source(total_bytes, 1)?;
+    if save.state == "sparse" {
+        state::thin_out(state::edit(&mut source)?);
+    }
+    let tuning = || Tuning { compression: save.compression.clone(), ..Tuning::default() };
     let rng = SeededRng::new(2);
     let mut rounds = Rounds::default();
     let (before, started) = (Cpu::now(), Instant::now());
@@ -48,7 +54,7 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         let raw_speed = raw.write_round(&bench.scratch)?;
         bench.step(&format!("round {run} of {}: saves", args.runs));
         bench.scratch.clear("pool")?;
-        let pool = state::pool(&bench.scratch.join("pool"))?;
+        let pool = state::pool_with(&bench.scratch.join("pool"), tuning())?;
         source.tracker().forget();
         {
             let job = state::job(&pool)?;
@@ -76,18 +82,18 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         bench.scratch.clear("pool")?;
     }
     bench.report.others(Cpu::now().since(before), started.elapsed().as_secs_f64());
-    report(&mut bench.report, args, total_bytes, &rounds, &raw);
+    report(&mut bench.report, save, total_bytes, &rounds, &raw);
     Ok(bench.report)
 }
 
 fn report(
     report: &mut Report,
-    args: &BenchIoArgs,
+    save: &BenchSaveArgs,
     total_bytes: u64,
     found: &Rounds,
     raw: &Baseline,
 ) {
-    let threads = default_threads();
+    let (threads, args) = (default_threads(), &save.io);
     let hashing = gb_per_s(total_bytes, median(&found.unchanged)) / threads as f64;
     report.add("raw sequential write, O_DIRECT, synced (best)", median(&found.raw), Unit::GbPerS);
     report.add("first save, call to commit", median(&found.saves), Unit::GbPerS);
@@ -107,10 +113,12 @@ fn report(
     let most = Goal::AtMost(ONE_PAGE_BYTES_MAX);
     report.goal("one page changed: bytes written", one, Unit::Bytes, most);
     report.note(format!(
-        "Medians of {} rounds, in each raw and ours in turn; {} GiB of incompressible data, {threads} \
-         threads. Raw is the faster, round by round, of: {}.",
+        "Medians of {} rounds, in each raw and ours in turn; {} GiB of {}, compression {}, \
+         {threads} threads. Raw is the faster, round by round, of: {}.",
         args.runs,
         args.gib,
+        save.state,
+        save.compression,
         raw.names()
     ));
     report.detail("raw_rounds", raw.details());

@@ -1,16 +1,31 @@
 //! All places that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
-use outlive_format::{EntryKind, InFrame, SegmentRef};
+use outlive_format::{DirectoryEntry, EntryKind, InFrame, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result};
+use std::collections::hash_map::Entry::Vacant;
 
-/// Resolves fingerprints. About 56 bytes a chunk.
+/// Resolves fingerprints. About 56 bytes a chunk, and 32 more for one in a frame.
 #[derive(Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
-    places: ByFingerprint<(u32, u32, u32, Option<InFrame>)>,
+    places: ByFingerprint<Entry>,
+    /// Frames of chunks that lie in one.
+    frames: Vec<(u32, InFrame)>,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Index into `packs`.
+    pack: u32,
+    /// Logical offset; for a chunk in a frame an index into `frames`.
+    offset: u32,
+    /// Length; the highest bit is set for a chunk in a frame.
+    length: u32,
+}
+
+const FRAMED: u32 = 1 << 31;
 
 impl Locator {
     /// Loads the segments of a manifest.
@@ -26,13 +41,24 @@ impl Locator {
             locator.places.reserve(directory.entries.len());
             for entry in &directory.entries {
                 if entry.kind != EntryKind::Segment {
-                    let place = (first + entry.pack, entry.offset, entry.length, entry.frame);
-                    // Of equal chunks the first named serves as well as any other.
-                    locator.places.entry(entry.fp).or_insert(place);
+                    locator.add(first, entry);
                 }
             }
         }
         Ok(locator)
+    }
+
+    fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) {
+        // Of equal chunks the first named serves as well as any other.
+        let Vacant(vacant) = self.places.entry(listed.fp) else { return };
+        let mut entry =
+            Entry { pack: first_pack + listed.pack, offset: listed.offset, length: listed.length };
+        if let Some(frame) = listed.frame {
+            entry.offset = self.frames.len() as u32;
+            entry.length |= FRAMED;
+            self.frames.push((listed.offset, frame));
+        }
+        vacant.insert(entry);
     }
 
     /// Where the chunk or node is.
@@ -40,10 +66,18 @@ impl Locator {
     /// # Errors
     /// `Damaged` if no segment names it.
     pub fn find(&self, fp: &Fingerprint) -> Result<Place> {
-        let (pack, offset, length, frame) = *self.places.get(fp).ok_or_else(|| {
+        let entry = self.places.get(fp).ok_or_else(|| {
             Error::damaged(format!("chunk or node {fp:?} is in none of the checkpoint's segments"))
         })?;
-        Ok(Place { pack: self.packs[pack as usize], offset, length, frame })
+        let (offset, frame) = match entry.length & FRAMED {
+            0 => (entry.offset, None),
+            _ => {
+                let (offset, frame) = self.frames[entry.offset as usize];
+                (offset, Some(frame))
+            }
+        };
+        let length = entry.length & !FRAMED;
+        Ok(Place { pack: self.packs[entry.pack as usize], offset, length, frame })
     }
 
     /// Number of chunks and nodes known.

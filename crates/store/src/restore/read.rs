@@ -1,6 +1,6 @@
 //! Reads many chunks or nodes in container order, verifies each, and hands it on.
 
-use outlive_chunk::fingerprint;
+use outlive_chunk::{Decompressor, fingerprint};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, Result};
@@ -62,7 +62,7 @@ impl ReadPlan {
         let mut steps: Vec<Step> = Vec::new();
         for (at, (_, w)) in sorted.iter().enumerate() {
             let place = w.place;
-            let end = u64::from(place.offset) + u64::from(place.length);
+            let end = u64::from(place.offset) + u64::from(place.stored_bytes());
             if let Some(last) = steps.last_mut() {
                 let last_end = u64::from(last.span.offset) + u64::from(last.span.length);
                 let same_container = last.span.pack == place.pack
@@ -73,7 +73,8 @@ impl ReadPlan {
                     continue;
                 }
             }
-            let span = Span { pack: place.pack, offset: place.offset, length: place.length };
+            let span =
+                Span { pack: place.pack, offset: place.offset, length: place.stored_bytes() };
             steps.push(Step { span, items: at..at + 1 });
         }
         let read_bytes = steps.iter().map(|s| u64::from(s.span.length)).sum();
@@ -136,6 +137,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn run(&self) {
         let mut in_flight: VecDeque<(usize, Ticket<Result<SpanBytes>>)> = VecDeque::new();
+        let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
                 // With reads of our own under way their buffers will come back; without, wait.
@@ -154,11 +156,12 @@ impl Worker<'_> {
                 in_flight.push_back((at, self.pool.read(step.span, buffer)));
             }
             let Some((at, ticket)) = in_flight.pop_front() else { return };
-            self.hand_on(&self.plan.steps[at], ticket.wait());
+            self.hand_on(&self.plan.steps[at], ticket.wait(), &mut frame);
         }
     }
 
-    fn hand_on(&self, step: &Step, read: Result<SpanBytes>) {
+    fn hand_on(&self, step: &Step, read: Result<SpanBytes>, frame: &mut Frame) {
+        frame.place = None;
         let mut verified: Option<(Place, Fingerprint)> = None;
         for (number, wanted) in &self.plan.sorted[step.items.clone()] {
             if self.stop.load(Ordering::Relaxed) {
@@ -166,9 +169,7 @@ impl Worker<'_> {
             }
             let outcome = match &read {
                 Err(error) => Err(error.clone()),
-                Ok(bytes) => {
-                    let start = (wanted.place.offset - step.span.offset) as usize;
-                    let bytes = &bytes[start..start + wanted.place.length as usize];
+                Ok(bytes) => frame.chunk(bytes, &step.span, &wanted.place).and_then(|bytes| {
                     // The same chunk wanted for several destinations is verified once.
                     if verified == Some((wanted.place, wanted.fp))
                         || fingerprint(bytes) == wanted.fp
@@ -178,7 +179,7 @@ impl Worker<'_> {
                     } else {
                         Err(mismatch(wanted))
                     }
-                }
+                }),
             };
             if let Err(error) = outcome {
                 let mut faults =
@@ -189,6 +190,32 @@ impl Worker<'_> {
                 }
             }
         }
+    }
+}
+
+/// The frame decompressed last: its chunks are wanted one after the other.
+#[derive(Default)]
+struct Frame {
+    place: Option<u32>,
+    decompressor: Decompressor,
+}
+
+impl Frame {
+    /// The bytes at `place`, which lies in what was read as `span`.
+    fn chunk<'a>(&'a mut self, read: &'a [u8], span: &Span, place: &Place) -> Result<&'a [u8]> {
+        let start = (place.offset - span.offset) as usize;
+        let stored = &read[start..start + place.stored_bytes() as usize];
+        let Some(frame) = place.frame else { return Ok(stored) };
+        if self.place != Some(place.offset) {
+            self.place = None;
+            let raw_bytes = frame.raw_bytes as usize;
+            self.decompressor
+                .decompress(frame.codec, stored, raw_bytes)
+                .map_err(|e| e.context(format!("at {} of pack {}", place.offset, place.pack)))?;
+            self.place = Some(place.offset);
+        }
+        // Where chunks lie in their frame was checked when the directory was decoded.
+        Ok(&self.decompressor.last()[frame.first as usize..][..place.length as usize])
     }
 }
 

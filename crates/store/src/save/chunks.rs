@@ -1,7 +1,8 @@
 //! The first stage: dirty pages become chunks, on several threads, block by block.
 
+use super::lane::Lane;
 use super::mend::Hits;
-use super::packer::{Lane, Packer};
+use super::packer::Packer;
 use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
@@ -167,9 +168,13 @@ impl<'a> Chunker<'a> {
         let failure: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
             let mut lane = self.packer.lane();
+            let fail = |error| {
+                stop.store(true, Ordering::Relaxed);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            };
             while !stop.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(block) = plan.blocks.get(at) else { return };
+                let Some(block) = plan.blocks.get(at) else { break };
                 let runs = block.runs.clone().map(|run| {
                     let first = frozen.runs()[run].first_page % BLOCK_PAGES as u64;
                     (first as u32, frozen.bytes(run))
@@ -180,14 +185,14 @@ impl<'a> Chunker<'a> {
                             BlockExtents { stream: block.stream, block: block.block, extents };
                         out.lock().unwrap_or_else(PoisonError::into_inner).push(done);
                     }
-                    Err(error) => {
-                        stop.store(true, Ordering::Relaxed);
-                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                    }
+                    Err(error) => fail(error),
                 }
                 if at < plan.live_blocks && live_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     live_done();
                 }
+            }
+            if let Err(error) = lane.finish() {
+                fail(error);
             }
         };
         // Each thread fills a container of its own; two more are for what comes behind.

@@ -369,7 +369,7 @@ fn catalog_extents(
             out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
         }
     }
-    drop(lane);
+    lane.finish()?;
     packer.join_lanes()?;
     Ok(out)
 }

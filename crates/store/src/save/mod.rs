@@ -5,6 +5,7 @@
 
 mod chunks;
 mod execute;
+mod lane;
 mod leaves;
 mod mend;
 mod packer;

@@ -1,12 +1,13 @@
 //! Fills one pack after the other.
 
-use outlive_chunk::fingerprint;
+use super::lane::Lane;
+use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::index::{choose_merge, merge, read_segment};
 use crate::tree::Link;
@@ -29,11 +30,44 @@ struct State {
     finished: Vec<FinishedPack>,
     /// Containers that lanes have not filled.
     left_over: Vec<Container>,
+    meter: Meter,
+}
+
+/// Measures how fast the target takes what it is given.
+struct Meter {
+    since: Instant,
+    /// Bytes handed to the target in all.
+    sent_bytes: u64,
+    /// Bytes that had arrived when the measurement began.
+    arrived_before: u64,
+    /// What all lanes together have waited for the target since then.
+    waited: Duration,
+}
+
+/// Bytes after which a measurement is worth something.
+const METER_BYTES: u64 = 32 << 20;
+
+impl Meter {
+    fn new() -> Meter {
+        Meter { since: Instant::now(), sent_bytes: 0, arrived_before: 0, waited: Duration::ZERO }
+    }
+
+    /// Tells the policy, if enough has arrived by now.
+    fn tell(&mut self, policy: &mut Policy, arrived_bytes: u64, at_least: u64) {
+        let bytes = arrived_bytes.saturating_sub(self.arrived_before);
+        if bytes < at_least {
+            return;
+        }
+        let took = self.since.elapsed();
+        policy.learn_target(bytes, took.as_secs_f64(), self.waited.as_secs_f64());
+        let sent_bytes = self.sent_bytes;
+        *self = Meter { sent_bytes, arrived_before: arrived_bytes, ..Meter::new() };
+    }
 }
 
 impl State {
-    /// Whether writes are on their way. Finds failed ones soon: they keep their buffers.
-    fn writes_in_flight(&mut self) -> Result<bool> {
+    /// How many writes are on their way. Finds failed ones soon: they keep their buffers.
+    fn writes_in_flight(&mut self) -> Result<usize> {
         let mut in_flight = 0;
         for pack in &mut self.finished {
             in_flight += pack.check_writes()?;
@@ -41,7 +75,7 @@ impl State {
         if let Some(pack) = &mut self.current {
             in_flight += pack.check_writes()?;
         }
-        Ok(in_flight > 0)
+        Ok(in_flight)
     }
 
     fn open(&mut self, container: Container) -> Result<()> {
@@ -49,44 +83,6 @@ impl State {
             Some(pack) => pack.open(container),
             None => Err(Error::bug("no pack is open")),
         }
-    }
-}
-
-/// One thread's container.
-pub struct Lane<'a> {
-    packer: &'a Packer<'a>,
-    container: Option<Container>,
-}
-
-impl Lane<'_> {
-    /// Stores a chunk.
-    ///
-    /// # Errors
-    /// What the target reports.
-    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
-        if self.container.as_ref().is_some_and(|open| !open.fits(bytes.len())) {
-            self.send()?;
-        }
-        let open = match self.container.take() {
-            Some(open) => open,
-            None => Container::new(self.packer.buffer()?),
-        };
-        let open = self.container.insert(open);
-        open.push(bytes, fp, EntryKind::Chunk);
-        Ok(())
-    }
-
-    fn send(&mut self) -> Result<()> {
-        match self.container.take() {
-            Some(full) => self.packer.place(&mut self.packer.state(), full),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Lane<'_> {
-    fn drop(&mut self) {
-        self.packer.state().left_over.extend(self.container.take());
     }
 }
 
@@ -117,6 +113,7 @@ impl<'a> Packer<'a> {
             current: None,
             finished: Vec::new(),
             left_over: Vec::new(),
+            meter: Meter::new(),
         };
         Packer { pool, session, state: Mutex::new(state) }
     }
@@ -143,7 +140,7 @@ impl<'a> Packer<'a> {
                 if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
                     break buffer;
                 }
-                if !state.writes_in_flight()? {
+                if state.writes_in_flight()? == 0 {
                     break self.own_buffer();
                 }
             };
@@ -163,7 +160,24 @@ impl<'a> Packer<'a> {
 
     /// A way for one thread to store chunks without keeping the others waiting.
     pub fn lane(&self) -> Lane<'_> {
-        Lane { packer: self, container: None }
+        Lane::new(self, self.pool)
+    }
+
+    /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.
+    pub(super) fn send(&self, container: Container, waited: Duration) -> Result<()> {
+        let mut state = self.state();
+        let container_bytes = self.pool.config().format.container_bytes;
+        let in_flight = state.writes_in_flight()? as u64 * container_bytes;
+        state.meter.sent_bytes += container_bytes;
+        state.meter.waited += waited;
+        let arrived = state.meter.sent_bytes.saturating_sub(in_flight);
+        state.meter.tell(&mut self.pool.policy(), arrived, METER_BYTES);
+        self.place(&mut state, container)
+    }
+
+    /// Keeps what a lane has not filled for whoever comes next.
+    pub(super) fn keep(&self, container: Option<Container>) {
+        self.state().left_over.extend(container);
     }
 
     /// Opens a pack unless there is one that `fits`.
@@ -223,12 +237,12 @@ impl<'a> Packer<'a> {
     /// A free buffer: one of the staging pool as soon as there is one, unless nothing of ours is on
     /// its way. Then those who have them all may be waiting in their turn, and one of our own gets
     /// us on; so a save exceeds the pool by at most a container for each of its threads.
-    fn buffer(&self) -> Result<AlignedBuf> {
+    pub(super) fn buffer(&self) -> Result<AlignedBuf> {
         loop {
             if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
                 return Ok(buffer);
             }
-            if !self.state().writes_in_flight()? {
+            if self.state().writes_in_flight()? == 0 {
                 return Ok(self.own_buffer());
             }
         }
@@ -261,6 +275,7 @@ impl<'a> Packer<'a> {
             segments,
             own: state.finished.iter().map(directory_ref).collect(),
         };
+        let (waiting, threads) = (Instant::now(), self.pool.policy().pace().threads);
         for pack in std::mem::take(&mut state.finished) {
             // Merging took the directories of the packs that it has named already.
             if !pack.directory.packs.is_empty() {
@@ -268,6 +283,10 @@ impl<'a> Packer<'a> {
             }
             pack.wait()?;
         }
+        // Everything has arrived: what was waited for at the end counts for all threads.
+        let meter = &mut state.meter;
+        meter.waited += waiting.elapsed().mul_f64(threads);
+        meter.tell(&mut self.pool.policy(), meter.sent_bytes, METER_BYTES / 4);
         Ok((packed, segment_bytes))
     }
 

@@ -38,6 +38,18 @@ pub fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>) -> Pool {
     Pool::new(small_config(), target, log, Environment::system())
 }
 
+/// A pool in memory with other tuning.
+pub fn tuned(change: impl Fn(&mut Tuning)) -> Pool {
+    tuned_on(Arc::new(MemoryTarget::new()), change)
+}
+
+/// A pool on `target` with other tuning.
+pub fn tuned_on(target: Arc<dyn Target>, change: impl Fn(&mut Tuning)) -> Pool {
+    let mut config = small_config();
+    change(&mut config.tuning);
+    Pool::new(config, target, Arc::new(MemoryLog::new()), Environment::system())
+}
+
 /// A job and the tracker that a front door keeps with it.
 pub struct Program {
     pub job: Job,
@@ -152,4 +164,10 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     outlive_types::Rng::fill(&rng, &mut bytes);
     bytes
+}
+
+/// Bytes that compress well, depend on the seed, and have no equal pages.
+pub fn smooth(seed: u64, length: usize) -> Vec<u8> {
+    let value = |at: usize| ((at as u64 / 64).wrapping_add(seed.wrapping_mul(0x9E37)) as u32) << 3;
+    (0..length.div_ceil(4)).flat_map(|at| value(at).to_le_bytes()).take(length).collect()
 }

@@ -1,0 +1,212 @@
+//! One thread's way to the target: gathers new chunks into frames, compresses them where that is
+//! wished and pays, and fills containers.
+
+use super::packer::Packer;
+use outlive_chunk::{Compression, Compressor, FRAME_BYTES_MAX};
+use outlive_format::EntryKind;
+use outlive_pool::{Container, Pool};
+use outlive_types::{Codec, Fingerprint, Result};
+use std::time::{Duration, Instant};
+
+/// With `auto`, a chunk that would be alone in its frame and is no longer stays as it is: a page read
+/// back costs less than its decompression, and a frame's description takes what was saved.
+const LONE_BYTES_MAX: usize = 8 * 1024;
+
+/// One thread's container, and the chunks on their way into it.
+pub struct Lane<'a> {
+    packer: &'a Packer<'a>,
+    pool: &'a Pool,
+    container: Option<Container>,
+    compression: Compression,
+    compressor: Compressor,
+    /// What is tried on the frame being gathered.
+    codec: Option<Codec>,
+    /// The frame being gathered, and its chunks.
+    raw: Vec<u8>,
+    chunks: Vec<(Fingerprint, u32)>,
+    /// Bytes that may still go in plain before the next decision.
+    plain_bytes: usize,
+    times: Times,
+}
+
+/// Where this thread's time has gone since it last told the policy.
+struct Times {
+    since: Instant,
+    raw_bytes: u64,
+    waited: Duration,
+    compressing: Duration,
+    /// Waiting that the packer was not told of yet.
+    untold: Duration,
+}
+
+/// Raw bytes after which a lane tells the policy what they cost.
+const TELL_BYTES: u64 = 8 << 20;
+
+impl Times {
+    fn new() -> Times {
+        let (waited, compressing, untold) = Default::default();
+        Times { since: Instant::now(), raw_bytes: 0, waited, compressing, untold }
+    }
+}
+
+impl<'a> Lane<'a> {
+    pub(super) fn new(packer: &'a Packer<'a>, pool: &'a Pool) -> Lane<'a> {
+        let tuning = &pool.config().tuning;
+        Lane {
+            packer,
+            pool,
+            container: None,
+            // The configuration was checked when the pool was opened.
+            compression: tuning.compression().unwrap_or(Compression::None),
+            compressor: Compressor::new(tuning.compression_level as i32),
+            codec: None,
+            raw: Vec::new(),
+            chunks: Vec::new(),
+            plain_bytes: 0,
+            times: Times::new(),
+        }
+    }
+
+    /// Stores a chunk. It may wait here for others to be compressed with: [`Lane::finish`] ends that.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.times.raw_bytes += bytes.len() as u64;
+        if self.raw.len() + bytes.len() > FRAME_BYTES_MAX {
+            self.end_frame()?;
+        }
+        if self.chunks.is_empty() {
+            self.decide();
+        }
+        let Some(codec) = self.codec else {
+            self.plain_bytes = self.plain_bytes.saturating_sub(bytes.len());
+            return self.plain(bytes, fp);
+        };
+        if self.chunks.is_empty() && bytes.len() >= FRAME_BYTES_MAX {
+            return self.squeeze(codec, bytes, &[(fp, bytes.len() as u32)]);
+        }
+        self.raw.extend_from_slice(bytes);
+        self.chunks.push((fp, bytes.len() as u32));
+        Ok(())
+    }
+
+    /// Sends what waits on its way. To be called when this thread has no more chunks.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn finish(mut self) -> Result<()> {
+        self.end_frame()?;
+        self.packer.keep(self.container.take());
+        Ok(())
+    }
+
+    /// Chooses what happens to the next frame's worth of bytes.
+    fn decide(&mut self) {
+        if self.plain_bytes > 0 {
+            return;
+        }
+        self.codec = match self.compression {
+            Compression::None => None,
+            Compression::Always(codec) => Some(codec),
+            Compression::Auto => self.pool.policy().pick(),
+        };
+        if self.codec.is_none() {
+            self.plain_bytes = match self.compression {
+                Compression::None => usize::MAX,
+                _ => FRAME_BYTES_MAX,
+            };
+        }
+    }
+
+    fn end_frame(&mut self) -> Result<()> {
+        let raw = std::mem::take(&mut self.raw);
+        let chunks = std::mem::take(&mut self.chunks);
+        let done = match self.codec {
+            _ if chunks.is_empty() => Ok(()),
+            Some(codec) => self.squeeze(codec, &raw, &chunks),
+            None => self.all_plain(&raw, &chunks),
+        };
+        // The memory serves again.
+        (self.raw, self.chunks) = (raw, chunks);
+        self.raw.clear();
+        self.chunks.clear();
+        done
+    }
+
+    /// Compresses a frame, and stores it as it was if that does not shorten it.
+    fn squeeze(&mut self, codec: Codec, raw: &[u8], chunks: &[(Fingerprint, u32)]) -> Result<()> {
+        let auto = self.compression == Compression::Auto;
+        if auto && chunks.len() == 1 && raw.len() <= LONE_BYTES_MAX {
+            return self.all_plain(raw, chunks);
+        }
+        let started = Instant::now();
+        let mut compressor = std::mem::replace(&mut self.compressor, Compressor::new(1));
+        let stored = compressor.compress(codec, raw);
+        let took = started.elapsed();
+        self.times.compressing += took;
+        let stored_bytes = stored.map_or(raw.len(), <[u8]>::len);
+        if auto {
+            self.pool.policy().learn(codec, raw.len(), stored_bytes, took.as_secs_f64());
+        }
+        let done = match stored {
+            Some(stored) => self.room(stored.len(), chunks.len()).map(|open| {
+                open.push_frame(stored, codec, raw.len() as u32, chunks);
+            }),
+            None => self.all_plain(raw, chunks),
+        };
+        self.compressor = compressor;
+        done
+    }
+
+    fn all_plain(&mut self, raw: &[u8], chunks: &[(Fingerprint, u32)]) -> Result<()> {
+        let mut rest = raw;
+        for (fp, length) in chunks {
+            let (chunk, later) = rest.split_at(*length as usize);
+            self.plain(chunk, *fp)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn plain(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.room(bytes.len(), 1)?.push(bytes, fp, EntryKind::Chunk);
+        Ok(())
+    }
+
+    /// A container with room for so many bytes and chunks.
+    fn room(&mut self, length: usize, chunks: usize) -> Result<&mut Container> {
+        if self.container.as_ref().is_some_and(|open| !open.fits(length, chunks)) {
+            self.send()?;
+        }
+        let open = match self.container.take() {
+            Some(open) => open,
+            None => {
+                let started = Instant::now();
+                let buffer = self.packer.buffer()?;
+                self.waited(started.elapsed());
+                Container::new(buffer)
+            }
+        };
+        Ok(self.container.insert(open))
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let Some(full) = self.container.take() else { return Ok(()) };
+        let started = Instant::now();
+        let sent = self.packer.send(full, std::mem::take(&mut self.times.untold));
+        self.waited(started.elapsed());
+        if self.compression == Compression::Auto && self.times.raw_bytes >= TELL_BYTES {
+            let Times { since, raw_bytes, waited, compressing, untold } = self.times;
+            let other = since.elapsed().saturating_sub(waited + compressing);
+            self.pool.policy().learn_other(raw_bytes, other.as_secs_f64());
+            self.times = Times { untold, ..Times::new() };
+        }
+        sent
+    }
+
+    fn waited(&mut self, time: Duration) {
+        self.times.waited += time;
+        self.times.untold += time;
+    }
+}
