@@ -52,7 +52,7 @@ impl Pool {
 
     /// Names of the jobs that have ever saved here.
     fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let jobs = py.detach(|| self.pool.log().jobs()).or_raise(py)?;
+        let jobs = py.detach(|| self.pool.jobs()).or_raise(py)?;
         Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
     }
 

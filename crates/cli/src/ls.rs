@@ -91,7 +91,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
         Table::new(&["JOB", ">CHECKPOINTS", ">NEWEST", ">AGE", ">STATE", ">STORED", ">REGIONS"]);
     let mut json = Vec::new();
     let mut remarks = String::new();
-    let jobs = pool.log().jobs()?;
+    let jobs = pool.jobs()?;
     for job in &jobs {
         let listing = Listing::read(pool, job)?;
         let newest = listing.epochs.last().map(|(manifest, _)| manifest);

@@ -40,7 +40,7 @@ pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
 pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
     const NAMED_MAX: usize = 10;
     let wanted = JobName::new(name)?;
-    let jobs = pool.log().jobs()?;
+    let jobs = pool.jobs()?;
     if jobs.contains(&wanted) {
         return Ok(wanted);
     }
@@ -88,7 +88,7 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         stored_bytes += target.length(*shard)?;
     }
     let capacity = target.capacity()?;
-    let jobs = pool.log().jobs()?.len() as u64;
+    let jobs = pool.jobs()?.len() as u64;
     let packs = shards.iter().filter(|shard| shard.shard == 0).count() as u64;
     let path = args.pool.display().to_string();
 

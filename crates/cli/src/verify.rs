@@ -42,7 +42,7 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let only = args.job.as_deref().map(|name| pool::known_job(&pool, name)).transpose()?;
     let names = match &only {
         Some(name) => vec![name.clone()],
-        None => pool.log().jobs()?,
+        None => pool.jobs()?,
     };
     let mut jobs = Vec::with_capacity(names.len());
     for name in names {

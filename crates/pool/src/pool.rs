@@ -4,7 +4,9 @@ use crate::PoolConfig;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
-use outlive_types::{Clock, Event, NoObserver, Observer, Rng, SystemClock, SystemRng};
+use outlive_types::{
+    Clock, Event, JobName, NoObserver, Observer, Result, Rng, SystemClock, SystemRng,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What enters from outside: time, randomness, and somebody to tell.
@@ -81,6 +83,16 @@ impl Pool {
     /// Where manifests are committed.
     pub fn log(&self) -> &Arc<dyn ManifestLog> {
         &self.log
+    }
+
+    /// Every program's job that has a record, sorted.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn jobs(&self) -> Result<Vec<JobName>> {
+        let mut jobs = self.log.jobs()?;
+        jobs.retain(|job| !job.is_gc());
+        Ok(jobs)
     }
 
     /// The bounded memory that all I/O goes through.

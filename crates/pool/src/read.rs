@@ -1,7 +1,7 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
-use outlive_format::SHARD_HEADER_BYTES;
+use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, PAGE_BYTES, PackId, Result};
@@ -63,6 +63,40 @@ impl Pool {
             }),
             None => Ticket::done(Err(Error::bug("the target answered no ticket"))),
         }
+    }
+
+    /// Reads a pack's directory, found by its footer, and the length of its containers, in bytes.
+    ///
+    /// # Errors
+    /// `Damaged` if it is not there, or not whole.
+    pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
+        let damaged = |e: Error| e.context(format!("pack {pack}"));
+        let page = PAGE_BYTES as u64;
+        let shard = ShardName { pack, shard: 0 };
+        let length = self.target().length(shard)?;
+        if length < 2 * page || !length.is_multiple_of(page) {
+            return Err(damaged(Error::damaged("it is too short")));
+        }
+        let range = ReadRange {
+            offset: length - page,
+            length: PAGE_BYTES,
+            buffer: AlignedBuf::zeroed(PAGE_BYTES),
+        };
+        let read = self.target().read_ranges(shard, vec![range]).pop();
+        let last = read.ok_or_else(|| Error::bug("the target answered no ticket"))?.wait()?;
+        let footer = Footer::decode(&last).map_err(damaged)?;
+        if footer.pack != pack || footer.shard_bytes() != length {
+            return Err(damaged(Error::damaged("its footer describes another shard")));
+        }
+        let containers_bytes = footer.fragment_bytes;
+        let offset = u32::try_from(containers_bytes)
+            .map_err(|_| damaged(Error::damaged("it is too long")))?;
+        let bytes = self.read_directory(pack, offset, footer.directory_bytes)?;
+        let directory = Directory::decode(&bytes).map_err(damaged)?;
+        if directory.packs != [pack] {
+            return Err(damaged(Error::damaged("its directory belongs to another pack")));
+        }
+        Ok((directory, containers_bytes))
     }
 
     /// Reads a pack's directory, which lies behind its `containers_bytes`; not yet verified.

@@ -6,10 +6,12 @@
 
 pub mod commit;
 mod drain;
+pub mod gc;
 mod handle;
 pub mod index;
 mod job;
 pub mod restore;
+pub mod retention;
 pub mod save;
 pub mod tree;
 mod verify;

@@ -120,6 +120,30 @@ impl DirectoryTarget {
     }
 }
 
+impl DirectoryTarget {
+    /// The shards that `parse` reads from file names, as far as they lie where `path` says.
+    fn names(
+        &self,
+        parse: impl Fn(&str) -> Option<ShardName>,
+        path: impl Fn(&DirectoryTarget, ShardName) -> PathBuf,
+    ) -> Result<Vec<ShardName>> {
+        let mut shards = Vec::new();
+        for directory in entries(&self.packs())? {
+            let name = directory.file_name();
+            if name.len() != 2 || !directory.path().is_dir() {
+                continue;
+            }
+            for entry in entries(&directory.path())? {
+                let shard = entry.file_name().to_str().and_then(&parse);
+                // A file in the wrong directory would be listed but never found.
+                shards.extend(shard.filter(|shard| path(self, *shard) == entry.path()));
+            }
+        }
+        shards.sort_unstable();
+        Ok(shards)
+    }
+}
+
 impl Target for DirectoryTarget {
     fn describe(&self) -> String {
         format!("directory {}", self.root.display())
@@ -185,20 +209,12 @@ impl Target for DirectoryTarget {
     }
 
     fn list(&self) -> Result<Vec<ShardName>> {
-        let mut shards = Vec::new();
-        for directory in entries(&self.packs())? {
-            let name = directory.file_name();
-            if name.len() != 2 || !directory.path().is_dir() {
-                continue;
-            }
-            for entry in entries(&directory.path())? {
-                let shard = entry.file_name().to_str().and_then(parse_shard);
-                // A file in the wrong directory would be listed but never found.
-                shards.extend(shard.filter(|shard| self.path(*shard) == entry.path()));
-            }
-        }
-        shards.sort_unstable();
-        Ok(shards)
+        self.names(parse_shard, DirectoryTarget::path)
+    }
+
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        let part = |name: &str| parse_shard(&format!("{}.shard", name.strip_suffix(".part")?));
+        self.names(part, DirectoryTarget::part_path)
     }
 
     fn delete(&self, shard: ShardName) -> Result<()> {

@@ -60,9 +60,10 @@ impl DirectoryLog {
             Err(error) => return Err(Error::io("reading the record", &path, &error)),
         }
         let previous = number - 1;
-        // Records have no gaps and are pruned from the oldest on, so with its predecessor there and
-        // itself not, nothing newer is. This spares a listing per append.
-        if previous > 0 && self.path(job, previous).exists() {
+        // A log that was never pruned has no gaps, so with its predecessor there and itself not,
+        // nothing newer is. This spares a listing per append while the log is long; once it was
+        // pruned, a power cut may have left a gap among its oldest, and it is short.
+        if previous > 0 && self.path(job, previous).exists() && self.path(job, 1).exists() {
             return Ok(None);
         }
         match self.latest(job)? {
@@ -165,7 +166,32 @@ impl ManifestLog for DirectoryLog {
         let _ = fs::remove_file(&temporary);
         outcome
     }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        let numbers = self.numbers(job)?;
+        let newest = numbers.last().copied().unwrap_or(0);
+        let old = numbers.into_iter().filter(|old| *old < number.min(newest));
+        let mut removed = 0;
+        for old in old {
+            let path = self.path(job, old);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("removing the record", &path, &error));
+                }
+                _ => removed += 1,
+            }
+            // Names vanish in any order at a power cut, and a gap must never be older than what is
+            // behind it: so what is gone is made durable now and then, and before the last.
+            if removed % REMOVED_PER_SYNC == 0 {
+                self.sync(job)?;
+            }
+        }
+        if removed > 0 { self.sync(job) } else { Ok(()) }
+    }
 }
+
+/// Records removed between two syncs of their directory.
+const REMOVED_PER_SYNC: u32 = 256;
 
 impl fmt::Debug for DirectoryLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -109,6 +109,15 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn list(&self) -> Result<Vec<ShardName>>;
 
+    /// Shards that were begun and not finished: being written, or left behind by a crash. A target
+    /// that keeps nothing of them has none.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        Ok(Vec::new())
+    }
+
     /// Removes a shard, finished or not; one that is not there is no error.
     ///
     /// # Errors
@@ -186,4 +195,12 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// `Damaged` if record `previous` is missing though nothing newer is there. After an error the
     /// record may or may not be there.
     fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append>;
+
+    /// Removes the records below `number`, oldest first, but never the newest: so the numbers that
+    /// are left have no gap, and nobody can append in the place of a record that was removed. After
+    /// an error, or a crash, some of the oldest are gone and the rest is there.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()>;
 }

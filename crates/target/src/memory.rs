@@ -239,4 +239,12 @@ impl ManifestLog for MemoryLog {
         records.entry(job.clone()).or_default().insert(number, record.to_vec());
         Ok(Append::Done)
     }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        if let Some(numbered) = self.records().get_mut(job) {
+            let newest = numbered.keys().next_back().copied().unwrap_or(0);
+            *numbered = numbered.split_off(&number.min(newest));
+        }
+        Ok(())
+    }
 }

@@ -156,6 +156,10 @@ impl Target for RetryTarget {
         self.policy.run(|| self.inner.list())
     }
 
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        self.policy.run(|| self.inner.unfinished())
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.policy.run(|| self.inner.delete(shard))
     }
@@ -216,6 +220,10 @@ impl ManifestLog for RetryLog {
 
     fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
         self.policy.run(|| self.inner.append_if(job, previous, record))
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.policy.run(|| self.inner.remove_before(job, number))
     }
 }
 

@@ -113,6 +113,11 @@ impl Target for ThrottledTarget {
         self.inner.list()
     }
 
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        self.line.pass(0);
+        self.inner.unfinished()
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.line.pass(0);
         self.inner.delete(shard)
@@ -167,6 +172,11 @@ impl ManifestLog for ThrottledLog {
     fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
         self.line.pass(record.len());
         self.inner.append_if(job, previous, record)
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.line.pass(0);
+        self.inner.remove_before(job, number)
     }
 }
 

@@ -74,6 +74,11 @@ impl PackId {
         SessionId(self.0[..12].try_into().expect("a pack id has 16 bytes"))
     }
 
+    /// Its number within that session.
+    pub fn count(&self) -> u32 {
+        u32::from_be_bytes(self.0[12..].try_into().expect("a pack id has 16 bytes"))
+    }
+
     /// Reads the form that `Display` writes: 32 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<PackId> {
         let mut bytes = [0; 16];
@@ -104,6 +109,8 @@ fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
+const GC_JOB: &str = ".gc";
+
 /// Name of a job: any text a person would type, kept so that it is one file name everywhere.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct JobName(String);
@@ -120,6 +127,11 @@ impl JobName {
         if name.is_empty() {
             return Err(Error::invalid("a job's name must not be empty"));
         }
+        if name == GC_JOB {
+            return Err(Error::invalid(format!(
+                "the job name {GC_JOB:?} is reserved for garbage collection: choose another one"
+            )));
+        }
         let job = JobName(name.to_owned());
         let bytes = job.escaped().len();
         if bytes > Self::ESCAPED_BYTES_MAX {
@@ -131,6 +143,16 @@ impl JobName {
             )));
         }
         Ok(job)
+    }
+
+    /// The job in whose log garbage collections open their sessions. No program can have it.
+    pub fn gc() -> JobName {
+        JobName(GC_JOB.to_owned())
+    }
+
+    /// True for [`JobName::gc`].
+    pub fn is_gc(&self) -> bool {
+        self.0 == GC_JOB
     }
 
     /// The name as it was given.

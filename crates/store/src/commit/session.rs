@@ -89,6 +89,14 @@ impl LogHead {
         std::mem::take(&mut self.changes)
     }
 
+    /// Makes sure that this session, which must be open, still is.
+    ///
+    /// # Errors
+    /// `Fenced` if another has followed; what the log reports.
+    pub fn check(&mut self, pool: &Pool) -> Result<()> {
+        self.look(pool, self.session)
+    }
+
     /// Number of the newest record that was seen.
     pub fn number(&self) -> u64 {
         self.number

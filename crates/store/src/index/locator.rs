@@ -80,6 +80,11 @@ impl Locator {
         Ok(Place { pack: self.packs[entry.pack as usize], offset, length, frame })
     }
 
+    /// The packs that the segments name.
+    pub fn packs(&self) -> &[PackId] {
+        &self.packs
+    }
+
     /// Number of chunks and nodes known.
     pub fn len(&self) -> usize {
         self.places.len()

@@ -61,7 +61,7 @@ impl Survey {
     pub fn new(pool: &Pool) -> Result<Survey> {
         let mut survey = Survey::default();
         let mut seen = HashSet::new();
-        for job in pool.log().jobs()? {
+        for job in pool.jobs()? {
             let mut newest = None;
             for entry in history(pool, &job)? {
                 match entry.record {

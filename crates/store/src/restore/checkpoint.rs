@@ -228,6 +228,16 @@ fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
     Ok(())
 }
 
+/// Reads the catalog that `root` names.
+///
+/// # Errors
+/// `Damaged` if it is missing or wrong.
+pub fn read_catalog(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Catalog> {
+    let tree = read_trees(pool, locator, &[root])?.pop().unwrap_or_default();
+    let stream = Stream { name: "catalog".to_owned(), tree };
+    Catalog::decode(&read_whole(pool, locator, stream)?)
+}
+
 /// Reads a stream into memory. Meant for catalogs and packed streams.
 fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>> {
     struct Whole(Mutex<Vec<u8>>);

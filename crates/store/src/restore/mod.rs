@@ -6,7 +6,9 @@ mod plan;
 mod read;
 mod walk;
 
+pub(crate) use checkpoint::read_catalog;
 pub use checkpoint::{Checkpoint, Stream};
 pub use find::{Select, Skipped, first_good};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
+pub(crate) use walk::walk_live;

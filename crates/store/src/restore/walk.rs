@@ -3,10 +3,10 @@
 use super::read::{ReadPlan, Wanted};
 use crate::index::Locator;
 use crate::tree::{Inner, LeafNode, Link, Node, PageTree};
-use outlive_format::{InnerNode, Leaf, LeafKind, TreeRef};
+use outlive_format::{CHAIN_MAX, InnerNode, Leaf, LeafKind, TreeRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A decoded node, before its children are known.
@@ -61,6 +61,78 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
             Ok(PageTree { bytes: root.bytes, root: node })
         })
         .collect()
+}
+
+/// Calls `each` with the place of every node and chunk that trees need, some of them more than once.
+/// Subtrees in `visited` were dealt with before, and are left out.
+///
+/// # Errors
+/// `Damaged` if a node is missing or wrong, or a chunk is in no segment.
+pub fn walk_live(
+    pool: &Pool,
+    locator: &Locator,
+    roots: &[TreeRef],
+    visited: &mut HashSet<(Fingerprint, u8)>,
+    each: &mut dyn FnMut(Place),
+) -> Result<()> {
+    let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();
+    let mut tops: Vec<Fingerprint> = Vec::new();
+    let mut wave: Vec<(Fingerprint, u8)> = Vec::new();
+    let mut see = |node: (Fingerprint, u8), wave: &mut Vec<_>, tops: &mut Vec<_>| {
+        if !node.0.is_zero() && visited.insert(node) {
+            wave.push(node);
+            if node.1 == 0 {
+                tops.push(node.0);
+            }
+        }
+    };
+    for root in roots {
+        see((root.root, root.level()), &mut wave, &mut tops);
+    }
+    while !wave.is_empty() {
+        wave.sort_unstable();
+        wave.dedup();
+        wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
+        let mut next = Vec::new();
+        for (fp, level, place, raw) in read_wave(pool, locator, &wave)? {
+            each(place);
+            match raw {
+                Raw::Inner(inner) => {
+                    for child in inner.children {
+                        see((child, level - 1), &mut next, &mut tops);
+                    }
+                }
+                Raw::Leaf(leaf) => {
+                    // A base is needed to know what its delta leaves of it, visited or not.
+                    if let LeafKind::Delta { base, .. } = leaf.kind {
+                        next.push((base, 0));
+                    }
+                    leaves.insert(fp, leaf);
+                }
+            }
+        }
+        wave = next;
+    }
+    for fp in tops {
+        let mut parts = Vec::new();
+        let mut next = Some(fp);
+        while let Some(fp) = next {
+            let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
+            if parts.len() > usize::from(CHAIN_MAX) {
+                return Err(misplaced(fp));
+            }
+            parts.push(leaf);
+            next = match leaf.kind {
+                LeafKind::Delta { base, .. } => Some(base),
+                LeafKind::Full => None,
+            };
+        }
+        let merged = merge(&parts).ok_or_else(|| misplaced(fp))?;
+        for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
+            each(locator.find(&chunk)?);
+        }
+    }
+    Ok(())
 }
 
 fn read_wave(

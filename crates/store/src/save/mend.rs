@@ -6,6 +6,7 @@ use super::packer::{Listed, Packer};
 use crate::commit::{Changes, Moved};
 use crate::index::Locator;
 use crate::restore::{ReadPlan, Wanted};
+use crate::tree::Link;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
@@ -42,7 +43,7 @@ impl Writer {
         self.shared = None;
         let Some(moved) = changes.moved else { return Ok(()) };
         let Some(base) = self.base.take_if(|base| base.as_of < moved.number) else { return Ok(()) };
-        self.base = follow(pool, base, &moved, &changes.condemned)?;
+        self.base = follow(pool, base, &moved)?;
         if self.base.is_none() {
             self.wishes.clear();
         }
@@ -121,7 +122,7 @@ impl Writer {
         named.segments = packed.segments;
         named.own.extend(packed.own);
         next.segments.clone_from(&named.segments);
-        relink(next, &locator, condemned)?;
+        relink(next, &locator)?;
         Ok(packed.stored_bytes)
     }
 }
@@ -139,31 +140,22 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[Wanted]) -> Result<()> {
 }
 
 /// Makes a base follow its chunks; `None` if its checkpoint is gone.
-fn follow(
-    pool: &Pool,
-    mut base: Base,
-    moved: &Moved,
-    condemned: &HashSet<PackId>,
-) -> Result<Option<Base>> {
+fn follow(pool: &Pool, mut base: Base, moved: &Moved) -> Result<Option<Base>> {
     if moved.epochs.binary_search(&base.epoch).is_err() {
         return Ok(None);
     }
     base.segments.clone_from(&moved.segments);
     base.as_of = moved.number;
     let locator = Locator::load(pool, &base.segments)?;
-    relink(&mut base, &locator, condemned)?;
+    relink(&mut base, &locator)?;
     Ok(Some(base))
 }
 
-/// Leaves know where they lie: tells them their new places.
-fn relink(base: &mut Base, locator: &Locator, condemned: &HashSet<PackId>) -> Result<()> {
-    if condemned.is_empty() {
-        return Ok(());
-    }
-    let mut find = |link: &crate::tree::Link| match condemned.contains(&link.place.pack) {
-        true => locator.find(&link.fp).map(Some),
-        false => Ok(None),
-    };
+/// Leaves know where they lie: tells them their new places. New ones, which the locator does not
+/// know, stay where they are.
+fn relink(base: &mut Base, locator: &Locator) -> Result<()> {
+    let mut find =
+        |link: &Link| Ok(locator.find(&link.fp).ok().filter(|place| *place != link.place));
     for tree in base.streams.values_mut().chain([&mut base.catalog]) {
         *tree = tree.relink(&mut find)?;
     }

@@ -14,6 +14,8 @@ mod stats;
 
 pub use execute::{Base, Order, Writer};
 pub use leaves::{Wish, read_merged};
-pub use mend::{Hits, Named, store_segments};
+pub(crate) use mend::store_segments;
+pub use mend::{Hits, Named};
+pub(crate) use packer::Packer;
 pub use plan::{BlockWork, SavePlan, StreamPlan};
 pub use stats::{SaveNotes, SaveStats};

@@ -266,13 +266,24 @@ impl<'a> Packer<'a> {
     /// What the target reports.
     pub fn finish(self, before: Vec<Listed>) -> Result<(Packed, u64)> {
         let (segments, segment_bytes) = self.merge_segments(before)?;
+        let mut packed = self.close()?;
+        packed.segments.splice(0..0, segments);
+        Ok((packed, segment_bytes))
+    }
+
+    /// Closes the last pack, and waits until all is durable. The segments in the answer are the new
+    /// packs' directories, but for those that were merged.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn close(self) -> Result<Packed> {
         let mut state = self.state();
         self.close_current(&mut state)?;
         let mut packed = Packed {
             packs: state.finished.len() as u64,
             stored_bytes: state.finished.iter().map(|pack| pack.stored_bytes).sum(),
             next_pack: state.next_pack,
-            segments,
+            segments: Vec::new(),
             own: state.finished.iter().map(directory_ref).collect(),
         };
         let (waiting, threads) = (Instant::now(), self.pool.policy().pace().threads);
@@ -287,7 +298,7 @@ impl<'a> Packer<'a> {
         let meter = &mut state.meter;
         meter.waited += waiting.elapsed().mul_f64(threads);
         meter.tell(&mut self.pool.policy(), meter.sent_bytes, METER_BYTES / 4);
-        Ok((packed, segment_bytes))
+        Ok(packed)
     }
 
     /// Every eight segments of a level become one of the next, old ones and those of packs that

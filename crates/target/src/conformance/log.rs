@@ -21,6 +21,7 @@ pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
             ("there are no gaps", no_gaps),
             ("of several appenders one wins each number", race),
             ("jobs are apart, and listed in order", jobs),
+            ("old records are removed, and their numbers never used again", removal),
         ],
         &make,
     );
@@ -91,6 +92,26 @@ fn no_gaps(make: &Make<dyn ManifestLog>) {
     refused(2);
     log.append_if(&job, u64::MAX, b"far").expect_err("numbers end there");
     assert_eq!(log.numbers(&job).expect("numbers"), [1]);
+}
+
+fn removal(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    log.remove_before(&job, 5).expect("an unknown job has nothing to remove");
+    for previous in 0..6 {
+        assert_eq!(append(&*log, &job, previous, b"mine"), Append::Done);
+    }
+    log.remove_before(&job, 4).expect("removal works");
+    assert_eq!(log.numbers(&job).expect("numbers"), [4, 5, 6]);
+    log.remove_before(&job, 2).expect("nothing is left to remove");
+    for previous in 0..5 {
+        assert_eq!(append(&*log, &job, previous, b"other"), Append::Lost, "after {previous}");
+    }
+    assert_eq!(append(&*log, &job, 6, b"next"), Append::Done);
+    log.remove_before(&job, u64::MAX).expect("removal works");
+    assert_eq!(log.numbers(&job).expect("numbers"), [7], "the newest stays");
+    assert_eq!(log.latest(&job).expect("latest"), 7);
+    assert_eq!(append(&*log, &job, 6, b"other"), Append::Lost);
+    assert_eq!(append(&*log, &job, 7, b"last"), Append::Done);
 }
 
 fn race(make: &Make<dyn ManifestLog>) {

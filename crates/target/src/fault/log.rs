@@ -73,4 +73,21 @@ impl ManifestLog for FaultLog {
         }
         self.sync(&mut world, job, number)
     }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        let mut world = self.world.lock();
+        let numbered = world.records.get(job).into_iter().flatten();
+        let all: Vec<u64> = numbered.map(|(number, _)| *number).collect();
+        let newest = all.last().copied().unwrap_or(0);
+        for old in all.into_iter().filter(|old| *old < number.min(newest)) {
+            let step = world.step(self.boot, || format!("remove record {old} of {job}"));
+            if step.takes_effect()
+                && let Some(numbered) = world.records.get_mut(job)
+            {
+                numbered.remove(&old);
+            }
+            world.end(step)?;
+        }
+        Ok(())
+    }
 }

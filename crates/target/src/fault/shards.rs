@@ -66,6 +66,12 @@ impl Target for FaultTarget {
         Ok(world.shards.keys().copied().collect())
     }
 
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        let mut world = self.world.lock();
+        world.read_step(self.boot, || "list unfinished shards".to_owned())?;
+        Ok(world.parts.keys().copied().collect())
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
         let step = world.step(self.boot, || format!("delete {shard}"));

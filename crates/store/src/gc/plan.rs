@@ -1,0 +1,160 @@
+//! The plan of a gc: which packs go, which are copied first, which stay.
+
+use super::mark::Marks;
+use super::survey::Survey;
+use outlive_types::{Epoch, JobName, PackId};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+
+/// Small packs are merged from this many on.
+const SMALL_PACKS_MIN: usize = 4;
+
+/// How thorough a gc is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Thoroughness {
+    /// Share of the bytes that may stay unused, 0 to 1.
+    pub unused_max: f64,
+    /// Whether packs are condemned at all; otherwise checkpoints are dropped and nothing else.
+    pub collect: bool,
+}
+
+impl Default for Thoroughness {
+    fn default() -> Thoroughness {
+        Thoroughness { unused_max: 0.05, collect: true }
+    }
+}
+
+/// What a gc will do.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct GcPlan {
+    /// Checkpoints that are dropped, by job.
+    pub dropped: BTreeMap<JobName, BTreeSet<Epoch>>,
+    /// Packs without anything in use.
+    pub dead: Vec<PackId>,
+    /// Packs whose rest is copied to new ones.
+    pub rewritten: Vec<PackId>,
+    /// Shards that nobody will finish.
+    pub leftovers: usize,
+    /// Packs that stay.
+    pub stay: usize,
+    /// Packs of saves under way, of which nothing is known yet.
+    pub in_progress: usize,
+    /// Packs whose directory cannot be read: left alone.
+    pub unreadable: usize,
+    /// Bytes of containers in all, and in use.
+    pub total_bytes: u64,
+    /// Bytes in use.
+    pub live_bytes: u64,
+    /// Bytes that are copied.
+    pub copied_bytes: u64,
+    /// Bytes of the packs that go.
+    pub freed_bytes: u64,
+}
+
+impl GcPlan {
+    /// Chooses packs: all that are dead, small ones if there are several, and then the ones worst in
+    /// use until few enough bytes of the rest are unused.
+    pub fn choose(
+        survey: &Survey,
+        marks: &Marks,
+        pack_bytes: u64,
+        thoroughness: Thoroughness,
+    ) -> GcPlan {
+        let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
+        let mut partly: Vec<(PackId, u64, u64)> = Vec::new();
+        for pack in &survey.packs {
+            let Some(found) = marks.packs.get(pack) else { continue };
+            let (live, total) = (found.live_bytes, found.total_bytes);
+            if survey.is_in_progress(pack) {
+                plan.in_progress += 1;
+                continue;
+            }
+            plan.total_bytes += total;
+            plan.live_bytes += live;
+            match live {
+                0 => {
+                    plan.dead.push(*pack);
+                    plan.freed_bytes += total;
+                }
+                _ => partly.push((*pack, live, total)),
+            }
+        }
+        plan.leftovers = survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack)).count();
+        if !thoroughness.collect {
+            plan.stay = partly.len() + plan.dead.len();
+            plan.dead.clear();
+            plan.freed_bytes = 0;
+            plan.leftovers = 0;
+            return plan;
+        }
+        let mut chosen: HashSet<PackId> = HashSet::new();
+        // Small packs become few: by half at least, or the work would come again each time.
+        let small: Vec<_> = partly.iter().filter(|(_, _, total)| *total < pack_bytes / 2).collect();
+        let small_bytes: u64 = small.iter().map(|(_, live, _)| live).sum();
+        if small.len() >= SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize) {
+            chosen.extend(small.iter().map(|(pack, _, _)| *pack));
+        }
+        let mut rest: Vec<(PackId, u64, u64)> =
+            partly.iter().filter(|(pack, _, _)| !chosen.contains(pack)).copied().collect();
+        // Most unused bytes for each byte to copy first.
+        rest.sort_by(|a, b| (a.1 * b.2).cmp(&(b.1 * a.2)).then(a.0.cmp(&b.0)));
+        let mut unused: u64 = rest.iter().map(|(_, live, total)| total.saturating_sub(*live)).sum();
+        let kept: u64 = partly.iter().map(|(_, live, _)| live).sum();
+        for (pack, live, total) in rest {
+            if unused as f64 <= thoroughness.unused_max * kept as f64 {
+                break;
+            }
+            unused -= total.saturating_sub(live);
+            chosen.insert(pack);
+        }
+        for (pack, live, total) in partly {
+            if chosen.contains(&pack) {
+                plan.rewritten.push(pack);
+                plan.copied_bytes += live;
+                plan.freed_bytes += total.saturating_sub(live);
+            } else {
+                plan.stay += 1;
+            }
+        }
+        plan
+    }
+
+    /// Everything that goes.
+    pub fn condemned(&self) -> HashSet<PackId> {
+        self.dead.iter().chain(&self.rewritten).copied().collect()
+    }
+}
+
+/// Whether an unfinished shard belongs to nobody any more.
+pub fn is_leftover(survey: &Survey, pack: PackId) -> bool {
+    !survey.is_open(pack.session())
+}
+
+impl fmt::Display for GcPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (job, epochs) in self.dropped.iter().filter(|(_, epochs)| !epochs.is_empty()) {
+            writeln!(f, "drop {} checkpoints of job {job}", epochs.len())?;
+        }
+        writeln!(
+            f,
+            "{} bytes in packs, {} in use; {} packs stay, {} are deleted, {} are rewritten: {} \
+             bytes are copied and {} become free",
+            self.total_bytes,
+            self.live_bytes,
+            self.stay,
+            self.dead.len(),
+            self.rewritten.len(),
+            self.copied_bytes,
+            self.freed_bytes
+        )?;
+        if self.in_progress + self.unreadable + self.leftovers > 0 {
+            writeln!(
+                f,
+                "{} packs belong to saves under way, {} cannot be read and are left alone, {} \
+                 unfinished ones are removed",
+                self.in_progress, self.unreadable, self.leftovers
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! What the logs say: the first thing a gc looks at.
+
+use crate::commit::history;
+use outlive_format::{Body, Manifest, Session, fingerprint};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
+use std::collections::{HashMap, HashSet};
+
+/// A job's log, read to its end.
+#[derive(Clone, Debug)]
+pub struct JobState {
+    /// The job.
+    pub name: JobName,
+    /// Number of its newest record.
+    pub number: u64,
+    /// Fingerprint of that record's bytes.
+    pub fp: Fingerprint,
+    /// Records in the log.
+    pub records: usize,
+    /// Its checkpoints, newest first, with the remarks that hold now.
+    pub manifests: Vec<Manifest>,
+    /// Its newest session, and whether that is open.
+    pub session: Option<(Session, bool)>,
+    /// Newest epoch that the log has had.
+    pub last_epoch: Epoch,
+    /// Packs that were condemned before its writer appended something: it no longer needs them.
+    pub released: HashSet<PackId>,
+    /// Packs that were condemned since its writer last appended something.
+    pub held: HashSet<PackId>,
+}
+
+impl JobState {
+    /// Reads a job's log.
+    ///
+    /// # Errors
+    /// `Damaged` if a record cannot be read: nobody knows what it refers to.
+    pub fn read(pool: &Pool, name: &JobName) -> Result<JobState> {
+        let mut state = JobState {
+            name: name.clone(),
+            number: 0,
+            fp: Fingerprint::ZERO,
+            records: pool.log().numbers(name)?.len(),
+            manifests: Vec::new(),
+            session: None,
+            last_epoch: 0,
+            released: HashSet::new(),
+            held: HashSet::new(),
+        };
+        let mut closed: Option<SessionId> = None;
+        let mut writer_since = false;
+        let mut archive_read = false;
+        for entry in history(pool, name)? {
+            let record = match entry.record {
+                Ok(record) => record,
+                Err(error) => {
+                    return Err(error.context(format!(
+                        "the log of job {name} says something that cannot be read, so what it \
+                         needs is unknown and nothing is deleted: `outlive verify` tells more, \
+                         `prune --forget-damaged` gives up what cannot be read"
+                    )));
+                }
+            };
+            if state.number == 0 {
+                state.number = entry.number;
+                state.fp = fingerprint(&pool.log().read(name, entry.number)?);
+            }
+            let condemn = |packs: Vec<PackId>, state: &mut JobState| match writer_since {
+                true => state.released.extend(packs),
+                false => state.held.extend(packs),
+            };
+            match record.body {
+                Body::Manifest(manifest) => {
+                    state.last_epoch = state.last_epoch.max(manifest.epoch);
+                    writer_since |= !archive_read;
+                    state.manifests.push(manifest);
+                }
+                Body::Session(session) => {
+                    writer_since = true;
+                    let open = closed != Some(session.session);
+                    state.session.get_or_insert((session, open));
+                }
+                Body::Close(close) => {
+                    writer_since = true;
+                    closed.get_or_insert(close.session);
+                }
+                Body::Sweep(sweep) => condemn(sweep.packs, &mut state),
+                Body::Archive(archive) => {
+                    condemn(archive.condemned, &mut state);
+                    state.last_epoch = state.last_epoch.max(archive.last_epoch);
+                    if let (None, Some((session, open))) = (&state.session, archive.session) {
+                        let open = open && closed != Some(session.session);
+                        state.session = Some((session, open));
+                    }
+                    archive_read = true;
+                }
+                Body::Note(_) => {}
+            }
+        }
+        // What was condemned twice counts as held.
+        state.released.retain(|pack| !state.held.contains(pack));
+        Ok(state)
+    }
+
+    /// Whether a writer may be at work.
+    pub fn is_open(&self) -> bool {
+        self.session.as_ref().is_some_and(|(_, open)| *open)
+    }
+
+    /// Whether the writer, if there is one, may still refer to a condemned pack.
+    pub fn holds(&self, pack: &PackId) -> bool {
+        self.is_open() && !self.released.contains(pack)
+    }
+
+    /// The first pack of the open session that may belong to a save under way.
+    fn in_progress(&self) -> Option<(SessionId, u32)> {
+        let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
+        let mut own = self.manifests.iter().filter(|m| m.session == session.session);
+        Some((session.session, own.next().map_or(0, |manifest| manifest.next_pack)))
+    }
+}
+
+/// All jobs, and the packs that were there before their logs were read.
+#[derive(Debug)]
+pub struct Survey {
+    /// Packs on the target, sorted.
+    pub packs: Vec<PackId>,
+    /// Shards that were begun and not finished.
+    pub unfinished: Vec<outlive_target::ShardName>,
+    /// The jobs.
+    pub jobs: Vec<JobState>,
+    /// First pack of each open session that must be left alone.
+    in_progress: HashMap<SessionId, u32>,
+}
+
+impl Survey {
+    /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
+    /// log that is read.
+    ///
+    /// # Errors
+    /// What target and log report; `Damaged` as [`JobState::read`].
+    pub fn new(pool: &Pool, own: SessionId) -> Result<Survey> {
+        let unfinished = pool.target().unfinished()?;
+        let mut packs: Vec<PackId> =
+            pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
+        packs.dedup();
+        let jobs: Vec<JobState> =
+            pool.jobs()?.iter().map(|job| JobState::read(pool, job)).collect::<Result<_>>()?;
+        for job in &jobs {
+            if let Some(image) = job.manifests.iter().flat_map(|m| &m.images).find(|i| i.rank > 0) {
+                return Err(Error::invalid(format!(
+                    "job {} has checkpoints with rank {}; this build collects those of one rank",
+                    job.name, image.rank
+                )));
+            }
+        }
+        let mut in_progress: HashMap<SessionId, u32> =
+            jobs.iter().filter_map(JobState::in_progress).collect();
+        in_progress.insert(own, 0);
+        Ok(Survey { packs, unfinished, jobs, in_progress })
+    }
+
+    /// Whether a pack may belong to a save under way.
+    pub fn is_in_progress(&self, pack: &PackId) -> bool {
+        let first = self.in_progress.get(&pack.session());
+        first.is_some_and(|first| pack.count() >= *first)
+    }
+
+    /// Whether a session may be at work.
+    pub fn is_open(&self, session: SessionId) -> bool {
+        self.in_progress.contains_key(&session)
+    }
+}

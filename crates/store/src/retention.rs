@@ -1,0 +1,303 @@
+//! Which checkpoints of a job are kept: rules, and the plan they make.
+
+use outlive_format::Manifest;
+use outlive_types::{Epoch, Error, Result};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
+/// whatever they say, and so is the newest.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Rules {
+    /// The newest so many.
+    pub last: Option<u64>,
+    /// Epochs that are a multiple of this.
+    pub every: Option<u64>,
+    /// Those frozen at most so long before the newest. (Before the newest and not before now, so
+    /// that a program that has stood still, or a clock that has jumped, costs nothing.)
+    pub within: Option<Duration>,
+    /// The best by some metrics.
+    pub best: Vec<Best>,
+    /// All others go, even the newest: the job is given up. No other rule may be given.
+    pub none: bool,
+    /// Go, whatever keeps them.
+    pub drop: BTreeSet<Epoch>,
+}
+
+/// Keeps the best by a metric that the program has given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Best {
+    /// The metric's name.
+    pub metric: String,
+    /// Whether more is better.
+    pub highest: bool,
+    /// So many.
+    pub count: u64,
+}
+
+impl Best {
+    /// Reads `NAME`, `NAME:max`, `NAME:min:3`: the lowest is best unless `max` is said, and one is
+    /// kept unless a number is.
+    ///
+    /// # Errors
+    /// `Invalid` for anything else.
+    pub fn parse(text: &str) -> Result<Best> {
+        let mut parts = text.split(':');
+        let metric = parts.next().unwrap_or_default().to_owned();
+        let (mut highest, mut count) = (false, 1);
+        let refuse = || {
+            Error::invalid(format!(
+                "{text:?} does not say which checkpoints are best: NAME, NAME:min or NAME:max, and \
+                 perhaps :COUNT"
+            ))
+        };
+        for part in parts {
+            match part {
+                "min" => highest = false,
+                "max" => highest = true,
+                number => count = number.parse().map_err(|_| refuse())?,
+            }
+        }
+        if metric.is_empty() || count == 0 {
+            return Err(refuse());
+        }
+        Ok(Best { metric, highest, count })
+    }
+}
+
+/// Reads an age: a number and `s`, `m`, `h`, `d` or `w`.
+///
+/// # Errors
+/// `Invalid` for anything else.
+pub fn parse_age(text: &str) -> Result<Duration> {
+    let refuse = || {
+        Error::invalid(format!("{text:?} is not an age: a number and s, m, h, d or w, such as 36h"))
+    };
+    let unit = text.chars().next_back().ok_or_else(refuse)?;
+    let seconds: u64 = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return Err(refuse()),
+    };
+    let number: f64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| refuse())?;
+    let total = number * seconds as f64;
+    Duration::try_from_secs_f64(total).map_err(|_| refuse())
+}
+
+/// What becomes of one checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Why it is kept; `None` if it goes.
+    pub kept: Option<String>,
+}
+
+/// What becomes of a job's checkpoints, newest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RetentionPlan {
+    /// One for each checkpoint.
+    pub decisions: Vec<Decision>,
+}
+
+impl RetentionPlan {
+    /// Those that go.
+    pub fn dropped(&self) -> BTreeSet<Epoch> {
+        self.decisions.iter().filter(|d| d.kept.is_none()).map(|d| d.epoch).collect()
+    }
+}
+
+impl fmt::Display for RetentionPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Decision { epoch, kept } in &self.decisions {
+            match kept {
+                Some(why) => writeln!(f, "keep {epoch}  ({why})")?,
+                None => writeln!(f, "drop {epoch}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rules {
+    /// Applies the rules to a job's checkpoints, newest first.
+    ///
+    /// # Errors
+    /// `Invalid` without any rule, for rules that contradict each other, or an epoch to drop that is
+    /// not there.
+    pub fn plan(&self, manifests: &[Manifest]) -> Result<RetentionPlan> {
+        self.check(manifests)?;
+        let mut plan = RetentionPlan::default();
+        let newest_ns = manifests.iter().map(|m| m.frozen_ns).max().unwrap_or(0);
+        let best: Vec<(String, BTreeSet<Epoch>)> =
+            self.best.iter().map(|best| (best.metric.clone(), best_of(best, manifests))).collect();
+        for (at, manifest) in manifests.iter().enumerate() {
+            let epoch = manifest.epoch;
+            let age_ns = newest_ns.saturating_sub(manifest.frozen_ns);
+            let mut why: Vec<String> = Vec::new();
+            if self.last.is_some_and(|last| (at as u64) < last) {
+                why.push("among the last".to_owned());
+            }
+            if self.every.is_some_and(|every| epoch.is_multiple_of(every)) {
+                why.push("every so many".to_owned());
+            }
+            if self.within.is_some_and(|within| u128::from(age_ns) <= within.as_nanos()) {
+                why.push("young".to_owned());
+            }
+            let chosen = best.iter().filter(|(_, epochs)| epochs.contains(&epoch));
+            why.extend(chosen.map(|(metric, _)| format!("best by {metric}")));
+            if manifest.remarks.pinned {
+                why.push("pinned".to_owned());
+            }
+            if !manifest.remarks.label.is_empty() {
+                why.push(format!("labelled {:?}", manifest.remarks.label));
+            }
+            let only_drops = self.is_only_drops();
+            if why.is_empty() && (at == 0 || only_drops) {
+                why.push(if only_drops { "not named" } else { "the newest" }.to_owned());
+            }
+            let goes = self.none || self.drop.contains(&epoch);
+            let kept = (!goes && !why.is_empty()).then(|| why.join(", "));
+            plan.decisions.push(Decision { epoch, kept });
+        }
+        Ok(plan)
+    }
+
+    fn is_only_drops(&self) -> bool {
+        let Rules { last, every, within, best, none, drop } = self;
+        let no_rule = last.is_none() && every.is_none() && within.is_none() && best.is_empty();
+        no_rule && !none && !drop.is_empty()
+    }
+
+    fn check(&self, manifests: &[Manifest]) -> Result<()> {
+        let Rules { last, every, within, best, none, drop } = self;
+        let keeps = last.is_some() || every.is_some() || within.is_some() || !best.is_empty();
+        if !keeps && !none && drop.is_empty() {
+            return Err(Error::invalid(
+                "no rule says what to keep: nothing is dropped without one",
+            ));
+        }
+        if *none && (keeps || !drop.is_empty()) {
+            return Err(Error::invalid("to give a job up leaves no room for other rules"));
+        }
+        if *every == Some(0) {
+            return Err(Error::invalid("every 0th checkpoint cannot be kept: give 1 or more"));
+        }
+        if let Some(epoch) = drop.iter().find(|e| manifests.iter().all(|m| m.epoch != **e)) {
+            return Err(Error::invalid(format!("there is no checkpoint {epoch} to drop")));
+        }
+        if let Some(Best { metric, .. }) = best
+            .iter()
+            .find(|best| manifests.iter().all(|m| m.metrics.iter().all(|(n, _)| *n != best.metric)))
+        {
+            return Err(Error::invalid(format!(
+                "no checkpoint has the metric {metric:?}: give it with save(..., metrics=...)"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The best by a metric; of equals the newest.
+fn best_of(best: &Best, manifests: &[Manifest]) -> BTreeSet<Epoch> {
+    let mut ranked: Vec<(f64, Epoch)> = manifests
+        .iter()
+        .filter_map(|m| {
+            let (_, value) = m.metrics.iter().find(|(name, _)| *name == best.metric)?;
+            Some((if best.highest { -value } else { *value }, m.epoch))
+        })
+        .collect();
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+    ranked.into_iter().take(best.count as usize).map(|(_, epoch)| epoch).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_format::{Remarks, SaveFigures};
+    use outlive_types::SessionId;
+
+    /// Epochs `count` to 1, an hour apart, whose loss falls until 5 and rises again.
+    fn manifests(count: u64) -> Vec<Manifest> {
+        let manifest = |epoch: u64| Manifest {
+            session: SessionId([1; 12]),
+            world_size: 1,
+            epoch,
+            parent: epoch - 1,
+            frozen_ns: epoch * 3_600_000_000_000,
+            figures: SaveFigures::default(),
+            next_pack: 0,
+            remarks: Remarks {
+                pinned: epoch == 2,
+                label: if epoch == 3 { "paper".to_owned() } else { String::new() },
+            },
+            metrics: vec![("loss".to_owned(), epoch.abs_diff(5) as f64)],
+            images: Vec::new(),
+            segments: Vec::new(),
+        };
+        (1..=count).rev().map(manifest).collect()
+    }
+
+    fn kept(rules: &Rules, count: u64) -> Vec<Epoch> {
+        let plan = rules.plan(&manifests(count)).unwrap();
+        let kept = plan.decisions.iter().filter(|d| d.kept.is_some());
+        let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
+        epochs.reverse();
+        epochs
+    }
+
+    #[test]
+    fn rules_add_up() {
+        let rules = |change: fn(&mut Rules)| {
+            let mut rules = Rules::default();
+            change(&mut rules);
+            rules
+        };
+        // 2 is pinned and 3 has a label.
+        assert_eq!(kept(&rules(|r| r.last = Some(1)), 20), [2, 3, 20]);
+        assert_eq!(kept(&rules(|r| r.last = Some(0)), 20), [2, 3, 20], "the newest stays");
+        assert_eq!(kept(&rules(|r| r.every = Some(7)), 20), [2, 3, 7, 14, 20]);
+        assert_eq!(
+            kept(&rules(|r| r.within = Some(Duration::from_secs(7200))), 20),
+            [2, 3, 18, 19, 20]
+        );
+        assert_eq!(
+            kept(&rules(|r| r.best = vec![Best::parse("loss").unwrap()]), 20),
+            [2, 3, 5, 20]
+        );
+        let highest = Best::parse("loss:max:2").unwrap();
+        assert_eq!(highest, Best { metric: "loss".to_owned(), highest: true, count: 2 });
+        let both = Rules { best: vec![highest], every: Some(10), ..Rules::default() };
+        assert_eq!(kept(&both, 20), [2, 3, 10, 19, 20]);
+        assert_eq!(kept(&rules(|r| r.none = true), 20), []);
+        assert_eq!(kept(&rules(|r| r.drop = [2, 4].into()), 5), [1, 3, 5]);
+    }
+
+    #[test]
+    fn bad_rules_drop_nothing() {
+        let refused = |rules: Rules| rules.plan(&manifests(9)).unwrap_err().message().to_owned();
+        assert!(refused(Rules::default()).contains("no rule"));
+        assert!(refused(Rules { every: Some(0), ..Rules::default() }).contains("every 0th"));
+        assert!(refused(Rules { drop: [77].into(), ..Rules::default() }).contains("77"));
+        let best = vec![Best::parse("accuracy:max").unwrap()];
+        assert!(refused(Rules { best, ..Rules::default() }).contains("accuracy"));
+        assert!(refused(Rules { none: true, last: Some(1), ..Rules::default() }).contains("other"));
+        for text in ["", ":max", "a:b", "a:0", "a:max:x"] {
+            assert!(Best::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ages() {
+        assert_eq!(parse_age("90s").unwrap(), Duration::from_secs(90));
+        assert_eq!(parse_age("1.5h").unwrap(), Duration::from_secs(5400));
+        assert_eq!(parse_age("2w").unwrap(), Duration::from_secs(14 * 86_400));
+        for text in ["", "5", "d", "-1d", "1e99w", "x1h", "5ü"] {
+            assert!(parse_age(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Prune and gc: what is kept restores, what is not goes, beside saves and after crashes.
+
+mod common;
+
+use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use outlive_pool::{Environment, Pool};
+use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::retention::Rules;
+use outlive_store::{Job, Select};
+use outlive_target::{CutMode, FaultWorld};
+use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Drops what `rules` drop of a job, and collects.
+fn prune(pool: &Pool, job: &str, rules: &Rules) -> Result<GcReport> {
+    let manifests: Vec<_> = Job::open(pool, job, Default::default())?
+        .epochs()?
+        .into_iter()
+        .rev()
+        .map(|info| info.manifest)
+        .collect();
+    let drop = rules.plan(&manifests)?.dropped();
+    let name = JobName::new(job)?;
+    collect(pool, &GcOptions { drop: [(name, drop)].into(), ..GcOptions::default() })
+}
+
+fn gc(pool: &Pool) -> Result<GcReport> {
+    collect(pool, &GcOptions::default())
+}
+
+fn last(count: u64) -> Rules {
+    Rules { last: Some(count), ..Rules::default() }
+}
+
+fn change(state: &mut State, region: &str, page: usize, seed: u64) {
+    let bytes = state.get_mut(region).unwrap();
+    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
+}
+
+fn epochs(pool: &Pool, job: &str) -> Vec<Epoch> {
+    let job = Job::open(pool, job, Default::default()).unwrap();
+    job.epochs().unwrap().iter().map(|info| info.epoch).collect()
+}
+
+fn stored_bytes(pool: &Pool) -> u64 {
+    let target = pool.target();
+    target.list().unwrap().into_iter().map(|shard| target.length(shard).unwrap()).sum()
+}
+
+/// Every checkpoint of a job is what it was, and verifies.
+fn check(pool: &Pool, job: &str, states: &BTreeMap<Epoch, State>, what: &str) {
+    assert_eq!(epochs(pool, job), states.keys().copied().collect::<Vec<_>>(), "{what}");
+    let program = Program::start(pool, job);
+    for (epoch, state) in states {
+        let (_, restored) = program.restore(Select::Epoch(*epoch)).unwrap().unwrap();
+        assert!(restored == *state, "{what}: epoch {epoch} of {job}");
+    }
+    assert_eq!(program.job.verify(None).unwrap().findings, vec![], "{what}: {job}");
+}
+
+#[test]
+fn many_small_saves_shrink_to_little() {
+    let pool = memory_pool();
+    let mut state = State::from([("a".to_owned(), noise(1, 1 << 20))]);
+    let program = Program::start(&pool, "job");
+    program.save(&state).unwrap();
+    for step in 0..10_000u64 {
+        change(&mut state, "a", (step * 37 % 256) as usize, step);
+        program.save(&state).unwrap();
+    }
+    assert!(pool.target().list().unwrap().len() > 9_000);
+    drop(program);
+    let report = prune(&pool, "job", &last(1)).unwrap();
+    assert!(report.deleted > 9_000 && report.held == 0, "{report:?}");
+    let (packs, bytes) = (pool.target().list().unwrap().len(), stored_bytes(&pool));
+    let records = pool.log().numbers(&JobName::new("job").unwrap()).unwrap().len();
+    assert!(packs <= 10 && records <= 4, "{packs} packs, {records} records");
+    assert!(bytes < (1 << 20) * 14 / 10, "{bytes} bytes");
+    check(&pool, "job", &[(10_001, state)].into(), "after it all");
+    // Once more, there is nothing left to do.
+    let again = gc(&pool).unwrap();
+    assert_eq!((again.deleted, again.plan.copied_bytes), (0, 0), "{again:?}");
+}
+
+#[test]
+fn a_program_goes_on_saving_while_its_past_is_collected() {
+    let pool = memory_pool();
+    let mut state = State::from([("a".to_owned(), noise(1, 400_000))]);
+    let mut states = BTreeMap::new();
+    let mut program = Program::start(&pool, "job");
+    let mut held = 0;
+    for step in 0..120u64 {
+        change(&mut state, "a", (step * 7 % 97) as usize, 100 + step);
+        let epoch = program.save(&state).unwrap().epoch;
+        states.insert(epoch, state.clone());
+        if step % 9 == 8 {
+            held += prune(&pool, "job", &last(3)).unwrap().held;
+            while states.len() > 3 {
+                states.pop_first();
+            }
+        }
+        if step % 40 == 39 {
+            check(&pool, "job", &states, "on the way");
+        }
+        if step == 60 {
+            program = Program::start(&pool, "job");
+            program.restore(Select::Newest).unwrap();
+        }
+    }
+    assert!(held > 0, "with a session open some packs had to wait");
+    drop(program);
+    gc(&pool).unwrap();
+    check(&pool, "job", &states, "at the end");
+    let bytes = stored_bytes(&pool);
+    assert!(bytes < 900_000, "{bytes} bytes for a state of 400,000 and two changes");
+}
+
+#[test]
+fn packs_wait_until_an_open_session_has_committed() {
+    let pool = memory_pool();
+    let first = State::from([("a".to_owned(), noise(1, 300_000))]);
+    let second = State::from([("a".to_owned(), noise(2, 300_000))]);
+    let program = Program::start(&pool, "job");
+    program.save(&first).unwrap();
+    program.save(&second).unwrap();
+    let report = prune(&pool, "job", &last(1)).unwrap();
+    assert!(report.deleted == 0 && report.held > 0, "{report:?}");
+    assert_eq!(report.held_by, [JobName::new("job").unwrap()].into());
+    assert_eq!(gc(&pool).unwrap().deleted, 0, "still no word from the session");
+    program.save(&second).unwrap();
+    let report = gc(&pool).unwrap();
+    assert!(report.deleted > 0, "{report:?}");
+    check(&pool, "job", &[(2, second.clone()), (3, second)].into(), "afterwards");
+}
+
+#[test]
+fn fencing_ends_the_wait() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    program.save(&State::from([("a".to_owned(), noise(1, 300_000))])).unwrap();
+    let state = State::from([("a".to_owned(), noise(2, 300_000))]);
+    program.save(&state).unwrap();
+    assert_eq!(prune(&pool, "job", &last(1)).unwrap().deleted, 0);
+    let fence = vec![JobName::new("job").unwrap()];
+    let report = collect(&pool, &GcOptions { fence, ..GcOptions::default() }).unwrap();
+    assert!(report.deleted > 0 && report.held == 0, "{report:?}");
+    assert_eq!(program.save(&state).unwrap_err().kind(), ErrorKind::Fenced);
+    check(&pool, "job", &[(2, state)].into(), "afterwards");
+    let fence = vec![JobName::new("nobody").unwrap()];
+    let error = collect(&pool, &GcOptions { fence, ..GcOptions::default() }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn jobs_that_share_survive_each_other() {
+    let pool = memory_pool();
+    let state = State::from([("a".to_owned(), noise(1, 500_000))]);
+    let other = State::from([("a".to_owned(), noise(2, 500_000))]);
+    Program::start(&pool, "first").save(&state).unwrap();
+    Program::start(&pool, "first").save(&other).unwrap();
+    Program::start(&pool, "second").save(&state).unwrap();
+    // What the second job has from the first stays, though the first drops it.
+    prune(&pool, "first", &last(1)).unwrap();
+    check(&pool, "second", &[(1, state.clone())].into(), "the borrower");
+    check(&pool, "first", &[(2, other)].into(), "the lender");
+    // The lender goes altogether.
+    let report = prune(&pool, "first", &Rules { none: true, ..Rules::default() }).unwrap();
+    assert!(report.deleted > 0);
+    check(&pool, "first", &BTreeMap::new(), "the lender, given up");
+    check(&pool, "second", &[(1, state.clone())].into(), "the borrower alone");
+    assert!(stored_bytes(&pool) < 700_000);
+    prune(&pool, "second", &Rules { none: true, ..Rules::default() }).unwrap();
+    assert_eq!(pool.target().list().unwrap().len(), 0, "nothing is left of nothing");
+    // And life goes on, with epochs that were not used before.
+    assert_eq!(Program::start(&pool, "second").save(&state).unwrap().epoch, 2);
+    check(&pool, "second", &[(2, state)].into(), "a new life");
+}
+
+#[test]
+fn the_newest_stays_while_its_program_may_save() {
+    let pool = memory_pool();
+    let state = State::from([("a".to_owned(), noise(1, 100_000))]);
+    let program = Program::start(&pool, "job");
+    program.save(&state).unwrap();
+    let error = prune(&pool, "job", &Rules { none: true, ..Rules::default() }).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.message().contains("--fence"), "{error}");
+    check(&pool, "job", &[(1, state)].into(), "untouched");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    for seed in 0..3 {
+        program.save(&State::from([("a".to_owned(), noise(seed, 100_000))])).unwrap();
+    }
+    drop(program);
+    let before = (pool.target().list().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
+    let drop = [(JobName::new("job").unwrap(), [1, 2].into())].into();
+    let options = GcOptions { drop, dry_run: true, ..GcOptions::default() };
+    let report = collect(&pool, &options).unwrap();
+    assert!(report.plan.freed_bytes > 100_000 && report.deleted == 0, "{report:?}");
+    assert!(report.plan.to_string().contains("drop 2 checkpoints of job job"));
+    let after = (pool.target().list().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
+    assert_eq!(before.0, after.0);
+    assert_eq!(before.1.unwrap(), after.1.unwrap());
+}
+
+#[test]
+fn a_damaged_log_or_checkpoint_stops_it() {
+    let world = FaultWorld::new();
+    let pool = pool_of(world.target(), world.log());
+    let program = Program::start(&pool, "job");
+    let states: Vec<State> =
+        (0..3).map(|seed| State::from([("a".to_owned(), noise(seed, 100_000))])).collect();
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    drop(program);
+    let job = JobName::new("job").unwrap();
+    world.corrupt_record(&job, 3, 100, 1);
+    let error = gc(&pool).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    world.corrupt_record(&job, 3, 100, 1);
+    gc(&pool).unwrap();
+    for (epoch, state) in (1..).zip(&states) {
+        let (_, restored) =
+            Program::start(&pool, "job").restore(Select::Epoch(epoch)).unwrap().unwrap();
+        assert!(restored == *state);
+    }
+}
+
+/// The story that is crashed: two jobs, of which one shares the other's chunks; a prune, a gc.
+fn story(world: &FaultWorld) -> Result<()> {
+    let pool = pool_of(world.target(), world.log());
+    let states = story_states();
+    {
+        let program = Program::start(&pool, "job");
+        for state in &states {
+            program.save(state)?;
+        }
+        Program::start(&pool, "other").save(&states[0])?;
+    }
+    prune(&pool, "job", &last(2))?;
+    gc(&pool)?;
+    Ok(())
+}
+
+fn story_states() -> Vec<State> {
+    let mut state =
+        State::from([("a".to_owned(), noise(1, 200_000)), ("b".to_owned(), vec![7; 9])]);
+    let mut states = vec![state.clone()];
+    for step in 0..5 {
+        change(&mut state, "a", step * 9, step as u64 + 50);
+        states.push(state.clone());
+    }
+    states
+}
+
+#[test]
+fn a_crash_at_any_operation_loses_nothing_kept() {
+    let states = story_states();
+    let calm = FaultWorld::new();
+    story(&calm).unwrap();
+    let first = {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let program = Program::start(&pool, "job");
+        for state in &states {
+            program.save(state).unwrap();
+        }
+        drop(program);
+        Program::start(&pool, "other").save(&states[0]).unwrap();
+        world.ops()
+    };
+    assert!(calm.ops() > first + 20, "there is something to crash: {first} to {}", calm.ops());
+    for number in first..calm.ops() {
+        for mode in CutMode::ALL {
+            let what =
+                format!("{mode:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
+            let world = FaultWorld::new();
+            world.cut_at(number, mode);
+            // The very last operation, the end of the gc's session, may fail without a word.
+            let _ = story(&world);
+            let (target, log) = world.reboot();
+            let pool = pool_of(target, log);
+            // The two newest checkpoints are there whatever happened, and the other job's.
+            let kept = epochs(&pool, "job");
+            assert!(kept == [5, 6] || kept == [1, 2, 3, 4, 5, 6], "{what}: {kept:?}");
+            let found: BTreeMap<Epoch, State> =
+                kept.iter().map(|epoch| (*epoch, states[*epoch as usize - 1].clone())).collect();
+            check(&pool, "job", &found, &what);
+            check(&pool, "other", &[(1, states[0].clone())].into(), &what);
+            // The next gc finishes it, and leaves no garbage.
+            prune(&pool, "job", &last(2)).unwrap();
+            let after = gc(&pool).unwrap();
+            assert_eq!((after.held, after.damaged.len()), (0, 0), "{what}");
+            let kept: BTreeMap<Epoch, State> =
+                [5, 6].map(|epoch| (epoch, states[epoch as usize - 1].clone())).into();
+            check(&pool, "job", &kept, &what);
+            check(&pool, "other", &[(1, states[0].clone())].into(), &what);
+            let (packs, bytes) = (pool.target().list().unwrap().len(), stored_bytes(&pool));
+            // Where the crash fell between telling one job and the other, both have a copy.
+            assert!(packs <= 6 && bytes < 620_000, "{what}: {packs} packs, {bytes} bytes");
+            assert_eq!(pool.target().unfinished().unwrap(), vec![], "{what}");
+        }
+    }
+}
+
+#[test]
+fn savers_and_gcs_at_once() {
+    let pool = Pool::new(
+        small_config(),
+        std::sync::Arc::new(outlive_target::MemoryTarget::new()),
+        std::sync::Arc::new(outlive_target::MemoryLog::new()),
+        Environment::system(),
+    );
+    let stop = AtomicBool::new(false);
+    let saver = |name: &'static str, seed: u64| {
+        let mut state = State::from([("a".to_owned(), noise(1, 300_000))]);
+        let mut program = Program::start(&pool, name);
+        let mut states = BTreeMap::new();
+        for step in 0..600u64 {
+            match step % 10 {
+                // What the others save, too: chunks are borrowed.
+                3 => {
+                    state.insert("a".to_owned(), noise(step / 10 % 3, 300_000));
+                }
+                7 => {
+                    drop(program);
+                    program = Program::start(&pool, name);
+                    if step % 20 == 7 {
+                        program.restore(Select::Newest).unwrap();
+                    }
+                }
+                _ => change(&mut state, "a", (step * 5 % 70) as usize, seed + step),
+            }
+            let stats = program.save(&state).unwrap_or_else(|e| panic!("{name} {step}: {e}"));
+            states.insert(stats.epoch, state.clone());
+        }
+        states
+    };
+    let mut saved = BTreeMap::new();
+    let mut collected = 0;
+    std::thread::scope(|scope| {
+        let savers = ["x", "y", "z"].map(|name| {
+            let seed = u64::from(name.as_bytes()[0]) * 1000;
+            (name, scope.spawn(move || saver(name, seed)))
+        });
+        let collector = scope.spawn(|| {
+            let (mut deleted, mut fenced) = (0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                for job in ["x", "y", "z"] {
+                    if epochs(&pool, job).len() > 4 {
+                        match prune(&pool, job, &last(4)) {
+                            Ok(report) => deleted += report.deleted,
+                            Err(error) => {
+                                let kind = error.kind();
+                                let fine = matches!(kind, ErrorKind::Fenced | ErrorKind::Retry);
+                                assert!(fine, "{error}");
+                                fenced += 1;
+                            }
+                        }
+                    }
+                }
+            }
+            assert!(fenced < 1000);
+            deleted
+        });
+        for (name, saver) in savers {
+            saved.insert(name, saver.join().unwrap());
+        }
+        stop.store(true, Ordering::Relaxed);
+        collected = collector.join().unwrap();
+    });
+    assert!(collected > 20, "{collected} packs went while programs saved");
+    for (name, states) in saved {
+        prune(&pool, name, &last(4)).unwrap();
+        let kept = epochs(&pool, name);
+        assert_eq!(kept.len(), 4);
+        let states = states.into_iter().filter(|(epoch, _)| kept.contains(epoch)).collect();
+        check(&pool, name, &states, "in the end");
+    }
+    let options = GcOptions {
+        thoroughness: Thoroughness { unused_max: 0.0, collect: true },
+        ..GcOptions::default()
+    };
+    collect(&pool, &options).unwrap();
+    let bytes = stored_bytes(&pool);
+    assert!(bytes < 6_000_000, "{bytes} bytes for three jobs");
+}
