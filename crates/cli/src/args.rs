@@ -39,6 +39,12 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write the regions of a checkpoint to files: arrays as .npy
     Export(ExportArgs),
+    /// Label or pin a checkpoint
+    Note(NoteArgs),
+    /// Drop checkpoints of a job by rules, and free what only they needed
+    Prune(PruneArgs),
+    /// Delete what no checkpoint needs, and rewrite packs that are mostly unused
+    Gc(GcArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -147,6 +153,87 @@ pub struct ExportArgs {
     /// Print what would be read and written, and write nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// `note`.
+#[derive(ClapArgs, Debug)]
+pub struct NoteArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The job
+    pub job: String,
+    /// The checkpoint
+    pub epoch: u64,
+    /// A word for it; prunings keep what has one. An empty one takes it away
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Keep it, whatever rules say
+    #[arg(long, conflicts_with = "unpin")]
+    pub pin: bool,
+    /// Let rules decide again
+    #[arg(long)]
+    pub unpin: bool,
+}
+
+/// How a gc works.
+#[derive(ClapArgs, Debug)]
+pub struct CollectArgs {
+    /// Share of the bytes in packs that may stay unused, per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    pub max_unused: f64,
+    /// Copy at most so many bytes a second
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub throttle: Option<u64>,
+    /// End the open session of this job: its program is gone, or must stop
+    #[arg(long, value_name = "JOB")]
+    pub fence: Vec<String>,
+    /// Give up log records that cannot be read, and what only they needed
+    #[arg(long)]
+    pub forget_damaged: bool,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `gc`.
+#[derive(ClapArgs, Debug)]
+pub struct GcArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    #[command(flatten)]
+    pub collect: CollectArgs,
+}
+
+/// `prune`.
+#[derive(ClapArgs, Debug)]
+pub struct PruneArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The job
+    pub job: String,
+    /// Keep the newest N
+    #[arg(long, value_name = "N")]
+    pub keep_last: Option<u64>,
+    /// Keep epochs that are a multiple of K
+    #[arg(long, value_name = "K")]
+    pub keep_every: Option<u64>,
+    /// Keep what was saved at most so long before the newest: 90m, 36h, 7d, 4w
+    #[arg(long, value_name = "AGE")]
+    pub keep_within: Option<String>,
+    /// Keep the best by a metric: NAME[:min|:max][:COUNT]
+    #[arg(long, value_name = "METRIC")]
+    pub keep_best: Vec<String>,
+    /// Drop this checkpoint, whatever keeps it
+    #[arg(long, value_name = "EPOCH")]
+    pub drop: Vec<u64>,
+    /// Give the whole job up
+    #[arg(long)]
+    pub all: bool,
+    /// Drop checkpoints only; a later gc frees their space
+    #[arg(long)]
+    pub no_gc: bool,
+    #[command(flatten)]
+    pub collect: CollectArgs,
 }
 
 /// What can be measured.

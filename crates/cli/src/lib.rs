@@ -5,8 +5,10 @@
 
 mod args;
 mod bench;
+mod collect;
 mod export;
 mod ls;
+mod note;
 mod npy;
 mod output;
 mod pool;
@@ -76,6 +78,9 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Show(args) => show::show(&args, &teller),
         Command::Verify(args) => verify::verify(&args, &teller),
         Command::Export(args) => export::export(&args, &teller),
+        Command::Note(args) => note::note(&args, &teller),
+        Command::Prune(args) => collect::prune(&args, &teller),
+        Command::Gc(args) => collect::gc(&args, &teller),
         Command::Bench(command) => bench::bench(command, words, &teller),
     };
     teller.finish();

@@ -246,3 +246,42 @@ fn a_reader_that_has_enough_is_no_error() {
     let ended = show.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), &ended.stderr[..]), (Some(0), &b""[..]));
 }
+
+#[test]
+fn checkpoints_are_noted_pruned_and_collected() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let before = files(&pool);
+    let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--dry-run"]);
+    assert_eq!(plan.code, 0, "{plan:?}");
+    assert!(plan.out.contains("2 checkpoints go") && plan.out.contains("keep 3"), "{}", plan.out);
+    assert_eq!(before, files(&pool), "a dry run changes nothing");
+    for (words, part) in [
+        (vec!["prune", text(&pool), "gray scott"], "no rule"),
+        (vec!["prune", text(&pool), "gray scott", "--keep-within", "soon"], "36h"),
+        (vec!["prune", text(&pool), "gray scott", "--keep-best", "loss"], "loss"),
+        (vec!["prune", text(&pool), "gray scott", "--drop", "9"], "no checkpoint 9"),
+        (vec!["prune", text(&pool), "nobody", "--all"], "nobody"),
+        (vec!["gc", text(&pool), "--fence", "nobody"], "nobody"),
+        (vec!["note", text(&pool), "gray scott", "9", "--pin"], "no checkpoint 9"),
+        (vec!["note", text(&pool), "gray scott", "1"], "--label"),
+    ] {
+        let run = outlive(&words);
+        assert!(run.code == 2 && run.err.contains(part), "{words:?}: {run:?}");
+    }
+    let noted = outlive(&["note", text(&pool), "gray scott", "1", "--label", "first"]);
+    assert!(noted.code == 0 && noted.out.contains("label \"first\""), "{noted:?}");
+    let pruned = json(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--json"]);
+    assert_eq!(pruned["retention"]["checkpoints"][1], json!({ "epoch": 2, "kept": null }));
+    assert_eq!(pruned["retention"]["checkpoints"][2]["kept"], "labelled \"first\"");
+    assert_eq!(pruned["held_packs"], 0);
+    let left = json(&["ls", text(&pool), "gray scott", "--json"]);
+    let epochs: Vec<_> =
+        left["checkpoints"].as_array().unwrap().iter().map(|c| c["epoch"].clone()).collect();
+    assert_eq!(epochs, [1, 3]);
+    assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
+    let given_up = json(&["prune", text(&pool), "gray scott", "--all", "--json"]);
+    assert!(given_up["deleted_packs"].as_u64() > Some(0), "{given_up}");
+    let status = json(&["pool", "status", text(&pool), "--json"]);
+    assert_eq!(status["targets"][0]["shards"], 0);
+}

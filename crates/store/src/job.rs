@@ -1,13 +1,14 @@
 //! A job: the handle through which a program saves and restores.
 
-use crate::commit::{LogHead, history};
+use crate::commit::{LogHead, append_note, history};
 use crate::drain::Drain;
 use crate::handle::SaveHandle;
 use crate::index::Known;
 use crate::restore::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::retention::{RetentionPlan, Rules};
 use crate::save::{Base, Order, SaveNotes, SavePlan, Writer};
 use outlive_chunk::PageHashes;
-use outlive_format::Manifest;
+use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,6 +222,34 @@ impl Job {
             .collect();
         epochs.reverse();
         Ok(epochs)
+    }
+
+    /// What rules would make of the job's checkpoints.
+    ///
+    /// # Errors
+    /// Those of [`Rules::plan`], and what the log reports.
+    pub fn retention(&self, rules: &Rules) -> Result<RetentionPlan> {
+        let mut manifests: Vec<Manifest> =
+            self.epochs()?.into_iter().map(|info| info.manifest).collect();
+        manifests.reverse();
+        rules.plan(&manifests)
+    }
+
+    /// Changes what is said about a checkpoint, and answers what holds then. Its program may save
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
+    pub fn note(&self, epoch: Epoch, change: impl Fn(&mut Remarks)) -> Result<Remarks> {
+        let found = self.epochs()?.into_iter().find(|info| info.epoch == epoch);
+        let Some(info) = found else {
+            return Err(Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())));
+        };
+        let mut remarks = info.manifest.remarks;
+        change(&mut remarks);
+        let SaveNotes { remarks, .. } = SaveNotes::new(remarks, Vec::new())?;
+        append_note(self.pool(), self.name(), Note { epoch, remarks: remarks.clone() })?;
+        Ok(remarks)
     }
 
     /// Opens a checkpoint for reading. `None` if the job has none.

@@ -3,9 +3,7 @@
 use crate::Job;
 use crate::commit::history;
 use crate::restore::{Checkpoint, ReadPlan};
-use outlive_format::{
-    Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum, fingerprint,
-};
+use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
 use outlive_target::{ReadRange, ShardName};
@@ -59,7 +57,7 @@ impl Job {
             };
             if let Some((number, previous)) = later
                 && number == entry.number + 1
-                && fingerprint(&pool.log().read(self.name(), entry.number)?) != previous
+                && entry.fp != previous
             {
                 let error = Error::damaged(format!(
                     "log record {number} does not follow on record {}",

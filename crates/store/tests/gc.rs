@@ -14,13 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Drops what `rules` drop of a job, and collects.
 fn prune(pool: &Pool, job: &str, rules: &Rules) -> Result<GcReport> {
-    let manifests: Vec<_> = Job::open(pool, job, Default::default())?
-        .epochs()?
-        .into_iter()
-        .rev()
-        .map(|info| info.manifest)
-        .collect();
-    let drop = rules.plan(&manifests)?.dropped();
+    let drop = Job::open(pool, job, Default::default())?.retention(rules)?.dropped();
     let name = JobName::new(job)?;
     collect(pool, &GcOptions { drop: [(name, drop)].into(), ..GcOptions::default() })
 }
@@ -189,6 +183,33 @@ fn the_newest_stays_while_its_program_may_save() {
 }
 
 #[test]
+fn notes_are_kept_and_keep() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    let states: BTreeMap<Epoch, State> =
+        (1..=6).map(|n| (n, State::from([("a".to_owned(), noise(n, 70_000))]))).collect();
+    for state in states.values() {
+        program.save(state).unwrap();
+        // A note between two saves of a running program disturbs neither.
+        program.job.note(1, |remarks| remarks.pinned = true).unwrap();
+    }
+    let noted = program.job.note(3, |remarks| remarks.label = "good".to_owned()).unwrap();
+    assert_eq!(noted.label, "good");
+    assert_eq!(program.job.note(9, |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
+    let long = program.job.note(3, |remarks| remarks.label = "x".repeat(70_000));
+    assert_eq!(long.unwrap_err().kind(), ErrorKind::Invalid);
+    drop(program);
+    prune(&pool, "job", &last(1)).unwrap();
+    let kept: BTreeMap<Epoch, State> = [1, 3, 6].map(|n| (n, states[&n].clone())).into();
+    check(&pool, "job", &kept, "pinned, labelled, newest");
+    // Remarks outlive the records in which they were made.
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    job.note(1, |remarks| remarks.pinned = false).unwrap();
+    prune(&pool, "job", &last(1)).unwrap();
+    assert_eq!(epochs(&pool, "job"), [3, 6]);
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let pool = memory_pool();
     let program = Program::start(&pool, "job");
@@ -224,11 +245,43 @@ fn a_damaged_log_or_checkpoint_stops_it() {
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
     world.corrupt_record(&job, 3, 100, 1);
     gc(&pool).unwrap();
+    // A checkpoint whose tree is gone stops it, too, until it is given up.
+    let shard = world.target().list().unwrap()[1];
+    for offset in 104_096..106_400 {
+        world.corrupt(shard, offset, 0xFF);
+    }
+    let error = gc(&pool).unwrap_err();
+    assert!(error.kind() == ErrorKind::Damaged && error.message().contains("--drop 2"), "{error}");
+    for offset in 104_096..106_400 {
+        world.corrupt(shard, offset, 0xFF);
+    }
+    gc(&pool).unwrap();
     for (epoch, state) in (1..).zip(&states) {
         let (_, restored) =
             Program::start(&pool, "job").restore(Select::Epoch(epoch)).unwrap().unwrap();
         assert!(restored == *state);
     }
+}
+
+#[test]
+fn a_damaged_record_can_be_given_up() {
+    let world = FaultWorld::new();
+    let pool = pool_of(world.target(), world.log());
+    let program = Program::start(&pool, "job");
+    let states: Vec<State> =
+        (0..3).map(|seed| State::from([("a".to_owned(), noise(seed, 100_000))])).collect();
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    drop(program);
+    world.corrupt_record(&JobName::new("job").unwrap(), 3, 100, 1);
+    let options = GcOptions { forget_damaged: true, ..GcOptions::default() };
+    let report = collect(&pool, &options).unwrap();
+    assert!(report.deleted > 0, "{report:?}");
+    let kept = [(1, states[0].clone()), (3, states[2].clone())];
+    check(&pool, "job", &kept.into(), "without the second");
+    gc(&pool).unwrap();
+    assert!(Program::start(&pool, "job").save(&states[1]).unwrap().epoch > 3);
 }
 
 /// The story that is crashed: two jobs, of which one shares the other's chunks; a prune, a gc.
@@ -321,7 +374,7 @@ fn savers_and_gcs_at_once() {
         let mut state = State::from([("a".to_owned(), noise(1, 300_000))]);
         let mut program = Program::start(&pool, name);
         let mut states = BTreeMap::new();
-        for step in 0..600u64 {
+        for step in 0..400u64 {
             match step % 10 {
                 // What the others save, too: chunks are borrowed.
                 3 => {
@@ -337,6 +390,8 @@ fn savers_and_gcs_at_once() {
                 _ => change(&mut state, "a", (step * 5 % 70) as usize, seed + step),
             }
             let stats = program.save(&state).unwrap_or_else(|e| panic!("{name} {step}: {e}"));
+            // Programs compute between saves; a gc needs some milliseconds for each job.
+            std::thread::sleep(std::time::Duration::from_millis(3));
             states.insert(stats.epoch, state.clone());
         }
         states

@@ -1,8 +1,8 @@
 //! A job's records, newest first.
 
-use outlive_format::{Archive, Body, Manifest, Record, Remarks};
+use outlive_format::{Archive, Body, Manifest, Record, Remarks, fingerprint};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, JobName, Result};
+use outlive_types::{Epoch, Error, Fingerprint, JobName, Result};
 use std::collections::{HashMap, VecDeque};
 
 /// A record of the log, as far as it can be read. A manifest that an archive keeps is an entry of
@@ -15,6 +15,8 @@ pub struct Entry {
     pub record: Result<Record>,
     /// Length of its bytes; 0 for a manifest in an archive.
     pub bytes: u64,
+    /// Fingerprint of its bytes, whole or not; zero for a manifest in an archive, or if it is missing.
+    pub fp: Fingerprint,
 }
 
 impl Entry {
@@ -37,6 +39,8 @@ struct History<'a> {
     archived: VecDeque<Entry>,
     /// What users said afterwards.
     notes: HashMap<Epoch, Remarks>,
+    /// Epoch of the last manifest that was answered.
+    lowest: Epoch,
 }
 
 /// Reads the job's records one by one, newest first. Remarks in later notes stand in the manifests
@@ -46,7 +50,8 @@ struct History<'a> {
 /// What the log reports when it is listed; damaged records are [`Entry`]s.
 pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<impl Iterator<Item = Entry> + 'a> {
     let numbers = pool.log().numbers(job)?;
-    Ok(History { pool, job, numbers, archived: VecDeque::new(), notes: HashMap::new() })
+    let (archived, notes) = Default::default();
+    Ok(History { pool, job, numbers, archived, notes, lowest: Epoch::MAX })
 }
 
 impl Iterator for History<'_> {
@@ -59,6 +64,7 @@ impl Iterator for History<'_> {
         };
         match entry.record.as_mut().map(|record| &mut record.body) {
             Ok(Body::Manifest(manifest)) => {
+                self.lowest = manifest.epoch;
                 if let Some(remarks) = self.notes.get(&manifest.epoch) {
                     manifest.remarks.clone_from(remarks);
                 }
@@ -69,7 +75,7 @@ impl Iterator for History<'_> {
             Ok(Body::Archive(archive)) => {
                 // What is older is replaced, even where it could not be removed yet.
                 self.numbers.clear();
-                self.archived = unpack(entry.number, archive);
+                self.archived = unpack(entry.number, archive, self.lowest);
             }
             _ => {}
         }
@@ -81,20 +87,50 @@ impl History<'_> {
     fn read(&mut self, number: u64) -> Entry {
         self.numbers.pop();
         let read = self.pool.log().read(self.job, number);
+        if read.is_err()
+            && let Some(archive) = self.archive_instead(number)
+        {
+            return archive;
+        }
         let bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        let fp = read.as_ref().map_or(Fingerprint::ZERO, |bytes| fingerprint(bytes));
         let record = read.and_then(|bytes| decode(&bytes, number));
-        Entry { number, record, bytes }
+        Entry { number, record, bytes, fp }
     }
 }
 
-fn unpack(number: u64, archive: &Archive) -> VecDeque<Entry> {
+impl History<'_> {
+    /// The archive that has replaced a record since the log was listed, if that is why it is gone.
+    /// What came after the archive is not ours to tell: it is newer than the listing.
+    fn archive_instead(&self, number: u64) -> Option<Entry> {
+        let now = self.pool.log().numbers(self.job).ok()?;
+        if now.contains(&number) {
+            return None;
+        }
+        now.into_iter().rev().take_while(|newer| *newer > number).find_map(|newer| {
+            let bytes = self.pool.log().read(self.job, newer).ok()?;
+            let record = decode(&bytes, newer).ok()?;
+            let is_archive = matches!(record.body, Body::Archive(_));
+            is_archive.then(|| Entry {
+                number: newer,
+                record: Ok(record),
+                bytes: bytes.len() as u64,
+                fp: fingerprint(&bytes),
+            })
+        })
+    }
+}
+
+/// The manifests of an archive that are older than `below`, newest first.
+fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {
         let manifest = Manifest { segments: archive.segments.clone(), ..manifest.clone() };
         let body = Body::Manifest(manifest);
-        let record = Record { number, previous: outlive_types::Fingerprint::ZERO, body };
-        Entry { number, record: Ok(record), bytes: 0 }
+        let record = Record { number, previous: Fingerprint::ZERO, body };
+        Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO }
     };
-    archive.manifests.iter().rev().map(entry).collect()
+    let older = archive.manifests.iter().rev().filter(|manifest| manifest.epoch < below);
+    older.map(entry).collect()
 }
 
 fn decode(bytes: &[u8], number: u64) -> Result<Record> {

@@ -4,4 +4,4 @@ mod history;
 mod session;
 
 pub use history::{Entry, history};
-pub use session::{Changes, Commit, LogHead, Moved};
+pub use session::{Changes, Commit, LogHead, Moved, append_note};

@@ -2,7 +2,7 @@
 //! before is fenced, and finds out when their next append loses.
 
 use super::history;
-use outlive_format::{Body, Close, Manifest, Record, SegmentRef, Session, fingerprint};
+use outlive_format::{Body, Close, Manifest, Note, Record, SegmentRef, Session, fingerprint};
 use outlive_pool::Pool;
 use outlive_target::Append;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
@@ -158,7 +158,7 @@ impl LogHead {
         for entry in history(pool, &self.job)? {
             if self.number == 0 {
                 self.number = entry.number;
-                self.fp = fingerprint(&pool.log().read(&self.job, entry.number)?);
+                self.fp = entry.fp;
             }
             let is_new = entry.number > seen;
             match entry.record.map(|record| record.body) {
@@ -284,4 +284,22 @@ impl LogHead {
         }
         appended
     }
+}
+
+/// Appends a note to a job's log, whoever else appends.
+///
+/// # Errors
+/// `Retry` if others are faster all the time; what the log reports.
+pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let number = pool.log().latest(job)?;
+        // It may be gone by now, replaced by an archive.
+        let Ok(newest) = pool.log().read(job, number) else { continue };
+        let previous = fingerprint(&newest);
+        let record = Record { number: number + 1, previous, body: Body::Note(note.clone()) };
+        if pool.log().append_if(job, number, &record.encode()?)? == Append::Done {
+            return Ok(());
+        }
+    }
+    Err(Error::retry(format!("others append to the log of job {job} all the time")))
 }

@@ -66,6 +66,7 @@ pub struct Marks {
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<outlive_types::JobName, HashSet<PackId>>,
     visited: HashSet<(Fingerprint, u8)>,
+    visited_of: Option<outlive_types::JobName>,
 }
 
 impl Marks {
@@ -89,14 +90,18 @@ impl Marks {
     /// # Errors
     /// `Damaged` if a checkpoint cannot be read.
     pub fn job(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest]) -> Result<()> {
-        // Another job may have the same subtree at other places.
-        self.visited.clear();
+        // Another job may have the same subtree at other places. A job that is read again, since it
+        // has saved meanwhile, costs only what is new.
+        if self.visited_of.as_ref() != Some(&job.name) {
+            self.visited.clear();
+            self.visited_of = Some(job.name.clone());
+        }
         let segments = segments_of(kept);
         let mut named = HashSet::new();
         for segment in &segments {
             named.insert(segment.pack);
             // A job that loses checkpoints gets new segments.
-            let stays = kept.len() == job.manifests.len();
+            let stays = kept.len() == job.manifests.len() && job.damaged == 0;
             if segment.kind == SegmentKind::Segment && stays {
                 let (pack, offset, length) = (segment.pack, segment.offset, segment.length);
                 self.mark(&Place { pack, offset, length, frame: None });

@@ -39,6 +39,9 @@ pub struct GcOptions {
     pub thoroughness: Thoroughness,
     /// Bytes a second that are copied at most; `None` for no limit.
     pub bytes_per_s: Option<u64>,
+    /// Records that cannot be read are given up; otherwise they stop a gc, since nobody knows what
+    /// they refer to.
+    pub forget_damaged: bool,
     /// Only plan.
     pub dry_run: bool,
 }
@@ -97,7 +100,7 @@ impl Gc<'_> {
         if !self.options.dry_run {
             self.options.fence.iter().try_for_each(|job| self.fence(job))?;
         }
-        let mut survey = Survey::new(self.pool, self.session)?;
+        let mut survey = Survey::new(self.pool, self.session, self.options.forget_damaged)?;
         self.check_drops(&survey)?;
         let mut marks = Marks::new(self.pool, &survey.packs);
         for job in &survey.jobs {
@@ -274,7 +277,7 @@ impl Gc<'_> {
     ) -> Result<JobState> {
         let mut state = match known {
             Some(known) => known.clone(),
-            None => JobState::read(self.pool, name)?,
+            None => JobState::read(self.pool, name, self.options.forget_damaged)?,
         };
         let mut marked = known.is_some();
         for _ in 0..ATTEMPTS {
@@ -287,7 +290,7 @@ impl Gc<'_> {
             let named = marks.named.get(name).is_some_and(|named| !named.is_disjoint(condemned));
             let long = state.records > RECORDS_MIN
                 && state.records > RECORDS_PER_CHECKPOINT * (self.kept(&state).len() + 1);
-            let archive = dropped || named || long;
+            let archive = dropped || named || long || state.damaged > 0;
             // What an earlier gc had condemned, and this writer has let go, need not be said again.
             let anew: Vec<PackId> =
                 condemned.iter().filter(|pack| state.holds(pack)).copied().collect();
@@ -302,7 +305,7 @@ impl Gc<'_> {
                 return Ok(state);
             }
             let released = std::mem::take(&mut state.released);
-            state = JobState::read(self.pool, name)?;
+            state = JobState::read(self.pool, name, self.options.forget_damaged)?;
             state.released.retain(|pack| released.contains(pack));
             marked = false;
         }

@@ -1,7 +1,7 @@
 //! What the logs say: the first thing a gc looks at.
 
 use crate::commit::history;
-use outlive_format::{Body, Manifest, Session, fingerprint};
+use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{HashMap, HashSet};
@@ -23,6 +23,8 @@ pub struct JobState {
     pub session: Option<(Session, bool)>,
     /// Newest epoch that the log has had.
     pub last_epoch: Epoch,
+    /// Records that cannot be read.
+    pub damaged: u64,
     /// Packs that were condemned before its writer appended something: it no longer needs them.
     pub released: HashSet<PackId>,
     /// Packs that were condemned since its writer last appended something.
@@ -33,8 +35,9 @@ impl JobState {
     /// Reads a job's log.
     ///
     /// # Errors
-    /// `Damaged` if a record cannot be read: nobody knows what it refers to.
-    pub fn read(pool: &Pool, name: &JobName) -> Result<JobState> {
+    /// `Damaged` if a record cannot be read: nobody knows what it refers to. With `forget` it is
+    /// only counted.
+    pub fn read(pool: &Pool, name: &JobName, forget: bool) -> Result<JobState> {
         let mut state = JobState {
             name: name.clone(),
             number: 0,
@@ -43,6 +46,7 @@ impl JobState {
             manifests: Vec::new(),
             session: None,
             last_epoch: 0,
+            damaged: 0,
             released: HashSet::new(),
             held: HashSet::new(),
         };
@@ -52,6 +56,10 @@ impl JobState {
         for entry in history(pool, name)? {
             let record = match entry.record {
                 Ok(record) => record,
+                Err(_) if forget => {
+                    state.damaged += 1;
+                    continue;
+                }
                 Err(error) => {
                     return Err(error.context(format!(
                         "the log of job {name} says something that cannot be read, so what it \
@@ -62,7 +70,7 @@ impl JobState {
             };
             if state.number == 0 {
                 state.number = entry.number;
-                state.fp = fingerprint(&pool.log().read(name, entry.number)?);
+                state.fp = entry.fp;
             }
             let condemn = |packs: Vec<PackId>, state: &mut JobState| match writer_since {
                 true => state.released.extend(packs),
@@ -96,6 +104,8 @@ impl JobState {
                 Body::Note(_) => {}
             }
         }
+        // A manifest that cannot be read had an epoch all the same.
+        state.last_epoch += state.damaged;
         // What was condemned twice counts as held.
         state.released.retain(|pack| !state.held.contains(pack));
         Ok(state)
@@ -138,13 +148,14 @@ impl Survey {
     ///
     /// # Errors
     /// What target and log report; `Damaged` as [`JobState::read`].
-    pub fn new(pool: &Pool, own: SessionId) -> Result<Survey> {
+    pub fn new(pool: &Pool, own: SessionId, forget: bool) -> Result<Survey> {
         let unfinished = pool.target().unfinished()?;
         let mut packs: Vec<PackId> =
             pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
         packs.dedup();
+        let jobs = pool.jobs()?;
         let jobs: Vec<JobState> =
-            pool.jobs()?.iter().map(|job| JobState::read(pool, job)).collect::<Result<_>>()?;
+            jobs.iter().map(|job| JobState::read(pool, job, forget)).collect::<Result<_>>()?;
         for job in &jobs {
             if let Some(image) = job.manifests.iter().flat_map(|m| &m.images).find(|i| i.rank > 0) {
                 return Err(Error::invalid(format!(

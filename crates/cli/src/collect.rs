@@ -1,0 +1,136 @@
+//! `outlive prune` and `outlive gc`: the plan, then what came of it.
+
+use crate::args::{CollectArgs, GcArgs, PruneArgs};
+use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::pool;
+use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, collect};
+use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
+use outlive_store::{Job, JobOptions};
+use outlive_types::{JobName, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// `outlive gc`.
+pub fn gc(args: &GcArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let report = collect(&pool, &options(&pool, &args.collect, true)?)?;
+    teller.finish();
+    Ok(answer(&report, args.collect.dry_run, String::new(), Value::Null))
+}
+
+/// `outlive prune`.
+pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let name = pool::known_job(&pool, &args.job)?;
+    let best = args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
+    let rules = Rules {
+        last: args.keep_last,
+        every: args.keep_every,
+        within: args.keep_within.as_deref().map(parse_age).transpose()?,
+        best,
+        none: args.all,
+        drop: args.drop.iter().copied().collect(),
+    };
+    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    let plan = job.retention(&rules)?;
+    let mut options = options(&pool, &args.collect, !args.no_gc)?;
+    options.drop.insert(name.clone(), plan.dropped());
+    let report = collect(&pool, &options)?;
+    teller.finish();
+    let text = retention_text(&name, &plan);
+    let decisions: Vec<Value> =
+        plan.decisions.iter().map(|d| json!({ "epoch": d.epoch, "kept": d.kept })).collect();
+    let retention = json!({ "job": name.as_str(), "checkpoints": decisions });
+    Ok(answer(&report, args.collect.dry_run, text, retention))
+}
+
+fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> {
+    let fence = args.fence.iter().map(|job| pool::known_job(pool, job)).collect::<Result<_>>()?;
+    Ok(GcOptions {
+        drop: Default::default(),
+        fence,
+        thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect },
+        bytes_per_s: args.throttle,
+        forget_damaged: args.forget_damaged,
+        dry_run: args.dry_run,
+    })
+}
+
+/// Long series are told in short: what is kept, and how many go.
+fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
+    let dropped = plan.dropped().len();
+    let mut text = format!("Job {job}: {} go\n", count(dropped as u64, "checkpoint"));
+    for decision in &plan.decisions {
+        if let Some(why) = &decision.kept {
+            let _ = writeln!(text, "  keep {}  {}", decision.epoch, shown(why));
+        }
+    }
+    text
+}
+
+fn answer(report: &GcReport, dry_run: bool, before: String, retention: Value) -> Answer {
+    let GcReport { plan, deleted, deleted_bytes, held, held_by, damaged } = report;
+    let mut text = before;
+    text.push_str(&plan_text(plan));
+    if !dry_run {
+        let packs = count(*deleted as u64, "pack");
+        let _ = writeln!(text, "deleted {packs} of {}", bytes(*deleted_bytes));
+    }
+    if *held > 0 {
+        let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
+        let _ = writeln!(
+            text,
+            "{} must wait until the program of {} has saved or ended; if it is gone: outlive gc \
+             POOL --fence JOB",
+            count(*held as u64, "pack"),
+            jobs.join(", ")
+        );
+    }
+    for fault in damaged {
+        let _ = writeln!(text, "left where it is, since it cannot be read: {}", shown(fault));
+    }
+    let json = json!({
+        "dry_run": dry_run,
+        "retention": retention,
+        "plan": {
+            "total_bytes": plan.total_bytes, "live_bytes": plan.live_bytes, "stay": plan.stay,
+            "dead": plan.dead.len(), "rewritten": plan.rewritten.len(),
+            "copied_bytes": plan.copied_bytes, "freed_bytes": plan.freed_bytes,
+            "in_progress": plan.in_progress, "unreadable": plan.unreadable,
+            "leftovers": plan.leftovers,
+        },
+        "deleted_packs": deleted,
+        "deleted_bytes": deleted_bytes,
+        "held_packs": held,
+        "held_by": held_by.iter().map(JobName::as_str).collect::<Vec<_>>(),
+        "damaged": damaged,
+    });
+    Answer { text, json, code: if damaged.is_empty() { 0 } else { 3 } }
+}
+
+fn plan_text(plan: &GcPlan) -> String {
+    let packs = |number: usize| count(number as u64, "pack");
+    let mut text = format!(
+        "{} in packs, {} of it in use\n  {} stay\n  {} without anything in use go\n  {} are \
+         rewritten: {} to copy\n  {} become free\n",
+        bytes(plan.total_bytes),
+        bytes(plan.live_bytes),
+        packs(plan.stay),
+        packs(plan.dead.len()),
+        packs(plan.rewritten.len()),
+        bytes(plan.copied_bytes),
+        bytes(plan.freed_bytes)
+    );
+    for (number, what) in [
+        (plan.in_progress, "belong to saves under way"),
+        (plan.unreadable, "cannot be read, and are left alone"),
+        (plan.leftovers, "were never finished, and go"),
+    ] {
+        if number > 0 {
+            let _ = writeln!(text, "  {} {what}", packs(number));
+        }
+    }
+    text
+}

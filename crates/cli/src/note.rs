@@ -1,0 +1,36 @@
+//! `outlive note`: says something about a checkpoint that is there.
+
+use crate::args::NoteArgs;
+use crate::output::{Answer, Teller, shown};
+use crate::pool;
+use outlive_store::{Job, JobOptions};
+use outlive_types::{Error, Result};
+use serde_json::json;
+use std::sync::Arc;
+
+/// `outlive note`.
+pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    if args.label.is_none() && !args.pin && !args.unpin {
+        return Err(Error::invalid("say what is to be noted: --label TEXT, --pin or --unpin"));
+    }
+    let pool = pool::open(&args.pool, teller)?;
+    let name = pool::known_job(&pool, &args.job)?;
+    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    let remarks = job.note(args.epoch, |remarks| {
+        if let Some(label) = &args.label {
+            remarks.label.clone_from(label);
+        }
+        remarks.pinned = (remarks.pinned || args.pin) && !args.unpin;
+    })?;
+    let pinned = if remarks.pinned { "pinned" } else { "not pinned" };
+    let label = match remarks.label.as_str() {
+        "" => "no label".to_owned(),
+        label => format!("label {:?}", shown(label)),
+    };
+    Ok(Answer {
+        text: format!("checkpoint {} of job {name}: {pinned}, {label}\n", args.epoch),
+        json: json!({ "job": name.as_str(), "epoch": args.epoch, "pinned": remarks.pinned,
+            "label": remarks.label }),
+        code: 0,
+    })
+}
