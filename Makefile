@@ -30,8 +30,10 @@ help: ## Show this list
 	@echo
 	@echo 'demo and test set up all they need: Rust and Python 3.11 are enough to begin with.'
 
-demo: build ## Kill a simulation again and again; compare it with one left in peace (3 minutes)
+demo: build ## Kill a simulation and a training again and again; compare with runs left in peace
 	@.venv/bin/python examples/demo.py $(ARGS)
+	@echo
+	@.venv/bin/python examples/demo_training.py
 
 # Cheap failures first.
 test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does

@@ -3,10 +3,11 @@
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::wait::{self, Gate, Inside};
-use crate::{restore, save};
+use crate::{collect, restore, save};
 use outlive_capture::HashTracker;
 use outlive_pool::Pool;
-use outlive_store::{JobOptions, SaveHandle};
+use outlive_format::Remarks;
+use outlive_store::{EpochInfo, JobOptions, SaveHandle};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -134,7 +135,9 @@ impl Job {
         Ok(self.core.last().is_some())
     }
 
-    /// Saves regions, given by their names, dtypes, shapes and leaves.
+    /// Saves regions, given by their names, dtypes, shapes and leaves; `notes` are label, pin and
+    /// metrics.
+    #[allow(clippy::too_many_arguments)] // they are Python's, in a row
     fn save(
         &self,
         names: &Bound<'_, PyList>,
@@ -142,9 +145,10 @@ impl Job {
         shapes: &Bound<'_, PyList>,
         leaves: &Bound<'_, PyList>,
         attachment: Vec<u8>,
+        notes: (String, bool, Vec<(String, f64)>),
         tick: &Bound<'_, PyAny>,
     ) -> PyResult<save::Save> {
-        save::save(&self.core, [names, dtypes, shapes, leaves], attachment, tick)
+        save::save(&self.core, [names, dtypes, shapes, leaves], attachment, notes, tick)
     }
 
     /// Restores; `None` if there is no checkpoint. `plan` gets the epoch, the names, dtypes, shapes
@@ -160,27 +164,79 @@ impl Job {
     }
 
     /// The committed checkpoints, oldest first: epoch, parent, nanoseconds since 1970, number of
-    /// regions, bytes of state, changed bytes, new bytes.
+    /// regions, bytes of state; then changed, new, known, zero and raw bytes, stall and drain in
+    /// nanoseconds; then label, pin and metrics.
     #[allow(clippy::type_complexity)] // the Python side gives it a name
-    fn epochs(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64, u64, u64, u64, u64, u64)>> {
+    fn epochs(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<Vec<([u64; 5], [u64; 7], (String, bool, Vec<(String, f64)>))>> {
         self.core.check_process(py)?;
         let epochs = py.detach(|| self.core.job.epochs()).or_raise(py)?;
+        let figures_of = |info: &EpochInfo| {
+            let of = &info.manifest.figures;
+            let new_bytes = of.new_bytes + info.record_bytes;
+            let bytes = [of.changed_bytes, new_bytes, of.known_bytes, of.zero_bytes, of.raw_bytes];
+            let [changed, new, known, zero, raw] = bytes;
+            [changed, new, known, zero, raw, of.stall_ns, of.drain_ns]
+        };
         Ok(epochs
-            .iter()
+            .into_iter()
             .map(|info| {
-                let manifest = &info.manifest;
+                let figures = figures_of(&info);
+                let manifest = info.manifest;
                 let images = &manifest.images;
-                (
+                let whole = [
                     info.epoch,
                     manifest.parent,
                     manifest.frozen_ns,
                     images.iter().map(|image| image.regions).sum(),
                     images.iter().map(|image| image.state_bytes).sum(),
-                    manifest.figures.changed_bytes,
-                    manifest.figures.new_bytes + info.record_bytes,
-                )
+                ];
+                let Remarks { label, pinned } = manifest.remarks;
+                (whole, figures, (label, pinned, manifest.metrics))
             })
             .collect())
+    }
+
+    /// Changes what is said about a checkpoint; answers label and pin as they are then.
+    fn note(
+        &self,
+        py: Python<'_>,
+        epoch: u64,
+        label: Option<&str>,
+        pin: Option<bool>,
+    ) -> PyResult<(String, bool)> {
+        self.core.check_process(py)?;
+        let change = |remarks: &mut Remarks| {
+            if let Some(label) = label {
+                label.clone_into(&mut remarks.label);
+            }
+            remarks.pinned = pin.unwrap_or(remarks.pinned);
+        };
+        let remarks = py.detach(|| self.core.job.note(epoch, change)).or_raise(py)?;
+        Ok((remarks.label, remarks.pinned))
+    }
+
+    /// Drops checkpoints by rules and collects; answers what was decided about each, newest first,
+    /// and what became of the packs.
+    fn prune<'py>(
+        &self,
+        py: Python<'py>,
+        rules: collect::RuleValues,
+        options: collect::OptionValues,
+    ) -> PyResult<(collect::Decisions, Bound<'py, PyDict>)> {
+        self.core.check_process(py)?;
+        collect::prune(py, &self.core.job, rules, options)
+    }
+
+    /// A picture of all checkpoints, as SVG.
+    fn plot(&self, py: Python<'_>) -> PyResult<String> {
+        self.core.check_process(py)?;
+        let job = &self.core.job;
+        let epochs = py.detach(|| job.epochs()).or_raise(py)?;
+        let manifests: Vec<_> = epochs.into_iter().map(|info| info.manifest).collect();
+        Ok(outlive_cli::plot(job.name().as_str(), &manifests))
     }
 
     /// Waits for the drain, and raises its failure if nobody has been told.

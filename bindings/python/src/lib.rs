@@ -4,6 +4,7 @@
 //! Nothing in here knows what a state tree looks like; that is `python/outlive/_tree.py`.
 
 mod buffer;
+mod collect;
 mod errors;
 mod events;
 mod job;

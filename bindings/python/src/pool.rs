@@ -1,12 +1,13 @@
 //! A pool, opened for Python.
 
+use crate::collect;
 use crate::errors::OrRaise;
 use crate::events::Events;
 use crate::job::Job;
 use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
 use outlive_types::{Error, Event, Result};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -54,6 +55,15 @@ impl Pool {
     fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let jobs = py.detach(|| self.pool.jobs()).or_raise(py)?;
         Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
+    }
+
+    /// Deletes what no checkpoint needs; answers what became of the packs.
+    fn gc<'py>(
+        &self,
+        py: Python<'py>,
+        options: collect::OptionValues,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        collect::gc(py, &self.pool, options)
     }
 
     /// Events since the last call: `(level, message)` or `("progress", what, done, total)`.

@@ -6,7 +6,8 @@ use crate::job::{Core, invalid};
 use crate::values;
 use crate::wait;
 use outlive_capture::{MemorySource, Region};
-use outlive_store::{SaveHandle, SaveStats};
+use outlive_format::Remarks;
+use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
@@ -93,10 +94,12 @@ pub fn save(
     core: &Arc<Core>,
     [names, dtypes, shapes, leaves]: [&Bound<'_, PyList>; 4],
     attachment: Vec<u8>,
+    (label, pinned, metrics): (String, bool, Vec<(String, f64)>),
     tick: &Bound<'_, PyAny>,
 ) -> PyResult<Save> {
     let py = tick.py();
     core.check_process(py)?;
+    let notes = SaveNotes::new(Remarks { pinned, label }, metrics).or_raise(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
@@ -105,7 +108,7 @@ pub fn save(
     let saved = py.detach(|| {
         let mut source =
             MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
-        core.job.save(&mut source)
+        core.job.save_with(&mut source, notes)
     });
     drop(leaves);
     drop(inside);
@@ -169,6 +172,7 @@ fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDic
     figures.set_item("zero_bytes", stats.zero_bytes)?;
     figures.set_item("known_bytes", stats.known_bytes)?;
     figures.set_item("new_bytes", stats.new_bytes)?;
+    figures.set_item("raw_bytes", stats.raw_bytes)?;
     figures.set_item("node_bytes", stats.node_bytes)?;
     figures.set_item("segment_bytes", stats.segment_bytes)?;
     figures.set_item("packs", stats.packs)?;

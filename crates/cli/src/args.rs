@@ -115,6 +115,9 @@ pub struct ShowArgs {
     /// How many regions to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
+    /// Draw all checkpoints of the job into this file (SVG): stalls, bytes, what was shared
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions"])]
+    pub plot: Option<PathBuf>,
 }
 
 /// `verify`.

@@ -11,10 +11,13 @@ mod ls;
 mod note;
 mod npy;
 mod output;
+mod plot;
 mod pool;
 mod region;
 mod show;
 mod verify;
+
+pub use plot::svg as plot;
 
 use args::{Args, Command, PoolCommand};
 use clap::Parser;

@@ -8,6 +8,7 @@ use outlive_store::{Checkpoint, Job, JobOptions, Select};
 use outlive_types::{Epoch, Error, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Regions listed as text unless told otherwise.
@@ -54,10 +55,30 @@ pub fn no_checkpoint(job: &Job) -> Error {
     Error::invalid(format!("job {} has no checkpoint yet", job.name()))
 }
 
+/// `outlive show --plot`.
+fn plot(job: &Job, file: &Path) -> Result<Answer> {
+    let manifests: Vec<_> = job.epochs()?.into_iter().map(|info| info.manifest).collect();
+    if manifests.is_empty() {
+        return Err(no_checkpoint(job));
+    }
+    let picture = crate::plot::svg(job.name().as_str(), &manifests);
+    std::fs::write(file, picture).map_err(|e| Error::io("writing the picture", file, &e))?;
+    let path = file.display().to_string();
+    let drawn = count(manifests.len() as u64, "checkpoint");
+    Ok(Answer {
+        text: format!("{drawn} of job {} drawn into {}\n", job.name(), shown(&path)),
+        json: json!({ "file": path, "checkpoints": manifests.len() }),
+        code: 0,
+    })
+}
+
 /// `outlive show`.
 pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let name = pool::known_job(&pool, &args.job)?;
+    if let Some(file) = &args.plot {
+        return plot(&Job::open(&pool, name.as_str(), JobOptions::default())?, file);
+    }
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     let (checkpoint, skipped) = open_checkpoint(&job, args.epoch)?;
     let manifest = checkpoint.manifest();

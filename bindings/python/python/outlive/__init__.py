@@ -15,7 +15,7 @@
 Notices go to the logger "outlive".
 """
 
-from outlive._api import Job, Pool, open
+from outlive._api import Job, Pool, open, plot
 from outlive._errors import (
     BugError,
     DamagedError,
@@ -26,10 +26,11 @@ from outlive._errors import (
     RetryError,
 )
 from outlive._memory import array, empty, zeros
-from outlive._saves import Epoch, Restored, Save, SaveStats
+from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
 
 __all__ = [
     "BugError",
+    "Collected",
     "DamagedError",
     "Epoch",
     "Error",
@@ -37,7 +38,9 @@ __all__ = [
     "FullError",
     "InvalidError",
     "Job",
+    "Plot",
     "Pool",
+    "Pruned",
     "Restored",
     "RetryError",
     "Save",
@@ -45,5 +48,6 @@ __all__ = [
     "array",
     "empty",
     "open",
+    "plot",
     "zeros",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, overload
@@ -13,7 +13,7 @@ from typing import Any, Self, overload
 from outlive import _core, _exit
 from outlive._errors import DamagedError, Error, InvalidError
 from outlive._rebuild import FRESH, Rebuild
-from outlive._saves import Epoch, Restored, Save, SaveStats
+from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
 from outlive._tree import flatten
 
 _log = logging.getLogger("outlive")
@@ -127,6 +127,30 @@ class Pool:
         """The location that was opened."""
         return self._location
 
+    def gc(
+        self,
+        *,
+        max_unused: float = 0.05,
+        fence: Iterable[str] = (),
+        dry_run: bool = False,
+    ) -> Collected:
+        """Deletes what no checkpoint needs, and makes packs dense that are mostly unused.
+
+        Safe while programs save. Nothing that a checkpoint needs is ever lost, also if it is
+        interrupted; the next one goes on.
+
+        Args:
+            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
+            fence: Jobs whose program is gone, or must stop: it can save no more.
+            dry_run: Only say what would be done.
+
+        Raises:
+            DamagedError: If something stored cannot be read, so that nobody knows what it needs;
+                nothing was deleted.
+            FencedError: If another collection has begun meanwhile.
+        """
+        return Collected(**self._core.gc((max_unused, True, list(fence), False, dry_run)))
+
     def close(self) -> None:
         """Waits until nothing of its jobs is being saved any more.
 
@@ -183,7 +207,16 @@ class Job:
         """Its name."""
         return self._name
 
-    def save(self, state: Any, *, force: bool = False, wait: bool = False) -> Save:
+    def save(
+        self,
+        state: Any,
+        *,
+        force: bool = False,
+        wait: bool = False,
+        label: str = "",
+        pin: bool = False,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Save:
         """Saves a state, as far as it has changed since the last save.
 
         Returns as soon as the state may be changed again; the rest happens in the background, and
@@ -196,6 +229,9 @@ class Job:
                 None, and random generators of NumPy or `random`.
             force: Save now, whatever `every_s` says.
             wait: Return only when the checkpoint is committed.
+            label: A word for the checkpoint; prunings keep what has one.
+            pin: Keep the checkpoint at every pruning.
+            metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
 
         Returns:
             The handle of the save. It is false if nothing was saved, because `every_s` is not over.
@@ -213,8 +249,9 @@ class Job:
                 self._tick()
             return _SKIPPED
         flat = flatten(state, allow_pickle=self._allow_pickle)
+        notes = (label, pin, [(name, float(value)) for name, value in (metrics or {}).items()])
         saving = core.save(
-            flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), self._tick
+            flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), notes, self._tick
         )
         save = Save(saving, self._tick)
         if wait:
@@ -291,10 +328,89 @@ class Job:
 
     def epochs(self) -> list[Epoch]:
         """The committed checkpoints, oldest first."""
-        return [
-            Epoch(epoch, parent or None, _EPOCH_START + timedelta(microseconds=ns // 1000), *rest)
-            for epoch, parent, ns, *rest in self._core.epochs()
-        ]
+        epochs = []
+        for (epoch, parent, ns, regions, state), figures, notes in self._core.epochs():
+            changed, new, known, zero, raw, stall_ns, drain_ns = figures
+            frozen_at = _EPOCH_START + timedelta(microseconds=ns // 1000)
+            label, pinned, metrics = notes
+            epochs.append(
+                Epoch(
+                    epoch,
+                    parent or None,
+                    frozen_at,
+                    regions,
+                    state,
+                    changed,
+                    new,
+                    known,
+                    zero,
+                    raw,
+                    stall_s=stall_ns / 1e9,
+                    drain_s=drain_ns / 1e9,
+                    label=label,
+                    pinned=pinned,
+                    metrics=dict(metrics),
+                )
+            )
+        return epochs
+
+    def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
+        """Changes what is said about a checkpoint that is there.
+
+        Args:
+            epoch: The checkpoint.
+            label: A word for it; an empty one takes it away. None leaves it as it is.
+            pin: Whether prunings keep it. None leaves it as it is.
+
+        Raises:
+            InvalidError: If there is no such checkpoint.
+        """
+        self._core.note(epoch, label, pin)
+
+    def prune(
+        self,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_within: timedelta | None = None,
+        keep_best: str | Iterable[str] = (),
+        drop: Iterable[int] = (),
+        everything: bool = False,
+        collect: bool = True,
+        max_unused: float = 0.05,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Drops checkpoints by rules, and frees what only they needed.
+
+        What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest. May be
+        called while this or another program saves to the pool.
+
+        Args:
+            keep_last: Keep the newest so many.
+            keep_every: Keep epochs that are a multiple of this.
+            keep_within: Keep what was saved at most so long before the newest.
+            keep_best: Keep the best by a metric given to `save`: "loss", "accuracy:max",
+                "loss:min:3" (the best three).
+            drop: Epochs that go, whatever keeps them.
+            everything: Give the job up; no program may have it open.
+            collect: Whether to free space now; otherwise a later `gc` does.
+            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
+            dry_run: Only say what would be done.
+
+        Raises:
+            InvalidError: Without any rule, or for one that cannot be followed. Nothing was dropped.
+            DamagedError: If something stored cannot be read, so that nobody knows what it needs;
+                nothing was deleted.
+        """
+        best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
+        within_s = None if keep_within is None else keep_within.total_seconds()
+        rules = (keep_last, keep_every, within_s, best, everything, list(drop))
+        fence: list[str] = []
+        options = (max_unused, collect, fence, False, dry_run)
+        decisions, report = self._core.prune(rules, options)
+        kept = {epoch: why for epoch, why in reversed(decisions) if why is not None}
+        dropped = [epoch for epoch, why in reversed(decisions) if why is None]
+        return Pruned(kept, dropped, Collected(**report))
 
     def close(self) -> None:
         """Waits until nothing is being saved any more. The job can be used again afterwards.
@@ -342,6 +458,14 @@ class _Teller:
                 self.progress(*event[1:])
 
 
+def plot(job: Job) -> Plot:
+    """Draws a job's checkpoints over their epochs: stalls, bytes, what was shared.
+
+    A notebook shows the picture; `save` writes it to a file.
+    """
+    return Plot(job._core.plot())  # the job's own module
+
+
 def _close(what: Pool | Job, error: BaseException | None) -> None:
     try:
         what.close()
@@ -353,4 +477,4 @@ def _close(what: Pool | Job, error: BaseException | None) -> None:
         _log.error("the last save failed: %s", failure)
 
 
-__all__ = ["Job", "Pool", "SaveStats", "open"]
+__all__ = ["Job", "Pool", "SaveStats", "open", "plot"]

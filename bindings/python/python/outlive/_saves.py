@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlive._errors import InvalidError
@@ -27,6 +29,7 @@ class SaveStats:
         new_bytes: Bytes written to the pool in all.
         node_bytes: Part of `new_bytes` that is metadata.
         segment_bytes: Part of `new_bytes` that is merged index segments.
+        raw_bytes: Bytes of new data before compression.
         packs: Packs written.
         stall_s: How long `save` held the program up, in seconds.
         total_s: From the call until the commit, in seconds.
@@ -41,6 +44,7 @@ class SaveStats:
     new_bytes: int
     node_bytes: int
     segment_bytes: int
+    raw_bytes: int
     packs: int
     stall_s: float
     total_s: float
@@ -178,6 +182,14 @@ class Epoch:
         state_bytes: Bytes of the whole state.
         changed_bytes: Bytes of the pages that had changed.
         new_bytes: Bytes that this checkpoint added to the pool.
+        known_bytes: Bytes of changed pages whose contents the pool had already.
+        zero_bytes: Bytes of all-zero pages among the changed.
+        raw_bytes: Bytes of new data before compression.
+        stall_s: How long the program stood still, in seconds.
+        drain_s: From then until just before the commit, in seconds.
+        label: A word for it; empty without one.
+        pinned: Whether prunings keep it, whatever their rules.
+        metrics: The figures of merit that the program gave.
     """
 
     epoch: int
@@ -187,3 +199,70 @@ class Epoch:
     state_bytes: int
     changed_bytes: int
     new_bytes: int
+    known_bytes: int = 0
+    zero_bytes: int = 0
+    raw_bytes: int = 0
+    stall_s: float = 0.0
+    drain_s: float = 0.0
+    label: str = ""
+    pinned: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a garbage collection did.
+
+    Attributes:
+        live_bytes: Bytes in use.
+        copied_bytes: Bytes that were, or would be, copied to make packs dense.
+        freed_bytes: Bytes that become free by it.
+        deleted_packs: Packs deleted.
+        deleted_bytes: Their bytes.
+        held_packs: Packs that wait until the programs in `held_by` have saved or ended.
+        held_by: Jobs whose program may still need them.
+        damaged: Data in use that cannot be read, in words; it was left where it is.
+    """
+
+    live_bytes: int
+    copied_bytes: int
+    freed_bytes: int
+    deleted_packs: int
+    deleted_bytes: int
+    held_packs: int
+    held_by: list[str]
+    damaged: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a pruning did.
+
+    Attributes:
+        kept: Why each checkpoint that is kept is kept, by epoch.
+        dropped: The epochs of those that went, or would go.
+        collected: What the garbage collection did.
+    """
+
+    kept: Mapping[int, str]
+    dropped: list[int]
+    collected: Collected
+
+
+class Plot:
+    """A picture, as SVG. Notebooks show it by itself.
+
+    Attributes:
+        svg: The picture.
+    """
+
+    def __init__(self, svg: str) -> None:
+        """Made by `outlive.plot`."""
+        self.svg = svg
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the picture to a file."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg

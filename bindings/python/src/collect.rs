@@ -1,0 +1,88 @@
+//! Prunes and garbage collections for Python.
+
+use crate::errors::OrRaise;
+use outlive_pool::Pool;
+use outlive_store::Job;
+use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::retention::{Best, Rules};
+use outlive_types::{Error, JobName, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Last, every, seconds, best, all, drop.
+pub type RuleValues = (Option<u64>, Option<u64>, Option<f64>, Vec<String>, bool, Vec<u64>);
+/// Unused share, collect, fenced jobs, forget damaged, dry run.
+pub type OptionValues = (f64, bool, Vec<String>, bool, bool);
+
+/// What was decided about each epoch, newest first: why it stays, or that it goes.
+pub type Decisions = Vec<(u64, Option<String>)>;
+
+/// See `outlive.Job.prune`.
+pub fn prune<'py>(
+    py: Python<'py>,
+    job: &Job,
+    rules: RuleValues,
+    options: OptionValues,
+) -> PyResult<(Decisions, Bound<'py, PyDict>)> {
+    let pruned = py.detach(|| {
+        let plan = job.retention(&rules_of(rules)?)?;
+        let mut options = options_of(options)?;
+        options.drop.insert(job.name().clone(), plan.dropped());
+        Ok((plan, collect(job.pool(), &options)?))
+    });
+    let (plan, report) = pruned.or_raise(py)?;
+    let decisions = plan.decisions.into_iter().map(|d| (d.epoch, d.kept)).collect();
+    Ok((decisions, report_of(py, &report)?))
+}
+
+/// See `outlive.Pool.gc`.
+pub fn gc<'py>(
+    py: Python<'py>,
+    pool: &Pool,
+    options: OptionValues,
+) -> PyResult<Bound<'py, PyDict>> {
+    let report = py.detach(|| collect(pool, &options_of(options)?)).or_raise(py)?;
+    report_of(py, &report)
+}
+
+fn rules_of((last, every, within_s, best, none, drop): RuleValues) -> Result<Rules> {
+    let within = within_s
+        .map(|seconds| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| Error::invalid(format!("{seconds} seconds are no age")))
+        })
+        .transpose()?;
+    let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
+    let drop: BTreeSet<u64> = drop.into_iter().collect();
+    Ok(Rules { last, every, within, best, none, drop })
+}
+
+fn options_of(values: OptionValues) -> Result<GcOptions> {
+    let (unused_max, collect, fence, forget_damaged, dry_run) = values;
+    if !(0.0..=1.0).contains(&unused_max) {
+        return Err(Error::invalid(format!("max_unused = {unused_max} is no share: 0 to 1")));
+    }
+    Ok(GcOptions {
+        fence: fence.iter().map(|job| JobName::new(job)).collect::<Result<_>>()?,
+        thoroughness: Thoroughness { unused_max, collect },
+        forget_damaged,
+        dry_run,
+        ..GcOptions::default()
+    })
+}
+
+fn report_of<'py>(py: Python<'py>, report: &GcReport) -> PyResult<Bound<'py, PyDict>> {
+    let held_by: Vec<&str> = report.held_by.iter().map(JobName::as_str).collect();
+    let figures = PyDict::new(py);
+    figures.set_item("live_bytes", report.plan.live_bytes)?;
+    figures.set_item("copied_bytes", report.plan.copied_bytes)?;
+    figures.set_item("freed_bytes", report.plan.freed_bytes)?;
+    figures.set_item("deleted_packs", report.deleted)?;
+    figures.set_item("deleted_bytes", report.deleted_bytes)?;
+    figures.set_item("held_packs", report.held)?;
+    figures.set_item("held_by", held_by)?;
+    figures.set_item("damaged", report.damaged.clone())?;
+    Ok(figures)
+}

@@ -1,0 +1,138 @@
+"""Labels, pins and metrics; pruning and collecting; the picture of a job."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+
+def state(seed: int) -> dict[str, Any]:
+    return {"a": np.random.default_rng(seed).random(50_000), "step": seed}
+
+
+def filled(location: Path, count: int = 6) -> outlive.Pool:
+    pool = outlive.open(location)
+    with pool.job("run") as job:
+        for number in range(1, count + 1):
+            job.save(state(number), wait=True, metrics={"loss": abs(number - 3)})
+    return pool
+
+
+def stored_bytes(location: Path) -> int:
+    return sum(path.stat().st_size for path in location.rglob("*.shard"))
+
+
+def test_remarks_are_kept_with_a_checkpoint(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path)
+    job = pool.job("run")
+    job.save(state(1), wait=True, label="first", pin=True, metrics={"loss": 0.5, "acc": 1})
+    job.save(state(2), wait=True)
+    first, second = job.epochs()
+    assert (first.label, first.pinned, first.metrics) == ("first", True, {"acc": 1.0, "loss": 0.5})
+    assert (second.label, second.pinned, second.metrics) == ("", False, {})
+    assert first.raw_bytes > 0
+    assert first.drain_s > 0
+    assert first.stall_s > 0
+    job.note(2, label="besser")
+    job.note(1, pin=False)
+    assert [(e.label, e.pinned) for e in job.epochs()] == [("first", False), ("besser", False)]
+    # Notes do not disturb the program that saves.
+    assert job.save(state(3), wait=True).epoch == 3
+    with pytest.raises(outlive.InvalidError, match="no checkpoint 9"):
+        job.note(9, pin=True)
+
+
+def test_bad_metrics_are_refused_and_nothing_is_saved(tmp_path: Path) -> None:
+    job = outlive.open(tmp_path).job("run")
+    with pytest.raises(outlive.InvalidError, match="not a number"):
+        job.save(state(1), metrics={"loss": float("nan")})
+    with pytest.raises(outlive.InvalidError, match="name"):
+        job.save(state(1), metrics={"": 1.0})
+    with pytest.raises(outlive.InvalidError, match="label"):
+        job.save(state(1), label="x" * 70_000)
+    assert job.epochs() == []
+
+
+def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
+    pool = filled(tmp_path)
+    job = pool.job("run")
+    before = stored_bytes(tmp_path)
+    plan = job.prune(keep_last=1, keep_best="loss", dry_run=True)
+    assert (sorted(plan.kept), plan.dropped) == ([3, 6], [1, 2, 4, 5])
+    assert plan.kept[3] == "best by loss"
+    assert len(job.epochs()) == 6
+    assert stored_bytes(tmp_path) == before
+    done = job.prune(keep_last=1, keep_best="loss")
+    assert [epoch.epoch for epoch in job.epochs()] == [3, 6]
+    assert done.collected.deleted_packs > 0
+    assert stored_bytes(tmp_path) < before / 2
+    for number in (3, 6):
+        restored = job.restore(epoch=number)
+        np.testing.assert_array_equal(restored["a"], state(number)["a"])
+    assert job.prune(keep_within=timedelta(hours=1)).dropped == []
+    assert job.prune(drop=[3]).dropped == [3]
+    assert job.prune(everything=True).dropped == [6]
+    assert pool.gc().live_bytes == 0
+    assert stored_bytes(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "part"),
+    [
+        ({}, "no rule"),
+        ({"keep_every": 0}, "every 0th"),
+        ({"keep_best": "accuracy"}, "accuracy"),
+        ({"keep_best": "loss:best"}, "NAME:max"),
+        ({"drop": [77]}, "no checkpoint 77"),
+        ({"keep_last": 1, "everything": True}, "no room"),
+        ({"keep_last": 1, "max_unused": 2.0}, "no share"),
+        ({"keep_within": timedelta(days=-1)}, "no age"),
+    ],
+)
+def test_bad_rules_drop_nothing(tmp_path: Path, rules: dict[str, Any], part: str) -> None:
+    job = filled(tmp_path, 2).job("run")
+    with pytest.raises(outlive.InvalidError, match=part):
+        job.prune(**rules)
+    assert len(job.epochs()) == 2
+
+
+def test_a_program_saves_on_while_it_prunes_itself(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path)
+    job = pool.job("run")
+    for number in range(1, 31):
+        job.save(state(number), wait=True)
+        if number % 5 == 0:
+            job.prune(keep_last=2)
+    held = job.prune(keep_last=2).collected
+    assert held.held_by in ([], ["run"])
+    job.close()
+    pool.gc()
+    assert [epoch.epoch for epoch in job.epochs()] == [29, 30]
+    np.testing.assert_array_equal(job.restore()["a"], state(30)["a"])
+    assert stored_bytes(tmp_path) < 3 * 50_000 * 8
+
+
+def test_an_open_job_is_not_given_up_unless_it_is_fenced(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path)
+    job = pool.job("run")
+    job.save(state(1), wait=True)
+    with pytest.raises(outlive.InvalidError, match="--fence"):
+        pool.job("run").prune(everything=True)
+    pool.gc(fence=["run"])
+    pool.job("run").prune(everything=True)
+    with pytest.raises(outlive.FencedError):
+        job.save(state(2), wait=True)
+
+
+def test_a_picture_of_a_job(tmp_path: Path) -> None:
+    pool = filled(tmp_path / "pool", 3)
+    picture = outlive.plot(pool.job("run"))
+    assert picture._repr_svg_() == picture.svg
+    assert picture.svg.startswith("<svg")
+    assert "run: 3 checkpoints" in picture.svg
+    picture.save(tmp_path / "run.svg")
+    assert (tmp_path / "run.svg").read_text() == picture.svg
