@@ -252,6 +252,25 @@ pub enum BenchCommand {
     Steady(BenchSteadyArgs),
     /// Memory that saves need beyond the state
     Memory(BenchMemoryArgs),
+    /// Container reads that planners of stream restores need, on a recorded trace
+    Plan(BenchPlanArgs),
+}
+
+/// `bench plan`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchPlanArgs {
+    /// The trace: recipes of several versions (bench/plan makes one from public packages)
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Memory of the restore, several separated by commas; `8c` are 8 containers
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2c,4c,8c,16c,32c")]
+    pub memory: Vec<String>,
+    /// Every version instead of the last
+    #[arg(long)]
+    pub all: bool,
+    /// Draw the reads of the last version into this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 /// `bench save`.
@@ -329,7 +348,7 @@ pub struct BenchMemoryArgs {
 }
 
 /// Bytes: a number, perhaps followed by KiB, MiB, GiB or their first letters.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {

@@ -12,13 +12,38 @@ const PANEL: f64 = 150.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 const GAP: f64 = 46.0;
-const COLOURS: [&str; 3] = ["#3366cc", "#dc7633", "#4a9c5d"];
+const COLOURS: [&str; 4] = ["#3366cc", "#dc7633", "#4a9c5d", "#8e44ad"];
 
 /// One line of a panel: its name, and its values by epoch.
-type Series = (&'static str, Vec<f64>);
+pub type Series = (&'static str, Vec<f64>);
 
 /// Its title, how its values are written, and its lines.
 type Panel = (&'static str, fn(f64) -> String, Vec<Series>);
+
+/// Values over a common axis, as a picture of its own.
+pub fn lines(
+    title: &str,
+    axis: &str,
+    at: &[f64],
+    unit: fn(f64) -> String,
+    lines: &[Series],
+) -> String {
+    let height = 50.0 + PANEL + GAP;
+    let mut out = begin(title, height);
+    panel(&mut out, 60.0, "", unit, (axis, at), lines);
+    out.push_str("</svg>\n");
+    out
+}
+
+fn begin(title: &str, height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+        escaped(title)
+    )
+}
 
 /// Draws a job's checkpoints, oldest first.
 pub fn svg(job: &str, manifests: &[Manifest]) -> String {
@@ -50,18 +75,11 @@ pub fn svg(job: &str, manifests: &[Manifest]) -> String {
         ),
     ];
     let height = 50.0 + panels.len() as f64 * (PANEL + GAP);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}: {} checkpoints</text>\n",
-        escaped(job),
-        manifests.len()
-    );
+    let mut out = begin(&format!("{job}: {} checkpoints", manifests.len()), height);
     let epochs = series(|m| m.epoch as f64);
     let mut top = 50.0;
     for (title, unit, lines) in &panels {
-        panel(&mut out, top, title, *unit, &epochs, lines);
+        panel(&mut out, top, title, *unit, ("epoch", &epochs), lines);
         top += PANEL + GAP;
     }
     out.push_str("</svg>\n");
@@ -85,7 +103,7 @@ fn panel(
     top: f64,
     title: &str,
     unit: fn(f64) -> String,
-    epochs: &[f64],
+    (axis, epochs): (&str, &[f64]),
     lines: &[Series],
 ) {
     let most = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
@@ -113,7 +131,7 @@ fn panel(
     for (at, anchor) in [(first, "start"), (first + span, "end")] {
         let _ = writeln!(
             out,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">epoch {at}</text>",
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{axis} {at}</text>",
             x(at),
             bottom + 16.0
         );
@@ -123,7 +141,9 @@ fn panel(
         for (epoch, value) in epochs.iter().zip(values) {
             let _ = write!(path, "{:.1},{:.1} ", x(*epoch), y(*value));
         }
-        let legend = WIDTH - RIGHT - 330.0 + 170.0 * number as f64;
+        // Names are short where there are many.
+        let step = if lines.len() > 2 { 100.0 } else { 170.0 };
+        let legend = WIDTH - RIGHT - step * (lines.len() - number) as f64;
         let _ = writeln!(
             out,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\

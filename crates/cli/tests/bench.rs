@@ -102,3 +102,34 @@ fn an_interrupted_bench_cleans_up() {
     assert_eq!(bench.wait().unwrap().code(), Some(130));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the bench left something");
 }
+
+#[test]
+fn planners_are_compared_on_a_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace.txt");
+    // One chunk of each of ten containers, again and again.
+    let mut lines = "outlive-trace 1\ncontainer_bytes 1000\nversion a\n".to_owned();
+    for at in 0..100 {
+        lines.push_str(&format!("{} 0 100\n", at % 10));
+    }
+    fs::write(&trace, &lines).unwrap();
+    let picture = dir.path().join("plan.svg");
+    let (trace, svg) = (trace.to_str().unwrap(), picture.to_str().unwrap());
+    let words = ["bench", "plan", "--trace", trace, "--memory", "2c,8c", "--plot", svg];
+    let run = outlive(&words);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.out.contains("fewer reads than ASM"), "{}", run.out);
+    let rows = json(&[&words[..], &["--json"]].concat());
+    assert_eq!(rows["rows"][0]["reads"]["LRU"], 100);
+    assert_eq!(rows["rows"][0]["reads"]["outlive"], 10);
+    assert_eq!(rows["rows"][1]["distinct"], 10);
+    assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
+    for (memory, part) in [("1", "at least one container"), ("0c", "at least one container")] {
+        let run = outlive(&["bench", "plan", "--trace", trace, "--memory", memory]);
+        assert!(run.code == 2 && run.err.contains(part), "{run:?}");
+    }
+    fs::write(dir.path().join("bad"), "outlive-trace 1\n1 2 3\n").unwrap();
+    let bad = dir.path().join("bad");
+    let run = outlive(&["bench", "plan", "--trace", bad.to_str().unwrap()]);
+    assert!(run.code == 2 && run.err.contains("line 2"), "{run:?}");
+}

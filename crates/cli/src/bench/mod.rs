@@ -4,6 +4,7 @@
 mod churn;
 mod machine;
 mod memory;
+mod plan;
 mod raw;
 mod report;
 mod restore;
@@ -57,6 +58,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
+        BenchCommand::Plan(args) => return plan::run(&args),
     }?;
     teller.finish();
     Ok(report.answer())

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod find;
 mod plan;
+pub mod planner;
 mod read;
 mod walk;
 
