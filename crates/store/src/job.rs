@@ -78,6 +78,7 @@ impl Job {
             rewrite_credit_bytes: 0,
             next_pack: 0,
             shared: None,
+            condemned: Default::default(),
         };
         let inner = Inner {
             pool: pool.clone(),

@@ -180,13 +180,20 @@ impl ManifestLog for DirectoryLog {
                 }
                 _ => removed += 1,
             }
-            // Names vanish in any order at a power cut, and a gap must never be older than what is
-            // behind it: so what is gone is made durable now and then, and before the last.
-            if removed % REMOVED_PER_SYNC == 0 {
+            // Names vanish in any order at a power cut. That the first is gone must hold before there
+            // can be a gap (see `occupied`); the rest is made durable now and then.
+            if removed % REMOVED_PER_SYNC == 1 {
                 self.sync(job)?;
             }
         }
         if removed > 0 { self.sync(job) } else { Ok(()) }
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        match self.dir_of(job).is_dir() {
+            true => DirectoryLog::sync(self, job),
+            false => Ok(()), // nothing is visible
+        }
     }
 }
 

@@ -52,7 +52,8 @@ impl CutMode {
 /// A target and a log whose operations are numbered from 0, and which fail as they are told.
 ///
 /// Numbered are: a target's `create`, each `write`, `delete`, the two steps of `finish` (the shard
-/// becomes visible, then durable) and of `append_if` (likewise); reads only if
+/// becomes visible, then durable) and of `append_if` (likewise), each record that `remove_before`
+/// removes, and `sync`; reads only if
 /// [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
 /// single-threaded caller meets the same numbers every time.
 ///

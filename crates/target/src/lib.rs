@@ -203,4 +203,12 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the medium reports.
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()>;
+
+    /// Makes every record of the job that is visible durable. Who deletes something because of a
+    /// record that somebody else has appended calls this first: that one may have died between the
+    /// two steps of its append, and at a power cut the record would vanish and the deletion stay.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn sync(&self, job: &JobName) -> Result<()>;
 }

@@ -247,4 +247,8 @@ impl ManifestLog for MemoryLog {
         }
         Ok(())
     }
+
+    fn sync(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
 }

@@ -225,6 +225,10 @@ impl ManifestLog for RetryLog {
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         self.policy.run(|| self.inner.remove_before(job, number))
     }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.policy.run(|| self.inner.sync(job))
+    }
 }
 
 #[cfg(test)]

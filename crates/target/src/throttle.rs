@@ -178,6 +178,11 @@ impl ManifestLog for ThrottledLog {
         self.line.pass(0);
         self.inner.remove_before(job, number)
     }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.line.pass(0);
+        self.inner.sync(job)
+    }
 }
 
 #[cfg(test)]

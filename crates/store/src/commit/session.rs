@@ -89,6 +89,12 @@ impl LogHead {
         std::mem::take(&mut self.changes)
     }
 
+    /// Gives back changes that could not be dealt with, to be asked for again.
+    pub fn put_back(&mut self, mut changes: Changes) {
+        changes.then(std::mem::take(&mut self.changes));
+        self.changes = changes;
+    }
+
     /// Makes sure that this session, which must be open, still is.
     ///
     /// # Errors

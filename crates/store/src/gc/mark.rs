@@ -1,45 +1,62 @@
-//! Marks what checkpoints need: a bit for each entry of each pack.
+//! Marks what checkpoints need: a bit for each entry of each pack. Fingerprints are resolved part by
+//! part, so that the memory for that stays below the bound of the pool's index.
 
 use super::survey::JobState;
-use crate::index::{Locator, read_segment};
-use crate::restore::{read_catalog, walk_live};
+use crate::index::{Locator, Part, read_segment};
+use crate::restore::{Live, read_catalog, walk_live};
 use outlive_format::{
-    DirectoryEntry, EntryKind, ImageKind, Manifest, SegmentKind, SegmentRef, TreeRef,
+    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, SegmentKind, SegmentRef, TreeRef,
 };
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, Fingerprint, PackId, Result};
+use outlive_types::{Error, Fingerprint, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
-/// What is in use of a pack. Eight bytes and a bit an entry.
+/// What is in use of a pack. Four bytes and a bit an entry, eight if it has frames.
 #[derive(Debug, Default)]
 pub struct PackMarks {
     /// Length of its containers.
     pub total_bytes: u64,
     /// Bytes of entries in use; of a frame the share that its chunks in use have.
     pub live_bytes: u64,
-    /// Where its entries are, sorted: offset, and offset inside the frame.
-    keys: Vec<u64>,
-    live: Vec<bool>,
-}
-
-fn key(offset: u32, first: u32) -> u64 {
-    u64::from(offset) << 32 | u64::from(first)
+    /// Where its entries are, sorted.
+    offsets: Vec<u32>,
+    /// Where they are in their frames; empty if there are none.
+    firsts: Vec<u32>,
+    live: Vec<u64>,
+    live_count: usize,
 }
 
 impl PackMarks {
-    fn new<'a>(entries: impl Iterator<Item = &'a DirectoryEntry>, total_bytes: u64) -> PackMarks {
-        let mut keys: Vec<u64> =
-            entries.map(|e| key(e.offset, e.frame.map_or(0, |frame| frame.first))).collect();
+    fn new(entries: &[DirectoryEntry], total_bytes: u64) -> PackMarks {
+        let mut keys: Vec<(u32, u32)> =
+            entries.iter().map(|e| (e.offset, e.frame.map_or(0, |frame| frame.first))).collect();
         keys.sort_unstable();
         keys.dedup();
-        let live = vec![false; keys.len()];
-        PackMarks { total_bytes, live_bytes: 0, keys, live }
+        let offsets: Vec<u32> = keys.iter().map(|(offset, _)| *offset).collect();
+        let mut firsts: Vec<u32> = keys.iter().map(|(_, first)| *first).collect();
+        if firsts.iter().all(|first| *first == 0) {
+            firsts = Vec::new();
+        }
+        let live = vec![0; keys.len().div_ceil(64)];
+        PackMarks { total_bytes, live_bytes: 0, offsets, firsts, live, live_count: 0 }
+    }
+
+    fn find(&self, offset: u32, first: u32) -> Option<usize> {
+        let from = self.offsets.partition_point(|there| *there < offset);
+        let count = self.offsets[from..].partition_point(|there| *there == offset);
+        match self.firsts.get(from..from + count) {
+            Some(firsts) => firsts.binary_search(&first).ok().map(|at| from + at),
+            None => (count > 0 && first == 0).then_some(from),
+        }
     }
 
     fn mark(&mut self, place: &Place) {
-        let key = key(place.offset, place.frame.map_or(0, |frame| frame.first));
-        let Ok(at) = self.keys.binary_search(&key) else { return };
-        if !std::mem::replace(&mut self.live[at], true) {
+        let first = place.frame.map_or(0, |frame| frame.first);
+        let Some(at) = self.find(place.offset, first) else { return };
+        let (word, bit) = (&mut self.live[at / 64], 1 << (at % 64));
+        if *word & bit == 0 {
+            *word |= bit;
+            self.live_count += 1;
             self.live_bytes += match place.frame {
                 None => u64::from(place.length),
                 Some(frame) => {
@@ -50,9 +67,21 @@ impl PackMarks {
         }
     }
 
+    /// Bytes that would become free if the rest were copied. What only fills a page up would be
+    /// needed there, too.
+    pub fn unused_bytes(&self) -> u64 {
+        match self.live_count == self.offsets.len() {
+            true => 0,
+            false => {
+                self.total_bytes.saturating_sub(self.live_bytes.next_multiple_of(PAGE_BYTES as u64))
+            }
+        }
+    }
+
     /// Whether an entry is in use.
-    pub fn is_live(&self, offset: u32, first: u32) -> bool {
-        self.keys.binary_search(&key(offset, first)).is_ok_and(|at| self.live[at])
+    pub fn is_live(&self, entry: &DirectoryEntry) -> bool {
+        let at = self.find(entry.offset, entry.frame.map_or(0, |frame| frame.first));
+        at.is_some_and(|at| self.live[at / 64] & 1 << (at % 64) != 0)
     }
 }
 
@@ -64,9 +93,9 @@ pub struct Marks {
     /// Packs that could not be read, and why.
     pub unreadable: Vec<(PackId, Error)>,
     /// Packs that jobs' segments name or lie in.
-    pub named: HashMap<outlive_types::JobName, HashSet<PackId>>,
+    pub named: HashMap<JobName, HashSet<PackId>>,
     visited: HashSet<(Fingerprint, u8)>,
-    visited_of: Option<outlive_types::JobName>,
+    visited_of: Option<JobName>,
 }
 
 impl Marks {
@@ -76,7 +105,7 @@ impl Marks {
         for pack in packs {
             match pool.directory_of(*pack) {
                 Ok((directory, total_bytes)) => {
-                    let pack_marks = PackMarks::new(directory.entries.iter(), total_bytes);
+                    let pack_marks = PackMarks::new(&directory.entries, total_bytes);
                     marks.packs.insert(*pack, pack_marks);
                 }
                 Err(error) => marks.unreadable.push((*pack, error)),
@@ -90,23 +119,34 @@ impl Marks {
     /// # Errors
     /// `Damaged` if a checkpoint cannot be read.
     pub fn job(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest]) -> Result<()> {
-        // Another job may have the same subtree at other places. A job that is read again, since it
-        // has saved meanwhile, costs only what is new.
-        if self.visited_of.as_ref() != Some(&job.name) {
-            self.visited.clear();
-            self.visited_of = Some(job.name.clone());
-        }
         let segments = segments_of(kept);
-        let mut named = HashSet::new();
-        for segment in &segments {
-            named.insert(segment.pack);
-            // A job that loses checkpoints gets new segments.
-            let stays = kept.len() == job.manifests.len() && job.damaged == 0;
-            if segment.kind == SegmentKind::Segment && stays {
+        let named = self.named.entry(job.name.clone()).or_default();
+        named.extend(segments.iter().map(|segment| segment.pack));
+        // A job that loses checkpoints gets new segments.
+        if kept.len() == job.manifests.len() && job.damaged == 0 {
+            for segment in segments.iter().filter(|s| s.kind == SegmentKind::Segment) {
                 let (pack, offset, length) = (segment.pack, segment.offset, segment.length);
-                self.mark(&Place { pack, offset, length, frame: None });
+                mark(&mut self.packs, Place { pack, offset, length, frame: None });
             }
         }
+        let parts = Part::of(&segments, pool.config().tuning.index_bytes_max);
+        for part in &parts {
+            // Another job may have the same subtree at other places. A job that is read again, since
+            // it has saved meanwhile, costs only what is new.
+            if parts.len() > 1 || self.visited_of.as_ref() != Some(&job.name) {
+                self.visited.clear();
+                self.visited_of = Some(job.name.clone());
+            }
+            self.part(pool, job, kept, *part)?;
+        }
+        if parts.len() > 1 {
+            self.visited_of = None;
+        }
+        Ok(())
+    }
+
+    /// Marks all nodes, and the chunks of one part.
+    fn part(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<()> {
         // Checkpoints mostly share their segments; each list is loaded once.
         let mut loaded: Option<(&[SegmentRef], Locator)> = None;
         for manifest in kept {
@@ -120,57 +160,96 @@ impl Marks {
             let locator = match &loaded {
                 Some((of, locator)) if *of == manifest.segments.as_slice() => locator,
                 _ => {
-                    let locator = Locator::load(pool, &manifest.segments).map_err(at_fault)?;
-                    named.extend(locator.packs());
+                    let locator = load(pool, manifest, part).map_err(at_fault)?;
+                    if let Some(named) = self.named.get_mut(&job.name) {
+                        named.extend(locator.packs());
+                    }
                     &loaded.insert((&manifest.segments, locator)).1
                 }
             };
-            self.manifest(pool, manifest, locator).map_err(at_fault)?;
-        }
-        self.named.entry(job.name.clone()).or_default().extend(named);
-        Ok(())
-    }
-
-    fn manifest(&mut self, pool: &Pool, manifest: &Manifest, locator: &Locator) -> Result<()> {
-        let Marks { packs, visited, .. } = self;
-        let mut mark = |place: Place| {
-            if let Some(pack) = packs.get_mut(&place.pack) {
-                pack.mark(&place);
-            }
-        };
-        for image in &manifest.images {
-            let catalog_root = (image.catalog.root, image.catalog.level());
-            let known = visited.contains(&catalog_root) || image.catalog.root.is_zero();
-            match image.kind {
-                ImageKind::Memory => {
-                    let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
-                    if !known {
-                        let catalog = read_catalog(pool, locator, image.catalog)?;
-                        roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
+            for image in &manifest.images {
+                let Marks { packs, visited, .. } = self;
+                let mut each = |live: Live| {
+                    match live {
+                        Live::Node(place) => mark(packs, place),
+                        Live::Chunk(fp) if part.holds(&fp) => mark(packs, locator.find(&fp)?),
+                        Live::Chunk(_) => {}
                     }
-                    walk_live(pool, locator, &roots, visited, &mut mark)?;
-                }
-                ImageKind::Files => {
-                    return Err(Error::invalid(
-                        "it is an image of files, which this build cannot collect",
-                    ));
-                }
+                    Ok(())
+                };
+                live_of(pool, locator, image, visited, &mut each).map_err(at_fault)?;
             }
         }
         Ok(())
     }
 
-    fn mark(&mut self, place: &Place) {
-        if let Some(pack) = self.packs.get_mut(&place.pack) {
-            pack.mark(place);
-        }
+    /// Whether some job's segments name a pack.
+    pub fn is_named(&self, pack: &PackId) -> bool {
+        self.named.values().any(|named| named.contains(pack))
     }
 
     /// Whether an entry of a segment is in use.
     pub fn is_live(&self, pack: &PackId, entry: &DirectoryEntry) -> bool {
-        let first = entry.frame.map_or(0, |frame| frame.first);
-        self.packs.get(pack).is_some_and(|marks| marks.is_live(entry.offset, first))
+        self.packs.get(pack).is_some_and(|marks| marks.is_live(entry))
     }
+}
+
+fn mark(packs: &mut HashMap<PackId, PackMarks>, place: Place) {
+    if let Some(pack) = packs.get_mut(&place.pack) {
+        pack.mark(&place);
+    }
+}
+
+/// Calls `each` with what an image needs; nodes and the catalog's chunks must be in the locator.
+///
+/// # Errors
+/// `Damaged` if a node or the catalog is missing or wrong; `Invalid` for images of a kind that this
+/// build does not know how to follow: nothing may be deleted then.
+fn live_of(
+    pool: &Pool,
+    locator: &Locator,
+    image: &ImageRef,
+    visited: &mut HashSet<(Fingerprint, u8)>,
+    each: &mut dyn FnMut(Live) -> Result<()>,
+) -> Result<()> {
+    match image.kind {
+        ImageKind::Memory => {
+            let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
+            let catalog_root = (image.catalog.root, image.catalog.level());
+            if !visited.contains(&catalog_root) && !image.catalog.root.is_zero() {
+                let catalog = read_catalog(pool, locator, image.catalog)?;
+                roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
+            }
+            walk_live(pool, locator, &roots, visited, each)
+        }
+        ImageKind::Files => {
+            Err(Error::invalid("it is an image of files, which this build cannot collect"))
+        }
+    }
+}
+
+/// The places of all nodes, of the catalogs' chunks, and of one part's chunks.
+fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
+    let segments = &manifest.segments;
+    if part == Part::ALL {
+        return Locator::load(pool, segments);
+    }
+    let is_node = |entry: &DirectoryEntry| entry.kind == EntryKind::Node;
+    let nodes = Locator::load_where(pool, segments, is_node)?;
+    let mut catalogs: HashSet<Fingerprint> = HashSet::new();
+    for image in manifest.images.iter().filter(|image| image.kind == ImageKind::Memory) {
+        let mut each = |live: Live| {
+            if let Live::Chunk(fp) = live {
+                catalogs.insert(fp);
+            }
+            Ok(())
+        };
+        walk_live(pool, &nodes, &[image.catalog], &mut HashSet::new(), &mut each)?;
+    }
+    drop(nodes);
+    Locator::load_where(pool, segments, |entry| {
+        is_node(entry) || part.holds(&entry.fp) || catalogs.contains(&entry.fp)
+    })
 }
 
 /// The distinct segments of some manifests.
@@ -180,7 +259,7 @@ pub fn segments_of(manifests: &[&Manifest]) -> Vec<SegmentRef> {
     all.filter(|segment| seen.insert(**segment)).copied().collect()
 }
 
-/// Every chunk and node that some segments list and that is in use, with its place.
+/// Every chunk and node of one part that some segments list and that is in use, with its place.
 ///
 /// # Errors
 /// `Damaged` if a segment cannot be read.
@@ -188,20 +267,62 @@ pub fn live_entries(
     pool: &Pool,
     marks: &Marks,
     segments: &[SegmentRef],
+    part: Part,
 ) -> Result<Vec<(DirectoryEntry, PackId)>> {
     let mut live = Vec::new();
     let mut seen = HashSet::new();
     for segment in segments {
         let directory = read_segment(pool, segment)?;
-        for entry in directory.entries.iter().filter(|e| e.kind != EntryKind::Segment) {
+        let listed = directory.entries.iter().filter(|e| e.kind != EntryKind::Segment);
+        for entry in listed.filter(|entry| part.holds(&entry.fp)) {
             let pack = directory.packs[entry.pack as usize];
             // A pack that is new, or cannot be read, has no marks; what is in it stays named.
-            let first = entry.frame.map_or(0, |frame| frame.first);
-            let live_there = |marks: &PackMarks| marks.is_live(entry.offset, first);
+            let live_there = |marks: &PackMarks| marks.is_live(entry);
             if marks.packs.get(&pack).is_none_or(live_there) && seen.insert(entry.fp) {
                 live.push((*entry, pack));
             }
         }
     }
     Ok(live)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_format::InFrame;
+    use outlive_types::Codec;
+
+    fn entry(offset: u32, length: u32, frame: Option<InFrame>) -> DirectoryEntry {
+        let fp = Fingerprint([1; 32]);
+        DirectoryEntry { fp, pack: 0, offset, length, kind: EntryKind::Chunk, frame }
+    }
+
+    fn place(entry: &DirectoryEntry) -> Place {
+        let DirectoryEntry { offset, length, frame, .. } = *entry;
+        Place { pack: PackId([0; 16]), offset, length, frame }
+    }
+
+    #[test]
+    fn what_is_marked_is_live_and_counted_once() {
+        let frame =
+            |first| InFrame { stored_bytes: 500, raw_bytes: 1000, codec: Codec::Lz4, first };
+        let plain: Vec<_> = (0..200).map(|at| entry(at * 7, 7, None)).collect();
+        let framed: Vec<_> = (0..4).map(|at| entry(7000, 250, Some(frame(at * 250)))).collect();
+        for entries in [plain.clone(), [plain, framed].concat()] {
+            let mut marks = PackMarks::new(&entries, 1 << 20);
+            for chosen in entries.iter().step_by(3).chain(entries.iter().step_by(3)) {
+                marks.mark(&place(chosen));
+            }
+            marks.mark(&place(&entry(3, 7, None)));
+            for (at, entry) in entries.iter().enumerate() {
+                assert_eq!(marks.is_live(entry), at % 3 == 0, "{entry:?}");
+            }
+            let bytes = |entry: &DirectoryEntry| if entry.frame.is_some() { 125 } else { 7 };
+            let live: u64 = entries.iter().step_by(3).map(bytes).sum();
+            assert_eq!(marks.live_bytes, live);
+            assert_eq!(marks.unused_bytes(), (1 << 20) - live.next_multiple_of(4096));
+            entries.iter().for_each(|entry| marks.mark(&place(entry)));
+            assert_eq!(marks.unused_bytes(), 0, "nothing to gain where all is in use");
+        }
+    }
 }

@@ -24,6 +24,14 @@ impl Default for Thoroughness {
     }
 }
 
+/// A pack of which something is in use.
+struct Partly {
+    pack: PackId,
+    live: u64,
+    total: u64,
+    unused: u64,
+}
+
 /// What a gc will do.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GcPlan {
@@ -61,7 +69,7 @@ impl GcPlan {
         thoroughness: Thoroughness,
     ) -> GcPlan {
         let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
-        let mut partly: Vec<(PackId, u64, u64)> = Vec::new();
+        let mut partly: Vec<Partly> = Vec::new();
         for pack in &survey.packs {
             let Some(found) = marks.packs.get(pack) else { continue };
             let (live, total) = (found.live_bytes, found.total_bytes);
@@ -76,7 +84,7 @@ impl GcPlan {
                     plan.dead.push(*pack);
                     plan.freed_bytes += total;
                 }
-                _ => partly.push((*pack, live, total)),
+                _ => partly.push(Partly { pack: *pack, live, total, unused: found.unused_bytes() }),
             }
         }
         plan.leftovers = survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack)).count();
@@ -89,25 +97,26 @@ impl GcPlan {
         }
         let mut chosen: HashSet<PackId> = HashSet::new();
         // Small packs become few: by half at least, or the work would come again each time.
-        let small: Vec<_> = partly.iter().filter(|(_, _, total)| *total < pack_bytes / 2).collect();
-        let small_bytes: u64 = small.iter().map(|(_, live, _)| live).sum();
+        let small: Vec<_> = partly.iter().filter(|p| p.total < pack_bytes / 2).collect();
+        let small_bytes: u64 = small.iter().map(|p| p.live).sum();
         if small.len() >= SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize) {
-            chosen.extend(small.iter().map(|(pack, _, _)| *pack));
+            chosen.extend(small.iter().map(|p| p.pack));
         }
-        let mut rest: Vec<(PackId, u64, u64)> =
-            partly.iter().filter(|(pack, _, _)| !chosen.contains(pack)).copied().collect();
+        let mut rest: Vec<&Partly> = partly.iter().filter(|p| !chosen.contains(&p.pack)).collect();
         // Most unused bytes for each byte to copy first.
-        rest.sort_by(|a, b| (a.1 * b.2).cmp(&(b.1 * a.2)).then(a.0.cmp(&b.0)));
-        let mut unused: u64 = rest.iter().map(|(_, live, total)| total.saturating_sub(*live)).sum();
-        let kept: u64 = partly.iter().map(|(_, live, _)| live).sum();
-        for (pack, live, total) in rest {
-            if unused as f64 <= thoroughness.unused_max * kept as f64 {
+        let worth = |p: &Partly| u128::from(p.unused) * u128::from(u64::MAX) / u128::from(p.live);
+        rest.sort_by(|a, b| worth(b).cmp(&worth(a)).then(a.pack.cmp(&b.pack)));
+        let mut unused: u64 = rest.iter().map(|p| p.unused).sum();
+        let kept: u64 = partly.iter().map(|p| p.live).sum();
+        for p in rest {
+            // What has nothing to give is not touched, however little may stay.
+            if p.unused == 0 || unused as f64 <= thoroughness.unused_max * kept as f64 {
                 break;
             }
-            unused -= total.saturating_sub(live);
-            chosen.insert(pack);
+            unused -= p.unused;
+            chosen.insert(p.pack);
         }
-        for (pack, live, total) in partly {
+        for Partly { pack, live, total, .. } in partly {
             if chosen.contains(&pack) {
                 plan.rewritten.push(pack);
                 plan.copied_bytes += live;

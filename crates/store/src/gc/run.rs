@@ -5,6 +5,7 @@ use super::mark::{Marks, live_entries, segments_of};
 use super::plan::{GcPlan, Thoroughness, is_leftover};
 use super::survey::{JobState, Survey};
 use crate::commit::LogHead;
+use crate::index::{Fingerprints, Locator, Part};
 use crate::restore::{ReadPlan, Wanted};
 use crate::save::{Packer, store_segments};
 use outlive_format::{
@@ -27,6 +28,10 @@ const ATTEMPTS: usize = 64;
 const RECORDS_PER_CHECKPOINT: usize = 2;
 /// Logs of fewer records are never worth it.
 const RECORDS_MIN: usize = 32;
+/// Packs' worth of bytes that are copied by one packer, which keeps their directories in memory.
+const PACKS_PER_COPY: u64 = 16;
+/// Memory for a fingerprint that was copied.
+const SEEN_BYTES: u64 = 64;
 
 /// What a gc is asked to do.
 #[derive(Clone, Debug, Default)]
@@ -77,9 +82,11 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     }
     let mut head = LogHead::new(JobName::gc());
     let (session, _) = head.open(pool)?;
+    // The record by which an earlier gc, should it still be at work, learns that it is fenced.
+    let opened = head.number();
     let collected = Gc { pool, options, session, head: &mut head, next_pack: 0 }.run();
     let closed = head.close(pool);
-    let _ = pool.log().remove_before(&JobName::gc(), head.number());
+    let _ = pool.log().remove_before(&JobName::gc(), opened);
     let report = collected?;
     closed.map(|()| report)
 }
@@ -92,8 +99,15 @@ struct Gc<'a> {
     next_pack: u32,
 }
 
-/// What has been copied, and where to.
-type Moved = HashMap<Fingerprint, Place>;
+/// What a gc knows and has done by the time that jobs are told.
+struct Work {
+    marks: Marks,
+    condemned: HashSet<PackId>,
+    /// The directories of the packs that condemned entries were copied to.
+    copied: Vec<SegmentRef>,
+    /// New segments of jobs that need them, stored together.
+    segments: HashMap<JobName, Vec<SegmentRef>>,
+}
 
 impl Gc<'_> {
     fn run(mut self) -> Result<GcReport> {
@@ -106,10 +120,8 @@ impl Gc<'_> {
         for job in &survey.jobs {
             marks.job(self.pool, job, &self.kept(job))?;
         }
-        // What is named again was not let go for good.
-        let named: HashSet<PackId> = marks.named.values().flatten().copied().collect();
         for job in &mut survey.jobs {
-            job.released.retain(|pack| !named.contains(pack));
+            job.hold_what_is_named(&marks);
         }
         let pack_bytes = self.pool.config().format.pack_bytes;
         let mut plan = GcPlan::choose(&survey, &marks, pack_bytes, self.options.thoroughness);
@@ -118,14 +130,11 @@ impl Gc<'_> {
         if self.options.dry_run {
             return Ok(report);
         }
-        let mut condemned = report.plan.condemned();
-        let mut moved = Moved::new();
+        let condemned = report.plan.condemned();
+        let mut work = Work { marks, condemned, copied: Vec::new(), segments: HashMap::new() };
         let rewritten = report.plan.rewritten.clone();
-        let wanted = self.live_of(&rewritten, &marks)?;
-        for (pack, error) in self.copy(&wanted, &mut moved)? {
-            condemned.remove(&pack);
-            report.damaged.push(error.to_string());
-        }
+        report.damaged = self.copy_out(&rewritten, &mut work)?;
+        self.store_together(&survey, &mut work)?;
 
         // From here on jobs are told, each by a record right behind what was read of it.
         let mut told: BTreeMap<JobName, JobState> = BTreeMap::new();
@@ -141,7 +150,7 @@ impl Gc<'_> {
                     None => survey.jobs.iter().find(|job| job.name == name),
                 };
                 news = true;
-                let state = self.tell(known, &name, &mut marks, &condemned, &mut moved)?;
+                let state = self.tell(known, &name, &mut work)?;
                 told.insert(name, state);
             }
             // Jobs that appeared or began while others were told are told, too.
@@ -149,7 +158,7 @@ impl Gc<'_> {
                 break;
             }
         }
-        self.delete(&survey, &marks, &condemned, &told, &mut report)?;
+        self.delete(&survey, &work, &told, &mut report)?;
         Ok(report)
     }
 
@@ -186,6 +195,41 @@ impl Gc<'_> {
         head.close(self.pool)
     }
 
+    /// Copies what is in use of packs that go, each chunk once. A pack with a damaged one stays after
+    /// all: what is left may still be mended. The faults are answered.
+    fn copy_out(&mut self, packs: &[PackId], work: &mut Work) -> Result<Vec<String>> {
+        let group_bytes = PACKS_PER_COPY * self.pool.config().format.pack_bytes;
+        let seen_max = self.pool.config().tuning.index_bytes_max / SEEN_BYTES;
+        let mut seen = Fingerprints::default();
+        let mut faults = Vec::new();
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        for (at, pack) in packs.iter().enumerate() {
+            group.push(*pack);
+            bytes += work.marks.packs.get(pack).map_or(0, |marks| marks.live_bytes);
+            if bytes < group_bytes && at + 1 < packs.len() {
+                continue;
+            }
+            let mut live = self.live_of(&group, &work.marks)?;
+            live.retain(|(_, wanted)| seen.insert(wanted.fp));
+            faults.extend(self.copy(&live, &mut work.copied)?);
+            // One that is copied again beyond this is dead at once, and goes with the next gc.
+            if seen.len() as u64 > seen_max {
+                seen.clear();
+            }
+            (group, bytes) = (Vec::new(), 0);
+        }
+        if !faults.is_empty() {
+            let lost: HashSet<Fingerprint> = faults.iter().map(|(wanted, _)| wanted.fp).collect();
+            for pack in packs {
+                let live = self.live_of(&[*pack], &work.marks)?;
+                if live.iter().any(|(_, wanted)| lost.contains(&wanted.fp)) {
+                    work.condemned.remove(pack);
+                }
+            }
+        }
+        Ok(faults.into_iter().map(|(_, error)| error.to_string()).collect())
+    }
+
     /// Entries in use of some packs, nodes last.
     fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<(EntryKind, Wanted)>> {
         let mut live = Vec::new();
@@ -201,13 +245,13 @@ impl Gc<'_> {
         Ok(live)
     }
 
-    /// Copies entries to packs of our own, in container order, and notes where they are now.
-    /// Answers the packs of those that are damaged.
+    /// Copies entries to packs of our own, in container order, and notes these packs' directories.
+    /// Answers those that are damaged.
     fn copy(
         &mut self,
         live: &[(EntryKind, Wanted)],
-        moved: &mut Moved,
-    ) -> Result<Vec<(PackId, Error)>> {
+        copied: &mut Vec<SegmentRef>,
+    ) -> Result<Vec<(Wanted, Error)>> {
         let split = live.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
         let total_bytes: u64 = live.iter().map(|(_, w)| u64::from(w.place.length)).sum();
         let pool = self.pool;
@@ -242,7 +286,7 @@ impl Gc<'_> {
                 stored.inspect_err(|error| **fail = Some(error.clone()))
             };
             let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, true, &take);
-            damaged.extend(faults.into_iter().map(|f| (wanted[f.wanted].place.pack, f.error)));
+            damaged.extend(faults.into_iter().map(|f| (wanted[f.wanted], f.error)));
             if !is_node {
                 let full = std::mem::replace(&mut lane, packer.lane());
                 full.finish()?;
@@ -255,59 +299,85 @@ impl Gc<'_> {
         }
         let packed = packer.close()?;
         self.next_pack = packed.next_pack;
-        for segment in &packed.own {
-            let directory = crate::index::read_segment(pool, segment)?;
-            for entry in &directory.entries {
-                moved.insert(entry.fp, place(segment.pack, entry));
-            }
-        }
-        // A pack with one damaged chunk stays whole: what is left may still be mended.
+        copied.extend(packed.own);
         Ok(damaged)
+    }
+
+    /// Stores the new segments of all jobs that will need them, in one go: a pack for each of many
+    /// jobs would be many small packs.
+    fn store_together(&mut self, survey: &Survey, work: &mut Work) -> Result<()> {
+        let jobs: Vec<&JobState> =
+            survey.jobs.iter().filter(|job| self.is_archived(job, work)).collect();
+        let expected: u64 = jobs
+            .iter()
+            .flat_map(|job| segments_of(&self.kept(job)))
+            .map(|segment| u64::from(segment.length))
+            .sum();
+        let packer = Packer::new(self.pool, self.session, self.next_pack, expected);
+        for job in jobs {
+            let segments = self.list(&self.kept(job), work, &packer)?;
+            work.segments.insert(job.name.clone(), segments);
+        }
+        self.next_pack = packer.close()?.next_pack;
+        Ok(())
+    }
+
+    /// Whether a job is told by an archive.
+    fn is_archived(&self, state: &JobState, work: &Work) -> bool {
+        let kept = self.kept(state).len();
+        let named = work.marks.named.get(&state.name);
+        let long =
+            state.records > RECORDS_MIN && state.records > RECORDS_PER_CHECKPOINT * (kept + 1);
+        kept < state.manifests.len()
+            || named.is_some_and(|named| !named.is_disjoint(&work.condemned))
+            || long
+            || state.damaged > 0
     }
 
     /// Tells a job what is condemned: by an archive if it names any of it, or has something dropped
     /// or much to be made short; by a sweep otherwise. Answers the job's state as it was told.
+    ///
+    /// A job without a session is told as well. Nobody at work there needs to know; but an earlier
+    /// gc that was fenced and does not know it yet has read that log, too, and what it would append
+    /// now names packs that we took for garbage. Behind our record its append is lost.
     fn tell(
         &mut self,
         known: Option<&JobState>,
         name: &JobName,
-        marks: &mut Marks,
-        condemned: &HashSet<PackId>,
-        moved: &mut Moved,
+        work: &mut Work,
     ) -> Result<JobState> {
-        let mut state = match known {
-            Some(known) => known.clone(),
-            None => JobState::read(self.pool, name, self.options.forget_damaged)?,
-        };
-        let mut marked = known.is_some();
+        let mut marked = known.cloned();
         for _ in 0..ATTEMPTS {
             self.head.check(self.pool)?;
-            if !marked {
-                // It has saved meanwhile: what it needs now is marked as well.
-                marks.job(self.pool, &state, &self.kept(&state))?;
-            }
-            let dropped = self.kept(&state).len() < state.manifests.len();
-            let named = marks.named.get(name).is_some_and(|named| !named.is_disjoint(condemned));
-            let long = state.records > RECORDS_MIN
-                && state.records > RECORDS_PER_CHECKPOINT * (self.kept(&state).len() + 1);
-            let archive = dropped || named || long || state.damaged > 0;
-            // What an earlier gc had condemned, and this writer has let go, need not be said again.
-            let anew: Vec<PackId> =
-                condemned.iter().filter(|pack| state.holds(pack)).copied().collect();
-            if !archive && (anew.is_empty() || !state.is_open()) {
+            let (mut state, surveyed) = match marked.take() {
+                Some(state) => (state, true),
+                None => {
+                    // It has saved meanwhile: what it needs now is marked as well.
+                    let mut state = JobState::read(self.pool, name, self.options.forget_damaged)?;
+                    work.marks.job(self.pool, &state, &self.kept(&state))?;
+                    state.hold_what_is_named(&work.marks);
+                    (state, false)
+                }
+            };
+            let mut anew: Vec<PackId> =
+                work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
+            anew.sort_unstable();
+            let body = if self.is_archived(&state, work) {
+                let stored = work.segments.remove(name).filter(|_| surveyed);
+                let segments = match stored {
+                    Some(segments) => segments,
+                    None => self.store_late(&self.kept(&state), work)?,
+                };
+                Body::Archive(self.archive(&state, anew.clone(), segments))
+            } else if anew.is_empty() {
                 return Ok(state);
-            }
-            let body = match archive {
-                true => Body::Archive(self.archive(&state, marks, condemned, moved)?),
-                false => Body::Sweep(Sweep { gc: self.session, packs: anew }),
+            } else {
+                Body::Sweep(Sweep { gc: self.session, packs: anew.clone() })
             };
             if self.append(&mut state, body)? {
+                state.held.extend(anew);
                 return Ok(state);
             }
-            let released = std::mem::take(&mut state.released);
-            state = JobState::read(self.pool, name, self.options.forget_damaged)?;
-            state.released.retain(|pack| released.contains(pack));
-            marked = false;
         }
         Err(Error::retry(format!("job {name} saves faster than it can be told: try again later")))
     }
@@ -336,104 +406,125 @@ impl Gc<'_> {
         Ok(true)
     }
 
-    /// Copies what is in use of condemned packs and was not when they were chosen: a job has saved
-    /// meanwhile.
-    fn copy_late(
-        &mut self,
-        live: &[(DirectoryEntry, PackId)],
-        condemned: &HashSet<PackId>,
-        moved: &mut Moved,
-    ) -> Result<()> {
-        let mut late: Vec<(EntryKind, Wanted)> = live
-            .iter()
-            .filter(|(entry, pack)| condemned.contains(pack) && !moved.contains_key(&entry.fp))
-            .map(|(entry, pack)| (entry.kind, Wanted { fp: entry.fp, place: place(*pack, entry) }))
-            .collect();
-        if late.is_empty() {
-            return Ok(());
+    /// The archive of a job, in place of all its records.
+    fn archive(&self, state: &JobState, anew: Vec<PackId>, segments: Vec<SegmentRef>) -> Archive {
+        let mut condemned = anew;
+        if state.is_open() {
+            // What its writer has not answered yet stays said.
+            condemned.extend(&state.held);
+            condemned.sort_unstable();
+            condemned.dedup();
         }
-        late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
-        match self.copy(&late, moved)?.into_iter().next() {
-            None => Ok(()),
-            Some((_, error)) => Err(error.context("copying what a save came to need meanwhile")),
-        }
-    }
-
-    /// The archive of a job: its kept checkpoints, and one set of segments with new places.
-    fn archive(
-        &mut self,
-        state: &JobState,
-        marks: &Marks,
-        condemned: &HashSet<PackId>,
-        moved: &mut Moved,
-    ) -> Result<Archive> {
-        let kept = self.kept(state);
-        let mut packs: Vec<PackId> = Vec::new();
-        let mut numbers: HashMap<PackId, u32> = HashMap::new();
-        let mut entries = Vec::new();
-        let live = live_entries(self.pool, marks, &segments_of(&kept))?;
-        self.copy_late(&live, condemned, moved)?;
-        for (entry, pack) in live {
-            let now = match (condemned.contains(&pack), moved.get(&entry.fp)) {
-                (true, Some(place)) => *place,
-                (true, None) => {
-                    return Err(Error::bug(format!("{:?} was condemned and not copied", entry.fp)));
-                }
-                (false, _) => place(pack, &entry),
-            };
-            let pack = *numbers.entry(now.pack).or_insert_with(|| {
-                packs.push(now.pack);
-                packs.len() as u32 - 1
-            });
-            let Place { offset, length, frame, .. } = now;
-            entries.push(DirectoryEntry {
-                fp: entry.fp,
-                pack,
-                offset,
-                length,
-                kind: entry.kind,
-                frame,
-            });
-        }
-        let segments = self.store(Directory::new(packs, entries))?;
-        let kept = kept.into_iter().rev();
-        Ok(Archive {
+        let kept = self.kept(state).into_iter().rev();
+        Archive {
             gc: self.session,
             session: state.session.clone(),
             last_epoch: state.last_epoch,
-            condemned: condemned.iter().filter(|pack| state.holds(pack)).copied().collect(),
+            condemned,
             segments,
             manifests: kept.map(|m| Manifest { segments: Vec::new(), ..m.clone() }).collect(),
-        })
+        }
     }
 
-    fn store(&mut self, directory: Directory) -> Result<Vec<SegmentRef>> {
-        if directory.entries.is_empty() {
-            return Ok(Vec::new());
+    /// Stores the segments of a job that was not as surveyed, and before that copies what it has come
+    /// to need of condemned packs.
+    fn store_late(&mut self, kept: &[&Manifest], work: &mut Work) -> Result<Vec<SegmentRef>> {
+        let segments = segments_of(kept);
+        for part in self.parts(&segments) {
+            let live = live_entries(self.pool, &work.marks, &segments, part)?;
+            let copied = self.copied(work, part)?;
+            let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
+                work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
+            };
+            let mut late: Vec<(EntryKind, Wanted)> = live
+                .iter()
+                .filter(is_late)
+                .map(|(e, pack)| (e.kind, Wanted { fp: e.fp, place: place(*pack, e) }))
+                .collect();
+            if late.is_empty() {
+                continue;
+            }
+            late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+            if let Some((_, error)) = self.copy(&late, &mut work.copied)?.into_iter().next() {
+                return Err(error.context("copying what a save came to need meanwhile"));
+            }
         }
-        let expected_bytes = directory.encoded_len() as u64;
+        let expected_bytes = segments.iter().map(|s| u64::from(s.length)).sum();
         let packer = Packer::new(self.pool, self.session, self.next_pack, expected_bytes);
-        let stored = store_segments(self.pool, &packer, directory)?;
+        let stored = self.list(kept, work, &packer)?;
         self.next_pack = packer.close()?.next_pack;
-        Ok(stored.into_iter().map(|(segment, _)| segment).collect())
+        Ok(stored)
+    }
+
+    /// Stores one set of segments for some checkpoints, with new places for what was copied.
+    fn list(
+        &self,
+        kept: &[&Manifest],
+        work: &Work,
+        packer: &Packer<'_>,
+    ) -> Result<Vec<SegmentRef>> {
+        let segments = segments_of(kept);
+        let mut stored = Vec::new();
+        for part in self.parts(&segments) {
+            let copied = self.copied(work, part)?;
+            let mut packs: Vec<PackId> = Vec::new();
+            let mut numbers: HashMap<PackId, u32> = HashMap::new();
+            let mut entries = Vec::new();
+            for (entry, pack) in live_entries(self.pool, &work.marks, &segments, part)? {
+                let now = match work.condemned.contains(&pack) {
+                    true => copied.find(&entry.fp).map_err(|_| {
+                        Error::bug(format!("{:?} was condemned and not copied", entry.fp))
+                    })?,
+                    false => place(pack, &entry),
+                };
+                let pack = *numbers.entry(now.pack).or_insert_with(|| {
+                    packs.push(now.pack);
+                    packs.len() as u32 - 1
+                });
+                let Place { offset, length, frame, .. } = now;
+                entries.push(DirectoryEntry { pack, offset, length, frame, ..entry });
+            }
+            if !entries.is_empty() {
+                let part = store_segments(self.pool, packer, Directory::new(packs, entries))?;
+                stored.extend(part.into_iter().map(|(segment, _)| segment));
+            }
+        }
+        Ok(stored)
+    }
+
+    fn parts(&self, segments: &[SegmentRef]) -> Vec<Part> {
+        Part::of(segments, self.pool.config().tuning.index_bytes_max)
+    }
+
+    /// Where the copied entries of a part are now.
+    fn copied(&self, work: &Work, part: Part) -> Result<Locator> {
+        Locator::load_where(self.pool, &work.copied, |entry| part.holds(&entry.fp))
     }
 
     /// Deletes condemned packs that no open session can need: those that every open one has let go.
     fn delete(
         &mut self,
         survey: &Survey,
-        marks: &Marks,
-        condemned: &HashSet<PackId>,
+        work: &Work,
         told: &BTreeMap<JobName, JobState>,
         report: &mut GcReport,
     ) -> Result<()> {
+        let leftovers = || survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack));
+        let collect = self.options.thoroughness.collect;
+        if work.condemned.is_empty() && (!collect || leftovers().count() == 0) {
+            return Ok(());
+        }
+        // What others have appended, and may have died before it was durable, decides here, too.
+        for name in told.keys() {
+            self.pool.log().sync(name)?;
+        }
         self.head.check(self.pool)?;
-        if self.options.thoroughness.collect {
-            for shard in survey.unfinished.iter().filter(|shard| is_leftover(survey, shard.pack)) {
+        if collect {
+            for shard in leftovers() {
                 self.pool.target().delete(*shard)?;
             }
         }
-        for pack in condemned {
+        for pack in &work.condemned {
             let mut holders = told.values().filter(|job| job.holds(pack)).peekable();
             if holders.peek().is_some() {
                 report.held += 1;
@@ -442,7 +533,7 @@ impl Gc<'_> {
             }
             self.pool.target().delete(ShardName { pack: *pack, shard: 0 })?;
             report.deleted += 1;
-            report.deleted_bytes += marks.packs.get(pack).map_or(0, |marks| marks.total_bytes);
+            report.deleted_bytes += work.marks.packs.get(pack).map_or(0, |m| m.total_bytes);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What the logs say: the first thing a gc looks at.
 
+use super::mark::Marks;
 use crate::commit::history;
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
@@ -121,6 +122,17 @@ impl JobState {
         self.is_open() && !self.released.contains(pack)
     }
 
+    /// Whether its log says of a pack that it is condemned, and nobody has named it again since.
+    pub fn mentions(&self, pack: &PackId) -> bool {
+        self.held.contains(pack) || self.released.contains(pack)
+    }
+
+    /// What is named again was not let go for good: it must be said again that it is condemned.
+    pub fn hold_what_is_named(&mut self, marks: &Marks) {
+        self.released.retain(|pack| !marks.is_named(pack));
+        self.held.retain(|pack| !marks.is_named(pack));
+    }
+
     /// The first pack of the open session that may belong to a save under way.
     fn in_progress(&self) -> Option<(SessionId, u32)> {
         let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
@@ -154,6 +166,16 @@ impl Survey {
             pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
         packs.dedup();
         let jobs = pool.jobs()?;
+        if jobs.is_empty() && !packs.is_empty() {
+            return Err(Error::damaged(format!(
+                "there are {} packs in {} and no job in {}: the log is missing, and without it \
+                 everything would be taken for garbage. Bring it back; if the packs are to go, \
+                 delete them by hand",
+                packs.len(),
+                pool.target().describe(),
+                pool.log().describe()
+            )));
+        }
         let jobs: Vec<JobState> =
             jobs.iter().map(|job| JobState::read(pool, job, forget)).collect::<Result<_>>()?;
         for job in &jobs {

@@ -33,16 +33,27 @@ impl Locator {
     /// # Errors
     /// `Damaged` if one is missing or wrong.
     pub fn load(pool: &Pool, segments: &[SegmentRef]) -> Result<Locator> {
+        Locator::load_where(pool, segments, |_| true)
+    }
+
+    /// Loads those entries of segments that `keep` wants.
+    ///
+    /// # Errors
+    /// `Damaged` if a segment is missing or wrong.
+    pub fn load_where(
+        pool: &Pool,
+        segments: &[SegmentRef],
+        keep: impl Fn(&DirectoryEntry) -> bool,
+    ) -> Result<Locator> {
         let mut locator = Locator::default();
         for segment in segments {
             let directory = read_segment(pool, segment)?;
             let first = locator.packs.len() as u32;
             locator.packs.extend_from_slice(&directory.packs);
-            locator.places.reserve(directory.entries.len());
-            for entry in &directory.entries {
-                if entry.kind != EntryKind::Segment {
-                    locator.add(first, entry);
-                }
+            let wanted = |entry: &&DirectoryEntry| entry.kind != EntryKind::Segment && keep(entry);
+            locator.places.reserve(directory.entries.iter().filter(wanted).count());
+            for entry in directory.entries.iter().filter(wanted) {
+                locator.add(first, entry);
             }
         }
         Ok(locator)

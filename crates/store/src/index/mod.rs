@@ -3,11 +3,13 @@
 
 mod known;
 mod locator;
+mod part;
 mod pool_index;
 mod segments;
 
 pub use known::Known;
 pub use locator::Locator;
+pub use part::Part;
 pub use pool_index::{PoolIndex, SharedChunks};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
 

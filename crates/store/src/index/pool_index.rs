@@ -226,11 +226,17 @@ const STALE_AFTER: u64 = 64;
 const STALE_BYTES_MIN: u64 = 4 << 30;
 
 impl SharedChunks {
-    /// Takes notice of a save of `bytes`, and reads the index if it pays now.
+    /// Takes notice of a save of `bytes`, and reads the index if it pays now. Packs in `condemned`,
+    /// of which the writer has been told, are left out even where other jobs have not been told yet.
     ///
     /// # Errors
     /// What the log reports.
-    pub fn refresh(this: &mut Option<SharedChunks>, pool: &Pool, bytes: u64) -> Result<()> {
+    pub fn refresh(
+        this: &mut Option<SharedChunks>,
+        pool: &Pool,
+        bytes: u64,
+        condemned: &HashSet<PackId>,
+    ) -> Result<()> {
         let shared = this.get_or_insert_default();
         let bytes_max = pool.config().tuning.index_bytes_max;
         shared.since_bytes = shared.since_bytes.saturating_add(bytes);
@@ -242,7 +248,8 @@ impl SharedChunks {
         if !due || bytes_max == 0 || bytes == 0 {
             return Ok(());
         }
-        let survey = Survey::new(pool)?;
+        let mut survey = Survey::new(pool)?;
+        survey.condemned.extend(condemned);
         shared.index_bytes = survey.bytes();
         if shared.since_bytes >= shared.index_bytes * PAYS_FROM {
             shared.index = None;

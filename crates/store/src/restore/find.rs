@@ -38,9 +38,9 @@ pub fn first_good<T>(
     let mut attempts = 1;
     loop {
         let mut search =
-            Search { pool, name, select, as_of: 0, newest: 0, skipped: Skipped::new() };
+            Search { pool, name, select, listed: 0, as_of: 0, newest: 0, skipped: Skipped::new() };
         let found = search.run(attempt)?;
-        let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.as_of;
+        let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.listed;
         if !moved || attempts >= ATTEMPTS {
             return search.conclude(found);
         }
@@ -52,7 +52,9 @@ struct Search<'a> {
     pool: &'a Pool,
     name: &'a JobName,
     select: Select,
-    /// Number of the log's newest record.
+    /// Number of the log's newest record when the search began.
+    listed: u64,
+    /// Number of the newest record that was read: an archive may have taken the place of others.
     as_of: u64,
     /// Newest epoch seen.
     newest: Epoch,
@@ -66,6 +68,9 @@ impl Search<'_> {
     ) -> Result<Option<(Checkpoint, T)>> {
         let Search { pool, name, select, .. } = *self;
         for entry in history(pool, name)? {
+            if self.listed == 0 {
+                self.listed = entry.number;
+            }
             self.as_of = self.as_of.max(entry.number);
             let outcome = match (&entry.record, entry.manifest()) {
                 (Ok(_), None) => continue,

@@ -12,4 +12,4 @@ pub use checkpoint::{Checkpoint, Stream};
 pub use find::{Select, Skipped, first_good};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
-pub(crate) use walk::walk_live;
+pub(crate) use walk::{Live, walk_live};

@@ -63,17 +63,26 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
         .collect()
 }
 
-/// Calls `each` with the place of every node and chunk that trees need, some of them more than once.
-/// Subtrees in `visited` were dealt with before, and are left out.
+/// Something that a tree needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Live {
+    /// A node, and where it is.
+    Node(Place),
+    /// A chunk.
+    Chunk(Fingerprint),
+}
+
+/// Calls `each` with every node and chunk that trees need, some of them more than once. Subtrees in
+/// `visited` were dealt with before, and are left out. The locator must know all nodes.
 ///
 /// # Errors
-/// `Damaged` if a node is missing or wrong, or a chunk is in no segment.
+/// `Damaged` if a node is missing or wrong; what `each` reports.
 pub fn walk_live(
     pool: &Pool,
     locator: &Locator,
     roots: &[TreeRef],
     visited: &mut HashSet<(Fingerprint, u8)>,
-    each: &mut dyn FnMut(Place),
+    each: &mut dyn FnMut(Live) -> Result<()>,
 ) -> Result<()> {
     let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();
     let mut tops: Vec<Fingerprint> = Vec::new();
@@ -95,7 +104,7 @@ pub fn walk_live(
         wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
         let mut next = Vec::new();
         for (fp, level, place, raw) in read_wave(pool, locator, &wave)? {
-            each(place);
+            each(Live::Node(place))?;
             match raw {
                 Raw::Inner(inner) => {
                     for child in inner.children {
@@ -129,7 +138,7 @@ pub fn walk_live(
         }
         let merged = merge(&parts).ok_or_else(|| misplaced(fp))?;
         for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
-            each(locator.find(&chunk)?);
+            each(Live::Chunk(chunk))?;
         }
     }
     Ok(())

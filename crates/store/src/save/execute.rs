@@ -6,7 +6,7 @@ use super::mend::{Borrowed, Hits, Named};
 use super::packer::{Listed, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use crate::commit::{Commit, LogHead};
+use crate::commit::{Changes, Commit, LogHead};
 use crate::index::{Fingerprints, Known, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
@@ -17,7 +17,7 @@ use outlive_format::{
 use outlive_pool::Pool;
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
-    PageRange, Progress, RegionPlace, Result, SessionId,
+    PackId, PageRange, Progress, RegionPlace, Result, SessionId,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -61,6 +61,8 @@ pub struct Writer {
     pub next_pack: u32,
     /// What the whole pool holds; read when so much is written that it pays.
     pub shared: Option<SharedChunks>,
+    /// Packs of which this job's log has said that nobody may refer to them any more.
+    pub condemned: HashSet<PackId>,
 }
 
 /// What a save is asked for besides the image.
@@ -79,13 +81,13 @@ const CHANGED_PER_REWRITTEN: u64 = 2;
 const CREDIT_PART_OF_STATE: u64 = 8;
 
 /// What the stages before the commit made.
-struct Stored {
-    base: Base,
-    named: Named,
-    new: Fingerprints,
-    wishes: Vec<Wish>,
-    manifest: Manifest,
-    stats: SaveStats,
+pub(super) struct Stored {
+    pub base: Base,
+    pub named: Named,
+    pub new: Fingerprints,
+    pub wishes: Vec<Wish>,
+    pub manifest: Manifest,
+    pub stats: SaveStats,
 }
 
 impl Writer {
@@ -125,27 +127,42 @@ impl Writer {
         stored.manifest.figures = stored.stats.figures();
         stored.manifest.remarks = order.notes.remarks.clone();
         stored.manifest.metrics.clone_from(&order.notes.metrics);
-        let record_bytes = loop {
-            match self.head.commit(pool, &stored.manifest)? {
-                Commit::Done(record_bytes) => break record_bytes,
-                Commit::Changed(changes) => {
-                    let Stored { base, named, manifest, stats, .. } = &mut stored;
-                    stats.new_bytes += self.mend(pool, session, base, named, &changes)?;
-                    manifest.segments.clone_from(&named.segments);
-                    manifest.next_pack = self.next_pack;
-                    manifest.figures.new_bytes = stats.new_bytes;
-                    // What else was known may be gone.
-                    self.known.clear();
-                    self.shared = None;
-                }
-            }
-        };
+        let mut seen = Changes::default();
+        let committed = self.commit(pool, session, &mut stored, &mut seen);
+        // What this save could not deal with, the next one must.
+        let record_bytes = committed.inspect_err(|_| self.head.put_back(seen))?;
         stored.stats.new_bytes += record_bytes;
         stored.base.as_of = self.head.number();
         self.known.extend(stored.new);
         self.base = Some(stored.base);
         self.grant(pool, &stored.stats, stored.wishes);
         Ok(stored.stats)
+    }
+
+    /// Offers the manifest until it is committed, and mends it as often as something has changed;
+    /// `seen` gathers these changes. Answers the length of the manifest's record.
+    pub(super) fn commit(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        stored: &mut Stored,
+        seen: &mut Changes,
+    ) -> Result<u64> {
+        loop {
+            let changes = match self.head.commit(pool, &stored.manifest)? {
+                Commit::Done(record_bytes) => return Ok(record_bytes),
+                Commit::Changed(changes) => changes,
+            };
+            seen.then(changes);
+            // What else was known may be gone.
+            self.known.clear();
+            self.shared = None;
+            let Stored { base, named, manifest, stats, .. } = stored;
+            stats.new_bytes += self.mend(pool, session, base, named, seen)?;
+            manifest.segments.clone_from(&named.segments);
+            manifest.next_pack = self.next_pack;
+            manifest.figures.new_bytes = stats.new_bytes;
+        }
     }
 
     /// Chooses what the next save rewrites. Changed bytes earn credit; what was granted is spent.
@@ -171,7 +188,7 @@ impl Writer {
         live_done: &(dyn Fn() + Sync),
         packer: Packer<'_>,
     ) -> Result<Stored> {
-        SharedChunks::refresh(&mut self.shared, pool, plan.dirty_bytes)?;
+        SharedChunks::refresh(&mut self.shared, pool, plan.dirty_bytes, &self.condemned)?;
         let shared = self.shared.as_ref().and_then(SharedChunks::index);
         let stages = Stages { pool, plan, frozen, known: &self.known, shared, packer: &packer };
         let nothing = Base::default();
@@ -205,7 +222,7 @@ impl Writer {
         let segments = manifest.segments.clone();
         Ok(Stored {
             base: image.base,
-            named: Named { segments, own, hits, condemned: HashSet::new() },
+            named: Named { segments, own, hits },
             new: image.new,
             wishes: image.wishes,
             manifest,

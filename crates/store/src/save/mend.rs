@@ -11,7 +11,7 @@ use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
 pub type Hits = HashMap<Fingerprint, Option<Place>>;
@@ -25,8 +25,6 @@ pub struct Named {
     pub own: Vec<SegmentRef>,
     /// Chunks that the image has from elsewhere.
     pub hits: Hits,
-    /// Packs that the manifest must not refer to.
-    pub condemned: HashSet<PackId>,
 }
 
 impl Writer {
@@ -38,6 +36,7 @@ impl Writer {
         if changes.is_empty() {
             return Ok(());
         }
+        self.condemned.extend(&changes.condemned);
         // Which of the known chunks were condemned is not known: their places are not kept.
         self.known.clear();
         self.shared = None;
@@ -51,7 +50,7 @@ impl Writer {
     }
 
     /// Mends a save that was stored while chunks were moved or condemned: `base` is what it
-    /// followed until now and `next` what comes of it. Chunks that it had from condemned packs are
+    /// followed until now and `next` what comes of it; `changes` are all since it began. Chunks that it had from condemned packs are
     /// copied; gc leaves those packs in place until this session has committed. Answers how many
     /// bytes it wrote.
     ///
@@ -65,8 +64,8 @@ impl Writer {
         named: &mut Named,
         changes: &Changes,
     ) -> Result<u64> {
-        named.condemned.extend(&changes.condemned);
-        let (condemned, moved) = (&named.condemned, &changes.moved);
+        self.condemned.extend(&changes.condemned);
+        let Changes { condemned, moved } = changes;
         let parent = self.base.as_ref();
         let old_segments = parent.map(|base| base.segments.clone()).unwrap_or_default();
         let before = match (moved, parent) {

@@ -22,6 +22,7 @@ pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
             ("of several appenders one wins each number", race),
             ("jobs are apart, and listed in order", jobs),
             ("old records are removed, and their numbers never used again", removal),
+            ("a sync changes nothing that is seen", sync),
         ],
         &make,
     );
@@ -112,6 +113,16 @@ fn removal(make: &Make<dyn ManifestLog>) {
     assert_eq!(log.latest(&job).expect("latest"), 7);
     assert_eq!(append(&*log, &job, 6, b"other"), Append::Lost);
     assert_eq!(append(&*log, &job, 7, b"last"), Append::Done);
+}
+
+fn sync(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    log.sync(&job).expect("an unknown job has nothing to sync");
+    assert_eq!(log.jobs().expect("jobs"), []);
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    log.sync(&job).expect("syncing works");
+    assert_eq!(log.numbers(&job).expect("numbers"), [1]);
+    assert_eq!(append(&*log, &job, 1, b"two"), Append::Done);
 }
 
 fn race(make: &Make<dyn ManifestLog>) {

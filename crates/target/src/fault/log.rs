@@ -26,7 +26,7 @@ impl FaultLog {
     }
 
     /// A sync of the directory makes all of the job's records durable.
-    fn sync(&self, world: &mut World, job: &JobName, number: u64) -> Result<Append> {
+    fn show_durably(&self, world: &mut World, job: &JobName, number: u64) -> Result<Append> {
         let step = world.step(self.boot, || format!("append {number} to {job}: make it durable"));
         if matches!(step, Step::Go) {
             let numbered = world.records.get_mut(job);
@@ -71,7 +71,7 @@ impl ManifestLog for FaultLog {
             Some(Append::Done) => {} // ours already, but perhaps not durable
             None => self.show(&mut world, job, number, record)?,
         }
-        self.sync(&mut world, job, number)
+        self.show_durably(&mut world, job, number)
     }
 
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
@@ -89,5 +89,15 @@ impl ManifestLog for FaultLog {
             world.end(step)?;
         }
         Ok(())
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        let mut world = self.world.lock();
+        let step = world.step(self.boot, || format!("sync the records of {job}"));
+        if step.takes_effect() {
+            let numbered = world.records.get_mut(job);
+            numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
+        }
+        world.end(step)
     }
 }

@@ -1,0 +1,366 @@
+//! Gc and savers stopped at every step while the others go on: docs/design/009-gc.md, move by move.
+
+mod common;
+mod stepped;
+
+use common::{Program, State, noise, pool_of};
+use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::{Job, Select};
+use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
+use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use stepped::{Gate, SteppedLog, SteppedTarget, Steps};
+
+/// A pool in memory, seen by several processes.
+struct World {
+    target: Arc<dyn Target>,
+    log: Arc<dyn ManifestLog>,
+}
+
+impl World {
+    fn new() -> World {
+        World { target: Arc::new(MemoryTarget::new()), log: Arc::new(MemoryLog::new()) }
+    }
+
+    fn pool(&self) -> Pool {
+        pool_of(self.target.clone(), self.log.clone())
+    }
+
+    fn stepped(&self, steps: &Steps) -> Pool {
+        pool_of(
+            Arc::new(SteppedTarget(self.target.clone(), steps.clone())),
+            Arc::new(SteppedLog(self.log.clone(), steps.clone())),
+        )
+    }
+}
+
+/// What each job's checkpoints must be.
+type Expected = BTreeMap<&'static str, BTreeMap<Epoch, State>>;
+
+fn state(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
+}
+
+fn changed(mut state: State, page: usize, seed: u64) -> State {
+    let bytes = state.get_mut("a").unwrap();
+    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
+    state
+}
+
+fn epochs(pool: &Pool, job: &str) -> Vec<Epoch> {
+    let job = Job::open(pool, job, Default::default()).unwrap();
+    job.epochs().unwrap().iter().map(|info| info.epoch).collect()
+}
+
+fn check(pool: &Pool, expected: &Expected, what: &str) {
+    for (job, states) in expected {
+        assert_eq!(epochs(pool, job), states.keys().copied().collect::<Vec<_>>(), "{what}: {job}");
+        let program = Program::start(pool, job);
+        for (epoch, state) in states {
+            let restored = program.restore(Select::Epoch(*epoch));
+            let (_, restored) = restored.unwrap_or_else(|e| panic!("{what}: {job}: {e}")).unwrap();
+            assert!(restored == *state, "{what}: epoch {epoch} of {job}");
+        }
+    }
+}
+
+/// Drops the past of job `a`, and collects thoroughly.
+fn prune(pool: &Pool) -> Result<GcReport> {
+    let drop = [(JobName::new("a")?, [1, 2].into())].into();
+    collect(pool, &GcOptions { drop, thoroughness: thorough(), ..GcOptions::default() })
+}
+
+fn gc(pool: &Pool) -> Result<GcReport> {
+    collect(pool, &GcOptions { thoroughness: thorough(), ..GcOptions::default() })
+}
+
+fn thorough() -> Thoroughness {
+    Thoroughness { unused_max: 0.0, collect: true }
+}
+
+/// Two jobs with a past, both closed; much of `a`'s first pack is dead once it is pruned, and `b`
+/// has part of it borrowed.
+fn past(world: &World) -> Expected {
+    let pool = world.pool();
+    let mut expected = Expected::new();
+    let program = Program::start(&pool, "a");
+    for (epoch, state) in [(1, state(1)), (2, changed(state(1), 3, 77)), (3, state(2))] {
+        program.save(&state).unwrap();
+        expected.entry("a").or_default().insert(epoch, state);
+    }
+    let borrowing = changed(state(1), 9, 78);
+    Program::start(&pool, "b").save(&borrowing).unwrap();
+    expected.entry("b").or_default().insert(1, borrowing);
+    expected
+}
+
+/// The end of every story: all is as expected, also after another gc; and what is left is in use.
+fn conclude(world: &World, expected: &Expected, what: &str) {
+    let pool = world.pool();
+    check(&pool, expected, what);
+    for _ in 0..2 {
+        gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
+        check(&pool, expected, &format!("{what}, after another gc"));
+    }
+    let report = gc(&pool).unwrap();
+    assert_eq!((report.deleted, report.held, report.plan.copied_bytes), (0, 0, 0), "{what}");
+    assert!(report.plan.live_bytes * 10 > report.plan.total_bytes * 7, "{what}: {report:?}");
+}
+
+#[test]
+fn a_gc_within_a_gc_at_every_step() {
+    let steps = Steps::default();
+    let world = World::new();
+    past(&world);
+    prune(&world.stepped(&steps)).unwrap();
+    let total = steps.count();
+    assert!(total > 40, "{total} steps are enough to interleave");
+    for at in 0..total {
+        let world = World::new();
+        let mut expected = past(&world);
+        let inner = world.pool();
+        let what = Arc::new(Mutex::new(String::new()));
+        let name = what.clone();
+        let steps = Steps::default();
+        steps.hook(move |number, op| {
+            if number == at {
+                *name.lock().unwrap() = format!("a whole gc before step {at}, {op}");
+                gc(&inner).unwrap();
+            }
+        });
+        let outcome = prune(&world.stepped(&steps));
+        let what = what.lock().unwrap().clone();
+        if let Err(error) = outcome {
+            assert!(
+                matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Damaged | ErrorKind::Retry),
+                "{what}: {error}"
+            );
+        }
+        let kept = epochs(&world.pool(), "a");
+        assert!(kept == [3] || kept == [1, 2, 3], "{what}: {kept:?}");
+        expected.get_mut("a").unwrap().retain(|epoch, _| kept.contains(epoch));
+        conclude(&world, &expected, &what);
+    }
+}
+
+/// What the saver does while it is stopped somewhere.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Saver {
+    /// Job `a` goes on after a restore: it shares with the checkpoint before.
+    GoesOn,
+    /// Job `c` begins, and borrows from `a`'s past.
+    Borrows,
+    /// Job `c`, which has a checkpoint and was closed, is opened again and borrows.
+    Returns,
+}
+
+impl Saver {
+    const ALL: [Saver; 3] = [Saver::GoesOn, Saver::Borrows, Saver::Returns];
+
+    fn job(self) -> &'static str {
+        if self == Saver::GoesOn { "a" } else { "c" }
+    }
+
+    /// What was there before; the program that will save, if it is at work already.
+    fn before(self, world: &World, pool: &Pool, expected: &mut Expected) -> Program {
+        let program = match self {
+            Saver::Returns => {
+                Program::start(&world.pool(), "c").save(&state(5)).unwrap();
+                expected.entry("c").or_default().insert(1, state(5));
+                Program::start(pool, "c")
+            }
+            _ => Program::start(pool, self.job()),
+        };
+        if self == Saver::GoesOn {
+            program.restore(Select::Newest).unwrap();
+        }
+        program
+    }
+
+    fn saves(self) -> State {
+        match self {
+            Saver::GoesOn => changed(state(2), 5, 99),
+            // The first and the last of the job `a`, half and half.
+            _ => {
+                let mut mixed = changed(state(1), 11, 99);
+                mixed.insert("c".to_owned(), noise(2, 120_000));
+                mixed
+            }
+        }
+    }
+}
+
+/// A save stops before its step `at`; a whole prune, and a second gc, pass; then it goes on.
+fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
+    let world = World::new();
+    let mut expected = past(&world);
+    let others = world.pool();
+    let what = Arc::new(Mutex::new(String::new()));
+    let name = what.clone();
+    let steps = Steps::default();
+    let pool = world.stepped(&steps);
+    let program = saver.before(&world, &pool, &mut expected);
+    steps.hook(move |number, op| {
+        if number == at {
+            *name.lock().unwrap() = format!("{saver:?}, {gcs} gcs before step {at}, {op}");
+            // While it stands still, it holds what was condemned.
+            prune(&others).unwrap();
+            for _ in 1..gcs {
+                gc(&others).unwrap();
+            }
+        }
+    });
+    let state = saver.saves();
+    let stats = program.save(&state).unwrap_or_else(|error| {
+        panic!("{}: {error}", what.lock().unwrap());
+    });
+    expected.get_mut("a").unwrap().retain(|epoch, _| *epoch >= 3);
+    if at >= steps.count() {
+        return false;
+    }
+    expected.entry(saver.job()).or_default().insert(stats.epoch, state.clone());
+    let what = what.lock().unwrap().clone();
+    check(&world.pool(), &expected, &what);
+    // The program goes on from there.
+    let next = changed(state, 20, 100);
+    let stats = program.save(&next).unwrap_or_else(|e| panic!("{what}: {e}"));
+    expected.entry(saver.job()).or_default().insert(stats.epoch, next);
+    gc(&world.pool()).unwrap();
+    check(&world.pool(), &expected, &what);
+    drop(program);
+    conclude(&world, &expected, &what);
+    true
+}
+
+#[test]
+fn gcs_within_a_save_at_every_step() {
+    for saver in Saver::ALL {
+        for gcs in [1, 2] {
+            let steps = (0..).take_while(|at| gcs_within_a_save(saver, *at, gcs)).count();
+            assert!(steps > 8, "{saver:?} has {steps} steps");
+        }
+    }
+}
+
+/// The thread of a save, and the program that goes on afterwards.
+type Saving = std::thread::JoinHandle<(Program, Result<Epoch>)>;
+
+/// A save begins before the gc's step `from`, stops before its own step `at`, and goes on before the
+/// gc's step `to`, or at its end.
+struct Overlap {
+    saver: Saver,
+    from: u64,
+    at: u64,
+    to: u64,
+}
+
+impl Overlap {
+    /// How many steps the save and the gc had.
+    fn run(&self) -> (u64, u64) {
+        let Overlap { saver, from, at, to } = *self;
+        let world = World::new();
+        let mut expected = past(&world);
+        let gate = Gate::default();
+        let stop = gate.clone();
+        let (save_steps, gc_steps) = (Steps::default(), Steps::default());
+        let program = saver.before(&world, &world.stepped(&save_steps), &mut expected);
+        save_steps.hook(move |number, _| {
+            if number == at {
+                stop.stop();
+            }
+        });
+        let state = saver.saves();
+        let over = Arc::new(AtomicBool::new(false));
+        let thread: Arc<Mutex<Option<Saving>>> = Arc::default();
+        let what = format!("{saver:?} from {from}, stopped at {at}, on at {to}");
+        let program = Mutex::new(Some(program));
+        {
+            let (gate, over, thread) = (gate.clone(), over.clone(), thread.clone());
+            let state = state.clone();
+            gc_steps.hook(move |number, _| {
+                if number == from
+                    && let Some(program) = program.lock().unwrap().take()
+                {
+                    let (over, state) = (over.clone(), state.clone());
+                    let saved = {
+                        let over = over.clone();
+                        std::thread::spawn(move || {
+                            let saved = program.save(&state).map(|stats| stats.epoch);
+                            over.store(true, Ordering::Release);
+                            (program, saved)
+                        })
+                    };
+                    *thread.lock().unwrap() = Some(saved);
+                    gate.wait_reached(|| over.load(Ordering::Acquire));
+                }
+                if number == to {
+                    gate.open();
+                }
+            });
+        }
+        let pruned = prune(&world.stepped(&gc_steps));
+        gate.open();
+        let saved = thread.lock().unwrap().take().map(|thread| thread.join().unwrap());
+        pruned.unwrap_or_else(|e| panic!("{what}: {e}"));
+        expected.get_mut("a").unwrap().retain(|epoch, _| *epoch >= 3);
+        if let Some((program, saved)) = saved {
+            let epoch = saved.unwrap_or_else(|e| panic!("{what}: {e}"));
+            expected.entry(saver.job()).or_default().insert(epoch, state);
+            check(&world.pool(), &expected, &what);
+            gc(&world.pool()).unwrap();
+            check(&world.pool(), &expected, &what);
+            drop(program);
+            conclude(&world, &expected, &what);
+        }
+        (save_steps.count(), gc_steps.count())
+    }
+}
+
+#[test]
+fn a_restore_beside_a_gc_finds_what_was_moved() {
+    let mut at = 0;
+    loop {
+        let world = World::new();
+        past(&world);
+        let (others, steps) = (world.pool(), Steps::default());
+        steps.hook(move |number, _| {
+            if number == at {
+                prune(&others).unwrap();
+            }
+        });
+        let program = Program::start(&world.stepped(&steps), "a");
+        let restored = program.restore(Select::Newest).unwrap_or_else(|e| panic!("{at}: {e}"));
+        assert!(restored == Some((3, state(2))), "before step {at}");
+        // What is saved now follows it to where it was moved.
+        let next = changed(state(2), 1, 5);
+        assert_eq!(program.save(&next).unwrap().epoch, 4);
+        gc(&world.pool()).unwrap();
+        if at >= steps.count() {
+            break;
+        }
+        let expected = [("a", [(3, state(2)), (4, next)].into())].into();
+        check(&world.pool(), &expected, &format!("a prune before step {at}"));
+        at += 1;
+    }
+    assert!(at > 8, "{at} steps");
+}
+
+#[test]
+fn a_save_overlaps_a_gc_in_every_way() {
+    for saver in Saver::ALL {
+        let (saves, gcs) = Overlap { saver, from: 0, at: u64::MAX, to: 0 }.run();
+        assert!(saves > 8 && gcs > 40, "{saver:?}: {saves} and {gcs} steps");
+        // All pairs would be too many; strides that share no factor with anything meet most of them.
+        let mut number = 0;
+        for from in (0..gcs).step_by(11) {
+            for at in 0..saves {
+                number += 1;
+                let to = from + 1 + (number * 7) % (gcs - from);
+                Overlap { saver, from, at, to }.run();
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Pools whose every operation can be stopped at: a hook is called before each call of the target
+//! or the log, from whichever thread makes it.
+#![allow(dead_code)] // each test file uses its part
+
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_target::{
+    Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
+};
+use outlive_types::{JobName, Result};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+type Hook = Arc<dyn Fn(u64, &str) + Send + Sync>;
+
+/// Counts operations and calls the hook before each.
+#[derive(Clone, Default)]
+pub struct Steps(Arc<Mutex<(u64, Option<Hook>)>>);
+
+impl Steps {
+    /// From now on counts from 0 again, and calls `hook` with each operation's number and name.
+    pub fn hook(&self, hook: impl Fn(u64, &str) + Send + Sync + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (0, Some(Arc::new(hook)));
+    }
+
+    /// How many operations there were.
+    pub fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn step(&self, what: &str) {
+        let (number, hook) = {
+            let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            steps.0 += 1;
+            (steps.0 - 1, steps.1.clone())
+        };
+        if let Some(hook) = hook {
+            hook(number, what);
+        }
+    }
+}
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Steps({})", self.count())
+    }
+}
+
+/// A target that calls the hook.
+#[derive(Debug)]
+pub struct SteppedTarget(pub Arc<dyn Target>, pub Steps);
+
+impl Target for SteppedTarget {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.1.step("create");
+        let writer = self.0.create(shard, bytes_max)?;
+        Ok(Box::new(SteppedWriter(writer, self.1.clone())))
+    }
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+        self.1.step("read shard");
+        self.0.read_ranges(shard, ranges)
+    }
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        self.0.length(shard)
+    }
+    fn list(&self) -> Result<Vec<ShardName>> {
+        self.1.step("list");
+        self.0.list()
+    }
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        self.1.step("list unfinished");
+        self.0.unfinished()
+    }
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.1.step("delete");
+        self.0.delete(shard)
+    }
+    fn capacity(&self) -> Result<Capacity> {
+        self.0.capacity()
+    }
+}
+
+struct SteppedWriter(Box<dyn ShardWriter>, Steps);
+
+impl ShardWriter for SteppedWriter {
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+        self.0.write(offset, length, buffer)
+    }
+    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        self.1.step("finish");
+        self.0.finish(length)
+    }
+}
+
+/// A log that calls the hook.
+#[derive(Debug)]
+pub struct SteppedLog(pub Arc<dyn ManifestLog>, pub Steps);
+
+impl ManifestLog for SteppedLog {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.1.step("jobs");
+        self.0.jobs()
+    }
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.1.step("numbers");
+        self.0.numbers(job)
+    }
+    fn latest(&self, job: &JobName) -> Result<u64> {
+        self.1.step("latest");
+        self.0.latest(job)
+    }
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        self.1.step("read record");
+        self.0.read(job, number)
+    }
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+        self.1.step("append");
+        self.0.append_if(job, previous, record)
+    }
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.1.step("remove");
+        self.0.remove_before(job, number)
+    }
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.1.step("sync");
+        self.0.sync(job)
+    }
+}
+
+/// A place where a thread stops until it is let through.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+
+#[derive(Default)]
+struct GateState {
+    reached: bool,
+    open: bool,
+}
+
+impl Gate {
+    /// Stops here until the gate is opened.
+    pub fn stop(&self) {
+        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reached = true;
+        self.0.1.notify_all();
+        while !state.open {
+            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until somebody stops here, or `over` says that nobody will.
+    pub fn wait_reached(&self, over: impl Fn() -> bool) {
+        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !state.reached && !over() {
+            let pause = Duration::from_micros(200);
+            state = self.0.1.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Lets through whoever stops here, now and from now on.
+    pub fn open(&self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        self.0.1.notify_all();
+    }
+}
