@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// back costs less than its decompression, and a frame's description takes what was saved.
 const LONE_BYTES_MAX: usize = 8 * 1024;
 
+/// Chunks of a frame at most: pieces of tiny files must not fill a directory.
+const FRAME_CHUNKS_MAX: usize = 1024;
+
 /// One thread's container, and the chunks on their way into it.
 pub struct Lane<'a> {
     packer: &'a Packer<'a>,
@@ -73,7 +76,7 @@ impl<'a> Lane<'a> {
     /// What the target reports.
     pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.times.raw_bytes += bytes.len() as u64;
-        if self.raw.len() + bytes.len() > FRAME_BYTES_MAX {
+        if self.raw.len() + bytes.len() > FRAME_BYTES_MAX || self.chunks.len() >= FRAME_CHUNKS_MAX {
             self.end_frame()?;
         }
         if self.chunks.is_empty() {

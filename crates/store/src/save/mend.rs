@@ -50,9 +50,9 @@ impl Writer {
     }
 
     /// Mends a save that was stored while chunks were moved or condemned: `base` is what it
-    /// followed until now and `next` what comes of it; `changes` are all since it began. Chunks that it had from condemned packs are
-    /// copied; gc leaves those packs in place until this session has committed. Answers how many
-    /// bytes it wrote.
+    /// followed until now and `next` what comes of it; `changes` are all since it began. Chunks that
+    /// it had from condemned packs are copied; gc leaves those packs in place until this session has
+    /// committed. Answers how many bytes it wrote.
     ///
     /// # Errors
     /// `Retry` if the checkpoint it follows was pruned; what the target reports.
