@@ -130,6 +130,10 @@ pub struct VerifyArgs {
     /// Only this checkpoint of the job
     #[arg(long, value_name = "N", requires = "job")]
     pub epoch: Option<u64>,
+    /// Only about this share of the chunks and packs, per cent, another one each time; logs and page
+    /// trees are read whole
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub sample: Option<f64>,
     /// Only what checkpoints need; leave out padding, tables and packs that nothing needs
     #[arg(long)]
     pub quick: bool,
@@ -374,7 +378,7 @@ fn gib(text: &str) -> Result<f64, String> {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    between(text, 0.001, 100.0)
+    between(text.trim_end_matches('%'), 0.001, 100.0)
 }
 
 fn minutes(text: &str) -> Result<f64, String> {

@@ -6,7 +6,7 @@ use crate::pool;
 use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_store::{Finding, Job, JobOptions, VerifyReport, verify_shard};
+use outlive_store::{Finding, Job, JobOptions, Sample, VerifyReport, verify_shard};
 use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
 use serde_json::{Value, json};
@@ -44,19 +44,26 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
         Some(name) => vec![name.clone()],
         None => pool.jobs()?,
     };
+    let sample = match args.sample {
+        Some(percent) => Sample::new(percent / 100.0, &*pool.env().rng),
+        None => Sample::ALL,
+    };
     let mut jobs = Vec::with_capacity(names.len());
     for name in names {
         teller.busy(&format!("reading the checkpoints of job {name}"));
-        jobs.push(check_job(&pool, name, args.epoch)?);
+        jobs.push(check_job(&pool, name, args.epoch, sample)?);
     }
     teller.finish();
-    let shards = if args.quick { None } else { Some(check_shards(&pool, only.as_ref(), teller)?) };
+    let shards = match args.quick {
+        true => None,
+        false => Some(check_shards(&pool, only.as_ref(), sample, teller)?),
+    };
     Ok(answer(args, &jobs, shards.as_ref()))
 }
 
-fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>) -> Result<JobCheck> {
+fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) -> Result<JobCheck> {
     let job = Job::open(pool, name.as_str(), JobOptions::default())?;
-    let report = job.verify(only)?;
+    let report = job.verify_sample(only, sample)?;
     let hurt: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
     let newest_whole = job
         .epochs()?
@@ -68,12 +75,18 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>) -> Result<JobCheck
 }
 
 /// Reads whole shards, of one job's writers or all, every byte of them.
-fn check_shards(pool: &Pool, job: Option<&JobName>, teller: &Teller) -> Result<ShardCheck> {
+fn check_shards(
+    pool: &Pool,
+    job: Option<&JobName>,
+    sample: Sample,
+    teller: &Teller,
+) -> Result<ShardCheck> {
     let mut shards = pool.target().list()?;
     if let Some(job) = job {
         let sessions = sessions(pool, job)?;
         shards.retain(|shard| sessions.contains(&shard.pack.session()));
     }
+    shards.retain(|shard| sample.holds(&outlive_chunk::fingerprint(&shard.pack.0)));
     let mut total_bytes = 0;
     for shard in &shards {
         // A shard that vanishes meanwhile is found below.
@@ -148,7 +161,9 @@ fn answer(args: &VerifyArgs, jobs: &[JobCheck], shards: Option<&ShardCheck>) -> 
             });
         }
     }
-    if whole {
+    if let (true, Some(percent)) = (whole, args.sample) {
+        let _ = writeln!(text, "The sample of {percent} % is whole; the rest was not looked at.");
+    } else if whole {
         text.push_str("Everything is whole.\n");
     } else {
         text.push_str("\nWhat to do:\n");
@@ -158,6 +173,7 @@ fn answer(args: &VerifyArgs, jobs: &[JobCheck], shards: Option<&ShardCheck>) -> 
     }
     let json = json!({
         "whole": whole,
+        "sample_percent": args.sample,
         "jobs": jobs.iter().map(job_json).collect::<Vec<_>>(),
         "shards": shards.map(|shards| json!({
             "checked": shards.shards,

@@ -248,6 +248,22 @@ fn a_reader_that_has_enough_is_no_error() {
 }
 
 #[test]
+fn a_sample_finds_damage_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let whole = outlive(&["verify", text(&pool), "--sample", "30%"]);
+    assert!(whole.code == 0 && whole.out.contains("sample of 30 % is whole"), "{whole:?}");
+    damage_array(&pool, 3);
+    // Each run looks at other parts: one that is hit is found soon, and none is read whole.
+    let codes: Vec<i32> = (0..60)
+        .map(|_| outlive(&["verify", text(&pool), "--sample", "20", "--quick"]).code)
+        .collect();
+    assert!(codes.contains(&0) && codes.contains(&3), "{codes:?}");
+    let run = outlive(&["verify", text(&pool), "--sample", "0"]);
+    assert_eq!(run.code, 2, "{run:?}");
+}
+
+#[test]
 fn checkpoints_are_noted_pruned_and_collected() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());

@@ -7,7 +7,7 @@ use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, c
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
 use outlive_target::{ReadRange, ShardName};
-use outlive_types::{Epoch, Error, PAGE_BYTES, Result};
+use outlive_types::{Epoch, Error, Fingerprint, PAGE_BYTES, Result, Rng};
 use std::collections::HashSet;
 
 /// Something wrong.
@@ -34,6 +34,32 @@ pub struct VerifyReport {
     pub findings: Vec<Finding>,
 }
 
+/// A random part of all chunks and shards: each is in it with the same chance.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    share: f64,
+    seed: u64,
+}
+
+impl Sample {
+    /// Everything.
+    pub const ALL: Sample = Sample { share: 1.0, seed: 0 };
+
+    /// About this share, 0 to 1; another one each time.
+    pub fn new(share: f64, rng: &dyn Rng) -> Sample {
+        let mut seed = [0; 8];
+        rng.fill(&mut seed);
+        Sample { share, seed: u64::from_le_bytes(seed) }
+    }
+
+    /// Whether something with this fingerprint is in it. Fingerprints are uniform, and stay so when
+    /// they are turned by a random number.
+    pub fn holds(&self, fp: &Fingerprint) -> bool {
+        let turned = fp.prefix().wrapping_mul(self.seed | 1).rotate_left(32) ^ self.seed;
+        self.share >= 1.0 || (turned as f64) < self.share * u64::MAX as f64
+    }
+}
+
 impl Job {
     /// Reads and verifies the chosen checkpoints (all without a choice), and the job's log. A chunk
     /// that several checkpoints share is read once.
@@ -42,10 +68,18 @@ impl Job {
     /// What the log reports when it is listed; `Invalid` for an epoch that does not exist. Damage
     /// is in the report.
     pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
+        self.verify_sample(only, Sample::ALL)
+    }
+
+    /// The same with a part of the chunks; the log and all page trees are read whole.
+    ///
+    /// # Errors
+    /// As [`Job::verify`].
+    pub fn verify_sample(&self, only: Option<Epoch>, sample: Sample) -> Result<VerifyReport> {
         let pool = self.pool();
         let mut report = VerifyReport::default();
         let mut verified: HashSet<Place> = HashSet::new();
-        let mut later: Option<(u64, outlive_types::Fingerprint)> = None;
+        let mut later: Option<(u64, Fingerprint)> = None;
         for entry in history(pool, self.name())? {
             let record = match &entry.record {
                 Ok(record) => record,
@@ -74,7 +108,7 @@ impl Job {
             report.checkpoints += 1;
             let before = report.findings.len();
             let found = Checkpoint::open(pool, self.name(), manifest.clone())
-                .and_then(|checkpoint| verify_chunks(&checkpoint, &mut verified));
+                .and_then(|checkpoint| verify_chunks(&checkpoint, sample, &mut verified));
             match found {
                 Ok((read_bytes, faults)) => {
                     report.read_bytes += read_bytes;
@@ -99,13 +133,14 @@ impl Job {
 /// Bytes read, and what is wrong.
 fn verify_chunks(
     checkpoint: &Checkpoint,
+    sample: Sample,
     verified: &mut HashSet<Place>,
 ) -> Result<(u64, Vec<Error>)> {
     let pool = checkpoint.pool();
     let mut wanted = checkpoint.wanted()?;
     wanted.sort_unstable_by_key(|w| w.place);
     wanted.dedup_by_key(|w| (w.place, w.fp));
-    wanted.retain(|w| !verified.contains(&w.place));
+    wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.place));
     let plan = ReadPlan::new(pool, &wanted);
     let faults = plan.execute(pool, pool.config().tuning.threads(), true, &|_, _| Ok(()));
     let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
