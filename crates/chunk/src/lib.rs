@@ -1,10 +1,12 @@
 //! Pure functions from bytes to what identifies them: cuts, fingerprints, page hashes. No I/O.
 
+mod cdc;
 mod compress;
 mod page_hashes;
 mod parallel;
 mod policy;
 
+pub use cdc::Cutter;
 pub use compress::{Compressor, Decompressor, FRAME_BYTES_MAX};
 pub use page_hashes::{Diff, PageHashes, diff_streams, hash_pages};
 pub use parallel::{PARALLEL_FROM_BYTES, default_threads, parallel};

@@ -10,7 +10,9 @@ mod catalog;
 mod codec;
 mod directory;
 mod leaf;
+mod listing;
 mod node;
+mod recipe;
 mod record;
 mod shard;
 mod tree;
@@ -19,8 +21,14 @@ pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
 pub use directory::{Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
+pub use listing::{
+    Attribute, Content, FileTime, INLINE_BYTES_MAX, ITEM_BYTES_MAX, ITEM_PIECES_MAX, Item,
+    ItemKind, LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end,
+    listing_head, path_cmp,
+};
 pub use node::InnerNode;
 pub use outlive_types::Codec;
+pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
 pub use record::{
     Archive, Body, Close, ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Note, Record, Remarks,
     SaveFigures, SegmentKind, SegmentRef, Session, Sweep,

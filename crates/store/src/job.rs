@@ -173,6 +173,19 @@ impl Job {
         Ok(handle)
     }
 
+    /// Does `work` when no save is under way, and lets none begin meanwhile.
+    pub(crate) fn wait_for_turn<T>(&self, work: impl FnOnce(&Inner) -> Result<T>) -> Result<T> {
+        self.inner.check_process()?;
+        let current = self.inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error.context("an earlier save failed"));
+            }
+        }
+        work(&self.inner)
+    }
+
     /// Waits until no save is under way.
     ///
     /// # Errors
@@ -325,12 +338,7 @@ impl Inner {
         source: &mut dyn PageSource,
     ) -> Result<(Box<dyn Frozen>, SessionId, SavePlan)> {
         let mut writer = self.writer();
-        let (session, opened) = writer.head.open(&self.pool)?;
-        if opened {
-            writer.next_pack = 0;
-        }
-        let changes = writer.head.take_changes();
-        writer.absorb(&self.pool, changes)?;
+        let session = writer.begin(&self.pool)?;
         let also = std::mem::take(&mut writer.wishes);
         let request = FreezeRequest {
             baseline: writer.base.as_ref().map(|base| base.epoch),

@@ -6,6 +6,7 @@
 
 pub mod commit;
 mod drain;
+pub mod files;
 pub mod gc;
 mod handle;
 pub mod index;

@@ -2,7 +2,8 @@
 
 use crate::Job;
 use crate::commit::history;
-use crate::restore::{Checkpoint, ReadPlan};
+use crate::files::{FilesCheckpoint, is_of_files};
+use crate::restore::{Checkpoint, ReadPlan, Wanted};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
@@ -107,8 +108,13 @@ impl Job {
             }
             report.checkpoints += 1;
             let before = report.findings.len();
-            let found = Checkpoint::open(pool, self.name(), manifest.clone())
-                .and_then(|checkpoint| verify_chunks(&checkpoint, sample, &mut verified));
+            let wanted = match is_of_files(manifest) {
+                true => FilesCheckpoint::open(pool, self.name(), manifest.clone(), 0)
+                    .and_then(|checkpoint| checkpoint.wanted()),
+                false => Checkpoint::open(pool, self.name(), manifest.clone())
+                    .and_then(|checkpoint| checkpoint.wanted()),
+            };
+            let found = wanted.map(|wanted| verify_chunks(pool, wanted, sample, &mut verified));
             match found {
                 Ok((read_bytes, faults)) => {
                     report.read_bytes += read_bytes;
@@ -132,12 +138,11 @@ impl Job {
 
 /// Bytes read, and what is wrong.
 fn verify_chunks(
-    checkpoint: &Checkpoint,
+    pool: &Pool,
+    mut wanted: Vec<Wanted>,
     sample: Sample,
     verified: &mut HashSet<Place>,
-) -> Result<(u64, Vec<Error>)> {
-    let pool = checkpoint.pool();
-    let mut wanted = checkpoint.wanted()?;
+) -> (u64, Vec<Error>) {
     wanted.sort_unstable_by_key(|w| w.place);
     wanted.dedup_by_key(|w| (w.place, w.fp));
     wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.place));
@@ -146,7 +151,7 @@ fn verify_chunks(
     let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
     let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
     verified.extend(good.map(|(_, w)| w.place));
-    Ok((plan.read_bytes, faults.into_iter().map(|fault| fault.error).collect()))
+    (plan.read_bytes, faults.into_iter().map(|fault| fault.error).collect())
 }
 
 /// Reads a whole shard and checks every byte of it: header, fragments, directory, padding, tables.

@@ -45,17 +45,18 @@ fn check(pool: &Pool, job: &str, states: &BTreeMap<Epoch, State>, what: &str) {
     }
 }
 
-/// Three checkpoints of `job`, of which `other` shares the first, all sessions closed.
-fn past(world: &FaultWorld) -> (BTreeMap<Epoch, State>, State) {
+/// Three checkpoints of `job`, of which `other`, if it is there, shares the first; all sessions are
+/// closed.
+fn past(world: &FaultWorld, shared: bool) -> (BTreeMap<Epoch, State>, State) {
     let pool = pool(world);
     let first = State::from([("a".to_owned(), noise(1, 150_000))]);
     let states = [first.clone(), changed(&first, 3, 50), changed(&first, 20, 51)];
     let program = Program::start(&pool, "job");
-    for state in &states {
-        program.save(state).unwrap();
-    }
+    states.iter().for_each(|state| drop(program.save(state).unwrap()));
     drop(program);
-    Program::start(&pool, "other").save(&first).unwrap();
+    if shared {
+        Program::start(&pool, "other").save(&first).unwrap();
+    }
     ((1..).zip(states).collect(), first)
 }
 
@@ -63,43 +64,53 @@ fn past(world: &FaultWorld) -> (BTreeMap<Epoch, State>, State) {
 /// goes: what the first had not made durable must not be what the second relied on.
 #[test]
 fn a_gc_after_one_that_failed_anywhere_then_a_power_cut() {
-    let calm = FaultWorld::new();
-    past(&calm);
-    let first = calm.ops();
-    prune(&pool(&calm), "job", &[1]).unwrap();
-    let last = calm.ops();
-    assert!(last > first + 15, "{first} to {last}");
-    for number in first..last {
-        for killed in [false, true] {
-            let what = format!("killed {killed} at {number}: {}", calm.op_name(number).unwrap());
-            let world = FaultWorld::new();
-            let (mut states, other) = past(&world);
-            match killed {
-                // One operation fails, and the gc is ended by it.
-                false => world.fail_at(number, ErrorKind::Retry),
-                // No operation from there on has any effect: the process is no more.
-                true => world.fail_when(move |at, _| (at >= number).then_some(ErrorKind::Retry)),
+    for shared in [true, false] {
+        let calm = FaultWorld::new();
+        past(&calm, shared);
+        let first = calm.ops();
+        prune(&pool(&calm), "job", &[1]).unwrap();
+        let last = calm.ops();
+        assert!(last > first + 12, "{first} to {last}");
+        for number in first..last {
+            for killed in [false, true] {
+                let op = calm.op_name(number).unwrap();
+                let what = format!("shared {shared}, killed {killed} at {number}: {op}");
+                fail_collect_cut(shared, killed, number, &what);
             }
-            let _ = prune(&pool(&world), "job", &[1]);
-            world.fail_when(|_, _| None);
-            let kept = epochs(&pool(&world), "job");
-            assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
-            prune(&pool(&world), "job", &[]).unwrap_or_else(|e| panic!("{what}: {e}"));
-            world.cut_now(CutMode::Lost);
-            let (target, log) = world.reboot();
-            let pool = pool_of(target, log);
-            // A drop whose record was never acknowledged may have been undone, if nothing hangs on it.
-            let kept = epochs(&pool, "job");
-            assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
-            states.retain(|epoch, _| kept.contains(epoch));
-            check(&pool, "job", &states, &what);
-            check(&pool, "other", &[(1, other.clone())].into(), &what);
-            prune(&pool, "job", &[]).unwrap();
-            check(&pool, "job", &states, &what);
-            check(&pool, "other", &[(1, other)].into(), &what);
-            assert_eq!(pool.target().unfinished().unwrap(), vec![], "{what}");
         }
     }
+}
+
+fn fail_collect_cut(shared: bool, killed: bool, number: u64, what: &str) {
+    let world = FaultWorld::new();
+    let (mut states, other) = past(&world, shared);
+    let other: BTreeMap<Epoch, State> = [(1, other)].into_iter().filter(|_| shared).collect();
+    match killed {
+        // One operation fails, and the gc is ended by it.
+        false => world.fail_at(number, ErrorKind::Retry),
+        // No operation from there on has any effect: the process is no more.
+        true => world.fail_when(move |at, _| (at >= number).then_some(ErrorKind::Retry)),
+    }
+    let _ = prune(&pool(&world), "job", &[1]);
+    world.fail_when(|_, _| None);
+    let kept = epochs(&pool(&world), "job");
+    assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
+    // This one has no reason to append anything to a log in which all is said.
+    collect(&pool(&world), &GcOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    world.cut_now(CutMode::Lost);
+    let (target, log) = world.reboot();
+    let pool = pool_of(target, log);
+    // A drop whose record was never acknowledged may have been undone, if nothing hangs on it.
+    let kept = epochs(&pool, "job");
+    assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
+    states.retain(|epoch, _| kept.contains(epoch));
+    for _ in 0..2 {
+        check(&pool, "job", &states, what);
+        check(&pool, "other", &other, what);
+        prune(&pool, "job", &[]).unwrap();
+    }
+    check(&pool, "job", &states, what);
+    assert_eq!(pool.target().unfinished().unwrap(), vec![], "{what}");
 }
 
 /// A save finds that chunks were moved and condemned, and fails while it mends, at every operation:
@@ -109,7 +120,7 @@ fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
     let mut number = 0;
     loop {
         let world = FaultWorld::new();
-        let (mut states, other) = past(&world);
+        let (mut states, other) = past(&world, true);
         let saving = pool(&world);
         let program = Program::start(&saving, "job");
         program.restore(Select::Newest).unwrap();

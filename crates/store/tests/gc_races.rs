@@ -4,12 +4,15 @@ mod common;
 mod stepped;
 
 use common::{Program, State, noise, pool_of};
+use outlive_format::{Body, SegmentRef};
 use outlive_pool::Pool;
+use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::index::read_segment;
 use outlive_store::{Job, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use stepped::{Gate, SteppedLog, SteppedTarget, Steps};
@@ -94,13 +97,42 @@ fn past(world: &World) -> Expected {
     let borrowing = changed(state(1), 9, 78);
     Program::start(&pool, "b").save(&borrowing).unwrap();
     expected.entry("b").or_default().insert(1, borrowing);
+    // One that has nothing to do with the others, in a pack too large to be merged.
+    let apart = State::from([("a".to_owned(), noise(9, 200_000))]);
+    Program::start(&pool, "d").save(&apart).unwrap();
+    expected.entry("d").or_default().insert(1, apart);
     expected
+}
+
+/// Rule 5: no manifest lists a place in a pack of which its own log had said that it is condemned.
+fn check_rule_5(pool: &Pool, what: &str) {
+    for job in pool.jobs().unwrap() {
+        let mut named: HashSet<SegmentRef> = HashSet::new();
+        for entry in history(pool, &job).unwrap() {
+            let condemned = match entry.record.unwrap().body {
+                Body::Manifest(manifest) => {
+                    named.extend(manifest.segments);
+                    continue;
+                }
+                Body::Sweep(sweep) => sweep.packs,
+                Body::Archive(archive) => archive.condemned,
+                _ => continue,
+            };
+            for segment in &named {
+                let directory = read_segment(pool, segment).unwrap();
+                let bad =
+                    condemned.iter().find(|p| directory.packs.contains(p) || **p == segment.pack);
+                assert_eq!(bad, None, "{what}: {job} names a condemned pack");
+            }
+        }
+    }
 }
 
 /// The end of every story: all is as expected, also after another gc; and what is left is in use.
 fn conclude(world: &World, expected: &Expected, what: &str) {
     let pool = world.pool();
     check(&pool, expected, what);
+    check_rule_5(&pool, what);
     for _ in 0..2 {
         gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
         check(&pool, expected, &format!("{what}, after another gc"));
@@ -118,6 +150,7 @@ fn a_gc_within_a_gc_at_every_step() {
     prune(&world.stepped(&steps)).unwrap();
     let total = steps.count();
     assert!(total > 40, "{total} steps are enough to interleave");
+    let mut fenced = 0;
     for at in 0..total {
         let world = World::new();
         let mut expected = past(&world);
@@ -138,12 +171,14 @@ fn a_gc_within_a_gc_at_every_step() {
                 matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Damaged | ErrorKind::Retry),
                 "{what}: {error}"
             );
+            fenced += u64::from(error.kind() == ErrorKind::Fenced);
         }
         let kept = epochs(&world.pool(), "a");
         assert!(kept == [3] || kept == [1, 2, 3], "{what}: {kept:?}");
         expected.get_mut("a").unwrap().retain(|epoch, _| kept.contains(epoch));
         conclude(&world, &expected, &what);
     }
+    assert!(fenced * 2 > total, "the earlier one was told {fenced} times of {total}");
 }
 
 /// What the saver does while it is stopped somewhere.
@@ -155,13 +190,19 @@ enum Saver {
     Borrows,
     /// Job `c`, which has a checkpoint and was closed, is opened again and borrows.
     Returns,
+    /// Job `0`, which is told before `a` is, ends its session, opens another and borrows.
+    Reopens,
 }
 
 impl Saver {
-    const ALL: [Saver; 3] = [Saver::GoesOn, Saver::Borrows, Saver::Returns];
+    const ALL: [Saver; 4] = [Saver::GoesOn, Saver::Borrows, Saver::Returns, Saver::Reopens];
 
     fn job(self) -> &'static str {
-        if self == Saver::GoesOn { "a" } else { "c" }
+        match self {
+            Saver::GoesOn => "a",
+            Saver::Borrows | Saver::Returns => "c",
+            Saver::Reopens => "0",
+        }
     }
 
     /// What was there before; the program that will save, if it is at work already.
@@ -172,12 +213,31 @@ impl Saver {
                 expected.entry("c").or_default().insert(1, state(5));
                 Program::start(pool, "c")
             }
+            Saver::Reopens => {
+                let program = Program::start(pool, "0");
+                program.save(&state(5)).unwrap();
+                expected.entry("0").or_default().insert(1, state(5));
+                program
+            }
             _ => Program::start(pool, self.job()),
         };
         if self == Saver::GoesOn {
             program.restore(Select::Newest).unwrap();
         }
         program
+    }
+
+    /// Saves; answers the program that goes on afterwards.
+    fn save(self, program: Program, pool: &Pool) -> (Program, Result<Epoch>) {
+        let program = match self {
+            Saver::Reopens => {
+                drop(program);
+                Program::start(pool, "0")
+            }
+            _ => program,
+        };
+        let saved = program.save(&self.saves()).map(|stats| stats.epoch);
+        (program, saved)
     }
 
     fn saves(self) -> State {
@@ -193,7 +253,8 @@ impl Saver {
     }
 }
 
-/// A save stops before its step `at`; a whole prune, and a second gc, pass; then it goes on.
+/// A save stops before its step `at`; a whole prune passes; then it goes on. Before its next append
+/// there may be another one, which has nothing to do with it.
 fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     let world = World::new();
     let mut expected = past(&world);
@@ -203,27 +264,32 @@ fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     let steps = Steps::default();
     let pool = world.stepped(&steps);
     let program = saver.before(&world, &pool, &mut expected);
+    let again = AtomicBool::new(false);
     steps.hook(move |number, op| {
         if number == at {
             *name.lock().unwrap() = format!("{saver:?}, {gcs} gcs before step {at}, {op}");
             // While it stands still, it holds what was condemned.
             prune(&others).unwrap();
-            for _ in 1..gcs {
-                gc(&others).unwrap();
-            }
+            again.store(gcs > 1, Ordering::Release);
+        } else if op == "append" && again.swap(false, Ordering::AcqRel) {
+            let drop = [(JobName::new("d").unwrap(), [1].into())].into();
+            collect(&others, &GcOptions { drop, ..GcOptions::default() }).unwrap();
         }
     });
-    let state = saver.saves();
-    let stats = program.save(&state).unwrap_or_else(|error| {
-        panic!("{}: {error}", what.lock().unwrap());
-    });
-    expected.get_mut("a").unwrap().retain(|epoch, _| *epoch >= 3);
+    let (program, saved) = saver.save(program, &pool);
+    let what = what.lock().unwrap().clone();
+    let epoch = saved.unwrap_or_else(|error| panic!("{what}: {error}"));
     if at >= steps.count() {
         return false;
     }
-    expected.entry(saver.job()).or_default().insert(stats.epoch, state.clone());
-    let what = what.lock().unwrap().clone();
+    expected.get_mut("a").unwrap().retain(|epoch, _| *epoch >= 3);
+    if epochs(&world.pool(), "d").is_empty() {
+        expected.get_mut("d").unwrap().clear();
+    }
+    let state = saver.saves();
+    expected.entry(saver.job()).or_default().insert(epoch, state.clone());
     check(&world.pool(), &expected, &what);
+    check_rule_5(&world.pool(), &what);
     // The program goes on from there.
     let next = changed(state, 20, 100);
     let stats = program.save(&next).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -266,34 +332,29 @@ impl Overlap {
         let gate = Gate::default();
         let stop = gate.clone();
         let (save_steps, gc_steps) = (Steps::default(), Steps::default());
-        let program = saver.before(&world, &world.stepped(&save_steps), &mut expected);
+        let saving = world.stepped(&save_steps);
+        let program = saver.before(&world, &saving, &mut expected);
         save_steps.hook(move |number, _| {
             if number == at {
                 stop.stop();
             }
         });
-        let state = saver.saves();
         let over = Arc::new(AtomicBool::new(false));
         let thread: Arc<Mutex<Option<Saving>>> = Arc::default();
         let what = format!("{saver:?} from {from}, stopped at {at}, on at {to}");
         let program = Mutex::new(Some(program));
         {
             let (gate, over, thread) = (gate.clone(), over.clone(), thread.clone());
-            let state = state.clone();
             gc_steps.hook(move |number, _| {
                 if number == from
                     && let Some(program) = program.lock().unwrap().take()
                 {
-                    let (over, state) = (over.clone(), state.clone());
-                    let saved = {
-                        let over = over.clone();
-                        std::thread::spawn(move || {
-                            let saved = program.save(&state).map(|stats| stats.epoch);
-                            over.store(true, Ordering::Release);
-                            (program, saved)
-                        })
-                    };
-                    *thread.lock().unwrap() = Some(saved);
+                    let (done, saving) = (over.clone(), saving.clone());
+                    *thread.lock().unwrap() = Some(std::thread::spawn(move || {
+                        let saved = saver.save(program, &saving);
+                        done.store(true, Ordering::Release);
+                        saved
+                    }));
                     gate.wait_reached(|| over.load(Ordering::Acquire));
                 }
                 if number == to {
@@ -308,7 +369,7 @@ impl Overlap {
         expected.get_mut("a").unwrap().retain(|epoch, _| *epoch >= 3);
         if let Some((program, saved)) = saved {
             let epoch = saved.unwrap_or_else(|e| panic!("{what}: {e}"));
-            expected.entry(saver.job()).or_default().insert(epoch, state);
+            expected.entry(saver.job()).or_default().insert(epoch, saver.saves());
             check(&world.pool(), &expected, &what);
             gc(&world.pool()).unwrap();
             check(&world.pool(), &expected, &what);

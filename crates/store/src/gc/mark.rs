@@ -2,6 +2,7 @@
 //! part, so that the memory for that stays below the bound of the pool's index.
 
 use super::survey::JobState;
+use crate::files::{listing_chunks, walk_files};
 use crate::index::{Locator, Part, read_segment};
 use crate::restore::{Live, read_catalog, walk_live};
 use outlive_format::{
@@ -200,11 +201,11 @@ fn mark(packs: &mut HashMap<PackId, PackMarks>, place: Place) {
     }
 }
 
-/// Calls `each` with what an image needs; nodes and the catalog's chunks must be in the locator.
+/// Calls `each` with what an image needs; nodes and the chunks of catalogs and listings must be in
+/// the locator.
 ///
 /// # Errors
-/// `Damaged` if a node or the catalog is missing or wrong; `Invalid` for images of a kind that this
-/// build does not know how to follow: nothing may be deleted then.
+/// `Damaged` if a node, the catalog or the listing is missing or wrong.
 fn live_of(
     pool: &Pool,
     locator: &Locator,
@@ -222,13 +223,11 @@ fn live_of(
             }
             walk_live(pool, locator, &roots, visited, each)
         }
-        ImageKind::Files => {
-            Err(Error::invalid("it is an image of files, which this build cannot collect"))
-        }
+        ImageKind::Files => walk_files(pool, locator, image.catalog, visited, each),
     }
 }
 
-/// The places of all nodes, of the catalogs' chunks, and of one part's chunks.
+/// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks.
 fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
     let segments = &manifest.segments;
     if part == Part::ALL {
@@ -237,7 +236,11 @@ fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
     let is_node = |entry: &DirectoryEntry| entry.kind == EntryKind::Node;
     let nodes = Locator::load_where(pool, segments, is_node)?;
     let mut catalogs: HashSet<Fingerprint> = HashSet::new();
-    for image in manifest.images.iter().filter(|image| image.kind == ImageKind::Memory) {
+    for image in &manifest.images {
+        if image.kind == ImageKind::Files {
+            catalogs.extend(listing_chunks(pool, &nodes, image.catalog)?);
+            continue;
+        }
         let mut each = |live: Live| {
             if let Live::Chunk(fp) = live {
                 catalogs.insert(fp);

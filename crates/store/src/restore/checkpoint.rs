@@ -5,7 +5,7 @@ use super::read::Wanted;
 use super::walk::read_trees;
 use crate::index::Locator;
 use crate::tree::PageTree;
-use outlive_format::{Catalog, Manifest, TreeRef};
+use outlive_format::{Catalog, ImageKind, Manifest, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
@@ -68,6 +68,12 @@ impl Checkpoint {
                 manifest.images.len()
             )));
         };
+        if image.kind != ImageKind::Memory {
+            return Err(Error::invalid(
+                "it holds files and no program's memory: get them with `outlive get` or \
+                 `Job.get_files`",
+            ));
+        }
         let locator = Locator::load(pool, &manifest.segments)?;
         let mut trees = read_trees(pool, &locator, &[image.catalog])?;
         let catalog_tree = trees.pop().unwrap_or_default();
@@ -139,10 +145,6 @@ impl Checkpoint {
     /// Number of the newest record in the log when this was opened.
     pub(crate) fn as_of(&self) -> u64 {
         self.as_of
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
     }
 
     pub(crate) fn catalog_tree(&self) -> &PageTree {

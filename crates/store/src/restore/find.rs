@@ -2,6 +2,7 @@
 
 use super::Checkpoint;
 use crate::commit::history;
+use outlive_format::{ImageKind, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 
@@ -20,10 +21,10 @@ pub enum Select {
 /// Checkpoints that were passed over, newest first, and why. Epoch 0: the manifest could not be read.
 pub type Skipped = Vec<(Epoch, Error)>;
 
-/// What was found, what the attempt made of it, and what was passed over.
-type Found<T> = (Checkpoint, T, Skipped);
+/// The epoch that was found, what the attempt made of it, and what was passed over.
+type Found<T> = (Epoch, T, Skipped);
 
-/// The newest checkpoint that opens and on which `attempt` succeeds. `Damaged` errors send it to the
+/// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
 /// next older one; all others end the search. A gc moves chunks while this reads: what is missing
 /// then is looked for again as the log has it now.
 ///
@@ -34,11 +35,32 @@ pub fn first_good<T>(
     name: &JobName,
     select: Select,
     attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+) -> Result<Option<(Checkpoint, T, Skipped)>> {
+    let is_memory =
+        |manifest: &Manifest| manifest.images.iter().all(|i| i.kind == ImageKind::Memory);
+    let found = first_manifest(pool, name, select, &is_memory, &mut |manifest, as_of| {
+        let found = Checkpoint::open_as_of(pool, name, manifest.clone(), as_of)?;
+        attempt(&found).map(|value| (found, value))
+    })?;
+    Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
+}
+
+/// The newest manifest of a kind on which `attempt`, which gets the number of the newest record
+/// besides, succeeds; otherwise as [`first_good`]. An epoch that is asked for may be of any kind.
+///
+/// # Errors
+/// As [`first_good`].
+pub fn first_manifest<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    is_kind: &dyn Fn(&Manifest) -> bool,
+    attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
 ) -> Result<Option<Found<T>>> {
     let mut attempts = 1;
     loop {
-        let mut search =
-            Search { pool, name, select, listed: 0, as_of: 0, newest: 0, skipped: Skipped::new() };
+        let (listed, as_of, newest, skipped) = Default::default();
+        let mut search = Search { pool, name, select, is_kind, listed, as_of, newest, skipped };
         let found = search.run(attempt)?;
         let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.listed;
         if !moved || attempts >= ATTEMPTS {
@@ -52,6 +74,7 @@ struct Search<'a> {
     pool: &'a Pool,
     name: &'a JobName,
     select: Select,
+    is_kind: &'a dyn Fn(&Manifest) -> bool,
     /// Number of the log's newest record when the search began.
     listed: u64,
     /// Number of the newest record that was read: an archive may have taken the place of others.
@@ -64,9 +87,9 @@ struct Search<'a> {
 impl Search<'_> {
     fn run<T>(
         &mut self,
-        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-    ) -> Result<Option<(Checkpoint, T)>> {
-        let Search { pool, name, select, .. } = *self;
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<(Epoch, T)>> {
+        let Search { pool, name, select, is_kind, .. } = *self;
         for entry in history(pool, name)? {
             if self.listed == 0 {
                 self.listed = entry.number;
@@ -76,11 +99,13 @@ impl Search<'_> {
                 (Ok(_), None) => continue,
                 (Ok(_), Some(manifest)) => {
                     self.newest = self.newest.max(manifest.epoch);
-                    if matches!(select, Select::Epoch(epoch) if epoch != manifest.epoch) {
-                        continue;
+                    match select {
+                        Select::Epoch(epoch) if epoch != manifest.epoch => continue,
+                        Select::Newest if !is_kind(manifest) => continue,
+                        _ => {}
                     }
-                    Checkpoint::open_as_of(pool, name, manifest.clone(), self.as_of)
-                        .and_then(|found| attempt(&found).map(|value| (found, value)))
+                    attempt(manifest, self.as_of)
+                        .map(|value| (manifest.epoch, value))
                         .map_err(|error| (manifest.epoch, error))
                 }
                 // What cannot be read may have been a checkpoint; its epoch is not known.
@@ -97,16 +122,15 @@ impl Search<'_> {
         Ok(None)
     }
 
-    fn conclude<T>(self, found: Option<(Checkpoint, T)>) -> Result<Option<Found<T>>> {
+    fn conclude<T>(self, found: Option<(Epoch, T)>) -> Result<Option<Found<T>>> {
         let Search { pool, name, select, newest, skipped, .. } = self;
-        if let Some((checkpoint, value)) = found {
+        if let Some((epoch, value)) = found {
             for (_, error) in &skipped {
                 pool.warn(format!(
-                    "passed over a damaged checkpoint and took epoch {}: {error}",
-                    checkpoint.epoch()
+                    "passed over a damaged checkpoint and took epoch {epoch}: {error}"
                 ));
             }
-            return Ok(Some((checkpoint, value, skipped)));
+            return Ok(Some((epoch, value, skipped)));
         }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(

@@ -4,7 +4,7 @@ use super::lane::Lane;
 use super::mend::Hits;
 use super::packer::Packer;
 use super::plan::SavePlan;
-use crate::index::{Fingerprints, Known, PoolIndex};
+use crate::index::{Fingerprints, Known, Locator, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
 use outlive_format::PageExtent;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
@@ -33,22 +33,77 @@ pub struct ChunkCounts {
     pub raw_bytes: AtomicU64,
 }
 
-/// Cuts, fingerprints and stores chunks that are not known yet.
-pub struct Chunker<'a> {
-    /// Takes the new ones.
-    pub packer: &'a Packer<'a>,
+/// Takes fingerprinted chunks and stores those that are not stored yet: of memory and of files alike.
+pub struct ChunkSink<'a> {
     /// Chunks of earlier checkpoints.
-    pub known: &'a Known,
+    known: &'a Known,
+    /// All that the parent's segments name; for savers that do not keep `known`.
+    parent: Option<&'a Locator>,
     /// Chunks of all jobs.
-    pub shared: Option<&'a PoolIndex>,
+    shared: Option<&'a PoolIndex>,
     /// Chunks of this save; they become known when it is committed.
     pub new: Mutex<Fingerprints>,
     /// Chunks that were stored before this save; for those of `shared`, where.
     pub hits: Mutex<Hits>,
-    /// Longest chunk.
-    pub chunk_pages_max: u32,
     /// Figures.
     pub counts: ChunkCounts,
+}
+
+impl<'a> ChunkSink<'a> {
+    /// A sink that knows nothing of this save yet.
+    pub fn new(
+        known: &'a Known,
+        parent: Option<&'a Locator>,
+        shared: Option<&'a PoolIndex>,
+    ) -> ChunkSink<'a> {
+        let (new, hits, counts) = Default::default();
+        ChunkSink { known, parent, shared, new, hits, counts }
+    }
+
+    /// Stores a chunk by way of `lane`, unless it is stored already.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn store(&self, lane: &mut Lane<'_>, chunk: &[u8], fp: Fingerprint) -> Result<()> {
+        if self.is_known(fp) {
+            self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.counts.raw_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        lane.append(chunk, fp)?;
+        self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
+        Ok(())
+    }
+
+    /// Two threads that meet the same new chunk at the same moment may both store it: that costs
+    /// space and nothing else.
+    fn is_known(&self, fp: Fingerprint) -> bool {
+        if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
+            return true;
+        }
+        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        if hits.contains_key(&fp) {
+            return true;
+        }
+        if self.known.contains(&fp) || self.parent.is_some_and(|parent| parent.find(&fp).is_ok()) {
+            hits.insert(fp, None);
+            return true;
+        }
+        drop(hits);
+        let Some(place) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
+        self.hits.lock().unwrap_or_else(PoisonError::into_inner).insert(fp, Some(place));
+        true
+    }
+}
+
+/// Cuts, fingerprints and stores chunks that are not known yet.
+pub struct Chunker<'a> {
+    /// Takes the new ones.
+    packer: &'a Packer<'a>,
+    /// Knows which they are.
+    pub sink: ChunkSink<'a>,
+    /// Longest chunk.
+    chunk_pages_max: u32,
 }
 
 impl<'a> Chunker<'a> {
@@ -59,8 +114,7 @@ impl<'a> Chunker<'a> {
         shared: Option<&'a PoolIndex>,
         chunk_pages_max: u32,
     ) -> Chunker<'a> {
-        let (new, hits, counts) = Default::default();
-        Chunker { packer, known, shared, new, hits, chunk_pages_max, counts }
+        Chunker { packer, sink: ChunkSink::new(known, None, shared), chunk_pages_max }
     }
 
     /// The new extents of a block, from its dirty runs: (first page in the block, bytes), sorted.
@@ -87,7 +141,7 @@ impl<'a> Chunker<'a> {
                 let part = &bytes[at * PAGE_BYTES..(end * PAGE_BYTES).min(bytes.len())];
                 let first = first_page + at as u32;
                 if zero {
-                    self.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                    self.sink.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
                     let pages = (end - at) as u16;
                     extents.push(PageExtent { page: first as u16, pages, first: 0, chunk: None });
                 } else {
@@ -112,13 +166,7 @@ impl<'a> Chunker<'a> {
             let end = (start + count as usize * PAGE_BYTES).min(bytes.len());
             let chunk = &bytes[start..end];
             let fp = fingerprint(chunk);
-            if self.is_known(fp) {
-                self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            } else {
-                self.counts.raw_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-                lane.append(chunk, fp)?;
-                self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
-            }
+            self.sink.store(lane, chunk, fp)?;
             extents.push(PageExtent {
                 page: page as u16,
                 pages: count as u16,
@@ -127,26 +175,6 @@ impl<'a> Chunker<'a> {
             });
         }
         Ok(())
-    }
-
-    /// Two threads that meet the same new chunk at the same moment may both store it: that costs
-    /// space and nothing else.
-    fn is_known(&self, fp: Fingerprint) -> bool {
-        if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
-            return true;
-        }
-        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
-        if hits.contains_key(&fp) {
-            return true;
-        }
-        if self.known.contains(&fp) {
-            hits.insert(fp, None);
-            return true;
-        }
-        drop(hits);
-        let Some(place) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
-        self.hits.lock().unwrap_or_else(PoisonError::into_inner).insert(fp, Some(place));
-        true
     }
 
     /// Works through the plan's blocks with `threads` threads. As soon as the last live block is

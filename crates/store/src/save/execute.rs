@@ -311,9 +311,9 @@ impl Stages<'_> {
             state_bytes,
             changed_bytes: plan.dirty_bytes.saturating_sub(evacuated_bytes),
             evacuated_bytes,
-            zero_bytes: chunker.counts.zero_bytes.load(Ordering::Relaxed),
-            known_bytes: chunker.counts.known_bytes.load(Ordering::Relaxed),
-            raw_bytes: chunker.counts.raw_bytes.load(Ordering::Relaxed),
+            zero_bytes: chunker.sink.counts.zero_bytes.load(Ordering::Relaxed),
+            known_bytes: chunker.sink.counts.known_bytes.load(Ordering::Relaxed),
+            raw_bytes: chunker.sink.counts.raw_bytes.load(Ordering::Relaxed),
             node_bytes: node_bytes + leaves.stored_bytes,
             ..SaveStats::default()
         };
@@ -334,8 +334,8 @@ impl Stages<'_> {
                 segments: Vec::new(),
                 as_of: 0,
             },
-            hits: chunker.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
-            new: chunker.new.into_inner().unwrap_or_else(PoisonError::into_inner),
+            hits: chunker.sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
+            new: chunker.sink.new.into_inner().unwrap_or_else(PoisonError::into_inner),
             wishes,
             stats,
         })

@@ -94,6 +94,15 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// Stores a node, beside the chunks and never compressed.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append_node(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.room(bytes.len(), 1)?.push(bytes, fp, EntryKind::Node);
+        Ok(())
+    }
+
     /// Sends what waits on its way. To be called when this thread has no more chunks.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 mod chunks;
 mod execute;
+mod files;
 mod lane;
 mod leaves;
 mod mend;
@@ -12,7 +13,10 @@ mod packer;
 mod plan;
 mod stats;
 
+pub(crate) use chunks::ChunkSink;
 pub use execute::{Base, Order, Writer};
+pub(crate) use files::FilesImage;
+pub(crate) use lane::Lane;
 pub use leaves::{Wish, read_merged};
 pub(crate) use mend::store_segments;
 pub use mend::{Hits, Named};

@@ -1,0 +1,182 @@
+//! A checkpoint of files, opened for reading.
+
+use super::listing::{Items, ListingChunks};
+use super::recipe::{Pieces, wrong_length};
+use crate::commit::history;
+use crate::index::Locator;
+use crate::restore::Wanted;
+use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A checkpoint of files whose segments and recipes of the listing have been read and verified.
+/// About 60 bytes of memory for each chunk.
+#[derive(Debug)]
+pub struct FilesCheckpoint {
+    pool: Pool,
+    job: JobName,
+    manifest: Manifest,
+    image: ImageRef,
+    /// Number of the newest record of the log when this was opened.
+    as_of: u64,
+    pub(super) locator: Arc<Locator>,
+    pub(super) listing: Arc<ListingChunks>,
+}
+
+impl FilesCheckpoint {
+    /// Opens the checkpoint that `manifest` describes, knowing the log up to record `as_of`.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not one of files, `Damaged` if any of its metadata is missing or wrong.
+    pub fn open(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<FilesCheckpoint> {
+        let epoch = manifest.epoch;
+        FilesCheckpoint::open_inner(pool, job, manifest, as_of)
+            .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
+    }
+
+    fn open_inner(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<FilesCheckpoint> {
+        let [image] = manifest.images[..] else {
+            return Err(Error::invalid("it has several ranks; a checkpoint of files has one"));
+        };
+        if image.kind != ImageKind::Files {
+            return Err(Error::invalid(
+                "it holds a program's memory and no files: restore it with `Job.restore`, or take \
+                 its regions out with `outlive export`",
+            ));
+        }
+        let locator = Arc::new(Locator::load(pool, &manifest.segments)?);
+        let listing = Arc::new(ListingChunks::read(pool, &locator, image.catalog)?);
+        let (pool, job) = (pool.clone(), job.clone());
+        Ok(FilesCheckpoint { pool, job, manifest, image, as_of, locator, listing })
+    }
+
+    /// The newest checkpoint of files that opens. Damaged ones are told and passed over.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub(super) fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
+        let mut as_of = 0;
+        for entry in history(pool, job)? {
+            as_of = as_of.max(entry.number);
+            let Some(manifest) = entry.manifest().filter(|manifest| is_of_files(manifest)) else {
+                continue;
+            };
+            match FilesCheckpoint::open(pool, job, manifest.clone(), as_of) {
+                Ok(found) => return Ok(Some(found)),
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    pool.warn(format!("nothing is taken over from a damaged checkpoint: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.manifest.epoch
+    }
+
+    /// Its job.
+    pub fn job(&self) -> &JobName {
+        &self.job
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where it is.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    /// Its items, in the order of the listing.
+    pub fn items(&self) -> Items {
+        Items::new(&self.pool, &self.locator, &self.listing, self.image.regions)
+    }
+
+    pub(super) fn context(&self, error: Error) -> Error {
+        error.context(format!("checkpoint {} of job {}", self.epoch(), self.job))
+    }
+
+    /// Calls `each` with the pieces of an item's content, in their order.
+    ///
+    /// # Errors
+    /// `Damaged` if a recipe is missing or wrong; what `each` reports.
+    pub(super) fn pieces(
+        &self,
+        item: &Item,
+        each: &mut dyn FnMut(Piece) -> Result<()>,
+    ) -> Result<()> {
+        match &item.content {
+            Content::Empty | Content::Inline(_) => Ok(()),
+            Content::Pieces(pieces) => pieces.iter().try_for_each(|piece| each(*piece)),
+            Content::Recipe(root) => {
+                let mut ignore = |_| {};
+                let Self { pool, locator, .. } = self;
+                let mut pieces = Pieces::of(pool, locator, *root, item.bytes, &mut ignore)?;
+                while let Some(piece) = pieces.next()? {
+                    each(piece)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Where a chunk is.
+    ///
+    /// # Errors
+    /// `Damaged` if it is in none of the segments, or not as long as its piece.
+    pub(super) fn wanted_of(&self, piece: &Piece) -> Result<Wanted> {
+        let place = self.locator.find(&piece.fp)?;
+        if u64::from(place.length) != piece.bytes {
+            return Err(wrong_length(piece, place.length));
+        }
+        Ok(Wanted { fp: piece.fp, place })
+    }
+
+    /// Every chunk of the image with its place, once; recipes were read on the way.
+    ///
+    /// # Errors
+    /// `Damaged` if the listing, a recipe or a place is missing or wrong.
+    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+        let mut seen: HashSet<Fingerprint> = HashSet::new();
+        let mut wanted = Vec::new();
+        let mut add = |piece: Piece| {
+            if !piece.is_zeros() && seen.insert(piece.fp) {
+                wanted.push(self.wanted_of(&piece)?);
+            }
+            Ok(())
+        };
+        self.listing.chunks.iter().try_for_each(|piece| add(*piece))?;
+        let mut items = self.items();
+        while let Some(item) = items.next()? {
+            self.pieces(&item, &mut add)
+                .map_err(|e| e.context(String::from_utf8_lossy(&item.path)))?;
+        }
+        Ok(wanted)
+    }
+}
+
+/// Whether a manifest is of a checkpoint of files.
+pub fn is_of_files(manifest: &Manifest) -> bool {
+    manifest.images.first().is_some_and(|image| image.kind == ImageKind::Files)
+}

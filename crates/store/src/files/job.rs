@@ -1,0 +1,221 @@
+//! Puts and gets as a job offers them.
+
+use super::checkpoint::{FilesCheckpoint, is_of_files};
+use super::listing::Items;
+use super::patterns::Patterns;
+use super::plan::{Planner, PutPlan, stopped};
+use super::put::{Image, Putter, Source, hits_of, knows_nothing};
+use super::scan::{Selection, identity, open_roots};
+use super::trouble::Troubles;
+use crate::Job;
+use crate::index::SharedChunks;
+use crate::restore::{Select, Skipped, first_manifest};
+use crate::save::{Base, ChunkSink, FilesImage, Order, Packer, SaveNotes, SaveStats};
+use outlive_format::{ImageKind, ImageRef, TreeRef};
+use outlive_types::{Epoch, Error, Result};
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first put of a job reads the pool's index if that is worth it for so many bytes. Later ones
+/// find what they share in their own segments.
+const FIRST_PUT_BYTES: u64 = 1 << 30;
+
+/// What is put.
+pub enum PutSource<'a> {
+    /// Directories and files. A single directory lends its place to what is in it; of several paths
+    /// each keeps its last part.
+    Paths(&'a [PathBuf]),
+    /// A stream, read to its end.
+    Stream {
+        /// Its name in the listing.
+        name: Vec<u8>,
+        /// Where it comes from.
+        from: &'a mut (dyn Read + Send),
+    },
+}
+
+/// How a put goes about it.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// What is left out, in the syntax of `.gitignore`.
+    pub patterns: Patterns,
+    /// Take no notice of `.outliveignore` files.
+    pub no_ignore_files: bool,
+    /// Stay on the file system of each path.
+    pub one_file_system: bool,
+    /// Directories that are left out with all below them, such as the pool's own.
+    pub leave_out: Vec<PathBuf>,
+    /// Read every file, also those that have not changed since the put before.
+    pub reread: bool,
+    /// What is kept with the checkpoint.
+    pub notes: SaveNotes,
+    /// Set it to end the put early.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What a put did.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PutReport {
+    /// What was planned.
+    pub plan: PutPlan,
+    /// Items in the listing.
+    pub items: u64,
+    /// Figures; `changed_bytes` were read.
+    pub stats: SaveStats,
+    /// What could not be done.
+    pub troubles: Troubles,
+}
+
+impl PutOptions {
+    fn selection(&self) -> Selection {
+        Selection {
+            patterns: self.patterns.clone(),
+            no_ignore_files: self.no_ignore_files,
+            one_file_system: self.one_file_system,
+            leave_out: self.leave_out.iter().filter_map(|path| identity(path)).collect(),
+        }
+    }
+}
+
+impl Job {
+    /// Says what a put of paths would do. Writes nothing and disturbs no writer.
+    ///
+    /// # Errors
+    /// `Invalid` for paths that are not there; what the log reports.
+    pub fn plan_put(&self, paths: &[PathBuf], options: &PutOptions) -> Result<(PutPlan, Troubles)> {
+        let roots = open_roots(paths)?;
+        let selection = options.selection();
+        let parent = FilesCheckpoint::newest(self.pool(), self.name())?;
+        let before = parent.as_ref().filter(|_| !options.reread);
+        let before = before.map(|parent| (parent.epoch(), parent.items()));
+        let mut planner = Planner::new(self.pool(), &roots, &selection, before, &options.stop);
+        while planner.next()?.is_some() {}
+        let troubles = planner.take_troubles();
+        Ok((planner.plan, troubles))
+    }
+
+    /// Puts files into the pool, as a checkpoint of this job. Returns when it is committed. A save
+    /// under way is waited for first. What cannot be read is left out and told in the report.
+    ///
+    /// # Errors
+    /// `Invalid` for paths that are not there or a name that is none; `Fenced`; the failure of an
+    /// earlier save that nobody has been told; what the pool reports. Nothing was committed then.
+    pub fn put(&self, source: PutSource<'_>, options: &PutOptions) -> Result<PutReport> {
+        self.wait_for_turn(|inner| {
+            let pool = &inner.pool;
+            let clock = pool.env().clock.clone();
+            let started = clock.monotonic();
+            // What is wrong with the request is found before anything is written.
+            let (roots, selection) = match &source {
+                PutSource::Paths(paths) => (open_roots(paths)?, options.selection()),
+                PutSource::Stream { name, .. } => {
+                    check_name(name)?;
+                    (Vec::new(), Selection::default())
+                }
+            };
+            let mut writer = inner.writer();
+            let session = writer.begin(pool)?;
+            let parent = FilesCheckpoint::newest(pool, &inner.name)?;
+            let index_for = if parent.is_some() { 0 } else { FIRST_PUT_BYTES };
+            let writer = &mut *writer;
+            SharedChunks::refresh(&mut writer.shared, pool, index_for, &writer.condemned)?;
+            let packer = Packer::new(pool, session, writer.next_pack, 0);
+            let known = knows_nothing();
+            let shared = writer.shared.as_ref().and_then(SharedChunks::index);
+            let sink =
+                ChunkSink::new(&known, parent.as_ref().map(|parent| &*parent.locator), shared);
+            let putter = Putter {
+                pool,
+                packer: &packer,
+                sink: &sink,
+                parent: parent.as_ref(),
+                reread: options.reread,
+                stop: &options.stop,
+            };
+            let source = match source {
+                PutSource::Paths(_) => Source::Trees(&roots, &selection),
+                PutSource::Stream { name, from } => Source::Stream(name, from),
+            };
+            let stored = putter.run(source);
+            writer.next_pack = packer.next_pack();
+            let image = stored?;
+            if options.stop.load(Ordering::Relaxed) {
+                return Err(stopped());
+            }
+            let stats = stats_of(&image, &sink);
+            let hits = hits_of(sink);
+            let Image { plan, troubles, items, listing, bytes, .. } = image;
+            let files = FilesImage {
+                reference: ImageRef {
+                    rank: 0,
+                    kind: ImageKind::Files,
+                    regions: items,
+                    state_bytes: bytes,
+                    catalog: listing,
+                    packed: TreeRef::EMPTY,
+                },
+                parent: parent.map(|parent| Base {
+                    epoch: parent.epoch(),
+                    segments: parent.manifest().segments.clone(),
+                    as_of: parent.as_of(),
+                    ..Base::default()
+                }),
+                hits,
+                stats,
+            };
+            let order = Order { started, notes: options.notes.clone() };
+            let stats = writer.commit_files(pool, session, packer, files, &order)?;
+            Ok(PutReport { plan, items, stats, troubles })
+        })
+    }
+
+    /// Opens a checkpoint of files. Without a choice the newest that opens, whatever checkpoints of
+    /// memory there are besides. `None` if the job has none at all.
+    ///
+    /// # Errors
+    /// `Invalid` if the epoch asked for does not exist or holds memory; `Damaged` if it, or every
+    /// one, is damaged.
+    pub fn files(&self, select: Select) -> Result<Option<(FilesCheckpoint, Skipped)>> {
+        let (pool, name) = (self.pool(), self.name());
+        let found = first_manifest(pool, name, select, &is_of_files, &mut |manifest, as_of| {
+            FilesCheckpoint::open(pool, name, manifest.clone(), as_of)
+        })?;
+        Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
+    }
+
+    /// The items of a checkpoint of files, for commands that list them.
+    ///
+    /// # Errors
+    /// As [`Job::files`]; `Invalid` if there is none.
+    pub fn items(&self, epoch: Epoch) -> Result<Items> {
+        let found = self.files(Select::Epoch(epoch))?;
+        let found = found.ok_or_else(|| Error::invalid(format!("there is no epoch {epoch}")))?;
+        Ok(found.0.items())
+    }
+}
+
+fn stats_of(image: &Image, sink: &ChunkSink<'_>) -> SaveStats {
+    SaveStats {
+        state_bytes: image.bytes,
+        changed_bytes: image.plan.read_bytes,
+        zero_bytes: image.zero_bytes,
+        known_bytes: sink.counts.known_bytes.load(Ordering::Relaxed),
+        raw_bytes: sink.counts.raw_bytes.load(Ordering::Relaxed),
+        node_bytes: image.node_bytes,
+        ..SaveStats::default()
+    }
+}
+
+/// A stream's name is one part of a path.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        return Err(Error::invalid(format!(
+            "\"{}\" cannot be the name of a stream: give one like that of a file",
+            name.escape_ascii()
+        )));
+    }
+    Ok(())
+}

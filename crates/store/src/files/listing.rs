@@ -1,0 +1,166 @@
+//! Writes a listing item by item, and reads it so. Neither holds more of it than a few chunks.
+
+use super::recipe::{Emit, Pieces, RecipeBuilder, read_pieces};
+use crate::index::Locator;
+use outlive_format::{Item, ListingReader, Piece, TreeRef, checksum, listing_end, listing_head};
+use outlive_pool::Pool;
+use outlive_types::{Error, Fingerprint, Result};
+use std::sync::Arc;
+
+/// Shortest chunk of a listing, and where cuts become more frequent.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+const CHUNK_BYTES_AVERAGE: usize = 16 << 10;
+/// Of so many items one ends its chunk, before and behind the average length.
+const ENDS_BEFORE: u64 = 64;
+const ENDS_BEHIND: u64 = 8;
+/// Chunks read in one go.
+const CHUNKS_AT_ONCE: usize = 64;
+
+/// Stores a chunk and answers its fingerprint.
+pub type Store<'s> = dyn FnMut(&[u8]) -> Result<Fingerprint> + 's;
+
+/// Takes items in their order. A chunk holds whole items, and the names of items decide where it
+/// ends, so a changed item changes its own chunk and no other.
+pub struct ListingWriter {
+    buffer: Vec<u8>,
+    chunk_bytes_max: usize,
+    recipe: RecipeBuilder,
+    bytes: u64,
+    /// Items so far.
+    pub items: u64,
+}
+
+impl ListingWriter {
+    /// A listing without items.
+    pub fn new(chunk_bytes_max: usize) -> ListingWriter {
+        let (buffer, recipe) = (listing_head().to_vec(), RecipeBuilder::default());
+        ListingWriter { buffer, chunk_bytes_max, recipe, bytes: 0, items: 0 }
+    }
+
+    /// Adds an item.
+    ///
+    /// # Errors
+    /// `Invalid` for one that cannot be listed (then it was not); what `store` and `emit` report.
+    pub fn push(&mut self, item: &Item, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<()> {
+        let before = self.buffer.len();
+        item.encode(&mut self.buffer)?;
+        self.items += 1;
+        if self.buffer.len() > self.chunk_bytes_max && before > 0 {
+            self.cut(before, store, emit)?;
+        }
+        while self.buffer.len() > self.chunk_bytes_max {
+            self.cut(self.chunk_bytes_max, store, emit)?;
+        }
+        let length = self.buffer.len();
+        let ends = if length < CHUNK_BYTES_AVERAGE { ENDS_BEFORE } else { ENDS_BEHIND };
+        let min = CHUNK_BYTES_MIN.min(self.chunk_bytes_max / 4);
+        if length >= min && checksum(&item.path).is_multiple_of(ends) {
+            self.cut(length, store, emit)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, at: usize, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<()> {
+        let fp = store(&self.buffer[..at])?;
+        self.buffer.drain(..at);
+        self.bytes += at as u64;
+        self.recipe.push(Piece { fp, bytes: at as u64 }, emit)
+    }
+
+    /// Ends the listing.
+    ///
+    /// # Errors
+    /// What `store` and `emit` report.
+    pub fn finish(mut self, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<TreeRef> {
+        let end = listing_end(self.items);
+        if self.buffer.len() + end.len() > self.chunk_bytes_max {
+            self.cut(self.buffer.len(), store, emit)?;
+        }
+        self.buffer.extend(end);
+        self.cut(self.buffer.len(), store, emit)?;
+        Ok(TreeRef { bytes: self.bytes, root: self.recipe.finish(emit)? })
+    }
+}
+
+/// Where a listing's chunks are.
+#[derive(Debug)]
+pub struct ListingChunks {
+    /// In their order: about 40 bytes for each hundred items.
+    pub chunks: Vec<Piece>,
+    /// The recipes above them.
+    pub recipes: Vec<Fingerprint>,
+}
+
+impl ListingChunks {
+    /// Reads the recipes of the listing that a manifest names.
+    ///
+    /// # Errors
+    /// `Damaged` if one is missing or wrong.
+    pub fn read(pool: &Pool, locator: &Locator, listing: TreeRef) -> Result<ListingChunks> {
+        let mut recipes = Vec::new();
+        let mut chunks = Vec::new();
+        let mut seen = |fp| recipes.push(fp);
+        let mut pieces = Pieces::of(pool, locator, listing.root, listing.bytes, &mut seen)?;
+        while let Some(piece) = pieces.next()? {
+            if piece.is_zeros() {
+                return Err(Error::damaged("part of the listing is zero"));
+            }
+            chunks.push(piece);
+        }
+        Ok(ListingChunks { chunks, recipes })
+    }
+}
+
+/// The items of a listing, one after the other.
+pub struct Items {
+    pool: Pool,
+    locator: Arc<Locator>,
+    chunks: Arc<ListingChunks>,
+    next: usize,
+    /// `None` when the listing is over.
+    reader: Option<ListingReader>,
+    /// How many there must be.
+    expected: u64,
+}
+
+impl Items {
+    /// The items of a listing, which must be `expected`.
+    pub fn new(
+        pool: &Pool,
+        locator: &Arc<Locator>,
+        chunks: &Arc<ListingChunks>,
+        expected: u64,
+    ) -> Items {
+        let (pool, locator, chunks) = (pool.clone(), locator.clone(), chunks.clone());
+        Items { pool, locator, chunks, next: 0, reader: Some(ListingReader::new()), expected }
+    }
+
+    /// The next item; `None` behind the last.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is missing or wrong, or the listing is none.
+    pub fn next(&mut self) -> Result<Option<Item>> {
+        loop {
+            let Some(reader) = &mut self.reader else { return Ok(None) };
+            if let Some(item) = reader.next_item()? {
+                return Ok(Some(item));
+            }
+            let chunks = &self.chunks.chunks;
+            if self.next == chunks.len() {
+                let items = self.reader.take().map_or(Ok(0), ListingReader::finish)?;
+                if items != self.expected {
+                    return Err(Error::damaged(format!(
+                        "the listing has {items} items instead of {}",
+                        self.expected
+                    )));
+                }
+                return Ok(None);
+            }
+            let end = (self.next + CHUNKS_AT_ONCE).min(chunks.len());
+            for bytes in read_pieces(&self.pool, &self.locator, &chunks[self.next..end])? {
+                reader.push(&bytes);
+            }
+            self.next = end;
+        }
+    }
+}

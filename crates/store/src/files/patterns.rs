@@ -1,0 +1,134 @@
+//! Which paths are left out, in the syntax of `.gitignore`.
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use outlive_types::{Error, Result};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A list of patterns. Of those that match a path the last decides.
+#[derive(Clone, Debug, Default)]
+pub struct Patterns {
+    set: GlobSet,
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    /// It takes in again what an earlier pattern has left out.
+    keeps: bool,
+    /// It speaks of directories only.
+    directories: bool,
+}
+
+impl Patterns {
+    /// Reads patterns, one each.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the pattern that is none.
+    pub fn new<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Patterns> {
+        let mut globs = GlobSetBuilder::new();
+        let mut rules = Vec::new();
+        for line in lines {
+            let Some((rule, glob)) = parse(line) else { continue };
+            let refuse = |why: &dyn std::fmt::Display| {
+                let line = String::from_utf8_lossy(line).escape_debug().to_string();
+                Error::invalid(format!("the ignore pattern \"{line}\" cannot be used: {why}"))
+            };
+            let text = std::str::from_utf8(&glob).map_err(|_| refuse(&"it is not UTF-8"))?;
+            let mut glob = GlobBuilder::new(text);
+            let glob = glob.literal_separator(true).backslash_escape(true).build();
+            globs.add(glob.map_err(|error| refuse(error.kind()))?);
+            rules.push(rule);
+        }
+        let set = globs.build().map_err(|e| Error::invalid(format!("ignore patterns: {e}")))?;
+        Ok(Patterns { set, rules })
+    }
+
+    /// Reads the lines of a file of patterns.
+    ///
+    /// # Errors
+    /// As [`Patterns::new`].
+    pub fn from_text(text: &[u8]) -> Result<Patterns> {
+        Patterns::new(text.split(|byte| *byte == b'\n'))
+    }
+
+    /// Whether a path is left out (`Some(true)`), taken in, or not spoken of.
+    pub fn decide(&self, path: &[u8], is_directory: bool) -> Option<bool> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let found = self.set.matches(Path::new(OsStr::from_bytes(path)));
+        let rules = found.into_iter().rev().map(|at| self.rules[at]);
+        rules.into_iter().find(|rule| is_directory || !rule.directories).map(|rule| !rule.keeps)
+    }
+}
+
+/// A line's rule and its glob; `None` for an empty line or a comment.
+fn parse(line: &[u8]) -> Option<(Rule, Vec<u8>)> {
+    let mut text = line.strip_suffix(b"\r").unwrap_or(line);
+    while let Some(shorter) = text.strip_suffix(b" ") {
+        // A blank behind a backslash belongs to the name.
+        if shorter.ends_with(b"\\") {
+            break;
+        }
+        text = shorter;
+    }
+    if text.is_empty() || text.starts_with(b"#") {
+        return None;
+    }
+    let keeps = text.starts_with(b"!");
+    if keeps {
+        text = &text[1..];
+    }
+    let directories = text.ends_with(b"/");
+    if directories {
+        text = &text[..text.len() - 1];
+    }
+    if text.is_empty() {
+        return None;
+    }
+    let anchored = text.contains(&b'/');
+    let text = text.strip_prefix(b"/").unwrap_or(text);
+    let mut glob = if anchored { Vec::new() } else { b"**/".to_vec() };
+    glob.extend_from_slice(text);
+    Some((Rule { keeps, directories }, glob))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_gitignore() {
+        let text =
+            b"# comment\n\n*.tmp\n/top\nsub/*.o\nbuild/\n!keep.tmp\n**/deep/x\ntail\\ \n\\#hash\n\
+                     [ab]?.log\nall/**\n";
+        let patterns = Patterns::from_text(text).unwrap();
+        for (path, is_directory, decided) in [
+            ("a.tmp", false, Some(true)),
+            ("x/y/a.tmp", false, Some(true)),
+            ("x/keep.tmp", false, Some(false)),
+            ("top", false, Some(true)),
+            ("x/top", false, None),
+            ("sub/a.o", false, Some(true)),
+            ("x/sub/a.o", false, None),
+            ("sub/deeper/a.o", false, None),
+            ("x/build", true, Some(true)),
+            ("x/build", false, None),
+            ("deep/x", false, Some(true)),
+            ("a/b/deep/x", false, Some(true)),
+            ("tail ", false, Some(true)),
+            ("#hash", false, Some(true)),
+            ("b1.log", false, Some(true)),
+            ("b12.log", false, None),
+            ("all/of/it", false, Some(true)),
+            ("all", true, None),
+            ("comment", false, None),
+        ] {
+            assert_eq!(patterns.decide(path.as_bytes(), is_directory), decided, "{path}");
+        }
+        assert_eq!(patterns.decide(b"\xFF\xFE.tmp", false), Some(true), "not UTF-8");
+        assert!(Patterns::from_text(b"a[").unwrap_err().message().contains("a["));
+    }
+}

@@ -1,0 +1,276 @@
+//! Makes files, directories and links below a directory, and never anywhere else.
+
+use super::attributes;
+use super::beneath::{Beneath, name_of, parent_of};
+use outlive_format::{FileTime, Item, ItemKind};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmod, chownat, fchmod,
+    fchown, futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat,
+    utimensat,
+};
+use rustix::io::{Errno, Result};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Directories kept open, since what is made next is mostly in one of them.
+const PARENTS_MAX: usize = 64;
+/// The set-user-id and set-group-id bits.
+const SET_ID: u32 = 0o6000;
+
+/// What is made, and how.
+pub struct Placer {
+    beneath: Beneath,
+    /// Take the place of what is there.
+    pub overwrite: bool,
+    is_root: bool,
+    user: u32,
+    parents: Mutex<VecDeque<(Vec<u8>, Arc<OwnedFd>)>>,
+    /// Makes temporary names differ.
+    count: AtomicU64,
+}
+
+/// A name under which something is made: its own, or a temporary one to be renamed.
+#[derive(Debug)]
+pub struct Name {
+    dir: Arc<OwnedFd>,
+    own: Vec<u8>,
+    temporary: Option<Vec<u8>>,
+}
+
+impl Name {
+    fn now(&self) -> &[u8] {
+        self.temporary.as_deref().unwrap_or(&self.own)
+    }
+}
+
+/// What could not be set, in words.
+pub type Refusals = Vec<String>;
+
+fn refused(what: &str, error: Errno) -> String {
+    format!("{what}: {}", std::io::Error::from(error))
+}
+
+impl Placer {
+    /// A placer for what is below `path`, a directory that exists.
+    pub fn new(path: &Path, overwrite: bool) -> Result<Placer> {
+        Ok(Placer {
+            beneath: Beneath::open(path)?,
+            overwrite,
+            is_root: rustix::process::geteuid().is_root(),
+            user: rustix::process::geteuid().as_raw(),
+            parents: Mutex::default(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether something is at `path`.
+    pub fn exists(&self, path: &[u8]) -> bool {
+        self.beneath.stat(path).is_ok()
+    }
+
+    /// The directory in which `path` is to be.
+    fn parent(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
+        let parent = parent_of(path);
+        let mut parents = self.parents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, dir)) = parents.iter().rev().find(|(path, _)| path == parent) {
+            return Ok(dir.clone());
+        }
+        let dir = Arc::new(self.beneath.get(parent, OFlags::PATH | OFlags::DIRECTORY)?);
+        if parents.len() == PARENTS_MAX {
+            parents.pop_front();
+        }
+        parents.push_back((parent.to_vec(), dir.clone()));
+        Ok(dir)
+    }
+
+    /// Makes a directory, or finds it there. Nobody else can enter a new one until it is finished.
+    pub fn directory(&self, path: &[u8]) -> Result<()> {
+        if path == b"." {
+            return Ok(());
+        }
+        let dir = self.parent(path)?;
+        let name = name_of(path);
+        match mkdirat(&*dir, name, Mode::RWXU) {
+            Err(Errno::EXIST) => {}
+            made => return made,
+        }
+        let there = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
+            return Ok(());
+        }
+        if !self.overwrite {
+            return Err(Errno::EXIST);
+        }
+        unlinkat(&*dir, name, AtFlags::empty())?;
+        mkdirat(&*dir, name, Mode::RWXU)
+    }
+
+    /// Makes the directories on the way to `path` that are missing.
+    pub fn directories_above(&self, path: &[u8]) -> Result<()> {
+        for at in (0..path.len()).filter(|at| path[*at] == b'/') {
+            self.directory(&path[..at])?;
+        }
+        Ok(())
+    }
+
+    fn name(&self, path: &[u8], temporary: bool) -> Result<Name> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let temporary =
+            temporary.then(|| format!(".outlive-{}-{number}.tmp", std::process::id()).into_bytes());
+        Ok(Name { dir: self.parent(path)?, own: name_of(path).to_vec(), temporary })
+    }
+
+    /// Makes an empty file. Replacing another it has a temporary name until it is finished.
+    pub fn file(&self, path: &[u8]) -> Result<(Name, OwnedFd)> {
+        let name = self.name(path, self.overwrite)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = openat(&*name.dir, name.now(), flags | OFlags::CLOEXEC, mode)?;
+        Ok((name, file))
+    }
+
+    /// Opens a file again that [`Placer::file`] has made and nobody has finished.
+    pub fn reopen(&self, name: &Name) -> Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&*name.dir, name.now(), flags, Mode::empty())
+    }
+
+    /// Removes a file that is not to be finished.
+    pub fn discard(&self, name: &Name) {
+        // It may be gone already; more cannot be done.
+        let _ = unlinkat(&*name.dir, name.now(), AtFlags::empty());
+    }
+
+    /// Gives a file all but its content, and its name.
+    pub fn finish_file(&self, name: &Name, file: &OwnedFd, item: &Item) -> Result<Refusals> {
+        let refusals = self.describe(file, item);
+        self.publish(name)?;
+        Ok(refusals)
+    }
+
+    fn publish(&self, name: &Name) -> Result<()> {
+        match &name.temporary {
+            None => Ok(()),
+            Some(temporary) => {
+                let renamed = renameat(&*name.dir, temporary.as_slice(), &*name.dir, &*name.own);
+                renamed.inspect_err(|_| self.discard(name))
+            }
+        }
+    }
+
+    /// Gives a directory its owner, attributes, mode and times, when all in it is done.
+    pub fn finish_directory(&self, item: &Item) -> Result<Refusals> {
+        let dir = self.beneath.get(&item.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(self.describe(&dir, item))
+    }
+
+    /// Owner, attributes, mode and times of something open. A new owner takes away set-id bits and
+    /// capabilities, so it comes first; everything changes the times, so they come last.
+    fn describe(&self, file: &OwnedFd, item: &Item) -> Refusals {
+        let mut refusals = Vec::new();
+        if self.is_root {
+            let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
+            if let Err(error) = fchown(file, Some(user), Some(group)) {
+                refusals.push(refused("its owner", error));
+            }
+        }
+        refusals.extend(attribute_refusals(attributes::set_open(file, &item.attributes)));
+        if let Err(error) = fchmod(file, self.mode_of(item)) {
+            refusals.push(refused("its mode", error));
+        }
+        if let Err(error) = futimens(file, &times_of(item)) {
+            refusals.push(refused("its times", error));
+        }
+        refusals
+    }
+
+    /// Set-id bits would give away the rights of whoever runs this, not those of the owner.
+    fn mode_of(&self, item: &Item) -> Mode {
+        let foreign = !self.is_root && item.uid != self.user;
+        Mode::from_raw_mode(if foreign { item.mode & !SET_ID } else { item.mode })
+    }
+
+    /// Makes a symbolic link, a pipe, a socket or a device.
+    pub fn special(&self, item: &Item) -> Result<Refusals> {
+        let make = |name: &Name| match item.kind {
+            ItemKind::Symlink => symlinkat(item.target.as_slice(), &*name.dir, name.now()),
+            kind => {
+                let kind = match kind {
+                    ItemKind::CharDevice => FileType::CharacterDevice,
+                    ItemKind::BlockDevice => FileType::BlockDevice,
+                    ItemKind::Socket => FileType::Socket,
+                    _ => FileType::Fifo,
+                };
+                mknodat(&*name.dir, name.now(), kind, Mode::RUSR | Mode::WUSR, item.bytes)
+            }
+        };
+        let name = self.make(&item.path, &make)?;
+        let (dir, at) = (&name.dir, name.now());
+        let mut refusals = Vec::new();
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        if self.is_root {
+            let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
+            if let Err(error) = chownat(&**dir, at, Some(user), Some(group), nofollow) {
+                refusals.push(refused("its owner", error));
+            }
+        }
+        let set = attributes::set_name(dir.as_fd(), at, &item.attributes);
+        refusals.extend(attribute_refusals(set));
+        if item.kind != ItemKind::Symlink
+            && let Err(error) = self.mode_of_name(&name, item)
+        {
+            refusals.push(refused("its mode", error));
+        }
+        if let Err(error) = utimensat(&**dir, at, &times_of(item), nofollow) {
+            refusals.push(refused("its times", error));
+        }
+        self.publish(&name)?;
+        Ok(refusals)
+    }
+
+    /// There is no `chmod` that does not follow, but one for what is held.
+    fn mode_of_name(&self, name: &Name, item: &Item) -> Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let held = openat(&*name.dir, name.now(), flags, Mode::empty())?;
+        chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), self.mode_of(item))
+    }
+
+    /// Makes a further name of a file.
+    pub fn hard_link(&self, item: &Item) -> Result<()> {
+        let target_dir = self.parent(&item.target)?;
+        let target = name_of(&item.target);
+        let make =
+            |name: &Name| linkat(&*target_dir, target, &*name.dir, name.now(), AtFlags::empty());
+        let name = self.make(&item.path, &make)?;
+        self.publish(&name)
+    }
+
+    /// Makes something under its own name, or under a temporary one if that is taken and may be.
+    fn make(&self, path: &[u8], make: &dyn Fn(&Name) -> Result<()>) -> Result<Name> {
+        let name = self.name(path, false)?;
+        match make(&name) {
+            Err(Errno::EXIST) if self.overwrite => {
+                let name = self.name(path, true)?;
+                make(&name).map(|()| name)
+            }
+            made => made.map(|()| name),
+        }
+    }
+}
+
+fn attribute_refusals<'a>(
+    refusals: impl Iterator<Item = (&'a [u8], Errno)>,
+) -> impl Iterator<Item = String> {
+    refusals.map(|(name, error)| {
+        refused(&format!("its attribute {}", String::from_utf8_lossy(name).escape_debug()), error)
+    })
+}
+
+fn times_of(item: &Item) -> Timestamps {
+    let spec = |time: FileTime| Timespec { tv_sec: time.s, tv_nsec: time.ns.into() };
+    // Access times are not kept: a file was last read when it was written.
+    Timestamps { last_access: spec(item.mtime), last_modification: spec(item.mtime) }
+}

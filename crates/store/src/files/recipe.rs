@@ -1,0 +1,292 @@
+//! Builds recipes as pieces come, and takes them apart again without holding all of one.
+
+use crate::index::Locator;
+use crate::restore::{ReadPlan, Wanted};
+use outlive_format::{Piece, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
+use outlive_pool::Pool;
+use outlive_types::{Error, Fingerprint, Result};
+use std::sync::{Mutex, PoisonError};
+
+/// Of each so many children one ends its recipe, on average: a change costs a recipe of this length
+/// on each level.
+const CHILDREN_AVERAGE: u16 = 256;
+/// A recipe has at least so many children but for the last of its level, so levels stay few.
+const CHILDREN_MIN: usize = 32;
+
+/// Stores a recipe and answers its fingerprint.
+pub type Emit<'e> = dyn FnMut(&Recipe) -> Result<Fingerprint> + 'e;
+
+/// Gathers a stream's pieces in recipes. Memory: at most 4096 pieces a level.
+#[derive(Debug, Default)]
+pub struct RecipeBuilder {
+    levels: Vec<Vec<Piece>>,
+}
+
+impl RecipeBuilder {
+    /// Adds the next piece. Neighbouring zeros become one.
+    ///
+    /// # Errors
+    /// What `emit` reports.
+    pub fn push(&mut self, piece: Piece, emit: &mut Emit<'_>) -> Result<()> {
+        if let Some(last) = self.levels.first_mut().and_then(|pieces| pieces.last_mut())
+            && last.is_zeros()
+            && piece.is_zeros()
+        {
+            last.bytes += piece.bytes;
+            return Ok(());
+        }
+        self.add(0, piece, emit)
+    }
+
+    fn add(&mut self, level: usize, piece: Piece, emit: &mut Emit<'_>) -> Result<()> {
+        if self.levels.len() == level {
+            self.levels.push(Vec::new());
+        }
+        let children = &mut self.levels[level];
+        // What ends a recipe is known with its last child, but zeros may still grow: so a full one
+        // is closed when the next child comes.
+        if children.len() == RECIPE_CHILDREN_MAX {
+            self.close(level, emit)?;
+        }
+        let children = &mut self.levels[level];
+        children.push(piece);
+        let [a, b, ..] = piece.fp.0;
+        let ends = u16::from_le_bytes([a, b]).is_multiple_of(CHILDREN_AVERAGE);
+        if ends && !piece.is_zeros() && children.len() >= CHILDREN_MIN {
+            self.close(level, emit)?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, level: usize, emit: &mut Emit<'_>) -> Result<()> {
+        let children = std::mem::take(&mut self.levels[level]);
+        if level > usize::from(RECIPE_LEVEL_MAX) {
+            return Err(Error::invalid("a file is too long to be described"));
+        }
+        let recipe = Recipe { level: level as u8, children };
+        let piece = Piece { fp: emit(&recipe)?, bytes: recipe.bytes() };
+        self.add(level + 1, piece, emit)
+    }
+
+    /// The root of the whole. There must have been a piece.
+    ///
+    /// # Errors
+    /// What `emit` reports.
+    pub fn finish(mut self, emit: &mut Emit<'_>) -> Result<Fingerprint> {
+        let mut level = 0;
+        while level < self.levels.len() {
+            let is_top = level + 1 == self.levels.len();
+            if let ([only], true) = (&self.levels[level][..], is_top && level > 0) {
+                return Ok(only.fp);
+            }
+            if !self.levels[level].is_empty() {
+                self.close(level, emit)?;
+            }
+            level += 1;
+        }
+        Err(Error::bug("a recipe of nothing was asked for"))
+    }
+}
+
+/// Reads recipes, or the chunks of a listing: all of them at once, in container order.
+///
+/// # Errors
+/// `Damaged` if one is missing, wrong, or not as long as `pieces` say (0: any length).
+pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
+    let wanted = pieces.iter().map(|piece| {
+        let place = locator.find(&piece.fp)?;
+        if piece.bytes > 0 && u64::from(place.length) != piece.bytes {
+            return Err(wrong_length(piece, place.length));
+        }
+        Ok(Wanted { fp: piece.fp, place })
+    });
+    let wanted = wanted.collect::<Result<Vec<Wanted>>>()?;
+    let out = Mutex::new(vec![Vec::new(); wanted.len()]);
+    let take = |at: usize, bytes: &[u8]| {
+        out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
+        Ok(())
+    };
+    let threads = pool.config().tuning.threads();
+    match ReadPlan::new(pool, &wanted).execute(pool, threads, false, &take).into_iter().next() {
+        Some(fault) => Err(fault.error),
+        None => Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// The error for a chunk that is not as long as a recipe or item says.
+pub fn wrong_length(piece: &Piece, there: u32) -> Error {
+    let Piece { fp, bytes } = piece;
+    Error::damaged(format!("chunk {fp:?} has {there} bytes, not {bytes}"))
+}
+
+/// The pieces below a recipe, in the order of the stream. Holds the recipes of one node for each
+/// level.
+pub struct Pieces<'a> {
+    pool: &'a Pool,
+    locator: &'a Locator,
+    /// Recipes whose children are still to come, the deepest last; children of each, the next last.
+    open: Vec<(u8, Vec<Opened>)>,
+    /// Called with each recipe's fingerprint.
+    seen: &'a mut dyn FnMut(Fingerprint),
+    pieces: std::vec::IntoIter<Piece>,
+}
+
+/// A recipe that was read, but not taken apart.
+struct Opened(Recipe);
+
+impl<'a> Pieces<'a> {
+    /// The pieces below `root`.
+    ///
+    /// # Errors
+    /// `Damaged` if it is missing or wrong, or the stream is not `bytes` long.
+    pub fn of(
+        pool: &'a Pool,
+        locator: &'a Locator,
+        root: Fingerprint,
+        bytes: u64,
+        seen: &'a mut dyn FnMut(Fingerprint),
+    ) -> Result<Pieces<'a>> {
+        let read = read_recipes(pool, locator, &[Piece { fp: root, bytes }], None)?;
+        seen(root);
+        let level = read.first().map_or(0, |recipe| recipe.0.level);
+        let open = vec![(level, read)];
+        Ok(Pieces { pool, locator, open, seen, pieces: Vec::new().into_iter() })
+    }
+
+    /// The next piece.
+    ///
+    /// # Errors
+    /// `Damaged` if a recipe is missing or wrong.
+    pub fn next(&mut self) -> Result<Option<Piece>> {
+        loop {
+            if let Some(piece) = self.pieces.next() {
+                return Ok(Some(piece));
+            }
+            let Some((level, waiting)) = self.open.last_mut() else { return Ok(None) };
+            let level = *level;
+            match waiting.pop() {
+                None => {
+                    self.open.pop();
+                }
+                Some(Opened(recipe)) if level == 0 => self.pieces = recipe.children.into_iter(),
+                Some(Opened(recipe)) => {
+                    let children = &recipe.children;
+                    let below = Some(level - 1);
+                    let mut read = read_recipes(self.pool, self.locator, children, below)?;
+                    children.iter().for_each(|child| (self.seen)(child.fp));
+                    read.reverse();
+                    self.open.push((level - 1, read));
+                }
+            }
+        }
+    }
+}
+
+fn read_recipes(
+    pool: &Pool,
+    locator: &Locator,
+    children: &[Piece],
+    level: Option<u8>,
+) -> Result<Vec<Opened>> {
+    let nodes: Vec<Piece> = children.iter().map(|child| Piece { bytes: 0, ..*child }).collect();
+    let read = read_pieces(pool, locator, &nodes)?;
+    children
+        .iter()
+        .zip(read)
+        .map(|(child, bytes)| {
+            let recipe = Recipe::decode(&bytes)?;
+            if level.is_some_and(|level| level != recipe.level) || recipe.bytes() != child.bytes {
+                return Err(Error::damaged(format!(
+                    "recipe {:?} is not what is said of it",
+                    child.fp
+                )));
+            }
+            Ok(Opened(recipe))
+        })
+        .collect()
+}
+
+/// Fingerprints of all recipes below `root`, itself included, without reading those of level 0.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn recipes_below(
+    pool: &Pool,
+    locator: &Locator,
+    root: Piece,
+    each: &mut dyn FnMut(Fingerprint),
+) -> Result<()> {
+    let mut wave = read_recipes(pool, locator, &[root], None)?;
+    each(root.fp);
+    while let Some(Opened(recipe)) = wave.pop() {
+        if recipe.level == 0 {
+            continue;
+        }
+        recipe.children.iter().for_each(|child| each(child.fp));
+        if recipe.level > 1 {
+            let below = Some(recipe.level - 1);
+            wave.extend(read_recipes(pool, locator, &recipe.children, below)?);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_chunk::fingerprint;
+    use std::collections::HashMap;
+
+    type Nodes = HashMap<Fingerprint, Recipe>;
+
+    fn build(pieces: &[Piece]) -> (Fingerprint, Nodes) {
+        let mut nodes = Nodes::new();
+        let mut emit = |recipe: &Recipe| {
+            let fp = fingerprint(&recipe.encode()?);
+            nodes.insert(fp, recipe.clone());
+            Ok(fp)
+        };
+        let mut builder = RecipeBuilder::default();
+        pieces.iter().try_for_each(|piece| builder.push(*piece, &mut emit)).unwrap();
+        let root = builder.finish(&mut emit).unwrap();
+        (root, nodes)
+    }
+
+    fn flatten(root: Fingerprint, nodes: &Nodes) -> Vec<Piece> {
+        let recipe = &nodes[&root];
+        if recipe.level == 0 {
+            return recipe.children.clone();
+        }
+        recipe.children.iter().flat_map(|child| flatten(child.fp, nodes)).collect()
+    }
+
+    fn piece(number: u64) -> Piece {
+        Piece { fp: fingerprint(&number.to_le_bytes()), bytes: number % 1000 + 1 }
+    }
+
+    #[test]
+    fn what_is_built_is_what_came_and_a_change_costs_few_recipes() {
+        for count in [1, 2, 31, 32, 33, 5000, 100_000] {
+            let pieces: Vec<Piece> = (0..count).map(piece).collect();
+            let (root, nodes) = build(&pieces);
+            assert_eq!(flatten(root, &nodes), pieces, "{count}");
+            let mut changed = pieces.clone();
+            changed.insert(pieces.len() / 2, piece(u64::MAX));
+            let (root, after) = build(&changed);
+            assert_eq!(flatten(root, &after), changed);
+            let new = after.keys().filter(|fp| !nodes.contains_key(fp)).count();
+            assert!(new <= 6, "{new} of {} recipes are new", after.len());
+        }
+    }
+
+    #[test]
+    fn equal_pieces_and_zeros_do_not_make_it_deep() {
+        // Each of these would end its recipe.
+        let ending = (0..).map(piece).find(|piece| piece.fp.0[0] == 0).unwrap();
+        let (root, nodes) = build(&vec![ending; 100_000]);
+        assert!(nodes[&root].level <= 4, "level {}", nodes[&root].level);
+        assert_eq!(flatten(root, &nodes).len(), 100_000);
+        let (root, nodes) = build(&vec![Piece::zeros(1 << 30); 10_000]);
+        assert_eq!(flatten(root, &nodes), [Piece::zeros(10_000 << 30)]);
+    }
+}

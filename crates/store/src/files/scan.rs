@@ -1,0 +1,409 @@
+//! Walks directory trees in the order of a listing, one directory's names in memory at a time.
+
+use super::attributes;
+use super::beneath::Beneath;
+use super::patterns::Patterns;
+use super::trouble::{Trouble, TroubleKind, Troubles};
+use outlive_format::{FileTime, Item, ItemKind, path_cmp};
+use outlive_types::{Error, Result};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory's own patterns.
+const IGNORE_FILE: &[u8] = b".outliveignore";
+const IGNORE_BYTES_MAX: u64 = 1 << 20;
+/// Directories deeper than this are opened anew for each look, so that open files stay few.
+const OPEN_DEPTH_MAX: usize = 128;
+/// Buffer for names read in one call.
+const NAMES_BYTES: usize = 64 << 10;
+
+/// Something that is put: a directory with all below it, or a single file.
+#[derive(Debug)]
+pub struct Root {
+    /// Where it is.
+    pub beneath: Beneath,
+    /// Its path in the listing; `.` for the only directory.
+    path: Vec<u8>,
+    /// Its name in `beneath`, if it is not a directory.
+    file: Option<Vec<u8>>,
+}
+
+impl Root {
+    /// Where an item of this root is, seen from `beneath`.
+    pub fn local<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
+        match &self.file {
+            Some(file) => file,
+            None if self.path == b"." => path,
+            None => path.get(self.path.len() + 1..).unwrap_or(b"."),
+        }
+    }
+}
+
+/// Opens what is to be put. A single directory lends its place to what is in it; of several paths
+/// each keeps its name. Links given here are followed, links further down never are.
+///
+/// # Errors
+/// `Invalid` if something is not there, or two have one name.
+pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
+    let mut roots = Vec::new();
+    for path in paths {
+        let io = |e: std::io::Error| {
+            let kind = Error::io("reading", path, &e);
+            // What a user names and is not there is no damage.
+            Error::invalid(kind.message())
+        };
+        let whole = fs::canonicalize(path).map_err(io)?;
+        let is_dir = fs::metadata(&whole).map_err(io)?.is_dir();
+        let name = path.file_name().or(whole.file_name()).map(|name| name.as_bytes().to_vec());
+        let path_in_listing = match (is_dir && paths.len() == 1, name) {
+            (true, _) => b".".to_vec(),
+            (false, Some(name)) => name,
+            (false, None) => return Err(Error::invalid("/ has no name: put it alone")),
+        };
+        let (dir, file) = match is_dir {
+            true => (whole.as_path(), None),
+            false => {
+                let name = whole.file_name().map(|name| name.as_bytes().to_vec());
+                (whole.parent().unwrap_or(Path::new("/")), name)
+            }
+        };
+        let beneath = Beneath::open(dir).map_err(|e| io(e.into()))?;
+        roots.push(Root { beneath, path: path_in_listing, file });
+    }
+    roots.sort_by(|a, b| path_cmp(&a.path, &b.path));
+    if let Some(twice) = roots.windows(2).find(|pair| pair[0].path == pair[1].path) {
+        return Err(Error::invalid(format!(
+            "two of the paths are called {}: put them separately, or the directory above them",
+            String::from_utf8_lossy(&twice[0].path).escape_debug()
+        )));
+    }
+    Ok(roots)
+}
+
+/// What a scan leaves out.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Patterns for all paths.
+    pub patterns: Patterns,
+    /// Take no notice of `.outliveignore` files.
+    pub no_ignore_files: bool,
+    /// Stay on the file system of each root.
+    pub one_file_system: bool,
+    /// Directories that are left out with all below them, by device and inode.
+    pub leave_out: HashSet<(u64, u64)>,
+}
+
+/// A directory being walked.
+struct Frame {
+    path: Vec<u8>,
+    dir: Option<Arc<OwnedFd>>,
+    /// Sorted, the next at the end.
+    names: Vec<Box<[u8]>>,
+    patterns: Option<Patterns>,
+}
+
+/// The walk over all roots.
+pub struct Scan<'a> {
+    roots: &'a [Root],
+    selection: &'a Selection,
+    /// Number of the root being walked, plus one.
+    next_root: usize,
+    device: u64,
+    frames: Vec<Frame>,
+    /// Files with several names of which some were not seen yet: the first name, and how many.
+    links: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    /// What could not be read.
+    pub troubles: Troubles,
+    /// How many were left out.
+    pub excluded: u64,
+}
+
+impl<'a> Scan<'a> {
+    /// A scan at its beginning.
+    pub fn new(roots: &'a [Root], selection: &'a Selection) -> Scan<'a> {
+        Scan {
+            roots,
+            selection,
+            next_root: 0,
+            device: 0,
+            frames: Vec::new(),
+            links: HashMap::new(),
+            troubles: Troubles::default(),
+            excluded: 0,
+        }
+    }
+
+    /// The next item, without content, and the number of its root.
+    pub fn next(&mut self) -> Option<(Item, usize)> {
+        loop {
+            let found = match self.frames.last_mut() {
+                None => {
+                    let root = self.roots.get(self.next_root)?;
+                    self.next_root += 1;
+                    self.root(root)
+                }
+                Some(frame) => match frame.names.pop() {
+                    None => {
+                        self.frames.pop();
+                        continue;
+                    }
+                    Some(name) => self.visit(&name),
+                },
+            };
+            if let Some(item) = found {
+                return Some((item, self.next_root - 1));
+            }
+        }
+    }
+
+    fn root(&mut self, root: &Root) -> Option<Item> {
+        let Some(file) = &root.file else {
+            let opened = root.beneath.get(b".", OFlags::RDONLY | OFlags::DIRECTORY);
+            let stat = opened.as_ref().map_err(|e| *e).and_then(fstat);
+            let Ok(stat) = stat.map_err(|e| self.trouble(Trouble::reading(&root.path, e))) else {
+                return None;
+            };
+            self.device = stat.st_dev;
+            return Some(self.enter(root.path.clone(), &stat, opened));
+        };
+        let stat = root.beneath.stat(file);
+        let Ok(stat) = stat.map_err(|e| self.trouble(Trouble::reading(&root.path, e))) else {
+            return None;
+        };
+        self.device = stat.st_dev;
+        let dir = root.beneath.dir();
+        self.other(root.path.clone(), file, dir, &stat)
+    }
+
+    fn trouble(&mut self, trouble: Trouble) {
+        self.troubles.add(trouble);
+    }
+
+    /// Looks at a name of the directory being walked.
+    fn visit(&mut self, name: &[u8]) -> Option<Item> {
+        let frame = self.frames.last()?;
+        let path = match frame.path.as_slice() {
+            b"." => name.to_vec(),
+            above => [above, b"/", name].concat(),
+        };
+        let looked = match &frame.dir {
+            Some(dir) => Ok(dir.clone()),
+            None => {
+                let (root, flags) =
+                    (&self.roots[self.next_root - 1], OFlags::RDONLY | OFlags::DIRECTORY);
+                root.beneath.get(root.local(&frame.path), flags).map(Arc::new)
+            }
+        };
+        let looked = looked.and_then(|dir| {
+            let stat = statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((dir, stat))
+        });
+        let (dir, stat) = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                self.trouble(Trouble::reading(&path, error));
+                return None;
+            }
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if self.is_excluded(&path, is_dir)
+            || (is_dir && self.selection.leave_out.contains(&(stat.st_dev, stat.st_ino)))
+        {
+            self.excluded += 1;
+            return None;
+        }
+        if !is_dir {
+            return self.other(path, name, dir.as_fd(), &stat);
+        }
+        if self.selection.one_file_system && stat.st_dev != self.device {
+            return Some(described(path, ItemKind::Directory, &stat));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(dir.as_fd(), name, flags, rustix::fs::Mode::empty());
+        Some(self.enter(path, &stat, opened))
+    }
+
+    fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
+        if let Some(decided) = self.selection.patterns.decide(path, is_dir) {
+            return decided;
+        }
+        // The patterns of the nearest directory count first.
+        for frame in self.frames.iter().rev() {
+            let Some(patterns) = &frame.patterns else { continue };
+            let inside = match frame.path.as_slice() {
+                b"." => path,
+                above => path.get(above.len() + 1..).unwrap_or_default(),
+            };
+            if let Some(decided) = patterns.decide(inside, is_dir) {
+                return decided;
+            }
+        }
+        false
+    }
+
+    /// A directory: its item, and its names to be walked next.
+    fn enter(&mut self, path: Vec<u8>, stat: &Stat, opened: rustix::io::Result<OwnedFd>) -> Item {
+        let mut item = described(path, ItemKind::Directory, stat);
+        let read = opened.and_then(|dir| Ok((read_names(&dir)?, dir)));
+        let (mut names, dir) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.trouble(Trouble::reading(&item.path, error));
+                return item;
+            }
+        };
+        item.attributes = self.attributes_or_trouble(&item.path, attributes::of_open(&dir));
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        let has_patterns = !self.selection.no_ignore_files
+            && names.binary_search_by(|name| IGNORE_FILE.cmp(name)).is_ok();
+        let patterns = match has_patterns.then(|| read_patterns(&dir)) {
+            Some(Err(error)) => {
+                let path = [&item.path, &b"/"[..], IGNORE_FILE].concat();
+                let why = error.message();
+                self.trouble(Trouble::new(&path, TroubleKind::Incomplete, why));
+                None
+            }
+            Some(Ok(patterns)) => Some(patterns),
+            None => None,
+        };
+        let dir = (self.frames.len() < OPEN_DEPTH_MAX).then(|| Arc::new(dir));
+        self.frames.push(Frame { path: item.path.clone(), dir, names, patterns });
+        item
+    }
+
+    /// Anything but a directory, called `name` in `dir`.
+    fn other(
+        &mut self,
+        path: Vec<u8>,
+        name: &[u8],
+        dir: std::os::fd::BorrowedFd<'_>,
+        stat: &Stat,
+    ) -> Option<Item> {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => ItemKind::File,
+            FileType::Symlink => ItemKind::Symlink,
+            FileType::Fifo => ItemKind::Fifo,
+            FileType::CharacterDevice => ItemKind::CharDevice,
+            FileType::BlockDevice => ItemKind::BlockDevice,
+            FileType::Socket => ItemKind::Socket,
+            other => {
+                let why = format!("{other:?} is no kind of file that can be kept");
+                self.trouble(Trouble::new(&path, TroubleKind::Unreadable, why));
+                return None;
+            }
+        };
+        if stat.st_nlink > 1
+            && let Some(first) = self.earlier_name(&path, stat)
+        {
+            let mut item = Item::new(path, ItemKind::HardLink);
+            item.target = first;
+            return Some(item);
+        }
+        let mut item = described(path, kind, stat);
+        if kind == ItemKind::Symlink {
+            match readlinkat(dir, name, Vec::new()) {
+                Ok(target) => item.target = target.into_bytes(),
+                Err(error) => {
+                    self.trouble(Trouble::reading(&item.path, error));
+                    return None;
+                }
+            }
+        }
+        // Those of files are read when they are open.
+        if kind != ItemKind::File {
+            item.attributes =
+                self.attributes_or_trouble(&item.path, attributes::of_name(dir, name));
+        }
+        Some(item)
+    }
+
+    fn attributes_or_trouble(
+        &mut self,
+        path: &[u8],
+        read: rustix::io::Result<Vec<outlive_format::Attribute>>,
+    ) -> Vec<outlive_format::Attribute> {
+        read.unwrap_or_else(|error| {
+            self.trouble(no_attributes(path, error));
+            Vec::new()
+        })
+    }
+
+    /// The name under which a file was listed before. Forgotten when its last name was seen.
+    fn earlier_name(&mut self, path: &[u8], stat: &Stat) -> Option<Vec<u8>> {
+        use std::collections::hash_map::Entry;
+        match self.links.entry((stat.st_dev, stat.st_ino)) {
+            Entry::Vacant(vacant) => {
+                vacant.insert((path.to_vec(), stat.st_nlink - 1));
+                None
+            }
+            Entry::Occupied(mut occupied) => {
+                occupied.get_mut().1 -= 1;
+                match occupied.get().1 {
+                    0 => Some(occupied.remove().0),
+                    _ => Some(occupied.get().0.clone()),
+                }
+            }
+        }
+    }
+}
+
+/// The trouble with a file whose attributes could not be read.
+pub fn no_attributes(path: &[u8], error: Errno) -> Trouble {
+    let why = format!("its extended attributes: {}", std::io::Error::from(error));
+    Trouble::new(path, TroubleKind::Incomplete, why)
+}
+
+/// An item as `stat` describes it.
+pub fn described(path: Vec<u8>, kind: ItemKind, stat: &Stat) -> Item {
+    let mut item = Item::new(path, kind);
+    item.mode = stat.st_mode & 0o7777;
+    (item.uid, item.gid) = (stat.st_uid, stat.st_gid);
+    item.mtime = FileTime { s: stat.st_mtime, ns: stat.st_mtime_nsec as u32 };
+    item.ctime = FileTime { s: stat.st_ctime, ns: stat.st_ctime_nsec as u32 };
+    (item.device, item.inode) = (stat.st_dev, stat.st_ino);
+    item.bytes = match kind {
+        ItemKind::File => stat.st_size.cast_unsigned(),
+        ItemKind::CharDevice | ItemKind::BlockDevice => stat.st_rdev,
+        _ => 0,
+    };
+    item
+}
+
+fn read_names(dir: &OwnedFd) -> rustix::io::Result<Vec<Box<[u8]>>> {
+    let mut buffer = Vec::with_capacity(NAMES_BYTES);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let name = entry?.file_name().to_bytes().to_owned();
+        if name != b"." && name != b".." {
+            names.push(name.into_boxed_slice());
+        }
+    }
+    Ok(names)
+}
+
+fn read_patterns(dir: &OwnedFd) -> Result<Patterns> {
+    let invalid = |e: std::io::Error| Error::invalid(e.to_string());
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(dir, IGNORE_FILE, flags, rustix::fs::Mode::empty());
+    let file = fs::File::from(file.map_err(|e| invalid(e.into()))?);
+    let mut text = Vec::new();
+    file.take(IGNORE_BYTES_MAX + 1).read_to_end(&mut text).map_err(invalid)?;
+    if text.len() as u64 > IGNORE_BYTES_MAX {
+        return Err(Error::invalid("it is longer than 1 MiB"));
+    }
+    Patterns::from_text(&text)
+}
+
+/// Device and inode of a directory, to leave it out of a scan.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|there| (there.dev(), there.ino()))
+}

@@ -1,0 +1,87 @@
+//! What a checkpoint of files needs, for a gc.
+
+use super::listing::ListingChunks;
+use super::recipe::Pieces;
+use crate::index::Locator;
+use crate::restore::Live;
+use outlive_format::{Content, ListingReader, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{Fingerprint, Result};
+use std::collections::HashSet;
+
+/// Distinguishes recipes from nodes of page trees in `visited`.
+const RECIPE: u8 = 0x80;
+
+/// Calls `each` with every node and chunk that the listing at `root` needs, some of them more than
+/// once. Recipes in `visited` were dealt with before, and are left out. The locator must know all
+/// nodes, and the chunks of the listing itself.
+///
+/// # Errors
+/// `Damaged` if the listing or a recipe is missing or wrong; what `each` reports.
+pub fn walk_files(
+    pool: &Pool,
+    locator: &Locator,
+    root: TreeRef,
+    visited: &mut HashSet<(Fingerprint, u8)>,
+    each: &mut dyn FnMut(Live) -> Result<()>,
+) -> Result<()> {
+    if !visited.insert((root.root, RECIPE)) {
+        return Ok(());
+    }
+    let listing = ListingChunks::read(pool, locator, root)?;
+    for recipe in &listing.recipes {
+        each(Live::Node(locator.find(recipe)?))?;
+    }
+    let mut reader = ListingReader::new();
+    for batch in listing.chunks.chunks(64) {
+        for piece in batch {
+            each(Live::Chunk(piece.fp))?;
+        }
+        for bytes in super::recipe::read_pieces(pool, locator, batch)? {
+            reader.push(&bytes);
+            while let Some(item) = reader.next_item()? {
+                match &item.content {
+                    Content::Empty | Content::Inline(_) => {}
+                    Content::Pieces(pieces) => {
+                        for piece in pieces.iter().filter(|piece| !piece.is_zeros()) {
+                            each(Live::Chunk(piece.fp))?;
+                        }
+                    }
+                    Content::Recipe(recipe) => {
+                        if visited.insert((*recipe, RECIPE)) {
+                            content(pool, locator, *recipe, item.bytes, each)?;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    reader.finish().map(|_| ())
+}
+
+fn content(
+    pool: &Pool,
+    locator: &Locator,
+    root: Fingerprint,
+    bytes: u64,
+    each: &mut dyn FnMut(Live) -> Result<()>,
+) -> Result<()> {
+    let mut recipes = Vec::new();
+    let mut seen = |fp| recipes.push(fp);
+    let mut pieces = Pieces::of(pool, locator, root, bytes, &mut seen)?;
+    while let Some(piece) = pieces.next()? {
+        if !piece.is_zeros() {
+            each(Live::Chunk(piece.fp))?;
+        }
+    }
+    recipes.into_iter().try_for_each(|fp| each(Live::Node(locator.find(&fp)?)))
+}
+
+/// Fingerprints of a listing's own chunks; the locator need only know nodes.
+///
+/// # Errors
+/// `Damaged` if a recipe is missing or wrong.
+pub fn listing_chunks(pool: &Pool, nodes: &Locator, root: TreeRef) -> Result<Vec<Fingerprint>> {
+    let listing = ListingChunks::read(pool, nodes, root)?;
+    Ok(listing.chunks.iter().map(|piece| piece.fp).collect())
+}

@@ -1,0 +1,205 @@
+//! How the threads of a put hand work to each other.
+
+use super::content::Range;
+use super::plan::PutPlan;
+use super::trouble::{Trouble, Troubles};
+use outlive_format::{Item, Piece};
+use outlive_types::Error;
+use rustix::fs::Stat;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Something to read.
+pub enum Task {
+    /// A file.
+    File {
+        /// Number of its step.
+        seq: u64,
+        /// What the scan saw.
+        item: Item,
+        /// Number of its root.
+        root: usize,
+        /// How often it was read already.
+        attempt: u8,
+    },
+    /// A part of a long file.
+    Part {
+        /// Number of its step.
+        seq: u64,
+        /// Which part.
+        number: usize,
+        /// The file.
+        large: Arc<Large>,
+    },
+}
+
+/// A file that is read in parts.
+pub struct Large {
+    /// The file, open.
+    pub file: OwnedFd,
+    /// As it was when it was opened.
+    pub stat: Stat,
+    /// Its item, without content.
+    pub item: Item,
+    /// Number of its root.
+    pub root: usize,
+    /// Its data and holes.
+    pub ranges: Vec<Range>,
+    /// Which of them are read together.
+    pub parts: Vec<std::ops::Range<usize>>,
+    /// How often it was read before.
+    pub attempt: u8,
+    /// What is missing of it anyway.
+    pub without: Option<Trouble>,
+}
+
+/// What planner and readers tell. A reader speaks only of steps that were announced.
+pub enum Message {
+    /// A step that needs no reading.
+    Item {
+        /// Its number.
+        seq: u64,
+        /// The item.
+        item: Item,
+    },
+    /// A step that is about to be read.
+    Coming {
+        /// Its number.
+        seq: u64,
+        /// The recipe that the file had in the put before.
+        recipe: Option<Piece>,
+    },
+    /// A file that was read; it may have any number of pieces.
+    File {
+        /// Number of its step.
+        seq: u64,
+        /// The item.
+        item: Item,
+        /// What is wrong with it.
+        troubles: Vec<Trouble>,
+    },
+    /// A file that could not be read.
+    Dropped {
+        /// Number of its step.
+        seq: u64,
+        /// Why.
+        trouble: Trouble,
+    },
+    /// A file whose parts will follow.
+    Large {
+        /// Number of its step.
+        seq: u64,
+        /// The file.
+        large: Arc<Large>,
+    },
+    /// A part of it.
+    Part {
+        /// Number of its step.
+        seq: u64,
+        /// Which part.
+        number: usize,
+        /// Its pieces.
+        pieces: rustix::io::Result<Vec<Piece>>,
+    },
+    /// All steps are announced.
+    Planned {
+        /// How many there are.
+        steps: u64,
+        /// Their sum.
+        plan: Box<PutPlan>,
+        /// What could not be looked at.
+        troubles: Troubles,
+    },
+    /// It cannot go on.
+    Failed(Error),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tasks that no thread has taken yet.
+#[derive(Default)]
+pub struct Queue {
+    state: Mutex<(VecDeque<Task>, bool)>,
+    ready: Condvar,
+}
+
+impl Queue {
+    /// Adds a task behind the others.
+    pub fn push(&self, task: Task) {
+        lock(&self.state).0.push_back(task);
+        self.ready.notify_one();
+    }
+
+    /// Adds a task before the others.
+    pub fn push_front(&self, task: Task) {
+        lock(&self.state).0.push_front(task);
+        self.ready.notify_one();
+    }
+
+    /// Adds the parts of a file before all else: what was begun is finished first, so that what
+    /// comes behind it need not wait long.
+    pub fn push_parts(&self, seq: u64, large: &Arc<Large>) {
+        let mut state = lock(&self.state);
+        for number in (0..large.parts.len()).rev() {
+            state.0.push_front(Task::Part { seq, number, large: large.clone() });
+        }
+        self.ready.notify_all();
+    }
+
+    /// The next task; waits for it. `None` when the queue is closed.
+    pub fn pop(&self) -> Option<Task> {
+        let waiting = |state: &mut (VecDeque<Task>, bool)| state.0.is_empty() && !state.1;
+        let state = self.ready.wait_while(lock(&self.state), waiting);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.1 { None } else { state.0.pop_front() }
+    }
+
+    /// Ends all waiting; what was not taken is not worked on.
+    pub fn close(&self) {
+        lock(&self.state).1 = true;
+        self.ready.notify_all();
+    }
+}
+
+/// Lets so many in at a time.
+pub struct Gate {
+    /// Free places; `None`: nobody is let in any more.
+    free: Mutex<Option<usize>>,
+    freed: Condvar,
+}
+
+impl Gate {
+    /// A gate with so many places.
+    pub fn new(places: usize) -> Gate {
+        Gate { free: Mutex::new(Some(places)), freed: Condvar::new() }
+    }
+
+    /// Waits for a place; false if there will be none.
+    pub fn enter(&self) -> bool {
+        let waited = self.freed.wait_while(lock(&self.free), |free| *free == Some(0));
+        match &mut *waited.unwrap_or_else(PoisonError::into_inner) {
+            Some(free) => {
+                *free -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives a place back.
+    pub fn leave(&self) {
+        if let Some(free) = &mut *lock(&self.free) {
+            *free += 1;
+        }
+        self.freed.notify_one();
+    }
+
+    /// Ends all waiting.
+    pub fn open_for_ever(&self) {
+        *lock(&self.free) = None;
+        self.freed.notify_all();
+    }
+}

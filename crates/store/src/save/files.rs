@@ -1,0 +1,95 @@
+//! The last stages of a put: segments and commit, as those of a save.
+
+use super::execute::{Base, Order, Stored, Writer};
+use super::mend::{Borrowed, Hits, Named};
+use super::packer::{Listed, Packed, Packer};
+use super::stats::SaveStats;
+use crate::commit::Changes;
+use outlive_format::{ImageRef, Manifest};
+use outlive_pool::Pool;
+use outlive_types::{Result, SessionId};
+
+/// An image of files that is stored but for its segments.
+pub struct FilesImage {
+    /// What the manifest says of it.
+    pub reference: ImageRef,
+    /// The checkpoint of files that it takes over from.
+    pub parent: Option<Base>,
+    /// Chunks that it has from elsewhere.
+    pub hits: Hits,
+    /// Figures so far.
+    pub stats: SaveStats,
+}
+
+impl Writer {
+    /// The session, opened if there is none, and notice taken of what others have done meanwhile.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over; what the log reports.
+    pub fn begin(&mut self, pool: &Pool) -> Result<SessionId> {
+        let (session, opened) = self.head.open(pool)?;
+        if opened {
+            self.next_pack = 0;
+        }
+        let changes = self.head.take_changes();
+        self.absorb(pool, changes)?;
+        Ok(session)
+    }
+
+    /// Commits an image of files. What this writer knows of the program's memory stays as it is: the
+    /// next save of memory follows the last one of memory.
+    ///
+    /// # Errors
+    /// What target or log report; `Retry` if the checkpoint it takes over from was pruned meanwhile.
+    pub fn commit_files(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        packer: Packer<'_>,
+        image: FilesImage,
+        order: &Order,
+    ) -> Result<SaveStats> {
+        let FilesImage { reference, parent, hits, mut stats } = image;
+        let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
+        let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
+        segments.extend(Borrowed::of(&hits).store(pool, &packer)?);
+        let (packed, segment_bytes) = packer.finish(segments)?;
+        let Packed { packs, stored_bytes, next_pack, segments, own } = packed;
+        self.next_pack = next_pack;
+        stats.epoch = self.head.last_epoch + 1;
+        (stats.packs, stats.new_bytes, stats.segment_bytes) = (packs, stored_bytes, segment_bytes);
+        let now = || pool.env().clock.monotonic().saturating_sub(order.started);
+        stats.total = now();
+        let manifest = Manifest {
+            session,
+            world_size: 1,
+            epoch: stats.epoch,
+            parent: parent.as_ref().map_or(0, |base| base.epoch),
+            frozen_ns: pool.env().clock.unix_ns(),
+            figures: stats.figures(),
+            next_pack,
+            remarks: order.notes.remarks.clone(),
+            metrics: order.notes.metrics.clone(),
+            images: vec![reference],
+            segments: segments.clone(),
+        };
+        let named = Named { segments, own, hits };
+        let mut stored = Stored {
+            base: Base::default(),
+            named,
+            new: Default::default(),
+            wishes: Vec::new(),
+            manifest,
+            stats,
+        };
+        let memory = std::mem::replace(&mut self.base, parent);
+        let mut seen = Changes::default();
+        let committed = self.commit(pool, session, &mut stored, &mut seen);
+        self.base = memory;
+        // What was mended here concerns the memory's checkpoint as well.
+        self.head.put_back(seen);
+        stored.stats.new_bytes += committed?;
+        stored.stats.total = now();
+        Ok(stored.stats)
+    }
+}
