@@ -3,7 +3,7 @@
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::wait::{self, Gate, Inside};
-use crate::{collect, restore, save};
+use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
 use outlive_format::Remarks;
 use outlive_pool::Pool;
@@ -11,6 +11,7 @@ use outlive_store::{EpochInfo, JobOptions, SaveHandle};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -161,6 +162,30 @@ impl Job {
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         restore::restore(&self.core, epoch, plan, tick)
+    }
+
+    /// Puts files; `choices` are patterns, use of ignore files, one file system, reread, and what is
+    /// left out.
+    fn put_files<'py>(
+        &self,
+        paths: Vec<PathBuf>,
+        choices: files::Choices,
+        notes: (String, bool, Vec<(String, f64)>),
+        tick: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        files::put(&self.core, paths, choices, notes, tick)
+    }
+
+    /// Gets files; `None` if there is no checkpoint of files.
+    fn get_files<'py>(
+        &self,
+        to: PathBuf,
+        paths: Vec<Vec<u8>>,
+        epoch: Option<u64>,
+        overwrite: bool,
+        tick: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        files::get(&self.core, to, paths, epoch, overwrite, tick)
     }
 
     /// The committed checkpoints, oldest first: epoch, parent, nanoseconds since 1970, number of

@@ -7,6 +7,7 @@ mod buffer;
 mod collect;
 mod errors;
 mod events;
+mod files;
 mod job;
 mod pool;
 mod restore;

@@ -1,5 +1,9 @@
 //! What can be said on the command line.
 
+mod files;
+
+pub use files::{GetArgs, PutArgs};
+
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -11,7 +15,8 @@ Exit codes:
   3  something stored is damaged or missing
   4  no room is left
   5  another writer has taken the job over
-  6  a passing fault: try again";
+  6  a passing fault: try again
+  7  done, but for files that are named: unreadable, changing, or not to be made as they were";
 
 /// Keeps a running program's state safe, and gives it back after any failure.
 #[derive(Parser, Debug)]
@@ -39,6 +44,10 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write the regions of a checkpoint to files: arrays as .npy
     Export(ExportArgs),
+    /// Put files, directories or standard input into a pool, as a checkpoint
+    Put(PutArgs),
+    /// Get files back, or write one to standard output
+    Get(GetArgs),
     /// Label or pin a checkpoint
     Note(NoteArgs),
     /// Drop checkpoints of a job by rules, and free what only they needed
@@ -112,7 +121,7 @@ pub struct ShowArgs {
     pub job: String,
     /// The checkpoint; without it, the newest that is whole
     pub epoch: Option<u64>,
-    /// How many regions to list [default: 40 as text, all as JSON]
+    /// How many regions, or files, to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
     /// Draw all checkpoints of the job into this file (SVG): stalls, bytes, what was shared

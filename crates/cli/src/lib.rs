@@ -7,12 +7,16 @@ mod args;
 mod bench;
 mod collect;
 mod export;
+mod get;
+mod interrupt;
+mod items;
 mod ls;
 mod note;
 mod npy;
 mod output;
 mod plot;
 mod pool;
+mod put;
 mod region;
 mod show;
 mod verify;
@@ -30,10 +34,12 @@ use std::sync::Arc;
 
 /// Exit code for an interruption by Ctrl-C: that of a shell for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
+/// Exit code for files that are missing or doubtful, when everything else went well.
+const EXIT_INCOMPLETE: i32 = 7;
 
 /// Runs the command that `args` describe, the program's name first, and returns the exit code:
 /// 0 done, 1 a fault of outlive, 2 a request that cannot work, 3 damage, 4 no room, 5 fenced,
-/// 6 try again.
+/// 6 try again, 7 done but for files that are named.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&words) {
@@ -48,7 +54,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let json = args.json;
     match execute(args.command, &words) {
         Ok(answer) => {
-            let printed = if json { print_json(&answer.json) } else { print(&answer.text) };
+            let printed = match json {
+                // What went to standard output already is all there is to say.
+                true if answer.json.is_null() => Ok(()),
+                true => print_json(&answer.json),
+                false => print(&answer.text),
+            };
             match printed {
                 Ok(()) => answer.code,
                 // Whoever read has enough, as `head` does.
@@ -81,6 +92,8 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Show(args) => show::show(&args, &teller),
         Command::Verify(args) => verify::verify(&args, &teller),
         Command::Export(args) => export::export(&args, &teller),
+        Command::Put(args) => put::put(&args, &teller),
+        Command::Get(args) => get::get(&args, &teller),
         Command::Note(args) => note::note(&args, &teller),
         Command::Prune(args) => collect::prune(&args, &teller),
         Command::Gc(args) => collect::gc(&args, &teller),

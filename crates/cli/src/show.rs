@@ -3,7 +3,9 @@
 use crate::args::ShowArgs;
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, age, bytes, count, shortened, shown, when};
-use crate::{pool, region};
+use crate::{items, pool, region};
+use outlive_format::Manifest;
+use outlive_store::files::is_of_files;
 use outlive_store::{Checkpoint, Job, JobOptions, Select};
 use outlive_types::{Epoch, Error, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
@@ -50,9 +52,14 @@ pub fn open_checkpoint(
     job.checkpoint(select(epoch))?.ok_or_else(|| no_checkpoint(job))
 }
 
-/// The error for a job that has not saved yet.
+/// The error for a job in which no program has saved its memory yet.
 pub fn no_checkpoint(job: &Job) -> Error {
-    Error::invalid(format!("job {} has no checkpoint yet", job.name()))
+    let has_files = job.epochs().is_ok_and(|epochs| !epochs.is_empty());
+    let only = match has_files {
+        true => " of a program's memory; its files come out with `outlive get`",
+        false => " yet",
+    };
+    Error::invalid(format!("job {} has no checkpoint{only}", job.name()))
 }
 
 /// `outlive show --plot`.
@@ -72,6 +79,58 @@ fn plot(job: &Job, file: &Path) -> Result<Answer> {
     })
 }
 
+/// Whether the checkpoint meant, the newest without an epoch, holds files.
+fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
+    let epochs = job.epochs()?;
+    let chosen = epochs.iter().rev().find(|info| epoch.is_none_or(|epoch| epoch == info.epoch));
+    Ok(chosen.is_some_and(|info| is_of_files(&info.manifest)))
+}
+
+/// What a manifest says, a line each; `noun` is what its image consists of.
+pub fn head_text(job: &Job, manifest: &Manifest, noun: &str) -> String {
+    let now_ns = job.pool().env().clock.unix_ns();
+    let mut text = format!("Checkpoint {} of job {}\n", manifest.epoch, job.name());
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "{key:<13}{value}");
+    };
+    let frozen_ns = manifest.frozen_ns;
+    line("frozen at", format!("{} ({} ago)", when(frozen_ns), age(frozen_ns, now_ns)));
+    line(
+        "parent",
+        match manifest.parent {
+            0 => "none: it was saved from nothing".to_owned(),
+            parent => format!("checkpoint {parent}"),
+        },
+    );
+    line("session", manifest.session.to_string());
+    line("ranks", manifest.world_size.to_string());
+    let state_bytes = manifest.images.iter().map(|image| image.state_bytes).sum();
+    let parts = manifest.images.iter().map(|image| image.regions).sum();
+    line("state", format!("{} in {}", bytes(state_bytes), count(parts, noun)));
+    let (figures, remarks) = (&manifest.figures, &manifest.remarks);
+    line(
+        "this save",
+        format!(
+            "{} changed; {} known, {} zero; {} written (without the manifest)",
+            bytes(figures.changed_bytes),
+            bytes(figures.known_bytes),
+            bytes(figures.zero_bytes),
+            bytes(figures.new_bytes)
+        ),
+    );
+    line("resolved by", count(manifest.segments.len() as u64, "segment"));
+    if !remarks.label.is_empty() {
+        line("label", shown(&remarks.label));
+    }
+    if remarks.pinned {
+        line("pinned", "prunings keep it".to_owned());
+    }
+    for (name, value) in &manifest.metrics {
+        line("metric", format!("{} = {value}", shown(name)));
+    }
+    text
+}
+
 /// `outlive show`.
 pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
@@ -80,6 +139,9 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         return plot(&Job::open(&pool, name.as_str(), JobOptions::default())?, file);
     }
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    if shows_files(&job, args.epoch)? {
+        return items::show(&job, args);
+    }
     let (checkpoint, skipped) = open_checkpoint(&job, args.epoch)?;
     let manifest = checkpoint.manifest();
     let packed = checkpoint.packed_bytes()?;
@@ -91,35 +153,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         })
         .collect();
 
-    let now_ns = pool.env().clock.unix_ns();
-    let state_bytes: u64 = regions.iter().map(|region| region.bytes).sum();
-    let mut text = format!("Checkpoint {} of job {name}\n", manifest.epoch);
-    let _ = writeln!(
-        text,
-        "frozen at    {} ({} ago)",
-        when(manifest.frozen_ns),
-        age(manifest.frozen_ns, now_ns)
-    );
-    let parent = match manifest.parent {
-        0 => "none: it was saved from nothing".to_owned(),
-        parent => format!("checkpoint {parent}"),
-    };
-    let _ = writeln!(text, "parent       {parent}");
-    let _ = writeln!(text, "session      {}", manifest.session);
-    let _ = writeln!(text, "ranks        {}", manifest.world_size);
-    let _ = writeln!(
-        text,
-        "state        {} in {}",
-        bytes(state_bytes),
-        count(regions.len() as u64, "region")
-    );
-    let _ = writeln!(
-        text,
-        "this save    {} changed, {} written (without the manifest)",
-        bytes(manifest.figures.changed_bytes),
-        bytes(manifest.figures.new_bytes)
-    );
-    let _ = writeln!(text, "resolved by  {}", count(manifest.segments.len() as u64, "segment"));
+    let mut text = head_text(&job, manifest, "region");
     let _ = writeln!(text, "attachment   {}\n", bytes(checkpoint.attachment().len() as u64));
 
     let limit = args.regions.unwrap_or(REGIONS_SHOWN);

@@ -55,6 +55,8 @@ pub struct Tuning {
     pub compression: String,
     /// Zstandard's level, 1 to 12.
     pub compression_level: u32,
+    /// How new chunks of files are compressed: no program waits for them, and they are kept long.
+    pub compression_files: String,
     /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
     pub leaf_bytes_max: u64,
 }
@@ -70,28 +72,27 @@ impl Default for Tuning {
             read_gap_bytes: 64 << 10,
             compression: "auto".to_owned(),
             compression_level: 1,
+            compression_files: "zstd".to_owned(),
             leaf_bytes_max: 2048,
         }
     }
 }
 
 impl Tuning {
-    /// How to compress.
+    /// How to compress what programs save.
     ///
     /// # Errors
     /// `Invalid` for an unknown word.
     pub fn compression(&self) -> Result<Compression> {
-        Ok(match self.compression.as_str() {
-            "none" => Compression::None,
-            "lz4" => Compression::Always(Codec::Lz4),
-            "zstd" => Compression::Always(Codec::Zstd),
-            "auto" => Compression::Auto,
-            other => {
-                return Err(Error::invalid(format!(
-                    "tuning.compression = {other:?} is not possible: none, lz4, zstd or auto"
-                )));
-            }
-        })
+        compression_of("compression", &self.compression)
+    }
+
+    /// How to compress files.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown word.
+    pub fn compression_files(&self) -> Result<Compression> {
+        compression_of("compression_files", &self.compression_files)
     }
 
     /// Threads to use on this machine.
@@ -101,6 +102,20 @@ impl Tuning {
             n => n as usize,
         }
     }
+}
+
+fn compression_of(key: &str, word: &str) -> Result<Compression> {
+    Ok(match word {
+        "none" => Compression::None,
+        "lz4" => Compression::Always(Codec::Lz4),
+        "zstd" => Compression::Always(Codec::Zstd),
+        "auto" => Compression::Auto,
+        other => {
+            return Err(Error::invalid(format!(
+                "tuning.{key} = {other:?} is not possible: none, lz4, zstd or auto"
+            )));
+        }
+    })
 }
 
 impl FormatConfig {
@@ -227,6 +242,7 @@ impl PoolConfig {
             return wrong("tuning.threads", u64::from(t.threads), "at most 256");
         }
         t.compression()?;
+        t.compression_files()?;
         if !(1..=12).contains(&t.compression_level) {
             let level = u64::from(t.compression_level);
             return wrong("tuning.compression_level", level, "1 to 12");
@@ -275,6 +291,7 @@ mod tests {
             ("staging_bytes = 67108864", "staging_bytes = -1", "staging_bytes"),
             ("compression = \"auto\"", "compression = \"lzma\"", "lzma"),
             ("compression_level = 1", "compression_level = 13", "compression_level"),
+            ("compression_files = \"zstd\"", "compression_files = \"gzip\"", "compression_files"),
         ] {
             let text = sample().to_text().unwrap();
             assert!(text.contains(from), "{text}");

@@ -52,7 +52,9 @@ fn past(world: &FaultWorld, shared: bool) -> (BTreeMap<Epoch, State>, State) {
     let first = State::from([("a".to_owned(), noise(1, 150_000))]);
     let states = [first.clone(), changed(&first, 3, 50), changed(&first, 20, 51)];
     let program = Program::start(&pool, "job");
-    states.iter().for_each(|state| drop(program.save(state).unwrap()));
+    for state in &states {
+        program.save(state).unwrap();
+    }
     drop(program);
     if shared {
         Program::start(&pool, "other").save(&first).unwrap();

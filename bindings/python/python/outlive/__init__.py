@@ -25,6 +25,7 @@ from outlive._errors import (
     InvalidError,
     RetryError,
 )
+from outlive._files import FileTrouble, Got, Put
 from outlive._memory import array, empty, zeros
 from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
 
@@ -35,12 +36,15 @@ __all__ = [
     "Epoch",
     "Error",
     "FencedError",
+    "FileTrouble",
     "FullError",
+    "Got",
     "InvalidError",
     "Job",
     "Plot",
     "Pool",
     "Pruned",
+    "Put",
     "Restored",
     "RetryError",
     "Save",

@@ -12,6 +12,7 @@ from typing import Any, Self, overload
 
 from outlive import _core, _exit
 from outlive._errors import DamagedError, Error, InvalidError
+from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild
 from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
 from outlive._tree import flatten
@@ -77,6 +78,10 @@ def open(
     return Pool(_core.Pool(place, create, tuning), place, progress)
 
 
+def _notes(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
+    return label, pin, [(name, float(value)) for name, value in (metrics or {}).items()]
+
+
 class Pool:
     """A place where checkpoints are kept; made by `open`. May be used from any thread.
 
@@ -114,7 +119,8 @@ class Pool:
                 f"the pool {self._location} was opened by process {self._process}, of which this "
                 "is a fork: open it again here"
             )
-        job = Job(self._core.job(name, every_s), name, self._tick, allow_pickle)
+        core = self._core.job(name, every_s)
+        job = Job(core, name, self._location, self._tick, allow_pickle)
         self._jobs.add(job)
         return job
 
@@ -193,10 +199,13 @@ class Job:
         last_restore: What the last `restore` did; None before the first.
     """
 
-    def __init__(self, core: _core.Job, name: str, tick: _Teller, allow_pickle: bool) -> None:
+    def __init__(
+        self, core: _core.Job, name: str, location: str, tick: _Teller, allow_pickle: bool
+    ) -> None:
         """Made by `Pool.job`."""
         self._core = core
         self._name = name
+        self._location = location
         self._tick = tick
         self._allow_pickle = allow_pickle
         self.last_restore: Restored | None = None
@@ -249,7 +258,7 @@ class Job:
                 self._tick()
             return _SKIPPED
         flat = flatten(state, allow_pickle=self._allow_pickle)
-        notes = (label, pin, [(name, float(value)) for name, value in (metrics or {}).items()])
+        notes = _notes(label, pin, metrics)
         saving = core.save(
             flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), notes, self._tick
         )
@@ -325,6 +334,79 @@ class Job:
         self.last_restore = Restored(skipped=skipped, **done)
         _log.info("job %s: restored epoch %s", self._name, self.last_restore.epoch)
         return tree if fresh else self.last_restore
+
+    def put_files(
+        self,
+        paths: AnyPath | Iterable[AnyPath],
+        *,
+        exclude: str | Iterable[str] = (),
+        ignore_files: bool = True,
+        one_file_system: bool = False,
+        reread: bool = False,
+        label: str = "",
+        pin: bool = False,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Put:
+        """Puts directories and files into the pool, as a checkpoint of this job.
+
+        Any program's own checkpoint files get in this way. What the pool has already, in whichever
+        file, takes no room again; files that have not changed since the put before, by their size,
+        times and place on the disk, are not read. Kept are modes, owners, times, links, holes and
+        extended attributes. Returns when the checkpoint is committed.
+
+        Args:
+            paths: What is put. What is in a single directory is listed without its name; of several
+                paths each keeps its last part.
+            exclude: Patterns of what is left out, in the syntax of `.gitignore`.
+            ignore_files: Whether `.outliveignore` files in directories are obeyed.
+            one_file_system: Do not enter directories on which another file system is mounted.
+            reread: Read every file, also those that have not changed.
+            label: A word for the checkpoint; prunings keep what has one.
+            pin: Keep the checkpoint at every pruning.
+            metrics: Figures of merit by name, for `prune(keep_best=...)`.
+
+        Returns:
+            What was done. Files that could not be read are left out, and told in `troubles`.
+
+        Raises:
+            InvalidError: For a path that is not there or a pattern that is none.
+            Error: If the pool does not take it, or after Ctrl-C. Nothing was committed.
+        """
+        choices = (patterns(exclude), ignore_files, one_file_system, reread, [self._location])
+        notes = _notes(label, pin, metrics)
+        return Put(**told(self._core.put_files(one_or_more(paths), choices, notes, self._tick)))
+
+    def get_files(
+        self,
+        to: AnyPath,
+        paths: AnyPath | Iterable[AnyPath] = (),
+        *,
+        epoch: int | None = None,
+        overwrite: bool = False,
+    ) -> Got:
+        """Gets files back, every byte verified. Links in `to` are never followed.
+
+        Args:
+            to: The directory to get them into; made if it is missing.
+            paths: What is wanted of the checkpoint, such as "model/weights.bin" or a directory;
+                everything if empty.
+            epoch: The checkpoint to take, instead of the newest of files that is whole.
+            overwrite: Replace files that are there; each is replaced when it is whole.
+
+        Returns:
+            What was done; it is false if the job has no checkpoint of files. A damaged file is left
+            out, and told in `troubles`, as is what the file system or the user's rights refuse.
+
+        Raises:
+            InvalidError: If something is in the way, or there is no such path or epoch.
+            DamagedError: If the list of files is damaged.
+        """
+        if epoch is not None and not 0 <= epoch < 1 << 64:
+            raise InvalidError(f"there is no epoch {epoch}")
+        wanted = [os.fsencode(path) for path in one_or_more(paths)]
+        (place,) = one_or_more(to)
+        values = self._core.get_files(place, wanted, epoch, overwrite, self._tick)
+        return Got() if values is None else Got(**told(values))
 
     def epochs(self) -> list[Epoch]:
         """The committed checkpoints, oldest first."""

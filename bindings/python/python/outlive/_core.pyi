@@ -11,6 +11,8 @@ EventTuple = tuple[str, str] | tuple[str, str, int, int]
 Notes = tuple[str, bool, list[tuple[str, float]]]
 # Last, every, seconds, best, all, drop.
 RuleValues = tuple[int | None, int | None, float | None, list[str], bool, list[int]]
+# Patterns, use of ignore files, one file system, reread, what is left out.
+FileChoices = tuple[list[str], bool, bool, bool, list[str]]
 # Unused share, collect, fenced jobs, forget damaged, dry run.
 OptionValues = tuple[float, bool, list[str], bool, bool]
 
@@ -50,6 +52,12 @@ class Job:
             [int, list[str], list[str], list[tuple[int, ...]], list[int], bytes], list[Any]
         ],
         tick: Tick,
+    ) -> dict[str, Any] | None: ...
+    def put_files(
+        self, paths: list[str], choices: FileChoices, notes: Notes, tick: Tick
+    ) -> dict[str, Any]: ...
+    def get_files(
+        self, to: str, paths: list[bytes], epoch: int | None, overwrite: bool, tick: Tick
     ) -> dict[str, Any] | None: ...
     def epochs(self) -> list[tuple[list[int], list[int], Notes]]: ...
     def note(self, epoch: int, label: str | None, pin: bool | None) -> tuple[str, bool]: ...

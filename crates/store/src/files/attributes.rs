@@ -57,10 +57,7 @@ fn read(
 }
 
 /// Sets attributes of something open; answers those that were refused.
-pub fn set_open<'a>(
-    file: impl AsFd,
-    attributes: &'a [Attribute],
-) -> impl Iterator<Item = (&'a [u8], Errno)> {
+pub fn set_open(file: impl AsFd, attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Errno)> {
     set(attributes, move |name, value| fsetxattr(file.as_fd(), name, value, XattrFlags::empty()))
 }
 
@@ -74,10 +71,10 @@ pub fn set_name<'a>(
     set(attributes, move |name, value| lsetxattr(path.as_slice(), name, value, XattrFlags::empty()))
 }
 
-fn set<'a>(
-    attributes: &'a [Attribute],
+fn set(
+    attributes: &[Attribute],
     set: impl Fn(&[u8], &[u8]) -> Result<()>,
-) -> impl Iterator<Item = (&'a [u8], Errno)> {
+) -> impl Iterator<Item = (&[u8], Errno)> {
     attributes.iter().filter_map(move |attribute| {
         set(&attribute.name, &attribute.value).err().map(|error| (attribute.name.as_slice(), error))
     })

@@ -27,7 +27,7 @@ const OPEN_MAX: usize = 256;
 /// What is in the way and named in a plan.
 const NAMED_MAX: usize = 1000;
 const PROGRESS_BYTES: u64 = 4 << 20;
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// How a get goes about it.
 #[derive(Clone, Debug, Default)]

@@ -1,18 +1,24 @@
-//! Gives files back in the order of the listing, for streams. Reading goes ahead by a bounded
-//! number of bytes; within them it is in container order. (What a stream reads twice, because
-//! files share it at a distance, is for `restore/planner` to keep.)
+//! Gives files back in the order of the listing, for streams. The recipe of a long stretch is known
+//! before its first byte is read, so `restore/planner` decides which container is read when and what
+//! of it is kept until it is due; a thread reads ahead by a bounded number of bytes.
 
 use super::checkpoint::FilesCheckpoint;
 use super::choice::{Choice, ChosenItems};
-use super::recipe::read_pieces;
+use crate::restore::planner::{Item as Use, Memory, StreamPlan, best};
+use crate::restore::{ReadPlan, Wanted};
 use outlive_format::{Content, Item, Piece};
 use outlive_types::{Error, Result};
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 
-/// Bytes read in one go. Three times as many are in memory at most.
+/// Bytes read in one go. Three times as many may be in memory besides what is kept.
 const AHEAD_BYTES: u64 = 16 << 20;
-/// Items without content in one go.
-const AHEAD_PARTS: usize = 8192;
+/// Items and chunks of a stretch that is planned as one: about 64 MiB of memory, 4 GiB of data.
+const STRETCH_PARTS: usize = 256 << 10;
+
+/// So many containers fit in the memory, as planners see it.
+const CONTAINERS_MAX: u64 = 64;
 
 /// What comes next.
 #[derive(Debug)]
@@ -25,18 +31,37 @@ pub enum InOrder<'a> {
     Zeros(u64),
 }
 
+/// What reading in order took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InOrderStats {
+    /// Containers read, as planned.
+    pub container_reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+}
+
+#[derive(Debug)]
 enum Part {
     Item(Box<Item>),
     Inline(Vec<u8>),
     Zeros(u64),
+    /// A chunk, by its number in the stretch.
     Chunk(usize),
 }
 
-/// Some parts, and the chunks that they name.
-type Batch = (Vec<Part>, Vec<Vec<u8>>);
+/// A chunk from a certain read.
+type Key = (u32, Use);
+
+/// What was read in one go, and what can be handed on with it.
+struct Batch {
+    chunks: Vec<(Key, Vec<u8>)>,
+    /// Chunks are named by key, with whether that was their last use.
+    parts: Vec<(Part, Option<(Key, bool)>)>,
+}
 
 impl FilesCheckpoint {
-    /// Hands all chosen items and their contents to `take`, one after the other.
+    /// Hands all chosen items and their contents to `take`, one after the other. What is read and not
+    /// due yet is kept in at most `memory_bytes`, or what two containers hold if that is more.
     ///
     /// # Errors
     /// `Damaged` for the first thing that is missing or wrong: all before it was right. What `take`
@@ -44,34 +69,47 @@ impl FilesCheckpoint {
     pub fn in_order(
         &self,
         choice: &Choice,
+        memory_bytes: u64,
         take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<InOrderStats> {
         let (sender, batches) = sync_channel::<Result<Batch>>(1);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
+            let ahead = scope.spawn(move || {
                 let mut ahead = Ahead {
                     checkpoint: self,
+                    memory_bytes,
                     parts: Vec::new(),
-                    pieces: Vec::new(),
-                    bytes: 0,
+                    wanted: Vec::new(),
+                    stats: InOrderStats::default(),
                     sender,
                 };
                 if let Err(Some(error)) = ahead.run(choice) {
                     let _ = ahead.sender.send(Err(self.context(error)));
                 }
+                ahead.stats
             });
+            let mut kept: HashMap<Key, Vec<u8>> = HashMap::new();
             for batch in batches {
-                let (parts, chunks) = batch?;
-                for part in &parts {
+                let Batch { chunks, parts } = batch?;
+                kept.extend(chunks);
+                for (part, key) in &parts {
                     take(match part {
                         Part::Item(item) => InOrder::Item(item),
                         Part::Inline(bytes) => InOrder::Bytes(bytes),
                         Part::Zeros(bytes) => InOrder::Zeros(*bytes),
-                        Part::Chunk(at) => InOrder::Bytes(&chunks[*at]),
+                        Part::Chunk(_) => {
+                            let bytes = key.as_ref().and_then(|(key, _)| kept.get(key));
+                            InOrder::Bytes(bytes.ok_or_else(|| {
+                                Error::bug("a chunk of a stream is due and was not read")
+                            })?)
+                        }
                     })?;
+                    if let Some((key, true)) = key {
+                        kept.remove(key);
+                    }
                 }
             }
-            Ok(())
+            ahead.join().map_err(|_| Error::bug("the thread that reads ahead has panicked"))
         })
     }
 }
@@ -79,9 +117,10 @@ impl FilesCheckpoint {
 /// The thread that reads ahead.
 struct Ahead<'a> {
     checkpoint: &'a FilesCheckpoint,
+    memory_bytes: u64,
     parts: Vec<Part>,
-    pieces: Vec<Piece>,
-    bytes: u64,
+    wanted: Vec<Wanted>,
+    stats: InOrderStats,
     sender: SyncSender<Result<Batch>>,
 }
 
@@ -109,14 +148,20 @@ impl Ahead<'_> {
                         Err(Error::retry("nobody listens any more"))
                     }
                 };
-                let read = checkpoint.pieces(&item, each);
-                read.map_err(|error| (!gone).then_some(error))?;
+                if let Err(error) = checkpoint.pieces(&item, each) {
+                    if gone {
+                        return Err(None);
+                    }
+                    // What is known to be right goes first.
+                    self.stretch()?;
+                    return Err(Some(error));
+                }
             }
-            if self.parts.len() >= AHEAD_PARTS {
-                self.send()?;
+            if self.parts.len() >= STRETCH_PARTS {
+                self.stretch()?;
             }
         }
-        self.send()
+        self.stretch()
     }
 
     fn piece(&mut self, piece: Piece) -> Ended {
@@ -124,20 +169,136 @@ impl Ahead<'_> {
             self.parts.push(Part::Zeros(piece.bytes));
             return Ok(());
         }
-        self.parts.push(Part::Chunk(self.pieces.len()));
-        self.pieces.push(piece);
-        self.bytes += piece.bytes;
-        if self.bytes >= AHEAD_BYTES || self.parts.len() >= AHEAD_PARTS {
-            self.send()?;
+        let wanted = self.checkpoint.wanted_of(&piece)?;
+        self.parts.push(Part::Chunk(self.wanted.len()));
+        self.wanted.push(wanted);
+        if self.parts.len() >= STRETCH_PARTS {
+            self.stretch()?;
         }
         Ok(())
     }
 
-    fn send(&mut self) -> Ended {
-        let pieces = std::mem::take(&mut self.pieces);
+    /// Plans and reads what has gathered.
+    fn stretch(&mut self) -> Ended {
         let parts = std::mem::take(&mut self.parts);
-        self.bytes = 0;
-        let chunks = read_pieces(self.checkpoint.pool(), &self.checkpoint.locator, &pieces)?;
-        self.sender.send(Ok((parts, chunks))).map_err(|_| None)
+        let wanted = std::mem::take(&mut self.wanted);
+        let uses = uses_of(&wanted, self.checkpoint.pool().config().format.container_bytes);
+        let plan = best(&uses, memory_for(&uses, self.memory_bytes));
+        self.stats.container_reads += plan.reads.len() as u64;
+        let mut needs = Needs::of(&plan, &uses);
+        let mut parts = parts.into_iter().peekable();
+        let mut read = 0;
+        loop {
+            let mut chunks = Vec::new();
+            let mut bytes = 0;
+            while read < plan.reads.len() && (bytes == 0 || bytes < AHEAD_BYTES) {
+                for at in needs.first_uses(read) {
+                    bytes += u64::from(uses[at].length);
+                    chunks.push(at);
+                }
+                read += 1;
+            }
+            // All before the next read can be handed on.
+            let until = plan.reads.get(read).map_or(uses.len(), |(_, at)| *at);
+            let mut due = Vec::new();
+            while let Some(part) =
+                parts.next_if(|part| !matches!(part, Part::Chunk(at) if *at >= until))
+            {
+                let key = match &part {
+                    Part::Chunk(at) => Some(((plan.from[*at], uses[*at]), needs.is_last(*at))),
+                    _ => None,
+                };
+                due.push((part, key));
+            }
+            let chunks = self.read(&chunks, &wanted, &plan, &uses)?;
+            self.sender.send(Ok(Batch { chunks, parts: due })).map_err(|_| None)?;
+            if read == plan.reads.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        chunks: &[usize],
+        wanted: &[Wanted],
+        plan: &StreamPlan,
+        uses: &[Use],
+    ) -> Result<Vec<(Key, Vec<u8>)>> {
+        let pool = self.checkpoint.pool();
+        let those: Vec<Wanted> = chunks.iter().map(|at| wanted[*at]).collect();
+        let out = Mutex::new(vec![Vec::new(); those.len()]);
+        let take = |at: usize, bytes: &[u8]| {
+            out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
+            Ok(())
+        };
+        let reading = ReadPlan::new(pool, &those);
+        let faults = reading.execute(pool, pool.config().tuning.threads(), false, &take);
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(fault.error);
+        }
+        self.stats.read_bytes += reading.read_bytes;
+        let out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(chunks.iter().map(|at| (plan.from[*at], uses[*at])).zip(out).collect())
+    }
+}
+
+/// Chunks as planners name them: each place has a number, which stands for its offset, since the
+/// chunks of a frame have one offset together.
+fn uses_of(wanted: &[Wanted], container_bytes: u64) -> Vec<Use> {
+    let mut containers = HashMap::new();
+    let mut places = HashMap::new();
+    let mut uses = Vec::with_capacity(wanted.len());
+    for Wanted { place, .. } in wanted {
+        let container = (place.pack, u64::from(place.offset) / container_bytes);
+        let new = containers.len() as u32;
+        let container = *containers.entry(container).or_insert(new);
+        let new = places.len() as u32;
+        let offset = *places.entry(*place).or_insert(new);
+        uses.push(Use { container, offset, length: place.length });
+    }
+    uses
+}
+
+/// Memory as planners count it: a container is as large as what is used of it, decompressed.
+fn memory_for(uses: &[Use], bytes: u64) -> Memory {
+    let mut used: HashMap<u32, u64> = HashMap::new();
+    let mut seen = HashSet::new();
+    for item in uses.iter().filter(|item| seen.insert(**item)) {
+        *used.entry(item.container).or_default() += u64::from(item.length);
+    }
+    // Planners try so many splits of the memory as containers fit in it.
+    let container_bytes = used.into_values().max().unwrap_or(1).max(bytes / CONTAINERS_MAX);
+    Memory { bytes: bytes.max(2 * container_bytes), container_bytes }
+}
+
+/// Which chunks each read must bring, and when they are used for the last time.
+struct Needs {
+    /// By read: the first item that uses each of its chunks.
+    first: Vec<Vec<usize>>,
+    last: Vec<bool>,
+}
+
+impl Needs {
+    fn of(plan: &StreamPlan, uses: &[Use]) -> Needs {
+        let mut first = vec![Vec::new(); plan.reads.len()];
+        let mut last = vec![false; uses.len()];
+        let mut seen: HashMap<Key, usize> = HashMap::new();
+        for (at, (read, item)) in plan.from.iter().zip(uses).enumerate() {
+            match seen.insert((*read, *item), at) {
+                Some(before) => last[before] = false,
+                None => first[*read as usize].push(at),
+            }
+            last[at] = true;
+        }
+        Needs { first, last }
+    }
+
+    fn first_uses(&mut self, read: usize) -> Vec<usize> {
+        std::mem::take(&mut self.first[read])
+    }
+
+    fn is_last(&self, at: usize) -> bool {
+        self.last[at]
     }
 }

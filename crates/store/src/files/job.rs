@@ -121,7 +121,7 @@ impl Job {
             let index_for = if parent.is_some() { 0 } else { FIRST_PUT_BYTES };
             let writer = &mut *writer;
             SharedChunks::refresh(&mut writer.shared, pool, index_for, &writer.condemned)?;
-            let packer = Packer::new(pool, session, writer.next_pack, 0);
+            let packer = Packer::new(pool, session, writer.next_pack, 0).for_files();
             let known = knows_nothing();
             let shared = writer.shared.as_ref().and_then(SharedChunks::index);
             let sink =

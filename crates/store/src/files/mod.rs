@@ -26,7 +26,7 @@ mod work;
 pub use checkpoint::{FilesCheckpoint, is_of_files};
 pub use choice::Choice;
 pub use get::{GetOptions, GetPlan, GetReport};
-pub use in_order::InOrder;
+pub use in_order::{InOrder, InOrderStats};
 pub use job::{PutOptions, PutReport, PutSource};
 pub use listing::Items;
 pub use patterns::Patterns;

@@ -7,7 +7,7 @@ use super::survey::{JobState, Survey};
 use crate::commit::LogHead;
 use crate::index::{Fingerprints, Locator, Part};
 use crate::restore::{ReadPlan, Wanted};
-use crate::save::{Packer, store_segments};
+use crate::save::{Packer, Squeezing, store_segments};
 use outlive_format::{
     Archive, Body, Directory, DirectoryEntry, EntryKind, Manifest, Record, SegmentRef, Sweep,
     fingerprint,
@@ -280,7 +280,11 @@ impl Gc<'_> {
                 let fp = wanted[at].fp;
                 let stored = match is_node {
                     true => packer.append(bytes, fp, EntryKind::Node).map(|_| ()),
-                    false => lane.append(bytes, fp),
+                    false => {
+                        let codec = wanted[at].place.frame.map(|frame| frame.codec);
+                        lane.set_squeezing(Squeezing::as_before(&pool.config().tuning, codec))
+                            .and_then(|()| lane.append(bytes, fp))
+                    }
                 };
                 // What fails here is our writing, not the pack that is read.
                 stored.inspect_err(|error| **fail = Some(error.clone()))

@@ -4,7 +4,7 @@
 use super::packer::Packer;
 use outlive_chunk::{Compression, Compressor, FRAME_BYTES_MAX};
 use outlive_format::EntryKind;
-use outlive_pool::{Container, Pool};
+use outlive_pool::{Container, Pool, Tuning};
 use outlive_types::{Codec, Fingerprint, Result};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub struct Lane<'a> {
     packer: &'a Packer<'a>,
     pool: &'a Pool,
     container: Option<Container>,
-    compression: Compression,
+    squeezing: Squeezing,
     compressor: Compressor,
     /// What is tried on the frame being gathered.
     codec: Option<Codec>,
@@ -52,16 +52,51 @@ impl Times {
     }
 }
 
+/// How chunks are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Squeezing {
+    compression: Compression,
+    /// Zstandard's level.
+    level: i32,
+    /// Chunks are gathered up to this length.
+    frame_bytes: usize,
+}
+
+/// Frames of files: longer ones shrink further, and what is next to each other is read together.
+const FILES_FRAME_BYTES: usize = 256 << 10;
+/// Level for files, which no program waits for.
+const FILES_LEVEL_MIN: u32 = 3;
+
+impl Squeezing {
+    /// For what programs save. (The configuration was checked when the pool was opened.)
+    pub fn of_saves(tuning: &Tuning) -> Squeezing {
+        let compression = tuning.compression().unwrap_or(Compression::None);
+        let level = tuning.compression_level as i32;
+        Squeezing { compression, level, frame_bytes: FRAME_BYTES_MAX }
+    }
+
+    /// For files.
+    pub fn of_files(tuning: &Tuning) -> Squeezing {
+        let compression = tuning.compression_files().unwrap_or(Compression::None);
+        let level = tuning.compression_level.max(FILES_LEVEL_MIN) as i32;
+        Squeezing { compression, level, frame_bytes: FILES_FRAME_BYTES }
+    }
+
+    /// For chunks that lie in a frame of this codec, or in none: as they were judged before.
+    pub fn as_before(tuning: &Tuning, codec: Option<Codec>) -> Squeezing {
+        let compression = codec.map_or(Compression::None, Compression::Always);
+        Squeezing { compression, ..Squeezing::of_files(tuning) }
+    }
+}
+
 impl<'a> Lane<'a> {
-    pub(super) fn new(packer: &'a Packer<'a>, pool: &'a Pool) -> Lane<'a> {
-        let tuning = &pool.config().tuning;
+    pub(super) fn new(packer: &'a Packer<'a>, pool: &'a Pool, squeezing: Squeezing) -> Lane<'a> {
         Lane {
             packer,
             pool,
             container: None,
-            // The configuration was checked when the pool was opened.
-            compression: tuning.compression().unwrap_or(Compression::None),
-            compressor: Compressor::new(tuning.compression_level as i32),
+            squeezing,
+            compressor: Compressor::new(squeezing.level),
             codec: None,
             raw: Vec::new(),
             chunks: Vec::new(),
@@ -70,13 +105,30 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// Compresses what comes next in another way.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn set_squeezing(&mut self, squeezing: Squeezing) -> Result<()> {
+        if squeezing != self.squeezing {
+            self.end_frame()?;
+            if squeezing.level != self.squeezing.level {
+                self.compressor = Compressor::new(squeezing.level);
+            }
+            (self.squeezing, self.plain_bytes) = (squeezing, 0);
+        }
+        Ok(())
+    }
+
     /// Stores a chunk. It may wait here for others to be compressed with: [`Lane::finish`] ends that.
     ///
     /// # Errors
     /// What the target reports.
     pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.times.raw_bytes += bytes.len() as u64;
-        if self.raw.len() + bytes.len() > FRAME_BYTES_MAX || self.chunks.len() >= FRAME_CHUNKS_MAX {
+        if self.raw.len() + bytes.len() > self.squeezing.frame_bytes
+            || self.chunks.len() >= FRAME_CHUNKS_MAX
+        {
             self.end_frame()?;
         }
         if self.chunks.is_empty() {
@@ -86,7 +138,7 @@ impl<'a> Lane<'a> {
             self.plain_bytes = self.plain_bytes.saturating_sub(bytes.len());
             return self.plain(bytes, fp);
         };
-        if self.chunks.is_empty() && bytes.len() >= FRAME_BYTES_MAX {
+        if self.chunks.is_empty() && bytes.len() >= self.squeezing.frame_bytes {
             return self.squeeze(codec, bytes, &[(fp, bytes.len() as u32)]);
         }
         self.raw.extend_from_slice(bytes);
@@ -118,15 +170,15 @@ impl<'a> Lane<'a> {
         if self.plain_bytes > 0 {
             return;
         }
-        self.codec = match self.compression {
+        self.codec = match self.squeezing.compression {
             Compression::None => None,
             Compression::Always(codec) => Some(codec),
             Compression::Auto => self.pool.policy().pick(),
         };
         if self.codec.is_none() {
-            self.plain_bytes = match self.compression {
+            self.plain_bytes = match self.squeezing.compression {
                 Compression::None => usize::MAX,
-                _ => FRAME_BYTES_MAX,
+                _ => self.squeezing.frame_bytes,
             };
         }
     }
@@ -148,7 +200,7 @@ impl<'a> Lane<'a> {
 
     /// Compresses a frame, and stores it as it was if that does not shorten it.
     fn squeeze(&mut self, codec: Codec, raw: &[u8], chunks: &[(Fingerprint, u32)]) -> Result<()> {
-        let auto = self.compression == Compression::Auto;
+        let auto = self.squeezing.compression == Compression::Auto;
         if auto && chunks.len() == 1 && raw.len() <= LONE_BYTES_MAX {
             return self.all_plain(raw, chunks);
         }
@@ -208,7 +260,7 @@ impl<'a> Lane<'a> {
         let started = Instant::now();
         let sent = self.packer.send(full, std::mem::take(&mut self.times.untold));
         self.waited(started.elapsed());
-        if self.compression == Compression::Auto && self.times.raw_bytes >= TELL_BYTES {
+        if self.squeezing.compression == Compression::Auto && self.times.raw_bytes >= TELL_BYTES {
             let Times { since, raw_bytes, waited, compressing, untold } = self.times;
             let other = since.elapsed().saturating_sub(waited + compressing);
             self.pool.policy().learn_other(raw_bytes, other.as_secs_f64());

@@ -16,7 +16,7 @@ mod stats;
 pub(crate) use chunks::ChunkSink;
 pub use execute::{Base, Order, Writer};
 pub(crate) use files::FilesImage;
-pub(crate) use lane::Lane;
+pub(crate) use lane::{Lane, Squeezing};
 pub use leaves::{Wish, read_merged};
 pub(crate) use mend::store_segments;
 pub use mend::{Hits, Named};

@@ -1,6 +1,6 @@
 //! Fills one pack after the other.
 
-use super::lane::Lane;
+use super::lane::{Lane, Squeezing};
 use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
@@ -19,6 +19,7 @@ const BUFFER_WAIT: Duration = Duration::from_millis(50);
 pub struct Packer<'a> {
     pool: &'a Pool,
     session: SessionId,
+    squeezing: Squeezing,
     state: Mutex<State>,
 }
 
@@ -115,7 +116,14 @@ impl<'a> Packer<'a> {
             left_over: Vec::new(),
             meter: Meter::new(),
         };
-        Packer { pool, session, state: Mutex::new(state) }
+        let squeezing = Squeezing::of_saves(&pool.config().tuning);
+        Packer { pool, session, squeezing, state: Mutex::new(state) }
+    }
+
+    /// The same for what files hold.
+    pub fn for_files(mut self) -> Self {
+        self.squeezing = Squeezing::of_files(&self.pool.config().tuning);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,7 +168,7 @@ impl<'a> Packer<'a> {
 
     /// A way for one thread to store chunks without keeping the others waiting.
     pub fn lane(&self) -> Lane<'_> {
-        Lane::new(self, self.pool)
+        Lane::new(self, self.pool, self.squeezing)
     }
 
     /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.

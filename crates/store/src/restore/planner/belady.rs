@@ -1,7 +1,7 @@
 //! Ours: chunks kept by when they are due.
 
 use super::{Item, Memory, StreamPlan, asm, dasm, lru};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Where the chunks of a recipe are used.
 struct Uses {
@@ -115,7 +115,12 @@ fn keep(
 
 /// The plan with the fewest reads of all that we know how to make.
 pub fn best(recipe: &[Item], memory: Memory) -> StreamPlan {
+    let ours = belady(recipe, memory);
+    let containers: HashSet<u32> = recipe.iter().map(|item| item.container).collect();
+    if ours.reads.len() == containers.len() {
+        return ours; // Each is read once: nobody can do better.
+    }
     let others = [asm(recipe, memory), dasm(recipe, memory), lru(recipe, memory)];
     let fewest = |a: StreamPlan, b: StreamPlan| if b.reads.len() < a.reads.len() { b } else { a };
-    others.into_iter().fold(belady(recipe, memory), fewest)
+    others.into_iter().fold(ours, fewest)
 }

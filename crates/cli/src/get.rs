@@ -1,0 +1,151 @@
+//! `outlive get`: files back into a directory, or one of them to standard output.
+
+use crate::args::GetArgs;
+use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::put::{code_of, troubles_json, troubles_text};
+use crate::show::{select, skipped_json};
+use crate::{interrupt, pool};
+use outlive_store::files::{Choice, FilesCheckpoint, GetOptions, GetReport, InOrder, TroubleKind};
+use outlive_store::{Job, JobOptions};
+use outlive_types::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Memory for chunks read before their turn, unless told otherwise.
+const STREAM_BYTES: u64 = 64 << 20;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// `outlive get`.
+pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let name = pool::known_job(&pool, &args.job)?;
+    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    let choice = Choice::new(args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()))?;
+    let (checkpoint, skipped) = job.files(select(args.epoch))?.ok_or_else(|| no_files(&job))?;
+    let options = GetOptions {
+        to: args.to.clone(),
+        choice,
+        overwrite: args.overwrite,
+        stop: interrupt::flag(),
+    };
+    if args.dry_run {
+        let plan = checkpoint.plan_get(&options)?;
+        let in_the_way: Vec<_> =
+            plan.in_the_way.iter().map(|path| String::from_utf8_lossy(path)).collect();
+        let json = json!({ "dry_run": true, "epoch": plan.epoch, "items": plan.items,
+            "files": plan.files, "bytes": plan.bytes, "in_the_way": in_the_way,
+            "skipped": skipped_json(&skipped) });
+        return Ok(Answer::new(plan.to_string(), json));
+    }
+    if args.to == Path::new("-") {
+        return to_stdout(&checkpoint, &options, args.memory.unwrap_or(STREAM_BYTES), teller);
+    }
+    let report = checkpoint.get(&options)?;
+    teller.finish();
+    Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
+}
+
+/// The error for a job without files.
+pub fn no_files(job: &Job) -> Error {
+    Error::invalid(format!(
+        "job {} has no checkpoint of files; what a program saved of its memory comes out with \
+         `outlive export`",
+        job.name()
+    ))
+}
+
+fn answer(
+    checkpoint: &FilesCheckpoint,
+    args: &GetArgs,
+    report: &GetReport,
+    skipped: Value,
+) -> Answer {
+    let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles } = report;
+    let mut text = format!(
+        "Checkpoint {epoch} of job {}: {}, {} of {} in {}\n",
+        shown(checkpoint.job().as_str()),
+        count(*items, "item"),
+        count(*files, "file"),
+        bytes(*file_bytes),
+        shown(&args.to.display().to_string())
+    );
+    text.push_str(&troubles_text(troubles));
+    let json = json!({
+        "job": checkpoint.job().as_str(),
+        "epoch": epoch,
+        "items": items,
+        "files": files,
+        "bytes": file_bytes,
+        "read_bytes": read_bytes,
+        "troubles": troubles_json(troubles),
+        "skipped": skipped,
+    });
+    let damaged = troubles.count(TroubleKind::Damaged) > 0;
+    Answer {
+        text,
+        json,
+        code: if damaged { crate::exit_code(ErrorKind::Damaged) } else { code_of(troubles) },
+    }
+}
+
+/// Writes the content of the one file that is wanted; there is no other answer.
+fn to_stdout(
+    checkpoint: &FilesCheckpoint,
+    options: &GetOptions,
+    memory_bytes: u64,
+    teller: &Teller,
+) -> Result<Answer> {
+    let plan = checkpoint.plan_get(&GetOptions { to: "/dev/null".into(), ..options.clone() })?;
+    if plan.files != 1 {
+        return Err(Error::invalid(format!(
+            "standard output takes one file and this would be {}: name one, or get them into a \
+             directory with --to DIR",
+            plan.files
+        )));
+    }
+    let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+    let mut broken = None;
+    let mut done = 0;
+    let written = checkpoint.in_order(&options.choice, memory_bytes, &mut |next| {
+        if options.stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::retry("stopped on request; not all of the file was written"));
+        }
+        let outcome = match next {
+            InOrder::Item(_) => Ok(0),
+            InOrder::Bytes(bytes) => out.write_all(bytes).map(|()| bytes.len() as u64),
+            InOrder::Zeros(length) => write_zeros(&mut out, length).map(|()| length),
+        };
+        let length = outcome.map_err(|error| {
+            broken = Some(error.kind());
+            Error::retry(format!("writing to standard output: {error}"))
+        })?;
+        done += length;
+        if length > 0 {
+            teller.progress("get", done, plan.bytes);
+        }
+        Ok(())
+    });
+    let flushed = written.and_then(|_| {
+        out.flush().map_err(|error| {
+            broken = Some(error.kind());
+            Error::retry(format!("writing to standard output: {error}"))
+        })
+    });
+    // Whoever read has enough, as `head` does.
+    if broken != Some(io::ErrorKind::BrokenPipe) {
+        flushed?;
+    }
+    Ok(Answer::new(String::new(), Value::Null))
+}
+
+fn write_zeros(out: &mut impl Write, mut length: u64) -> io::Result<()> {
+    while length > 0 {
+        let step = length.min(ZEROS.len() as u64);
+        out.write_all(&ZEROS[..step as usize])?;
+        length -= step;
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! Ctrl-C: the first asks the work to end in good order, the second ends it.
+
+use crate::EXIT_INTERRUPTED;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Set by Ctrl-C, and by a request to terminate.
+pub fn flag() -> Arc<AtomicBool> {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let flag = FLAG.get_or_init(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        let set = flag.clone();
+        // Without a handler Ctrl-C kills, which loses nothing either.
+        let _ = ctrlc::set_handler(move || {
+            if set.swap(true, Ordering::Relaxed) {
+                std::process::exit(EXIT_INTERRUPTED);
+            }
+        });
+        flag
+    });
+    flag.clone()
+}

@@ -1,0 +1,175 @@
+//! `outlive put`: files, directories or standard input as a checkpoint.
+
+use crate::args::PutArgs;
+use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::{EXIT_INCOMPLETE, interrupt, pool};
+use outlive_format::Remarks;
+use outlive_store::files::{Patterns, PutOptions, PutPlan, PutReport, PutSource, Troubles};
+use outlive_store::{Job, JobOptions, SaveNotes};
+use outlive_types::{Error, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Troubles printed as text; all that are known are in the JSON.
+const TROUBLES_SHOWN: usize = 20;
+
+/// `outlive put`.
+pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let options = options(args)?;
+    let is_stream = args.paths.iter().any(|path| path == Path::new("-"));
+    if is_stream && args.paths.len() > 1 {
+        return Err(Error::invalid(
+            "standard input (-) is a checkpoint of its own: put other paths separately; a file \
+             called - is ./-",
+        ));
+    }
+    if !is_stream && args.name.is_some() {
+        return Err(Error::invalid("--name is for standard input: give - as the only path"));
+    }
+    let pool = pool::open(&args.pool, teller)?;
+    let job = Job::open(&pool, &args.job, JobOptions::default())?;
+    if args.dry_run {
+        if is_stream {
+            return Err(Error::invalid("what standard input holds is known when it was read"));
+        }
+        let (plan, troubles) = job.plan_put(&args.paths, &options)?;
+        let mut text = plan.to_string();
+        text.push_str(&troubles_text(&troubles));
+        let json = json!({ "dry_run": true, "plan": plan_json(&plan),
+            "troubles": troubles_json(&troubles) });
+        return Ok(Answer { text, json, code: code_of(&troubles) });
+    }
+    let mut stdin = std::io::stdin();
+    let source = match is_stream {
+        true => PutSource::Stream {
+            name: args.name.as_deref().unwrap_or("stdin").into(),
+            from: &mut stdin,
+        },
+        false => PutSource::Paths(&args.paths),
+    };
+    let report = job.put(source, &options)?;
+    job.close()?;
+    teller.finish();
+    Ok(answer(&job, &report))
+}
+
+fn options(args: &PutArgs) -> Result<PutOptions> {
+    let mut lines: Vec<u8> = Vec::new();
+    for file in &args.exclude_from {
+        lines.extend(std::fs::read(file).map_err(|e| Error::io("reading", file, &e))?);
+        lines.push(b'\n');
+    }
+    for pattern in &args.exclude {
+        lines.extend(pattern.as_bytes());
+        lines.push(b'\n');
+    }
+    let label = args.label.clone().unwrap_or_default();
+    Ok(PutOptions {
+        patterns: Patterns::from_text(&lines)?,
+        no_ignore_files: args.no_ignore_files,
+        one_file_system: args.one_file_system,
+        // A pool that is put into itself would grow with every put.
+        leave_out: vec![pool_dir(&args.pool)],
+        reread: args.reread,
+        notes: SaveNotes::new(Remarks { pinned: args.pin, label }, Vec::new())?,
+        stop: interrupt::flag(),
+    })
+}
+
+fn pool_dir(pool: &Path) -> PathBuf {
+    let parent = || pool.parent().map(Path::to_path_buf);
+    if pool.is_dir() { pool.to_path_buf() } else { parent().unwrap_or_default() }
+}
+
+fn answer(job: &Job, report: &PutReport) -> Answer {
+    let PutReport { plan, items, stats, troubles } = report;
+    let mut text = format!(
+        "Checkpoint {} of job {}: {}, {} of {}\n",
+        stats.epoch,
+        shown(job.name().as_str()),
+        count(*items, "item"),
+        count(plan.files, "file"),
+        bytes(stats.state_bytes)
+    );
+    let _ = writeln!(
+        text,
+        "read         {} of {}; {} had not changed",
+        count(plan.read_files, "file"),
+        bytes(plan.read_bytes),
+        count(plan.kept_files, "file")
+    );
+    let _ = writeln!(
+        text,
+        "stored       {} for {} that are new, in {:.1} s",
+        bytes(stats.new_bytes),
+        bytes(stats.raw_bytes),
+        stats.total.as_secs_f64()
+    );
+    if plan.excluded > 0 {
+        let _ = writeln!(text, "left out     {} by patterns", count(plan.excluded, "path"));
+    }
+    text.push_str(&troubles_text(troubles));
+    let json = json!({
+        "job": job.name().as_str(),
+        "epoch": stats.epoch,
+        "items": items,
+        "state_bytes": stats.state_bytes,
+        "plan": plan_json(plan),
+        "new_bytes": stats.new_bytes,
+        "raw_bytes": stats.raw_bytes,
+        "known_bytes": stats.known_bytes,
+        "zero_bytes": stats.zero_bytes,
+        "packs": stats.packs,
+        "seconds": stats.total.as_secs_f64(),
+        "troubles": troubles_json(troubles),
+    });
+    Answer { text, json, code: code_of(troubles) }
+}
+
+fn plan_json(plan: &PutPlan) -> Value {
+    json!({
+        "parent": (plan.parent > 0).then_some(plan.parent),
+        "items": plan.items,
+        "directories": plan.directories,
+        "files": plan.files,
+        "bytes": plan.bytes,
+        "kept_files": plan.kept_files,
+        "kept_bytes": plan.kept_bytes,
+        "read_files": plan.read_files,
+        "read_bytes": plan.read_bytes,
+        "excluded": plan.excluded,
+    })
+}
+
+/// The exit code that says whether all is as it should be.
+pub fn code_of(troubles: &Troubles) -> i32 {
+    if troubles.is_whole() { 0 } else { EXIT_INCOMPLETE }
+}
+
+/// What went wrong, a line each, and how much more did.
+pub fn troubles_text(troubles: &Troubles) -> String {
+    let mut text = String::new();
+    for trouble in troubles.kept.iter().take(TROUBLES_SHOWN) {
+        let _ = writeln!(text, "  {trouble}");
+    }
+    let more = troubles.len().saturating_sub(TROUBLES_SHOWN as u64);
+    if more > 0 {
+        let _ = writeln!(text, "  … and {more} more; --json lists up to a thousand");
+    }
+    text
+}
+
+/// The same for programs. Paths that are not UTF-8 have the replacement character.
+pub fn troubles_json(troubles: &Troubles) -> Value {
+    let kept: Vec<Value> = troubles
+        .kept
+        .iter()
+        .map(|trouble| {
+            json!({ "path": String::from_utf8_lossy(&trouble.path), "kind": trouble.kind.name(),
+                "why": trouble.why })
+        })
+        .collect();
+    json!({ "count": troubles.len(), "whole": troubles.is_whole(), "first": kept })
+}
