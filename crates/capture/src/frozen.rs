@@ -6,9 +6,9 @@ use crate::memory::Memory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
-use outlive_types::{Epoch, Frozen, RegionDesc, Run, StreamDesc};
+use outlive_types::{Epoch, Frozen, PAGE_BYTES, RegionDesc, Run, StreamDesc};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The result of a freeze. Its buffers go back to the tracker when it is dropped, not when it is
@@ -34,8 +34,9 @@ pub(crate) struct FrozenMemory {
     /// For each stream that had no hashes before, those of its pages. They are worked out when the
     /// store reads a run: so the program does not wait for it, and memory is read once.
     pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
-    /// For each run, whether its pages are in `fresh`.
-    pub hashed: Vec<AtomicBool>,
+    /// For each run, how many of its pages are in `fresh`. (One that was read twice in place of
+    /// another would leave that one without its hash: it would be saved once more.)
+    pub hashed: Vec<AtomicU32>,
 }
 
 impl Frozen for FrozenMemory {
@@ -64,31 +65,20 @@ impl Frozen for FrozenMemory {
     }
 
     fn bytes(&self, run: usize) -> &[u8] {
-        let stream = self.runs[run].stream as usize;
-        let (offset, length) = runs::extent(&self.runs[run], self.layout.streams[stream].bytes);
-        let (bytes, offset) = match self.layout.memory(stream) {
-            None => (&self.spare.packed[..], offset),
-            Some(Memory::Shared(bytes)) => (&bytes[..], offset),
-            Some(memory @ Memory::Raw(_)) if run < self.live_runs => {
-                // The program may be writing there by now, so its bytes must not be looked at.
-                assert!(
-                    !self.released.load(Ordering::Acquire),
-                    "live run {run} was read after the live runs had been released"
-                );
-                (memory.bytes(), offset)
-            }
-            Some(Memory::Raw(_)) => (self.spare.arena.bytes(), self.offsets[run - self.live_runs]),
-        };
-        let bytes = &bytes[offset..][..length];
-        if let Some(fresh) = &self.fresh[stream]
-            && !self.hashed[run].load(Ordering::Acquire)
-        {
-            let hashes = hash_pages(bytes);
-            let first = self.runs[run].first_page as usize;
-            let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
-            fresh[first..][..hashes.len()].copy_from_slice(&hashes);
-            self.hashed[run].store(true, Ordering::Release);
+        let bytes = self.whole(run);
+        if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
+            let learnt = self.learn(run, 0, bytes);
+            self.hashed[run].fetch_max(learnt, Ordering::Release);
         }
+        bytes
+    }
+
+    fn read(&self, run: usize, pages: Range<u32>) -> &[u8] {
+        let whole = self.whole(run);
+        let end = whole.len().min(pages.end as usize * PAGE_BYTES);
+        let bytes = &whole[pages.start as usize * PAGE_BYTES..end];
+        let learnt = self.learn(run, pages.start, bytes);
+        self.hashed[run].fetch_add(learnt, Ordering::Release);
         bytes
     }
 
@@ -111,6 +101,38 @@ impl Frozen for FrozenMemory {
 }
 
 impl FrozenMemory {
+    /// The bytes of a run.
+    fn whole(&self, run: usize) -> &[u8] {
+        let stream = self.runs[run].stream as usize;
+        let (offset, length) = runs::extent(&self.runs[run], self.layout.streams[stream].bytes);
+        let (bytes, offset) = match self.layout.memory(stream) {
+            None => (&self.spare.packed[..], offset),
+            Some(Memory::Shared(bytes)) => (&bytes[..], offset),
+            Some(memory @ Memory::Raw(_)) if run < self.live_runs => {
+                // The program may be writing there by now, so its bytes must not be looked at.
+                assert!(
+                    !self.released.load(Ordering::Acquire),
+                    "live run {run} was read after the live runs had been released"
+                );
+                (memory.bytes(), offset)
+            }
+            Some(Memory::Raw(_)) => (self.spare.arena.bytes(), self.offsets[run - self.live_runs]),
+        };
+        &bytes[offset..][..length]
+    }
+
+    /// Hashes pages of a run, the first of which is its page `first`, if its stream has no hashes
+    /// yet. Answers how many.
+    fn learn(&self, run: usize, first: u32, bytes: &[u8]) -> u32 {
+        let run = &self.runs[run];
+        let Some(fresh) = &self.fresh[run.stream as usize] else { return 0 };
+        let hashes = hash_pages(bytes);
+        let first = run.first_page as usize + first as usize;
+        let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        fresh[first..][..hashes.len()].copy_from_slice(&hashes);
+        hashes.len() as u32
+    }
+
     /// Puts together what is known of each stream by now.
     fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
         let mut at = 0;
@@ -134,7 +156,7 @@ impl FrozenMemory {
             if run >= self.live_runs {
                 self.bytes(run);
             }
-            if !self.hashed[run].load(Ordering::Acquire) {
+            if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
                 return None;
             }
         }

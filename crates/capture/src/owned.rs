@@ -7,6 +7,7 @@ use outlive_io::AlignedBuf;
 use outlive_types::{
     Epoch, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One region of bytes, page-aligned and in huge pages where the system has them, with its tracker.
@@ -98,6 +99,10 @@ impl Frozen for OwnedFrozen {
 
     fn bytes(&self, run: usize) -> &[u8] {
         self.inner.bytes(run)
+    }
+
+    fn read(&self, run: usize, pages: Range<u32>) -> &[u8] {
+        self.inner.read(run, pages)
     }
 
     fn release_live(&self) {

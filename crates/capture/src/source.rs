@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::{HashTracker, Region, runs};
 use outlive_types::{Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
 /// The regions of a rank, tracked by hashes and frozen by copying. It may be frozen many times; the
@@ -96,7 +96,7 @@ impl PageSource for MemorySource {
             spare.arena.fill(&copy.sources, request.freeze_bytes_max, self.threads);
             (copy.live_runs, copy.offsets)
         };
-        let hashed = all.iter().map(|_| AtomicBool::new(false)).collect();
+        let hashed = all.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Box::new(FrozenMemory {
             tracker: Arc::clone(&self.tracker),
             freeze,

@@ -115,6 +115,11 @@ pub trait Frozen: Send + Sync {
     /// The bytes of `runs()[run]`: its pages, cut off at the stream's end.
     fn bytes(&self, run: usize) -> &[u8];
 
+    /// Some pages of `runs()[run]`, numbered from its first; to be asked for once, and stored at
+    /// once: what the source wants to learn of them it learns while they are in the processor's
+    /// cache.
+    fn read(&self, run: usize, pages: std::ops::Range<u32>) -> &[u8];
+
     /// Says that no live run will be read again; the program may go on.
     fn release_live(&self);
 

@@ -8,6 +8,7 @@ use crate::index::{Fingerprints, Known, Locator, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
 use outlive_format::PageExtent;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -117,62 +118,62 @@ impl<'a> Chunker<'a> {
         Chunker { packer, sink: ChunkSink::new(known, None, shared), chunk_pages_max }
     }
 
-    /// The new extents of a block, from its dirty runs: (first page in the block, bytes), sorted.
+    /// The new extents of a block, from its dirty runs: first page in the block, number of pages, and
+    /// a name by which `read` gives some of these pages. It is asked for each page once, for a chunk
+    /// at a time: so all that is done with a chunk's bytes is done while they are in the cache.
     ///
     /// # Errors
     /// What the target reports.
     pub fn block<'b>(
         &self,
         lane: &mut Lane<'_>,
-        runs: impl Iterator<Item = (u32, &'b [u8])>,
+        runs: impl Iterator<Item = (u32, u32, usize)>,
+        read: &dyn Fn(usize, Range<u32>) -> &'b [u8],
     ) -> Result<Vec<PageExtent>> {
         let mut extents = Vec::new();
-        for (first_page, bytes) in runs {
-            let pages = bytes.len().div_ceil(PAGE_BYTES);
-            let page_bytes =
-                |page: usize| &bytes[page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(bytes.len())];
-            let mut at = 0;
-            while at < pages {
-                let zero = is_zero(page_bytes(at));
-                let mut end = at + 1;
-                while end < pages && is_zero(page_bytes(end)) == zero {
-                    end += 1;
-                }
-                let part = &bytes[at * PAGE_BYTES..(end * PAGE_BYTES).min(bytes.len())];
-                let first = first_page + at as u32;
-                if zero {
-                    self.sink.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
-                    let pages = (end - at) as u16;
-                    extents.push(PageExtent { page: first as u16, pages, first: 0, chunk: None });
-                } else {
-                    self.cut(lane, first, part, &mut extents)?;
-                }
-                at = end;
+        for (first_page, pages, name) in runs {
+            for (page, count) in cut(first_page, pages, self.chunk_pages_max) {
+                let at = page - first_page;
+                self.piece(lane, page, read(name, at..at + count), &mut extents)?;
             }
         }
         Ok(extents)
     }
 
-    fn cut(
+    /// Pages that become a chunk, or several with zeros between them.
+    fn piece(
         &self,
         lane: &mut Lane<'_>,
         first_page: u32,
         bytes: &[u8],
         extents: &mut Vec<PageExtent>,
     ) -> Result<()> {
-        let pages = bytes.len().div_ceil(PAGE_BYTES) as u32;
-        for (page, count) in cut(first_page, pages, self.chunk_pages_max) {
-            let start = (page - first_page) as usize * PAGE_BYTES;
-            let end = (start + count as usize * PAGE_BYTES).min(bytes.len());
-            let chunk = &bytes[start..end];
-            let fp = fingerprint(chunk);
-            self.sink.store(lane, chunk, fp)?;
-            extents.push(PageExtent {
-                page: page as u16,
-                pages: count as u16,
-                first: 0,
-                chunk: Some(fp),
-            });
+        let pages = bytes.len().div_ceil(PAGE_BYTES);
+        let page_bytes =
+            |page: usize| &bytes[page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(bytes.len())];
+        let mut at = 0;
+        while at < pages {
+            let zero = is_zero(page_bytes(at));
+            let mut end = at + 1;
+            while end < pages && is_zero(page_bytes(end)) == zero {
+                end += 1;
+            }
+            let part = &bytes[at * PAGE_BYTES..(end * PAGE_BYTES).min(bytes.len())];
+            let (page, pages) = ((first_page as usize + at) as u16, (end - at) as u16);
+            at = end;
+            if zero {
+                self.sink.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                match extents.last_mut() {
+                    Some(last) if last.chunk.is_none() && last.page + last.pages == page => {
+                        last.pages += pages;
+                    }
+                    _ => extents.push(PageExtent { page, pages, first: 0, chunk: None }),
+                }
+                continue;
+            }
+            let fp = fingerprint(part);
+            self.sink.store(lane, part, fp)?;
+            extents.push(PageExtent { page, pages, first: 0, chunk: Some(fp) });
         }
         Ok(())
     }
@@ -203,11 +204,11 @@ impl<'a> Chunker<'a> {
             while !stop.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = plan.blocks.get(at) else { break };
-                let runs = block.runs.clone().map(|run| {
-                    let first = frozen.runs()[run].first_page % BLOCK_PAGES as u64;
-                    (first as u32, frozen.bytes(run))
+                let runs = block.runs.clone().map(|number| {
+                    let run = &frozen.runs()[number];
+                    ((run.first_page % BLOCK_PAGES as u64) as u32, run.pages, number)
                 });
-                match self.block(&mut lane, runs) {
+                match self.block(&mut lane, runs, &|run, pages| frozen.read(run, pages)) {
                     Ok(extents) => {
                         let done =
                             BlockExtents { stream: block.stream, block: block.block, extents };

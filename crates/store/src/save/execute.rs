@@ -20,6 +20,7 @@ use outlive_types::{
     PackId, PageRange, Progress, RegionPlace, Result, SessionId,
 };
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
@@ -375,13 +376,14 @@ fn catalog_extents(
         let runs = diff.runs().iter().filter_map(|run| {
             let from = run.first.max(first);
             let to = (run.first + run.count).min(end);
-            (from < to).then(|| {
-                let start = (from - first) as usize * PAGE_BYTES;
-                let stop = ((to - first) as usize * PAGE_BYTES).min(block.len());
-                ((from - first) as u32, &block[start..stop])
-            })
+            let first_page = (from.saturating_sub(first)) as u32;
+            (from < to).then(|| (first_page, (to - from) as u32, first_page as usize))
         });
-        let extents = chunker.block(&mut lane, runs)?;
+        let read = |first_page: usize, pages: Range<u32>| {
+            let stop = ((first_page + pages.end as usize) * PAGE_BYTES).min(block.len());
+            &block[(first_page + pages.start as usize) * PAGE_BYTES..stop]
+        };
+        let extents = chunker.block(&mut lane, runs, &read)?;
         if !extents.is_empty() {
             out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
         }
