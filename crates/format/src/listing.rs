@@ -174,8 +174,7 @@ impl Item {
             Content::Pieces(pieces) => (0, pieces.len()),
             Content::Recipe(_) => (RECIPE, 0),
         };
-        flags |= if self.holes { HOLES } else { 0 };
-        flags |= if self.unsettled { UNSETTLED } else { 0 };
+        flags |= (u8::from(self.holes) * HOLES) | (u8::from(self.unsettled) * UNSETTLED);
         let mut out = Writer::with_capacity(ITEM_BYTES_MIN + self.path.len() + PIECE_BYTES);
         let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default();
         out.u8(kind as u8);

@@ -168,7 +168,7 @@ impl FilesCheckpoint {
         };
         self.listing.chunks.iter().try_for_each(|piece| add(*piece))?;
         let mut items = self.items();
-        while let Some(item) = items.next()? {
+        while let Some(item) = items.next_item()? {
             self.pieces(&item, &mut add)
                 .map_err(|e| e.context(String::from_utf8_lossy(&item.path)))?;
         }

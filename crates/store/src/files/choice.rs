@@ -87,7 +87,7 @@ impl ChosenItems {
         if !choice.is_all() {
             let mut there = vec![false; choice.paths.len()];
             let mut items = checkpoint.items();
-            while let Some(item) = items.next()? {
+            while let Some(item) = items.next_item()? {
                 for (path, there) in choice.paths.iter().zip(&mut there) {
                     *there |= *path == item.path;
                 }
@@ -111,12 +111,17 @@ impl ChosenItems {
         Ok(ChosenItems { items: checkpoint.items(), choice: choice.clone(), moved })
     }
 
+    /// Whether items come in the order of the listing, each behind its directory.
+    pub fn is_in_order(&self) -> bool {
+        self.moved.is_empty()
+    }
+
     /// The next item, and whether it is wanted for itself.
     ///
     /// # Errors
     /// `Damaged` if the listing is.
     pub fn next(&mut self) -> Result<Option<(Item, Chosen)>> {
-        while let Some(mut item) = self.items.next()? {
+        while let Some(mut item) = self.items.next_item()? {
             let chosen = self.choice.of(&item);
             match chosen {
                 Chosen::OnTheWay => return Ok(Some((item, chosen))),

@@ -149,9 +149,11 @@ impl<'a> ContentReader<'a> {
         // One byte more tells whether it has grown.
         while length <= INLINE_BYTES_MAX {
             let room = &mut self.buffer[length..=INLINE_BYTES_MAX];
-            match pread(file, room, length as u64)? {
-                0 => return Ok(Some(self.buffer[..length].to_vec())),
-                read => length += read,
+            match pread(file, room, length as u64) {
+                Ok(0) => return Ok(Some(self.buffer[..length].to_vec())),
+                Ok(read) => length += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(None)

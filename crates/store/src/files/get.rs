@@ -2,32 +2,27 @@
 
 use super::checkpoint::FilesCheckpoint;
 use super::choice::{Choice, ChosenItems};
-use super::place::{Name, Placer};
+use super::making::{Making, Shared, Simple, in_the_way, lock};
+use super::place::Placer;
 use super::plan::stopped;
-use super::trouble::{Trouble, TroubleKind, Troubles};
+use super::trouble::{TroubleKind, Troubles};
 use crate::restore::{ReadPlan, Wanted};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
-use outlive_types::{Epoch, Error, Event, Progress, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// Chunks that are read in one plan: about 30 MiB of memory, and two GiB of data.
 const WINDOW_PIECES: usize = 128 << 10;
-/// Files and links that are made in one go.
+/// Files, links or directories that are made in one go.
 const WINDOW_FILES: usize = 16 << 10;
-/// Files that are written in parts and kept open.
-const OPEN_MAX: usize = 256;
 /// What is in the way and named in a plan.
 const NAMED_MAX: usize = 1000;
-const PROGRESS_BYTES: u64 = 4 << 20;
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// How a get goes about it.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +68,7 @@ impl fmt::Display for GetPlan {
 pub struct GetReport {
     /// The epoch.
     pub epoch: Epoch,
-    /// Everything made or found there.
+    /// Everything with a name that was made or found there.
     pub items: u64,
     /// Files made.
     pub files: u64,
@@ -132,18 +127,10 @@ impl FilesCheckpoint {
         let mut getter = Getter {
             checkpoint: self,
             options,
-            shared: Shared {
-                placer,
-                to,
-                open: Mutex::default(),
-                troubles: Mutex::default(),
-                failure: Mutex::default(),
-                done_bytes: AtomicU64::new(0),
-                total_bytes: self.manifest().images.iter().map(|image| image.state_bytes).sum(),
-                checkpoint: self,
-            },
+            shared: Shared::new(placer, to, self),
             window: Window::default(),
             directories: Vec::new(),
+            in_order: items.is_in_order(),
             report: GetReport { epoch: self.epoch(), ..GetReport::default() },
         };
         let outcome = getter.run(items);
@@ -152,218 +139,14 @@ impl FilesCheckpoint {
         }
         outcome?;
         let Getter { shared, mut report, .. } = getter;
+        report.files = shared.files.into_inner();
+        report.bytes = shared.bytes.into_inner();
+        let lost = shared.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.items -= lost.len() as u64;
         report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.troubles.sort();
         Ok(report)
     }
-}
-
-fn in_the_way(to: &Path, path: &[u8]) -> Error {
-    Error::invalid(format!(
-        "{}/{} is there already: choose another directory, or replace files with --overwrite",
-        to.display(),
-        String::from_utf8_lossy(path).escape_debug()
-    ))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A file being made.
-struct Target {
-    item: Item,
-    /// Bytes that are not written yet.
-    left: AtomicU64,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    name: Option<Arc<Name>>,
-    file: Option<Arc<OwnedFd>>,
-    /// It is finished, or given up.
-    over: bool,
-}
-
-/// What the threads of a get share.
-struct Shared<'a> {
-    placer: Placer,
-    to: &'a Path,
-    /// Files that are open, the oldest first.
-    open: Mutex<VecDeque<Arc<Target>>>,
-    troubles: Mutex<Troubles>,
-    /// Why it cannot go on.
-    failure: Mutex<Option<Error>>,
-    done_bytes: AtomicU64,
-    total_bytes: u64,
-    checkpoint: &'a FilesCheckpoint,
-}
-
-impl Shared<'_> {
-    fn trouble(&self, path: &[u8], kind: TroubleKind, why: impl fmt::Display) {
-        lock(&self.troubles).add(Trouble::new(path, kind, why));
-    }
-
-    fn refusals(&self, path: &[u8], refusals: Vec<String>) {
-        for why in refusals {
-            self.trouble(path, TroubleKind::Incomplete, why);
-        }
-    }
-
-    /// What an error at making something means: a trouble with it, or the end.
-    fn cannot_make(&self, path: &[u8], error: Errno) -> Result<()> {
-        let own = matches!(
-            error,
-            Errno::NAMETOOLONG
-                | Errno::INVAL
-                | Errno::ILSEQ
-                | Errno::NOTSUP
-                | Errno::ISDIR
-                | Errno::NOTEMPTY
-                | Errno::NOTDIR
-                | Errno::LOOP
-                | Errno::NOENT
-                | Errno::XDEV
-                | Errno::MLINK
-                | Errno::FBIG
-        );
-        if own || (error == Errno::EXIST && self.placer.overwrite) {
-            let why = format!("it could not be made: {}", std::io::Error::from(error));
-            self.trouble(path, TroubleKind::Incomplete, why);
-            return Ok(());
-        }
-        if error == Errno::EXIST {
-            return Err(in_the_way(self.to, path));
-        }
-        let whole = self.to.join(String::from_utf8_lossy(path).escape_debug().to_string());
-        Err(Error::io("making", &whole, &error.into()))
-    }
-
-    fn file(&self, target: &Arc<Target>, whole: bool) -> rustix::io::Result<Option<Arc<OwnedFd>>> {
-        let mut state = lock(&target.state);
-        if state.over {
-            return Ok(None);
-        }
-        if let Some(file) = &state.file {
-            return Ok(Some(file.clone()));
-        }
-        let file = match &state.name {
-            Some(name) => self.placer.reopen(name)?,
-            None => {
-                let (name, file) = self.placer.file(&target.item.path)?;
-                state.name = Some(Arc::new(name));
-                if !whole {
-                    rustix::fs::ftruncate(&file, target.item.bytes)?;
-                }
-                file
-            }
-        };
-        let file = Arc::new(file);
-        state.file = Some(file.clone());
-        drop(state);
-        if !whole {
-            self.remember(target);
-        }
-        Ok(Some(file))
-    }
-
-    /// Closes the file that was opened first, if there are too many.
-    fn remember(&self, target: &Arc<Target>) {
-        let oldest = {
-            let mut open = lock(&self.open);
-            open.push_back(target.clone());
-            if open.len() > OPEN_MAX { open.pop_front() } else { None }
-        };
-        if let Some(oldest) = oldest {
-            lock(&oldest.state).file = None;
-        }
-    }
-
-    /// Writes verified bytes of a file, and finishes it with the last of them.
-    fn write(&self, target: &Arc<Target>, offset: u64, bytes: &[u8]) -> Result<()> {
-        let whole = bytes.len() as u64 == target.item.bytes;
-        let write = || -> rustix::io::Result<bool> {
-            let Some(file) = self.file(target, whole)? else { return Ok(false) };
-            write_all(&file, bytes, offset).map(|()| true)
-        };
-        match write() {
-            Ok(true) => self.wrote(target, bytes.len() as u64),
-            Ok(false) => Ok(()),
-            Err(error) => {
-                self.give_up(target);
-                self.cannot_make(&target.item.path, error)
-            }
-        }
-    }
-
-    /// So many bytes more are as they must be.
-    fn wrote(&self, target: &Arc<Target>, bytes: u64) -> Result<()> {
-        let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if (done - bytes) / PROGRESS_BYTES != done / PROGRESS_BYTES {
-            let (done_bytes, total_bytes) = (done, self.total_bytes.max(done));
-            let progress = Progress { what: "get", done_bytes, total_bytes };
-            let env = self.checkpoint.pool().env();
-            env.observer.event(Event::Progress(progress));
-        }
-        if target.left.fetch_sub(bytes, Ordering::AcqRel) == bytes {
-            self.finish(target)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn finish(&self, target: &Arc<Target>) -> Result<()> {
-        let item = &target.item;
-        let finish = || -> rustix::io::Result<()> {
-            let whole = item.bytes == 0;
-            let Some(file) = self.file(target, whole)? else { return Ok(()) };
-            let mut state = lock(&target.state);
-            let Some(name) = state.name.take() else { return Ok(()) };
-            state.over = true;
-            state.file = None;
-            drop(state);
-            let refusals = self.placer.finish_file(&name, &file, item)?;
-            self.refusals(&item.path, refusals);
-            Ok(())
-        };
-        finish().or_else(|error| {
-            self.give_up(target);
-            self.cannot_make(&item.path, error)
-        })
-    }
-
-    /// Removes what there is of a file.
-    fn give_up(&self, target: &Target) {
-        let mut state = lock(&target.state);
-        state.over = true;
-        state.file = None;
-        if let Some(name) = state.name.take() {
-            self.placer.discard(&name);
-        }
-    }
-}
-
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, offset) {
-            Ok(written) => {
-                bytes = &bytes[written..];
-                offset += written as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Work that needs no reading, for any thread.
-enum Simple {
-    /// A file whose content is in its item, or empty, or all holes.
-    File(Arc<Target>, Vec<u8>),
-    /// Zeros to be written.
-    Zeros(Arc<Target>, u64, u64),
 }
 
 /// What is done in one go.
@@ -372,22 +155,25 @@ struct Window {
     wanted: Vec<Wanted>,
     /// For each of `wanted` the file and the offset in it.
     places: Vec<(u32, u64)>,
-    targets: Vec<Arc<Target>>,
+    files: Vec<Arc<Making>>,
     simple: Vec<Simple>,
     links: Vec<Item>,
+    /// How many directories were made.
+    directories: usize,
 }
 
 impl Window {
     fn is_full(&self) -> bool {
-        let files = self.targets.len().max(self.simple.len()).max(self.links.len());
-        self.wanted.len() >= WINDOW_PIECES || files >= WINDOW_FILES
+        let Window { wanted, files, simple, links, directories, .. } = self;
+        let names = [files.len(), simple.len(), links.len(), *directories];
+        wanted.len() >= WINDOW_PIECES || names.into_iter().any(|count| count >= WINDOW_FILES)
     }
 
     /// Removes files that were begun.
     fn abandon(&self, shared: &Shared<'_>) {
-        self.targets.iter().for_each(|target| shared.give_up(target));
-        for target in lock(&shared.open).drain(..) {
-            shared.give_up(&target);
+        self.files.iter().for_each(|file| shared.give_up(file));
+        for file in lock(&shared.open).drain(..) {
+            shared.give_up(&file);
         }
     }
 }
@@ -399,6 +185,8 @@ struct Getter<'a> {
     window: Window,
     /// Directories that are not finished, each before those in it.
     directories: Vec<Item>,
+    /// Items come in the order of the listing, so a directory is over when it is left.
+    in_order: bool,
     report: GetReport,
 }
 
@@ -417,30 +205,33 @@ impl Getter<'_> {
 
     fn item(&mut self, item: Item) -> Result<()> {
         // What is wanted under another name than its first may come before its directory.
-        if !self.options.choice.is_all()
+        if !self.in_order
             && let Err(error) = self.shared.placer.directories_above(&item.path)
         {
             return self.shared.cannot_make(&item.path, error);
         }
         if self.window.is_full() {
             self.flush()?;
-            // Files in a choice may come late to a directory; otherwise it is over when left.
-            if self.options.choice.is_all() {
+            if self.in_order {
                 self.finish_directories(|dir| !is_within(&item.path, &dir.path))?;
             }
         }
+        let is_device = matches!(item.kind, ItemKind::CharDevice | ItemKind::BlockDevice);
         match item.kind {
             ItemKind::Directory => match self.shared.placer.directory(&item.path) {
-                Ok(()) => self.directories.push(item),
+                Ok(()) => {
+                    self.directories.push(item);
+                    self.window.directories += 1;
+                }
                 Err(error) => self.shared.cannot_make(&item.path, error)?,
             },
             ItemKind::File | ItemKind::Stream => self.file(item)?,
             ItemKind::HardLink => self.window.links.push(item),
             _ => match self.shared.placer.special(&item) {
                 Ok(refusals) => self.shared.refusals(&item.path, refusals),
-                Err(Errno::PERM) => {
+                Err(Errno::PERM) if is_device => {
                     let why = "only root can make devices";
-                    self.shared.trouble(&item.path, TroubleKind::Incomplete, why);
+                    self.shared.lose(&item.path, TroubleKind::Incomplete, why);
                 }
                 Err(error) => self.shared.cannot_make(&item.path, error)?,
             },
@@ -449,58 +240,69 @@ impl Getter<'_> {
     }
 
     fn file(&mut self, mut item: Item) -> Result<()> {
-        self.report.files += 1;
-        self.report.bytes = self.report.bytes.saturating_add(item.bytes);
         let content = std::mem::take(&mut item.content);
-        let bare = Item { content: Content::Empty, ..item.clone() };
-        let left = AtomicU64::new(item.bytes);
-        let target = Arc::new(Target { item: bare, left, state: Mutex::default() });
-        item.content = match content {
-            Content::Empty => {
-                self.window.simple.push(Simple::File(target, Vec::new()));
-                return Ok(());
+        let file = Arc::new(Making::new(item.clone()));
+        let inline = match content {
+            Content::Empty => Some(Vec::new()),
+            Content::Inline(bytes) => Some(bytes),
+            pieces => {
+                item.content = pieces;
+                None
             }
-            Content::Inline(bytes) => {
-                self.window.simple.push(Simple::File(target, bytes));
-                return Ok(());
-            }
-            pieces => pieces,
         };
-        self.window.targets.push(target.clone());
+        if let Some(bytes) = inline {
+            self.window.simple.push(Simple::File(file, bytes));
+            return Ok(());
+        }
+        self.window.files.push(file.clone());
         let checkpoint = self.checkpoint;
         let mut offset = 0;
+        // Damage concerns this file; what ends the get may look alike.
+        let mut ended = false;
         let read = checkpoint.pieces(&item, &mut |piece: Piece| {
-            let at = offset;
+            let wanted = if piece.is_zeros() { None } else { Some(checkpoint.wanted_of(&piece)?) };
+            let added = self.piece(&file, offset, piece, wanted);
+            ended = added.is_err();
             offset += piece.bytes;
-            if !piece.is_zeros() {
-                self.window.wanted.push(checkpoint.wanted_of(&piece)?);
-                self.window.places.push((self.window.targets.len() as u32 - 1, at));
-            } else if item.holes {
-                self.shared.wrote(&target, piece.bytes)?;
-            } else {
-                self.window.simple.push(Simple::Zeros(target.clone(), at, piece.bytes));
-            }
-            if self.window.wanted.len() >= WINDOW_PIECES {
-                self.flush()?;
-                self.window.targets.push(target.clone());
-            }
-            if self.options.stop.load(Ordering::Relaxed) {
-                return Err(stopped());
-            }
-            Ok(())
+            added
         });
         match read {
-            Err(error) if error.kind() == outlive_types::ErrorKind::Damaged => {
-                self.damaged(&target, &error);
+            Err(error) if error.kind() == ErrorKind::Damaged && !ended => {
+                self.damaged(&file, &error);
                 Ok(())
             }
             read => read,
         }
     }
 
-    fn damaged(&self, target: &Target, error: &Error) {
-        self.shared.give_up(target);
-        self.shared.trouble(&target.item.path, TroubleKind::Damaged, error.message());
+    fn piece(
+        &mut self,
+        file: &Arc<Making>,
+        offset: u64,
+        piece: Piece,
+        wanted: Option<Wanted>,
+    ) -> Result<()> {
+        match wanted {
+            Some(wanted) => {
+                self.window.wanted.push(wanted);
+                self.window.places.push((self.window.files.len() as u32 - 1, offset));
+            }
+            None if file.item.holes => self.shared.wrote(file, piece.bytes)?,
+            None => self.window.simple.push(Simple::Zeros(file.clone(), offset, piece.bytes)),
+        }
+        if self.window.wanted.len() >= WINDOW_PIECES {
+            self.flush()?;
+            self.window.files.push(file.clone());
+        }
+        match self.options.stop.load(Ordering::Relaxed) {
+            true => Err(stopped()),
+            false => Ok(()),
+        }
+    }
+
+    fn damaged(&self, file: &Making, error: &Error) {
+        self.shared.give_up(file);
+        self.shared.lose(&file.item.path, TroubleKind::Damaged, error.message());
     }
 
     /// Does what has gathered.
@@ -520,8 +322,8 @@ impl Getter<'_> {
             if self.options.stop.load(Ordering::Relaxed) {
                 return Err(failed(stopped()));
             }
-            let (target, offset) = window.places[at];
-            shared.write(&window.targets[target as usize], offset, bytes).map_err(failed)
+            let (file, offset) = window.places[at];
+            shared.write(&window.files[file as usize], offset, bytes).map_err(failed)
         };
         let plan = ReadPlan::new(pool, &window.wanted);
         let faults = plan.execute(pool, threads, true, &take);
@@ -529,10 +331,14 @@ impl Getter<'_> {
             return Err(error);
         }
         for fault in faults {
-            let target = &window.targets[window.places[fault.wanted].0 as usize];
+            let file = &window.files[window.places[fault.wanted].0 as usize];
+            // A target that does not answer has lost nothing.
+            if fault.error.kind() != ErrorKind::Damaged {
+                return Err(fault.error);
+            }
             // One fault is enough to give a file up.
-            if !lock(&target.state).over {
-                self.damaged(target, &fault.error);
+            if !file.is_over() {
+                self.damaged(file, &fault.error);
             }
         }
         let simple = std::mem::take(&mut self.window.simple);
@@ -541,7 +347,12 @@ impl Getter<'_> {
             done?;
         }
         for link in std::mem::take(&mut self.window.links) {
-            if let Err(error) = self.shared.placer.hard_link(&link) {
+            let lost = lock(&self.shared.lost).get(&link.target).copied();
+            if let Some(kind) = lost {
+                // What an earlier get has left under that name is another file.
+                let why = "it is a further name of a file that was left out";
+                self.shared.lose(&link.path, kind, why);
+            } else if let Err(error) = self.shared.placer.hard_link(&link) {
                 self.shared.cannot_make(&link.path, error)?;
             }
         }
@@ -562,24 +373,6 @@ impl Getter<'_> {
             }
         }
         Ok(())
-    }
-}
-
-impl Simple {
-    fn run(self, shared: &Shared<'_>) -> Result<()> {
-        match self {
-            Simple::File(target, bytes) if bytes.is_empty() => shared.finish(&target),
-            Simple::File(target, bytes) => shared.write(&target, 0, &bytes),
-            Simple::Zeros(target, offset, bytes) => {
-                let mut at = 0;
-                while at < bytes {
-                    let step = (bytes - at).min(ZEROS.len() as u64);
-                    shared.write(&target, offset + at, &ZEROS[..step as usize])?;
-                    at += step;
-                }
-                Ok(())
-            }
-        }
     }
 }
 

@@ -139,8 +139,7 @@ impl Items {
     ///
     /// # Errors
     /// `Damaged` if a chunk is missing or wrong, or the listing is none.
-    #[allow(clippy::should_implement_trait)] // an iterator of results could go on behind an error
-    pub fn next(&mut self) -> Result<Option<Item>> {
+    pub fn next_item(&mut self) -> Result<Option<Item>> {
         loop {
             let Some(reader) = &mut self.reader else { return Ok(None) };
             if let Some(item) = reader.next_item()? {

@@ -4,6 +4,7 @@
 //! `scan` -> `plan` (what need not be read) -> `content` (cut, store) -> `listing` -> `put` (commit);
 //! `checkpoint` -> `choice` -> `get` (container order) -> `place`, or `in_order` for streams.
 
+mod assembly;
 mod attributes;
 mod beneath;
 mod checkpoint;
@@ -13,10 +14,12 @@ mod get;
 mod in_order;
 mod job;
 mod listing;
+mod making;
 mod patterns;
 mod place;
 mod plan;
 mod put;
+mod reading;
 mod recipe;
 mod scan;
 mod trouble;

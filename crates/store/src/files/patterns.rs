@@ -50,6 +50,7 @@ impl Patterns {
     /// # Errors
     /// As [`Patterns::new`].
     pub fn from_text(text: &[u8]) -> Result<Patterns> {
+        let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         Patterns::new(text.split(|byte| *byte == b'\n'))
     }
 
@@ -91,8 +92,35 @@ fn parse(line: &[u8]) -> Option<(Rule, Vec<u8>)> {
     let anchored = text.contains(&b'/');
     let text = text.strip_prefix(b"/").unwrap_or(text);
     let mut glob = if anchored { Vec::new() } else { b"**/".to_vec() };
-    glob.extend_from_slice(text);
+    braces_escaped(text, &mut glob);
     Some((Rule { keeps, directories }, glob))
+}
+
+/// Braces are letters in `.gitignore`, and alternatives in a glob.
+fn braces_escaped(text: &[u8], glob: &mut Vec<u8>) {
+    let mut bytes = text.iter().copied();
+    while let Some(byte) = bytes.next() {
+        if matches!(byte, b'{' | b'}') {
+            glob.push(b'\\');
+        }
+        glob.push(byte);
+        match byte {
+            b'\\' => glob.extend(bytes.next()),
+            b'[' => {
+                // In a class they are letters already; a bracket right at its beginning is, too.
+                let mut at = 0;
+                for inside in bytes.by_ref() {
+                    glob.push(inside);
+                    let is_first = at == 0;
+                    at += usize::from(!(is_first && matches!(inside, b'!' | b'^')));
+                    if inside == b']' && !is_first {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -103,7 +131,8 @@ mod tests {
     fn patterns_are_those_of_gitignore() {
         let text =
             b"# comment\n\n*.tmp\n/top\nsub/*.o\nbuild/\n!keep.tmp\n**/deep/x\ntail\\ \n\\#hash\n\
-                     [ab]?.log\nall/**\n";
+                     [ab]?.log\nall/**\n\
+                     {a,b}.txt\nx{y\nc[]}]\nd\\{\n";
         let patterns = Patterns::from_text(text).unwrap();
         for (path, is_directory, decided) in [
             ("a.tmp", false, Some(true)),
@@ -125,6 +154,11 @@ mod tests {
             ("all/of/it", false, Some(true)),
             ("all", true, None),
             ("comment", false, None),
+            ("{a,b}.txt", false, Some(true)),
+            ("a.txt", false, None),
+            ("x{y", false, Some(true)),
+            ("c}", false, Some(true)),
+            ("d{", false, Some(true)),
         ] {
             assert_eq!(patterns.decide(path.as_bytes(), is_directory), decided, "{path}");
         }

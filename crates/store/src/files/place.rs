@@ -4,9 +4,9 @@ use super::attributes;
 use super::beneath::{Beneath, name_of, parent_of};
 use outlive_format::{FileTime, Item, ItemKind};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmod, chownat, fchmod,
-    fchown, futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat,
-    utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmod, chownat, fchmod,
+    fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat,
+    unlinkat, utimensat,
 };
 use rustix::io::{Errno, Result};
 use std::collections::VecDeque;
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Directories kept open, since what is made next is mostly in one of them.
 const PARENTS_MAX: usize = 64;
-/// The set-user-id and set-group-id bits.
-const SET_ID: u32 = 0o6000;
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// What is made, and how.
 pub struct Placer {
@@ -26,7 +26,6 @@ pub struct Placer {
     /// Take the place of what is there.
     pub overwrite: bool,
     is_root: bool,
-    user: u32,
     parents: Mutex<VecDeque<(Vec<u8>, Arc<OwnedFd>)>>,
     /// Makes temporary names differ.
     count: AtomicU64,
@@ -38,6 +37,8 @@ pub struct Name {
     dir: Arc<OwnedFd>,
     own: Vec<u8>,
     temporary: Option<Vec<u8>>,
+    /// Device and inode of what was made.
+    identity: (u64, u64),
 }
 
 impl Name {
@@ -60,7 +61,6 @@ impl Placer {
             beneath: Beneath::open(path)?,
             overwrite,
             is_root: rustix::process::geteuid().is_root(),
-            user: rustix::process::geteuid().as_raw(),
             parents: Mutex::default(),
             count: AtomicU64::new(0),
         })
@@ -120,22 +120,49 @@ impl Placer {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let temporary =
             temporary.then(|| format!(".outlive-{}-{number}.tmp", std::process::id()).into_bytes());
-        Ok(Name { dir: self.parent(path)?, own: name_of(path).to_vec(), temporary })
+        let (dir, own, identity) = (self.parent(path)?, name_of(path).to_vec(), (0, 0));
+        Ok(Name { dir, own, temporary, identity })
+    }
+
+    /// Makes something under a temporary name. One that a get has left that was killed may be taken.
+    fn temporary<T>(&self, path: &[u8], make: impl Fn(&Name) -> Result<T>) -> Result<(Name, T)> {
+        loop {
+            let name = self.name(path, true)?;
+            match make(&name) {
+                Err(Errno::EXIST) => {}
+                made => return made.map(|made| (name, made)),
+            }
+        }
     }
 
     /// Makes an empty file. Replacing another it has a temporary name until it is finished.
     pub fn file(&self, path: &[u8]) -> Result<(Name, OwnedFd)> {
-        let name = self.name(path, self.overwrite)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
-        let file = openat(&*name.dir, name.now(), flags | OFlags::CLOEXEC, mode)?;
+        let make = |name: &Name| openat(&*name.dir, name.now(), flags | OFlags::CLOEXEC, mode);
+        let (mut name, file) = match self.overwrite {
+            true => self.temporary(path, make)?,
+            false => {
+                let name = self.name(path, false)?;
+                let file = make(&name)?;
+                (name, file)
+            }
+        };
+        let made = fstat(&file)?;
+        name.identity = (made.st_dev, made.st_ino);
         Ok((name, file))
     }
 
     /// Opens a file again that [`Placer::file`] has made and nobody has finished.
     pub fn reopen(&self, name: &Name) -> Result<OwnedFd> {
-        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&*name.dir, name.now(), flags, Mode::empty())
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&*name.dir, name.now(), flags, Mode::empty())?;
+        let there = fstat(&file)?;
+        // Whoever has put something else in its place does not get our bytes.
+        if (there.st_dev, there.st_ino) != name.identity {
+            return Err(Errno::NOENT);
+        }
+        Ok(file)
     }
 
     /// Removes a file that is not to be finished.
@@ -171,14 +198,10 @@ impl Placer {
     /// capabilities, so it comes first; everything changes the times, so they come last.
     fn describe(&self, file: &OwnedFd, item: &Item) -> Refusals {
         let mut refusals = Vec::new();
-        if self.is_root {
-            let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
-            if let Err(error) = fchown(file, Some(user), Some(group)) {
-                refusals.push(refused("its owner", error));
-            }
-        }
+        let chown = |user, group| fchown(file, user, group);
+        let mode = self.own(item, &chown, &|| fstat(file), &mut refusals);
         refusals.extend(attribute_refusals(attributes::set_open(file, &item.attributes)));
-        if let Err(error) = fchmod(file, self.mode_of(item)) {
+        if let Err(error) = fchmod(file, mode) {
             refusals.push(refused("its mode", error));
         }
         if let Err(error) = futimens(file, &times_of(item)) {
@@ -187,10 +210,34 @@ impl Placer {
         refusals
     }
 
-    /// Set-id bits would give away the rights of whoever runs this, not those of the owner.
-    fn mode_of(&self, item: &Item) -> Mode {
-        let foreign = !self.is_root && item.uid != self.user;
-        Mode::from_raw_mode(if foreign { item.mode & !SET_ID } else { item.mode })
+    /// Gives something its owner and group as far as this user may, and answers the mode that it
+    /// can have then: set-id bits would give away the rights of whoever it belongs to now.
+    fn own(
+        &self,
+        item: &Item,
+        chown: &dyn Fn(Option<Uid>, Option<Gid>) -> Result<()>,
+        stat: &dyn Fn() -> Result<Stat>,
+        refusals: &mut Refusals,
+    ) -> Mode {
+        let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
+        let kept = if self.is_root {
+            match chown(Some(user), Some(group)) {
+                Ok(()) => SET_USER_ID | SET_GROUP_ID,
+                Err(error) => {
+                    refusals.push(refused("its owner", error));
+                    0
+                }
+            }
+        } else {
+            match stat() {
+                Ok(now) if now.st_uid == item.uid => {
+                    let has_group = now.st_gid == item.gid || chown(None, Some(group)).is_ok();
+                    SET_USER_ID | if has_group { SET_GROUP_ID } else { 0 }
+                }
+                _ => 0,
+            }
+        };
+        Mode::from_raw_mode(item.mode & !(SET_USER_ID | SET_GROUP_ID) | item.mode & kept)
     }
 
     /// Makes a symbolic link, a pipe, a socket or a device.
@@ -211,16 +258,12 @@ impl Placer {
         let (dir, at) = (&name.dir, name.now());
         let mut refusals = Vec::new();
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-        if self.is_root {
-            let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
-            if let Err(error) = chownat(&**dir, at, Some(user), Some(group), nofollow) {
-                refusals.push(refused("its owner", error));
-            }
-        }
+        let chown = |user, group| chownat(&**dir, at, user, group, nofollow);
+        let mode = self.own(item, &chown, &|| statat(&**dir, at, nofollow), &mut refusals);
         let set = attributes::set_name(dir.as_fd(), at, &item.attributes);
         refusals.extend(attribute_refusals(set));
         if item.kind != ItemKind::Symlink
-            && let Err(error) = self.mode_of_name(&name, item)
+            && let Err(error) = mode_of_name(&name, mode)
         {
             refusals.push(refused("its mode", error));
         }
@@ -231,13 +274,6 @@ impl Placer {
         Ok(refusals)
     }
 
-    /// There is no `chmod` that does not follow, but one for what is held.
-    fn mode_of_name(&self, name: &Name, item: &Item) -> Result<()> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let held = openat(&*name.dir, name.now(), flags, Mode::empty())?;
-        chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), self.mode_of(item))
-    }
-
     /// Makes a further name of a file.
     pub fn hard_link(&self, item: &Item) -> Result<()> {
         let target_dir = self.parent(&item.target)?;
@@ -245,7 +281,12 @@ impl Placer {
         let make =
             |name: &Name| linkat(&*target_dir, target, &*name.dir, name.now(), AtFlags::empty());
         let name = self.make(&item.path, &make)?;
-        self.publish(&name)
+        self.publish(&name)?;
+        // Between two names of one file a rename does nothing.
+        if name.temporary.is_some() {
+            self.discard(&name);
+        }
+        Ok(())
     }
 
     /// Makes something under its own name, or under a temporary one if that is taken and may be.
@@ -253,12 +294,18 @@ impl Placer {
         let name = self.name(path, false)?;
         match make(&name) {
             Err(Errno::EXIST) if self.overwrite => {
-                let name = self.name(path, true)?;
-                make(&name).map(|()| name)
+                self.temporary(path, make).map(|(name, ())| name)
             }
             made => made.map(|()| name),
         }
     }
+}
+
+/// There is no `chmod` that does not follow, but one for what is held.
+fn mode_of_name(name: &Name, mode: Mode) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = openat(&*name.dir, name.now(), flags, Mode::empty())?;
+    chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode)
 }
 
 fn attribute_refusals<'a>(

@@ -171,7 +171,7 @@ impl<'a> Planner<'a> {
         loop {
             let item = match self.waiting.take() {
                 Some(item) => item,
-                None => match items.next() {
+                None => match items.next_item() {
                     Ok(Some(item)) => item,
                     Ok(None) => {
                         self.before = None;

@@ -172,7 +172,7 @@ impl<'a> Scan<'a> {
                 return None;
             };
             self.device = stat.st_dev;
-            return Some(self.enter(root.path.clone(), &stat, opened));
+            return self.enter(root.path.clone(), &stat, opened);
         };
         let stat = root.beneath.stat(file);
         let Ok(stat) = stat.map_err(|e| self.trouble(Trouble::reading(&root.path, e))) else {
@@ -228,7 +228,7 @@ impl<'a> Scan<'a> {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(dir.as_fd(), name, flags, rustix::fs::Mode::empty());
-        Some(self.enter(path, &stat, opened))
+        self.enter(path, &stat, opened)
     }
 
     fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
@@ -250,14 +250,22 @@ impl<'a> Scan<'a> {
     }
 
     /// A directory: its item, and its names to be walked next.
-    fn enter(&mut self, path: Vec<u8>, stat: &Stat, opened: rustix::io::Result<OwnedFd>) -> Item {
+    fn enter(
+        &mut self,
+        path: Vec<u8>,
+        stat: &Stat,
+        opened: rustix::io::Result<OwnedFd>,
+    ) -> Option<Item> {
         let mut item = described(path, ItemKind::Directory, stat);
         let read = opened.and_then(|dir| Ok((read_names(&dir)?, dir)));
         let (mut names, dir) = match read {
             Ok(read) => read,
             Err(error) => {
-                self.trouble(Trouble::reading(&item.path, error));
-                return item;
+                let trouble = Trouble::reading(&item.path, error);
+                let is_gone = trouble.kind == TroubleKind::Vanished;
+                self.trouble(trouble);
+                // One that cannot be read is still known to be there.
+                return (!is_gone).then_some(item);
             }
         };
         item.attributes = self.attributes_or_trouble(&item.path, attributes::of_open(&dir));
@@ -276,7 +284,7 @@ impl<'a> Scan<'a> {
         };
         let dir = (self.frames.len() < OPEN_DEPTH_MAX).then(|| Arc::new(dir));
         self.frames.push(Frame { path: item.path.clone(), dir, names, patterns });
-        item
+        Some(item)
     }
 
     /// Anything but a directory, called `name` in `dir`.

@@ -54,7 +54,8 @@ impl Trouble {
     /// What an error at reading something means.
     pub(super) fn reading(path: &[u8], error: Errno) -> Trouble {
         let kind = match error {
-            Errno::NOENT | Errno::NOTDIR => TroubleKind::Vanished,
+            // Something else may have its name by now.
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP => TroubleKind::Vanished,
             _ => TroubleKind::Unreadable,
         };
         Trouble::new(path, kind, std::io::Error::from(error))

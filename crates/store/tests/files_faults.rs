@@ -1,0 +1,562 @@
+//! Puts and gets among faults: crashes and failures at every step, flipped bits, files that change
+//! under the reader, full and read-only file systems, and users without rights.
+
+mod common;
+mod stepped;
+mod trees;
+
+use common::{noise, small_config};
+use outlive_pool::{Environment, create};
+use outlive_store::files::{GetOptions, PutOptions, TroubleKind};
+use outlive_store::{Job, Select, verify_shard};
+use outlive_target::{CutMode, FaultWorld, MemoryLog, MemoryTarget};
+use outlive_types::ErrorKind;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use stepped::{SteppedLog, SteppedTarget, Steps};
+use tempfile::TempDir;
+use trees::*;
+
+const NOBODY: u32 = 65534;
+
+/// Three trees, each a change of the one before; with a content that has a recipe.
+fn sources(dir: &TempDir) -> Vec<PathBuf> {
+    (0u64..3)
+        .map(|number| {
+            let source = dir.path().join(format!("source {number}"));
+            fs::create_dir_all(source.join("dir")).unwrap();
+            fs::write(source.join("dir/same"), noise(1, 70_000)).unwrap();
+            fs::write(source.join("dir/changing"), noise(number, 30_000)).unwrap();
+            fs::write(source.join("long"), [noise(2, 450_000), noise(number, 500)].concat())
+                .unwrap();
+            fs::write(source.join("short"), noise(number, 300)).unwrap();
+            fs::hard_link(source.join("long"), source.join("long too")).unwrap();
+            symlink("long", source.join("link")).unwrap();
+            source
+        })
+        .collect()
+}
+
+fn world_on(world: &FaultWorld, compression: &str) -> World {
+    World::on(world.target(), world.log(), |tuning| {
+        tuning.compression = compression.to_owned();
+        tuning.threads = 2;
+    })
+}
+
+/// Puts one tree after the other until one fails; how many were acknowledged.
+fn put_all(world: &World, sources: &[PathBuf]) -> usize {
+    let job = world.job();
+    sources.iter().take_while(|source| put(&job, source).is_ok()).count()
+}
+
+#[test]
+fn a_crash_at_any_operation_loses_nothing_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = sources(&dir);
+    let expected: Vec<Snapshot> = sources.iter().map(|source| snapshot(source)).collect();
+    for compression in ["none", "lz4"] {
+        let calm = FaultWorld::new();
+        assert_eq!(put_all(&world_on(&calm, compression), &sources), sources.len());
+        let ops = calm.ops();
+        assert!(ops > 20, "the puts are long enough to be worth crashing: {ops} operations");
+        for number in 0..ops {
+            // Compressed chunks wait longer in memory; what the medium does is the same.
+            let modes = if compression == "none" { CutMode::ALL.len() } else { 1 };
+            for mode in CutMode::ALL.into_iter().take(modes) {
+                let what = format!("{compression}: {mode:?} at {number}");
+                let world = FaultWorld::new();
+                world.cut_at(number, mode);
+                let acknowledged = put_all(&world_on(&world, compression), &sources);
+                // Which thread does what when is not the same each time: there may be fewer.
+                if !world.crashed() {
+                    continue;
+                }
+                let (target, log) = world.reboot();
+                let again = World::on(target, log, |_| {});
+                let job = again.job();
+                let found = match job.files(Select::Newest).unwrap() {
+                    None => 0,
+                    Some((found, _)) => found.epoch() as usize,
+                };
+                assert!(
+                    found == acknowledged || found == acknowledged + 1,
+                    "{what}: {acknowledged} acknowledged, {found} found"
+                );
+                if found > 0 {
+                    same(&got(&job, found as u64, dir.path()), &expected[found - 1], &what);
+                }
+                assert_eq!(job.verify(None).unwrap().findings, vec![], "{what}");
+                // Life goes on, past whatever garbage the crash has left.
+                let next = found % sources.len();
+                let report = put_whole(&job, &sources[next]);
+                assert_eq!(report.stats.epoch, found as u64 + 1, "{what}");
+                if mode == CutMode::ALL[0] {
+                    same(&got(&job, report.stats.epoch, dir.path()), &expected[next], &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_single_failure_anywhere_costs_at_most_that_put() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = sources(&dir);
+    let expected: Vec<Snapshot> = sources.iter().map(|source| snapshot(source)).collect();
+    for compression in ["none", "lz4"] {
+        let calm = FaultWorld::new();
+        assert_eq!(put_all(&world_on(&calm, compression), &sources), sources.len());
+        for number in 0..calm.ops() {
+            for kind in [ErrorKind::Retry, ErrorKind::Full, ErrorKind::Damaged] {
+                let what = format!("{compression}: {kind:?} at {number}");
+                let faulty = FaultWorld::new();
+                faulty.fail_at(number, kind);
+                let world = world_on(&faulty, compression);
+                let job = world.job();
+                let mut failures = 0;
+                let mut last = None;
+                for at in [0, 1, 2, 0] {
+                    match put(&job, &sources[at]) {
+                        Ok(report) => last = Some((report.stats.epoch, at)),
+                        Err(error) => {
+                            failures += 1;
+                            let kind = error.kind();
+                            let is_wrong = matches!(kind, ErrorKind::Fenced | ErrorKind::Bug);
+                            assert!(!is_wrong, "{what}: {error}");
+                        }
+                    }
+                }
+                assert!(failures <= 1, "{what}: {failures} puts failed");
+                let (epoch, at) = last.unwrap();
+                let reader = world.job();
+                assert_eq!(reader.verify(None).unwrap().findings, vec![], "{what}");
+                assert_eq!(reader.files(Select::Newest).unwrap().unwrap().0.epoch(), epoch);
+                if kind == ErrorKind::Full {
+                    same(&got(&reader, epoch, dir.path()), &expected[at], &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_flip_is_found_and_hurts_only_what_it_hits() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for (number, bytes) in (0u64..).zip([600, 5000, 20_000, 100]) {
+        fs::write(source.join(format!("file {number}")), noise(number, bytes)).unwrap();
+    }
+    // One with a recipe, in little space: equal pieces take none.
+    let piece = noise(9, 16 << 10);
+    fs::write(source.join("long"), piece.repeat(24)).unwrap();
+    fs::hard_link(source.join("file 1"), source.join("file 1 too")).unwrap();
+    let expected = snapshot(&source);
+    let faulty = FaultWorld::new();
+    let world = world_on(&faulty, "none");
+    put_whole(&world.job(), &source);
+    let target = faulty.target();
+    let (mut lost, mut gone, mut unhurt) = (0, 0, 0);
+    for shard in target.list().unwrap() {
+        let length = target.length(shard).unwrap();
+        // Each byte of metadata, and of contents some.
+        for offset in 0..length {
+            let is_plain = (4096..length.saturating_sub(16 << 10)).contains(&offset);
+            if offset % if is_plain { 211 } else { 29 } != 0 {
+                continue;
+            }
+            let what = format!("byte {offset} of {shard}");
+            faulty.corrupt(shard, offset, 1 << (offset % 8));
+            verify_shard(&world.pool, shard).expect_err(&what);
+            let is_found = !world.job().verify(None).unwrap().findings.is_empty();
+            let outcome = world.job().files(Select::Epoch(1)).and_then(|found| {
+                let to = tempfile::tempdir_in(dir.path()).unwrap();
+                let report = found.unwrap().0.get(&into(to.path()))?;
+                Ok((report, snapshot(to.path())))
+            });
+            match outcome {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+                    assert!(is_found, "{what}");
+                    gone += 1;
+                }
+                Ok((report, found)) => {
+                    assert_eq!(is_found, !report.troubles.is_empty(), "{what}");
+                    let mut left = expected.clone();
+                    for trouble in &report.troubles.kept {
+                        assert_eq!(trouble.kind, TroubleKind::Damaged, "{what}: {trouble}");
+                        left.remove(&trouble.path).unwrap();
+                        lost += 1;
+                    }
+                    unhurt += u64::from(!is_found);
+                    same(&found, &left, &what);
+                }
+            }
+            faulty.corrupt(shard, offset, 1 << (offset % 8));
+        }
+    }
+    assert!(lost > 50 && gone > 50 && unhurt > 50, "{lost} {gone} {unhurt}");
+    assert_eq!(world.job().verify(None).unwrap().findings, vec![]);
+}
+
+#[test]
+fn further_names_of_a_lost_file_are_lost_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("a"), noise(1, 5000)).unwrap();
+    fs::hard_link(source.join("a"), source.join("b")).unwrap();
+    let faulty = FaultWorld::new();
+    let world = world_on(&faulty, "none");
+    put_whole(&world.job(), &source);
+    let shard = faulty.target().list().unwrap()[0];
+    faulty.corrupt(shard, 4096 + 100, 1);
+    // An older file of that name must not be taken for it.
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    fs::write(to.join("a"), "older").unwrap();
+    let options = GetOptions { overwrite: true, ..into(&to) };
+    let report = checkpoint(&world.job(), 1).get(&options).unwrap();
+    assert_eq!(report.troubles.count(TroubleKind::Damaged), 2, "{:?}", report.troubles);
+    assert_eq!((report.items, report.files), (1, 0));
+    assert_eq!(fs::read(to.join("a")).unwrap(), b"older");
+    assert!(!to.join("b").exists());
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
+}
+
+/// A world whose reader stops at `create` once, with the first of its files half read.
+fn interrupted(act: impl Fn() + Send + Sync + 'static) -> World {
+    let steps = Steps::default();
+    let world = World::on(
+        Arc::new(SteppedTarget(Arc::new(MemoryTarget::new()), steps.clone())),
+        Arc::new(SteppedLog(Arc::new(MemoryLog::new()), steps.clone())),
+        |_| {},
+    );
+    let once = AtomicBool::new(false);
+    steps.hook(move |_, what| {
+        if what == "create" && !once.swap(true, Ordering::SeqCst) {
+            // The scan goes on meanwhile.
+            std::thread::sleep(Duration::from_millis(200));
+            act();
+        }
+    });
+    world
+}
+
+#[test]
+fn a_file_that_changes_once_is_read_again() {
+    for length in [0, 100, 299_999, 2_000_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, noise(1, 300_000)).unwrap();
+        let world = interrupted(move || fs::write(&file, noise(2, length)).unwrap());
+        let job = world.job();
+        let report = put(&job, dir.path()).unwrap();
+        assert!(report.troubles.is_empty(), "{length}: {:?}", report.troubles);
+        same(&got(&job, 1, world.dir.path()), &snapshot(dir.path()), "read again");
+    }
+}
+
+#[test]
+fn what_vanishes_is_told_and_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), noise(1, 300_000)).unwrap();
+    fs::write(dir.path().join("b"), noise(1, 5)).unwrap();
+    fs::write(dir.path().join("c"), noise(2, 5000)).unwrap();
+    fs::hard_link(dir.path().join("c"), dir.path().join("d")).unwrap();
+    let path = dir.path().to_path_buf();
+    let world = interrupted(move || {
+        fs::remove_file(path.join("b")).unwrap();
+        // One that leads elsewhere is not followed.
+        fs::remove_file(path.join("c")).unwrap();
+        symlink("/etc/passwd", path.join("c")).unwrap();
+    });
+    let job = world.job();
+    let report = put(&job, dir.path()).unwrap();
+    let troubles: Vec<_> =
+        report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
+    let expected = [
+        (&b"b"[..], TroubleKind::Vanished),
+        (b"c", TroubleKind::Vanished),
+        (b"d", TroubleKind::Unreadable),
+    ];
+    assert_eq!(troubles, expected);
+    assert!(!report.troubles.is_whole());
+    let found = got(&job, 1, world.dir.path());
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&b"."[..], b"a"]);
+    // The next put has it.
+    let report = put_whole(&job, dir.path());
+    assert_eq!(report.plan.kept_files, 1);
+    same(&got(&job, 2, world.dir.path()), &snapshot(dir.path()), "the next");
+}
+
+#[test]
+fn a_file_that_never_holds_still_is_told() {
+    for grows in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, noise(1, 8_000_000)).unwrap();
+        fs::write(dir.path().join("other"), "x").unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let restless = {
+            let (over, mut file) =
+                (over.clone(), OpenOptions::new().append(true).open(path).unwrap());
+            std::thread::spawn(move || {
+                let mut length = 8_000_000;
+                while !over.load(Ordering::Relaxed) {
+                    length -= 1;
+                    if grows {
+                        file.write_all(b"x").unwrap()
+                    } else {
+                        file.set_len(length).unwrap()
+                    }
+                    std::thread::yield_now();
+                }
+            })
+        };
+        let world = World::new();
+        let job = world.job();
+        let report = put(&job, dir.path());
+        over.store(true, Ordering::Relaxed);
+        restless.join().unwrap();
+        let report = report.unwrap();
+        assert_eq!(report.troubles.count(TroubleKind::Changed), 1, "{:?}", report.troubles);
+        assert_eq!(report.troubles.len(), 1);
+        let found = got(&job, 1, world.dir.path());
+        assert_eq!(found.len(), 3);
+        // Doubtful as it is, it is read again whatever its times say.
+        assert_eq!(put_whole(&job, dir.path()).plan.read_files, 1);
+        same(&got(&job, 2, world.dir.path()), &snapshot(dir.path()), "at rest");
+    }
+}
+
+#[test]
+fn a_put_stopped_halfway_commits_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..10 {
+        fs::write(dir.path().join(number.to_string()), noise(number, 100_000)).unwrap();
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = PutOptions { stop: stop.clone(), ..PutOptions::default() };
+    let setter = stop.clone();
+    let world = interrupted(move || setter.store(true, Ordering::Relaxed));
+    let job = world.job();
+    assert_eq!(put_with(&job, dir.path(), &options).unwrap_err().kind(), ErrorKind::Retry);
+    assert!(job.files(Select::Newest).unwrap().is_none());
+    stop.store(false, Ordering::Relaxed);
+    put_with(&job, dir.path(), &options).unwrap();
+    same(&got(&job, 1, world.dir.path()), &snapshot(dir.path()), "the next");
+}
+
+/// A file system in memory of a few MiB; without root there is none, and the test says so.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(path: PathBuf) -> Option<Mount> {
+        if !is_root() {
+            eprintln!("not root: nothing is mounted, so this test checks nothing here");
+            return None;
+        }
+        fs::create_dir(&path).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "none"]).arg(&path));
+        Some(Mount(path))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Failing here must not hide the test's own failure.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn run(command: &mut Command) {
+    assert!(command.status().is_ok_and(|status| status.success()), "{command:?} failed");
+}
+
+#[test]
+fn full_and_read_only_file_systems() {
+    let world = World::new();
+    let source = world.directory("source");
+    for number in 0..10 {
+        fs::write(source.join(number.to_string()), noise(number, 1 << 20)).unwrap();
+    }
+    fs::write(source.join("small"), "x").unwrap();
+    let Some(mount) = Mount::new(world.dir.path().join("mount")) else { return };
+    // A pool that gets full.
+    let pool = create(&mount.0.join("pool"), small_config(), Environment::system()).unwrap();
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    assert_eq!(put(&job, &source).unwrap_err().kind(), ErrorKind::Full);
+    put_whole(&job, &source.join("small"));
+    assert!(got(&job, 1, world.dir.path()).contains_key(&b"small"[..]));
+    drop((job, pool));
+    fs::remove_dir_all(mount.0.join("pool")).unwrap();
+    // A directory that gets full: what was begun is gone.
+    let job = world.job();
+    put_whole(&job, &source);
+    let to = mount.0.join("to");
+    let error = checkpoint(&job, 1).get(&into(&to)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    for file in fs::read_dir(&to).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name();
+        assert_eq!(fs::read(file.path()).unwrap(), fs::read(source.join(name)).unwrap());
+    }
+    fs::remove_dir_all(&to).unwrap();
+    // One that cannot be written; it can be read.
+    fs::write(mount.0.join("file"), "x").unwrap();
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(&mount.0));
+    let error = checkpoint(&job, 1).get(&into(&to)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    put_whole(&job, &mount.0);
+    same(&got(&job, 2, world.dir.path()), &snapshot(&mount.0), "read-only");
+}
+
+/// Tells this test program, started anew as another user, where to play its part.
+const ROLE: &str = "OUTLIVE_TEST_ROLE";
+
+/// Everything that a user without rights meets, in a pool on disk that everybody can read.
+fn as_nobody(dir: &Path) {
+    let pool = outlive_pool::open(&dir.join("pool"), Environment::system()).unwrap();
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    let to = dir.join("theirs/to");
+    let report = checkpoint(&job, 1).get(&into(&to)).unwrap();
+    let troubles: Vec<_> =
+        report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
+    assert_eq!(troubles, [(&b"null"[..], TroubleKind::Incomplete)], "{:?}", report.troubles);
+    let found = snapshot(&to);
+    let mode = |name: &str| found[name.as_bytes()].mode;
+    // Nobody's set-id bits would be nobody's rights, and so on.
+    assert_eq!((mode("set-id"), mode("plain"), mode("locked")), (0o755, 0o640, 0));
+    assert!(found.values().all(|item| item.owner == (NOBODY, NOBODY)));
+
+    // What they cannot read is told.
+    let theirs = outlive_pool::open(&dir.join("theirs/pool"), Environment::system()).unwrap();
+    let job = Job::open(&theirs, "job", Default::default()).unwrap();
+    let report = put(&job, &dir.join("source")).unwrap();
+    let troubles: Vec<_> =
+        report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
+    let expected = [&b"locked"[..], b"locked dir", b"plain"];
+    assert_eq!(troubles, expected.map(|path| (path, TroubleKind::Unreadable)));
+    assert!(!report.troubles.is_whole());
+
+    // Nor what they cannot write.
+    let error = checkpoint(&job, 1).get(&into(&dir.join("ours"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let options = GetOptions { overwrite: true, ..into(&dir.join("mixed")) };
+    let report = checkpoint(&job, 1).get(&options).unwrap();
+    let lost: Vec<&[u8]> = report.troubles.kept.iter().map(|t| t.path.as_slice()).collect();
+    assert!(lost.contains(&&b"dir/file"[..]), "{:?}", report.troubles);
+    assert!(dir.join("mixed/set-id").exists());
+}
+
+#[test]
+fn a_user_without_rights_gets_what_they_may() {
+    if let Some(dir) = std::env::var_os(ROLE) {
+        return as_nobody(Path::new(&dir));
+    }
+    if !is_root() {
+        eprintln!("not root: there is nobody else to be, so this test checks nothing here");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let open = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(dir.path(), 0o755);
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("dir")).unwrap();
+    for (name, mode) in [("set-id", 0o6755), ("plain", 0o640), ("locked", 0), ("dir/file", 0o644)] {
+        fs::write(source.join(name), name).unwrap();
+        open(&source.join(name), mode);
+    }
+    let device = rustix::fs::makedev(1, 3);
+    let kind = rustix::fs::FileType::CharacterDevice;
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(rustix::fs::CWD, source.join("null"), kind, mode, device).unwrap();
+    let pool = create(&dir.path().join("pool"), small_config(), Environment::system()).unwrap();
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    put_whole(&job, &source);
+    fs::create_dir(source.join("locked dir")).unwrap();
+    open(&source.join("locked dir"), 0o700);
+    for name in ["theirs", "ours", "mixed", "mixed/dir"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    for name in ["theirs", "mixed"] {
+        chown(dir.path().join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    create(&dir.path().join("theirs/pool"), small_config(), Environment::system()).unwrap();
+    run(Command::new("chown").args(["-R", "65534:65534"]).arg(dir.path().join("theirs")));
+    run(Command::new("chmod").args(["-R", "a+rX"]).arg(dir.path().join("pool")));
+    // The test program may lie where nobody can go.
+    let program = dir.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    open(&program, 0o755);
+    let status = Command::new(&program)
+        .args(["--exact", "a_user_without_rights_gets_what_they_may"])
+        .env(ROLE, dir.path())
+        .env("TMPDIR", dir.path().join("theirs"))
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_hundred_thousand_files_take_little() {
+    let memory = Path::new("/dev/shm");
+    let dir = tempfile::tempdir_in(if memory.is_dir() { memory } else { Path::new("/tmp") });
+    let dir = dir.unwrap();
+    let source = dir.path().join("source");
+    for number in 0..100_000 {
+        if number % 1000 == 0 {
+            fs::create_dir_all(source.join(format!("{}", number / 1000))).unwrap();
+        }
+        let path = source.join(format!("{}/file-{number}", number / 1000));
+        // Some stand in the listing, some do not.
+        fs::write(path, noise(number, if number % 10 == 0 { 2000 } else { 100 })).unwrap();
+    }
+    let config = outlive_pool::PoolConfig {
+        tuning: outlive_pool::Tuning { threads: 2, ..Default::default() },
+        format: outlive_pool::FormatConfig::new([7; 16]),
+    };
+    let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    let before = peak_kib();
+    let started = Instant::now();
+    let report = put_whole(&job, &source);
+    let took = started.elapsed();
+    assert_eq!((report.plan.files, report.items), (100_000, 100_101));
+    assert!(report.stats.new_bytes < 60 << 20, "{:?}", report.stats);
+    // A changed name costs a chunk of the listing, not all of it.
+    fs::rename(source.join("50/file-50500"), source.join("50/file-x")).unwrap();
+    let again = put_whole(&job, &source);
+    let (plan, _) = job.plan_put(std::slice::from_ref(&source), &PutOptions::default()).unwrap();
+    assert_eq!(plan.files, 100_000);
+    assert!(again.stats.raw_bytes < 200_000, "{:?}", again.stats);
+    let to = dir.path().join("to");
+    let report = checkpoint(&job, 2).get(&into(&to)).unwrap();
+    assert_eq!((report.files, report.troubles.len()), (100_000, 0));
+    let grown = peak_kib() - before;
+    assert!(grown < 100 << 10, "{grown} KiB");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    for path in ["7/file-7000", "50/file-x", "99/file-99999"] {
+        assert_eq!(fs::read(to.join(path)).unwrap(), fs::read(source.join(path)).unwrap());
+    }
+}
+
+fn peak_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
