@@ -168,6 +168,61 @@ fn encoders_refuse_what_decoders_refuse() {
 }
 
 #[test]
+fn what_cannot_be_listed_is_refused() {
+    let refused = |change: fn(&mut Item), word: &str| {
+        let mut item = samples::listing().items.remove(7);
+        assert!(item.encode(&mut Vec::new()).is_ok());
+        change(&mut item);
+        let mut listing = vec![1, 2, 3];
+        let error = item.encode(&mut listing).expect_err(word);
+        assert_eq!((error.kind(), listing.len()), (ErrorKind::Invalid, 3));
+        assert!(error.message().contains(word), "{error}");
+    };
+    refused(|item| item.path = b"/etc/passwd".to_vec(), "leaves its place");
+    refused(|item| item.path = b"a/../b".to_vec(), "leaves its place");
+    refused(|item| item.path = b"a//b".to_vec(), "leaves its place");
+    refused(|item| item.path = b"./a".to_vec(), "leaves its place");
+    refused(|item| item.path = Vec::new(), "leaves its place");
+    refused(|item| item.path = b".".to_vec(), "only a directory");
+    refused(|item| item.mode = 0o10000, "mode");
+    refused(|item| item.mtime.ns = 1_000_000_000, "times");
+    refused(|item| item.target = b"x".to_vec(), "no link");
+    refused(|item| item.kind = ItemKind::Symlink, "nowhere");
+    refused(|item| item.kind = ItemKind::HardLink, "leaves its place");
+    refused(|item| item.kind = ItemKind::Stream, "no file");
+    refused(|item| item.bytes += 1, "instead of");
+    refused(|item| item.content = Content::Empty, "instead of");
+    refused(|item| item.content = Content::Inline(vec![0; 513]), "513");
+    refused(|item| item.content = Content::Pieces(vec![Piece::zeros(1); 2]), "neighbouring");
+    refused(|item| item.content = Content::Pieces(vec![Piece::zeros(0)]), "empty");
+    refused(|item| item.content = Content::Recipe(samples::fp(0)), "zero");
+    refused(
+        |item| {
+            let attribute = Attribute { name: b"user.a".to_vec(), value: Vec::new() };
+            item.attributes = vec![attribute; 2];
+        },
+        "out of order",
+    );
+    refused(
+        |item| {
+            let (name, value) = (b"user.a".to_vec(), vec![0; 16 << 20]);
+            item.attributes = vec![Attribute { name, value }];
+        },
+        "16 MiB",
+    );
+    let mut listing = samples::listing();
+    listing.items.swap(1, 2);
+    assert_eq!(listing.encode().unwrap_err().kind(), ErrorKind::Bug);
+    let bug = |recipe: Recipe| assert_eq!(recipe.encode().unwrap_err().kind(), ErrorKind::Bug);
+    bug(Recipe { level: 8, ..samples::upper_recipe() });
+    bug(Recipe { level: 1, ..samples::recipe() });
+    bug(Recipe { level: 0, children: Vec::new() });
+    bug(Recipe { level: 0, children: vec![Piece::zeros(1); 2] });
+    bug(Recipe { level: 0, children: vec![Piece { fp: samples::fp(1), bytes: 1 }; 4097] });
+    bug(Recipe { level: 0, children: vec![Piece { fp: samples::fp(1), bytes: 1 << 62 }; 2] });
+}
+
+#[test]
 fn a_program_is_told_what_its_catalog_cannot_hold() {
     let refused = |change: fn(&mut Catalog), word: &str| {
         let mut catalog = samples::catalog();

@@ -218,6 +218,64 @@ fn record() -> impl Strategy<Value = Record> {
     })
 }
 
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    vec((prop::option::of(fp()), 1..=1_u64 << 50), 1..=64).prop_map(|pieces| {
+        let pieces = pieces
+            .into_iter()
+            .map(|(fp, bytes)| Piece { fp: fp.unwrap_or(Fingerprint::ZERO), bytes });
+        let mut pieces: Vec<Piece> = pieces.collect();
+        pieces.dedup_by(|a, b| a.is_zeros() && b.is_zeros());
+        pieces
+    })
+}
+
+fn file() -> impl Strategy<Value = Item> {
+    let content = prop_oneof![
+        Just((Content::Empty, 0)),
+        vec(any::<u8>(), 1..=INLINE_BYTES_MAX).prop_map(|bytes| {
+            let count = bytes.len() as u64;
+            (Content::Inline(bytes), count)
+        }),
+        pieces().prop_map(|pieces| {
+            let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+            (Content::Pieces(pieces), bytes)
+        }),
+        (fp(), 1..=u64::MAX).prop_map(|(fp, bytes)| (Content::Recipe(fp), bytes)),
+    ];
+    let time = || (any::<i64>(), 0..1_000_000_000_u32).prop_map(|(s, ns)| FileTime { s, ns });
+    let attributes = btree_map(vec(1..=255_u8, 1..30), vec(any::<u8>(), 0..50), 0..4);
+    let numbers = any::<(bool, bool, u32, u32, u64, u64)>();
+    (content, time(), time(), attributes, numbers, 0..=0o7777_u32).prop_map(
+        |((content, bytes), mtime, ctime, attributes, numbers, mode)| {
+            let (holes, unsettled, uid, gid, device, inode) = numbers;
+            let attributes =
+                attributes.into_iter().map(|(name, value)| Attribute { name, value }).collect();
+            Item {
+                holes,
+                unsettled,
+                mode,
+                uid,
+                gid,
+                mtime,
+                ctime,
+                device,
+                inode,
+                bytes,
+                attributes,
+                content,
+                ..Item::new(Vec::new(), ItemKind::File)
+            }
+        },
+    )
+}
+
+/// Paths of few letters, so that they have much in common.
+fn path() -> impl Strategy<Value = Vec<u8>> {
+    let part = vec(prop::sample::select(b"ab-.~\xFF".to_vec()), 1..5)
+        .prop_filter("these lead elsewhere", |part| part != b"." && part != b"..");
+    vec(part, 1..5).prop_map(|parts| parts.join(&b'/'))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
@@ -269,6 +327,59 @@ proptest! {
     #[test]
     fn catalogs(catalog in catalog()) {
         prop_assert_eq!(Catalog::decode(&catalog.encode().unwrap()).unwrap(), catalog);
+    }
+
+    #[test]
+    fn recipes(level in 0..=RECIPE_LEVEL_MAX, pieces in pieces()) {
+        let mut recipe = Recipe { level, children: pieces };
+        if level > 0 {
+            recipe.children.retain(|child| !child.is_zeros());
+        }
+        if recipe.children.is_empty() {
+            prop_assert!(recipe.encode().is_err());
+        } else {
+            prop_assert_eq!(Recipe::decode(&recipe.encode().unwrap()).unwrap(), recipe);
+        }
+    }
+
+    #[test]
+    fn listings(files in vec((path(), file()), 0..12), steps in vec(1..300_usize, 1..20)) {
+        let mut items: Vec<Item> =
+            files.into_iter().map(|(path, item)| Item { path, ..item }).collect();
+        items.sort_by(|a, b| path_cmp(&a.path, &b.path));
+        items.dedup_by(|a, b| a.path == b.path);
+        let listing = Listing { items };
+        let bytes = listing.encode().unwrap();
+        prop_assert_eq!(&Listing::decode(&bytes).unwrap(), &listing);
+        // In whatever parts it comes.
+        let mut reader = ListingReader::new();
+        let mut read = Vec::new();
+        let (mut rest, mut steps) = (&bytes[..], steps.into_iter().cycle());
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(steps.next().unwrap().min(rest.len()));
+            reader.push(part);
+            rest = later;
+            while let Some(item) = reader.next_item().unwrap() {
+                read.push(item);
+            }
+        }
+        prop_assert_eq!(reader.finish().unwrap(), read.len() as u64);
+        prop_assert_eq!(read, listing.items);
+    }
+
+    /// The order of a walk: names by their bytes, each directory followed by what is in it.
+    #[test]
+    fn paths_are_in_the_order_of_a_walk(mut paths in vec(path(), 2..20)) {
+        paths.push(b".".to_vec());
+        let parts = |path: &[u8]| match path {
+            b"." => Vec::new(),
+            path => path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect::<Vec<_>>(),
+        };
+        for a in &paths {
+            for b in &paths {
+                prop_assert_eq!(path_cmp(a, b), parts(a).cmp(&parts(b)));
+            }
+        }
     }
 
     #[test]

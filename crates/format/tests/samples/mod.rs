@@ -107,6 +107,63 @@ pub fn catalog() -> Catalog {
     }
 }
 
+pub fn recipe() -> Recipe {
+    let piece = |byte, bytes| Piece { fp: fp(byte), bytes };
+    Recipe {
+        level: 0,
+        children: vec![piece(0x41, 0x5000), Piece::zeros(1 << 40), piece(0x42, 7), piece(0x41, 9)],
+    }
+}
+
+pub fn upper_recipe() -> Recipe {
+    Recipe { level: 1, children: vec![Piece { fp: fp(0x43), bytes: 0x0001_0000_0000_5010 }] }
+}
+
+/// An item of each kind, and a content of each kind.
+pub fn listing() -> Listing {
+    let time = |s, ns| FileTime { s, ns };
+    let item = |path: &str, kind| Item {
+        mode: 0o640,
+        uid: 1000,
+        gid: 100,
+        mtime: time(-1, 999_999_999),
+        ctime: time(0x0102_0304, 5),
+        device: 0xFD01,
+        inode: 0x1122_3344_5566,
+        ..Item::new(path.as_bytes().to_vec(), kind)
+    };
+    let file = |path, content, bytes| Item { content, bytes, ..item(path, ItemKind::File) };
+    let attribute = |name: &str, value: &[u8]| Attribute {
+        name: name.as_bytes().to_vec(),
+        value: value.to_vec(),
+    };
+    let pieces = vec![Piece { fp: fp(0x51), bytes: 0x1000 }, Piece::zeros(0x3000)];
+    Listing {
+        items: vec![
+            Item { mode: 0o1755, ..item(".", ItemKind::Directory) },
+            Item { bytes: 0x0103, ..item("c", ItemKind::CharDevice) },
+            item("d", ItemKind::Directory),
+            Item { bytes: 0x0800, ..item("d/b", ItemKind::BlockDevice) },
+            Item {
+                attributes: vec![attribute("user.a", b"\x00\xFF"), attribute("user.b", b"")],
+                ..file("d/empty", Content::Empty, 0)
+            },
+            item("d-", ItemKind::Fifo),
+            Item { unsettled: true, ..file("e", Content::Inline(b"short".to_vec()), 5) },
+            Item { holes: true, ..file("f", Content::Pieces(pieces), 0x4000) },
+            Item { target: b"f".to_vec(), ..Item::new(b"g".to_vec(), ItemKind::HardLink) },
+            file("h", Content::Recipe(fp(0x52)), 0x0001_0000_0000_5010),
+            item("i", ItemKind::Socket),
+            Item { target: b"../x".to_vec(), ..item("j", ItemKind::Symlink) },
+            Item {
+                content: Content::Pieces(vec![Piece { fp: fp(0x53), bytes: 1 }]),
+                bytes: 1,
+                ..item("k", ItemKind::Stream)
+            },
+        ],
+    }
+}
+
 pub fn manifest() -> Manifest {
     Manifest {
         session: session(),
@@ -196,12 +253,12 @@ pub struct Structure {
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Decodes and encodes again.
     pub again: fn(&[u8]) -> outlive_types::Result<Vec<u8>>,
-    /// Makes its own checksums right again, if it has some. (Nodes, leaves and catalogs have none:
+    /// Makes its own checksums right again, if it has some. (Nodes, leaves, catalogs, recipes and listings have none:
     /// they are read through their fingerprints.)
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 7] = [
+pub const STRUCTURES: [Structure; 9] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -240,6 +297,18 @@ pub const STRUCTURES: [Structure; 7] = [
         name: "catalog",
         samples: || vec![catalog().encode().unwrap(), Catalog::default().encode().unwrap()],
         again: |bytes| Catalog::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "recipe",
+        samples: || vec![recipe().encode().unwrap(), upper_recipe().encode().unwrap()],
+        again: |bytes| Recipe::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "listing",
+        samples: || vec![listing().encode().unwrap(), Listing::default().encode().unwrap()],
+        again: |bytes| Listing::decode(bytes)?.encode(),
         seal: None,
     },
     Structure {
