@@ -27,7 +27,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     let mut listed = Vec::new();
     let mut items = checkpoint.items();
     while listed.len() < limit
-        && let Some(item) = items.next()?
+        && let Some(item) = items.next_item()?
     {
         if listed.len() < text_limit {
             table.row(row(&item));

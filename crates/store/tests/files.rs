@@ -225,7 +225,7 @@ fn streams_come_back() {
         let mut back = Vec::new();
         let mut items = 0;
         checkpoint(&job, epoch)
-            .in_order(&Choice::default(), &mut |next| {
+            .in_order(&Choice::default(), 1 << 20, &mut |next| {
                 match next {
                     InOrder::Item(item) => {
                         assert_eq!((&item.path[..], item.bytes), (&b"stdin"[..], length as u64));
@@ -273,7 +273,7 @@ fn in_order_gives_everything_once_and_in_order() {
     let mut files: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
     let mut paths = Vec::new();
     checkpoint(&job, 1)
-        .in_order(&Choice::default(), &mut |next| {
+        .in_order(&Choice::default(), 1 << 20, &mut |next| {
             if let InOrder::Item(item) = next {
                 paths.push(item.path.clone());
                 files.insert(item.path.clone(), (item.bytes, 0));
@@ -292,7 +292,7 @@ fn in_order_gives_everything_once_and_in_order() {
     assert!(paths.is_sorted() && paths.len() == snapshot(&source).len());
     // Whoever listens may stop.
     let mut left = 5;
-    let error = checkpoint(&job, 1).in_order(&Choice::default(), &mut |_| {
+    let error = checkpoint(&job, 1).in_order(&Choice::default(), 1 << 20, &mut |_| {
         left -= 1;
         if left == 0 { Err(outlive_types::Error::invalid("enough")) } else { Ok(()) }
     });

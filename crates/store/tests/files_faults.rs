@@ -46,7 +46,7 @@ fn sources(dir: &TempDir) -> Vec<PathBuf> {
 
 fn world_on(world: &FaultWorld, compression: &str) -> World {
     World::on(world.target(), world.log(), |tuning| {
-        tuning.compression = compression.to_owned();
+        tuning.compression_files = compression.to_owned();
         tuning.threads = 2;
     })
 }

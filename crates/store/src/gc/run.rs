@@ -282,7 +282,7 @@ impl Gc<'_> {
                     true => packer.append(bytes, fp, EntryKind::Node).map(|_| ()),
                     false => {
                         let codec = wanted[at].place.frame.map(|frame| frame.codec);
-                        lane.set_squeezing(Squeezing::as_before(&pool.config().tuning, codec))
+                        lane.set_squeezing(Squeezing::as_before(pool.config(), codec))
                             .and_then(|()| lane.append(bytes, fp))
                     }
                 };

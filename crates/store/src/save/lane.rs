@@ -4,7 +4,7 @@
 use super::packer::Packer;
 use outlive_chunk::{Compression, Compressor, FRAME_BYTES_MAX};
 use outlive_format::EntryKind;
-use outlive_pool::{Container, Pool, Tuning};
+use outlive_pool::{Container, Pool, PoolConfig};
 use outlive_types::{Codec, Fingerprint, Result};
 use std::time::{Duration, Instant};
 
@@ -69,23 +69,27 @@ const FILES_LEVEL_MIN: u32 = 3;
 
 impl Squeezing {
     /// For what programs save. (The configuration was checked when the pool was opened.)
-    pub fn of_saves(tuning: &Tuning) -> Squeezing {
+    pub fn of_saves(config: &PoolConfig) -> Squeezing {
+        let tuning = &config.tuning;
         let compression = tuning.compression().unwrap_or(Compression::None);
         let level = tuning.compression_level as i32;
         Squeezing { compression, level, frame_bytes: FRAME_BYTES_MAX }
     }
 
     /// For files.
-    pub fn of_files(tuning: &Tuning) -> Squeezing {
+    pub fn of_files(config: &PoolConfig) -> Squeezing {
+        let tuning = &config.tuning;
         let compression = tuning.compression_files().unwrap_or(Compression::None);
         let level = tuning.compression_level.max(FILES_LEVEL_MIN) as i32;
-        Squeezing { compression, level, frame_bytes: FILES_FRAME_BYTES }
+        // A frame lies in one container.
+        let frame_bytes = FILES_FRAME_BYTES.min(config.format.container_bytes as usize);
+        Squeezing { compression, level, frame_bytes }
     }
 
     /// For chunks that lie in a frame of this codec, or in none: as they were judged before.
-    pub fn as_before(tuning: &Tuning, codec: Option<Codec>) -> Squeezing {
+    pub fn as_before(config: &PoolConfig, codec: Option<Codec>) -> Squeezing {
         let compression = codec.map_or(Compression::None, Compression::Always);
-        Squeezing { compression, ..Squeezing::of_files(tuning) }
+        Squeezing { compression, ..Squeezing::of_files(config) }
     }
 }
 

@@ -116,13 +116,13 @@ impl<'a> Packer<'a> {
             left_over: Vec::new(),
             meter: Meter::new(),
         };
-        let squeezing = Squeezing::of_saves(&pool.config().tuning);
+        let squeezing = Squeezing::of_saves(pool.config());
         Packer { pool, session, squeezing, state: Mutex::new(state) }
     }
 
     /// The same for what files hold.
     pub fn for_files(mut self) -> Self {
-        self.squeezing = Squeezing::of_files(&self.pool.config().tuning);
+        self.squeezing = Squeezing::of_files(self.pool.config());
         self
     }
 
