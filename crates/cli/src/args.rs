@@ -54,6 +54,8 @@ pub enum Command {
     Prune(PruneArgs),
     /// Delete what no checkpoint needs, and rewrite packs that are mostly unused
     Gc(GcArgs),
+    /// Show what occupies the pool, and what deleting some of it would free
+    Du(DuArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -250,6 +252,18 @@ pub struct PruneArgs {
     pub no_gc: bool,
     #[command(flatten)]
     pub collect: CollectArgs,
+}
+
+/// `du`.
+#[derive(ClapArgs, Debug)]
+pub struct DuArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Each checkpoint of this job; without it, each job
+    pub job: Option<String>,
+    /// Only these checkpoints, each and together
+    #[arg(requires = "job")]
+    pub epochs: Vec<u64>,
 }
 
 /// What can be measured.

@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod collect;
+mod du;
 mod export;
 mod get;
 mod interrupt;
@@ -97,6 +98,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Note(args) => note::note(&args, &teller),
         Command::Prune(args) => collect::prune(&args, &teller),
         Command::Gc(args) => collect::gc(&args, &teller),
+        Command::Du(args) => du::du(&args, &teller),
         Command::Bench(command) => bench::bench(command, words, &teller),
     };
     teller.finish();

@@ -1,6 +1,7 @@
 //! Marks what checkpoints need: a bit for each entry of each pack. Fingerprints are resolved part by
 //! part, so that the memory for that stays below the bound of the pool's index.
 
+use super::share::Shares;
 use super::survey::JobState;
 use crate::files::{listing_chunks, walk_files};
 use crate::index::{Locator, Part, read_segment};
@@ -51,21 +52,24 @@ impl PackMarks {
         }
     }
 
-    fn mark(&mut self, place: &Place) {
-        let first = place.frame.map_or(0, |frame| frame.first);
-        let Some(at) = self.find(place.offset, first) else { return };
+    /// Marks what is at a place. Answers which entry it is and its bytes, if it is one that was not
+    /// marked yet.
+    fn mark(&mut self, place: &Place) -> Option<(usize, u64)> {
+        let at = self.find(place.offset, place.frame.map_or(0, |frame| frame.first))?;
         let (word, bit) = (&mut self.live[at / 64], 1 << (at % 64));
-        if *word & bit == 0 {
-            *word |= bit;
-            self.live_count += 1;
-            self.live_bytes += match place.frame {
-                None => u64::from(place.length),
-                Some(frame) => {
-                    u64::from(place.length) * u64::from(frame.stored_bytes)
-                        / u64::from(frame.raw_bytes)
-                }
-            };
+        if *word & bit != 0 {
+            return None;
         }
+        *word |= bit;
+        let bytes = match place.frame {
+            None => u64::from(place.length),
+            Some(frame) => {
+                u64::from(place.length) * u64::from(frame.stored_bytes) / u64::from(frame.raw_bytes)
+            }
+        };
+        self.live_count += 1;
+        self.live_bytes += bytes;
+        Some((at, bytes))
     }
 
     /// Bytes that would become free if the rest were copied. What only fills a page up would be
@@ -97,6 +101,8 @@ pub struct Marks {
     pub named: HashMap<JobName, HashSet<PackId>>,
     visited: HashSet<(Fingerprint, u8)>,
     visited_of: Option<JobName>,
+    /// Who needs what; only if somebody wants to know.
+    pub shares: Option<Shares>,
 }
 
 impl Marks {
@@ -124,10 +130,11 @@ impl Marks {
         let named = self.named.entry(job.name.clone()).or_default();
         named.extend(segments.iter().map(|segment| segment.pack));
         // A job that loses checkpoints gets new segments.
-        if kept.len() == job.manifests.len() && job.damaged == 0 {
+        if self.shares.is_some() || kept.len() == job.manifests.len() && job.damaged == 0 {
             for segment in segments.iter().filter(|s| s.kind == SegmentKind::Segment) {
                 let (pack, offset, length) = (segment.pack, segment.offset, segment.length);
-                mark(&mut self.packs, Place { pack, offset, length, frame: None });
+                let place = Place { pack, offset, length, frame: None };
+                mark(&mut self.packs, &mut self.shares, place);
             }
         }
         let parts = Part::of(&segments, pool.config().tuning.index_bytes_max);
@@ -169,11 +176,13 @@ impl Marks {
                 }
             };
             for image in &manifest.images {
-                let Marks { packs, visited, .. } = self;
+                let Marks { packs, visited, shares, .. } = self;
                 let mut each = |live: Live| {
                     match live {
-                        Live::Node(place) => mark(packs, place),
-                        Live::Chunk(fp) if part.holds(&fp) => mark(packs, locator.find(&fp)?),
+                        Live::Node(place) => mark(packs, shares, place),
+                        Live::Chunk(fp) if part.holds(&fp) => {
+                            mark(packs, shares, locator.find(&fp)?);
+                        }
                         Live::Chunk(_) => {}
                     }
                     Ok(())
@@ -182,6 +191,36 @@ impl Marks {
             }
         }
         Ok(())
+    }
+
+    /// From here on somebody else's needs are marked, as if nothing were marked yet; `shares` keeps
+    /// what was.
+    pub fn next_unit(&mut self) {
+        for pack in self.packs.values_mut() {
+            pack.live.fill(0);
+            (pack.live_bytes, pack.live_count) = (0, 0);
+        }
+        self.visited_of = None;
+        if let Some(shares) = &mut self.shares {
+            shares.next_unit();
+        }
+    }
+
+    /// Marks what anybody needs, as a gc would have.
+    pub fn unite(&mut self) {
+        let Some(shares) = &self.shares else { return };
+        for (id, pack) in &mut self.packs {
+            (pack.live_bytes, pack.live_count) = (shares.used_bytes(id), 0);
+            for at in 0..pack.offsets.len() {
+                let is_used = shares.is_used(id, at);
+                pack.live_count += usize::from(is_used);
+                let bit = 1 << (at % 64);
+                pack.live[at / 64] &= !bit;
+                if is_used {
+                    pack.live[at / 64] |= bit;
+                }
+            }
+        }
     }
 
     /// Whether some job's segments name a pack.
@@ -195,9 +234,12 @@ impl Marks {
     }
 }
 
-fn mark(packs: &mut HashMap<PackId, PackMarks>, place: Place) {
-    if let Some(pack) = packs.get_mut(&place.pack) {
-        pack.mark(&place);
+fn mark(packs: &mut HashMap<PackId, PackMarks>, shares: &mut Option<Shares>, place: Place) {
+    if let Some(pack) = packs.get_mut(&place.pack)
+        && let Some((at, bytes)) = pack.mark(&place)
+        && let Some(shares) = shares
+    {
+        shares.add(place.pack, pack.offsets.len(), at, bytes);
     }
 }
 
@@ -324,7 +366,9 @@ mod tests {
             let live: u64 = entries.iter().step_by(3).map(bytes).sum();
             assert_eq!(marks.live_bytes, live);
             assert_eq!(marks.unused_bytes(), (1 << 20) - live.next_multiple_of(4096));
-            entries.iter().for_each(|entry| marks.mark(&place(entry)));
+            for entry in &entries {
+                marks.mark(&place(entry));
+            }
             assert_eq!(marks.unused_bytes(), 0, "nothing to gain where all is in use");
         }
     }

@@ -1,10 +1,13 @@
 //! Garbage collection: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
-//! go) -> `run` (copy, tell every job, delete). Why it is safe beside saves: docs/design/009-gc.md.
+//! go) -> `run` (copy, tell every job, delete); `usage` marks to tell who needs what (`share`). Why it is safe beside saves: docs/design/009-gc.md.
 
 mod mark;
 mod plan;
 mod run;
+mod share;
 mod survey;
+mod usage;
 
 pub use plan::{GcPlan, Thoroughness};
 pub use run::{GcOptions, GcReport, collect};
+pub use usage::{Usage, UsageOf, UsageRow, usage};

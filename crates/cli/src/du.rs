@@ -1,0 +1,123 @@
+//! `outlive du`: what occupies a pool, and what deleting some of it would free.
+
+use crate::args::DuArgs;
+use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use crate::pool;
+use outlive_store::gc::{Usage, UsageOf, UsageRow, usage};
+use outlive_types::Result;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Exit code when something could not be read: that of an error of kind `Damaged`.
+const EXIT_DAMAGED: i32 = 3;
+
+/// `outlive du`.
+pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let job = args.job.as_deref().map(|name| pool::known_job(&pool, name)).transpose()?;
+    let of = match job {
+        None => UsageOf::Jobs,
+        Some(job) if args.epochs.is_empty() => UsageOf::Checkpoints(job),
+        Some(job) => UsageOf::Some(job, args.epochs.iter().copied().collect()),
+    };
+    teller.busy("reading what checkpoints need");
+    let usage = usage(&pool, &of)?;
+    teller.finish();
+    Ok(answer(&args.pool.display().to_string(), &of, &usage))
+}
+
+fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
+    let Usage { rows, together, plan, unknown } = usage;
+    let mut text = match (rows.is_empty(), of) {
+        (true, UsageOf::Jobs) => format!("The pool {} has no jobs yet.\n", shown(pool)),
+        (true, _) => "The job has no checkpoint.\n".to_owned(),
+        _ => table(of, rows, together),
+    };
+    let _ = writeln!(
+        text,
+        "\n{} in packs: checkpoints need {}, and a gc would free {} now.",
+        bytes(plan.total_bytes),
+        bytes(plan.live_bytes),
+        bytes(plan.freed_bytes)
+    );
+    if plan.in_progress > 0 {
+        let packs = count(plan.in_progress as u64, "more pack");
+        let _ = writeln!(text, "{packs} may belong to saves under way.");
+    }
+    for (job, epoch, error) in unknown {
+        let _ = match epoch {
+            0 => writeln!(text, "DAMAGED log of job {job}: {}", shown(error.message())),
+            _ => writeln!(text, "DAMAGED {}", shown(error.message())),
+        };
+    }
+    if !unknown.is_empty() {
+        text.push_str(
+            "What these need is not known, so deleting others may free less than it says above, and \
+             a gc does nothing until they are given up.\n",
+        );
+    }
+    if !rows.is_empty() {
+        text.push_str("This is a reading of one moment: saves, prunes and gcs change it.\n");
+    }
+    let unknown_json = |(job, epoch, error): &(_, u64, outlive_types::Error)| {
+        let job: &outlive_types::JobName = job;
+        json!({
+            "job": job.as_str(),
+            "epoch": (*epoch > 0).then_some(*epoch),
+            "message": error.message(),
+        })
+    };
+    let json = json!({
+        "pool": pool,
+        "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
+        "together": row_json(together),
+        "packs_bytes": plan.total_bytes,
+        "needed_bytes": plan.live_bytes,
+        "gc_frees_bytes": plan.freed_bytes,
+        "packs_in_progress": plan.in_progress,
+        "packs_unreadable": plan.unreadable,
+        "unknown": unknown.iter().map(unknown_json).collect::<Vec<_>>(),
+    });
+    Answer { text, json, code: if unknown.is_empty() { 0 } else { EXIT_DAMAGED } }
+}
+
+fn table(of: &UsageOf, rows: &[UsageRow], together: &UsageRow) -> String {
+    let figures = |row: &UsageRow| {
+        let shared = row.needed_bytes - row.only_bytes;
+        [row.state_bytes, row.needed_bytes, row.only_bytes, shared].map(bytes)
+    };
+    let headings: &[&str] = match of {
+        UsageOf::Jobs => &["JOB", ">CHECKPOINTS", ">STATE", ">NEEDS", ">FREED ALONE", ">SHARED"],
+        _ => &[">EPOCH", ">STATE", ">NEEDS", ">FREED ALONE", ">SHARED"],
+    };
+    let mut table = Table::new(headings);
+    for row in rows {
+        let mut cells = match (of, &row.job) {
+            (UsageOf::Jobs, Some(job)) => vec![job.to_string(), row.epochs.len().to_string()],
+            _ => vec![row.epochs.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")],
+        };
+        cells.extend(figures(row));
+        table.row(cells);
+    }
+    if rows.len() > 1 {
+        let mut cells = vec!["together".to_owned()];
+        if *of == UsageOf::Jobs {
+            cells.push(rows.iter().map(|row| row.epochs.len()).sum::<usize>().to_string());
+        }
+        cells.extend(figures(together));
+        table.row(cells);
+    }
+    table.text()
+}
+
+fn row_json(row: &UsageRow) -> Value {
+    json!({
+        "job": row.job.as_ref().map(|job| job.as_str()),
+        "epochs": row.epochs,
+        "state_bytes": row.state_bytes,
+        "needed_bytes": row.needed_bytes,
+        "only_bytes": row.only_bytes,
+        "shared_bytes": row.needed_bytes - row.only_bytes,
+    })
+}

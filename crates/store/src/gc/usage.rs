@@ -1,0 +1,224 @@
+//! What occupies a pool, and what deleting some of it would free: gc's marking, for one unit after
+//! the other. A reading of one moment; nothing is written.
+
+use super::mark::Marks;
+use super::plan::{GcPlan, Thoroughness};
+use super::share::Share;
+use super::survey::{JobState, Survey};
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, JobName, Result, SessionId};
+use std::collections::BTreeSet;
+
+/// How often everything is read again because a gc or prune has moved it meanwhile.
+const ATTEMPTS: usize = 4;
+
+/// Of what the usage is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum UsageOf {
+    /// Every job.
+    Jobs,
+    /// Every checkpoint of a job.
+    Checkpoints(JobName),
+    /// Some checkpoints of a job, and all of them together.
+    Some(JobName, BTreeSet<Epoch>),
+}
+
+/// What a job, a checkpoint, or several of them need.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UsageRow {
+    /// The job; empty for several.
+    pub job: Option<JobName>,
+    /// The epochs, oldest first.
+    pub epochs: Vec<Epoch>,
+    /// Bytes of the checkpoints' states, as if nothing were shared.
+    pub state_bytes: u64,
+    /// Bytes stored that they need.
+    pub needed_bytes: u64,
+    /// Bytes of those that nothing else needs: deleting just these checkpoints frees them.
+    pub only_bytes: u64,
+}
+
+/// What occupies a pool.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Usage {
+    /// One for each job or checkpoint that was asked for.
+    pub rows: Vec<UsageRow>,
+    /// All of them together.
+    pub together: UsageRow,
+    /// What a gc would do now.
+    pub plan: GcPlan,
+    /// Checkpoints (0: records of the log) that cannot be read, so that it is not known what they need.
+    pub unknown: Vec<(JobName, Epoch, Error)>,
+}
+
+/// Finds out what is needed by whom. Reads logs, directories, and the page trees of everything that
+/// was asked for: each checkpoint's whole, and the rest's once.
+///
+/// # Errors
+/// `Invalid` for a job or epoch that is not there; `Damaged` if the whole log is missing; what target
+/// and log report. Damaged checkpoints are told in the answer.
+pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
+    let mut attempts = 1;
+    loop {
+        // Nobody need know of this session.
+        let survey = Survey::new(pool, SessionId([0xFF; 12]), true)?;
+        let usage = Reading::new(pool, &survey).read(of);
+        let is_final = match &usage {
+            Ok(usage) => usage.unknown.is_empty(),
+            Err(error) => error.kind() != outlive_types::ErrorKind::Damaged,
+        };
+        if is_final || attempts >= ATTEMPTS || !has_moved(pool, &survey)? {
+            return usage;
+        }
+        attempts += 1;
+    }
+}
+
+fn has_moved(pool: &Pool, survey: &Survey) -> Result<bool> {
+    for job in &survey.jobs {
+        if pool.log().latest(&job.name)? != job.number {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+struct Reading<'a> {
+    pool: &'a Pool,
+    survey: &'a Survey,
+    marks: Marks,
+    unknown: Vec<(JobName, Epoch, Error)>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(pool: &'a Pool, survey: &'a Survey) -> Reading<'a> {
+        let mut marks = Marks::new(pool, &survey.packs);
+        marks.shares = Some(Default::default());
+        let damaged = survey.jobs.iter().filter(|job| job.damaged > 0);
+        let error = |job: &JobState| {
+            Error::damaged(format!("{} records of its log cannot be read", job.damaged))
+        };
+        let unknown = damaged.map(|job| (job.name.clone(), 0, error(job))).collect();
+        Reading { pool, survey, marks, unknown }
+    }
+
+    fn read(mut self, of: &UsageOf) -> Result<Usage> {
+        let mut rows = Vec::new();
+        match of {
+            UsageOf::Jobs => {
+                for job in &self.survey.jobs {
+                    self.unit(job, &job.manifests.iter().collect::<Vec<_>>(), &mut rows)?;
+                }
+            }
+            UsageOf::Checkpoints(name) | UsageOf::Some(name, _) => {
+                let job = self.job(name)?;
+                for manifest in self.chosen(job, of)? {
+                    self.unit(job, &[manifest], &mut rows)?;
+                }
+            }
+        }
+        let needed_bytes = self.all_bytes();
+        self.rest(of)?;
+        self.marks.unite();
+        let shares = self.units();
+        for (row, share) in rows.iter_mut().zip(&shares) {
+            (row.needed_bytes, row.only_bytes) = (share.needed_bytes, share.only_bytes);
+        }
+        // What the rest needs and is new belongs to it alone; the other part of it is shared.
+        let rest = shares.last().filter(|_| shares.len() > rows.len());
+        let shared = rest.map_or(0, |rest| rest.needed_bytes - (self.all_bytes() - needed_bytes));
+        let is_one_job = *of != UsageOf::Jobs;
+        let together = UsageRow {
+            job: rows.first().and_then(|row| row.job.clone()).filter(|_| is_one_job),
+            epochs: rows.iter().filter(|_| is_one_job).flat_map(|r| r.epochs.clone()).collect(),
+            state_bytes: rows.iter().map(|row| row.state_bytes).sum(),
+            needed_bytes,
+            only_bytes: needed_bytes - shared,
+        };
+        let pack_bytes = self.pool.config().format.pack_bytes;
+        let plan = GcPlan::choose(self.survey, &self.marks, pack_bytes, Thoroughness::default());
+        Ok(Usage { rows, together, plan, unknown: self.unknown })
+    }
+
+    fn job(&self, name: &JobName) -> Result<&'a JobState> {
+        let found = self.survey.jobs.iter().find(|job| job.name == *name);
+        found.ok_or_else(|| Error::invalid(format!("there is no job {name}")))
+    }
+
+    /// The checkpoints that were asked for, oldest first.
+    fn chosen(&self, job: &'a JobState, of: &UsageOf) -> Result<Vec<&'a Manifest>> {
+        let UsageOf::Some(_, epochs) = of else {
+            return Ok(job.manifests.iter().rev().collect());
+        };
+        let find = |epoch: &Epoch| {
+            let found = job.manifests.iter().find(|manifest| manifest.epoch == *epoch);
+            found.ok_or_else(|| {
+                Error::invalid(format!("job {} has no checkpoint {epoch}", job.name))
+            })
+        };
+        epochs.iter().map(find).collect()
+    }
+
+    fn unit(
+        &mut self,
+        job: &JobState,
+        manifests: &[&Manifest],
+        rows: &mut Vec<UsageRow>,
+    ) -> Result<()> {
+        self.marks.next_unit();
+        self.mark(job, manifests)?;
+        rows.push(UsageRow {
+            job: Some(job.name.clone()),
+            epochs: manifests.iter().rev().map(|manifest| manifest.epoch).collect(),
+            state_bytes: manifests.iter().flat_map(|m| &m.images).map(|i| i.state_bytes).sum(),
+            needed_bytes: 0,
+            only_bytes: 0,
+        });
+        Ok(())
+    }
+
+    /// Everything that was not asked for is one more unit.
+    fn rest(&mut self, of: &UsageOf) -> Result<()> {
+        let name = match of {
+            UsageOf::Jobs => return Ok(()),
+            UsageOf::Checkpoints(name) | UsageOf::Some(name, _) => name,
+        };
+        self.marks.next_unit();
+        for job in &self.survey.jobs {
+            let is_rest = |manifest: &&Manifest| match of {
+                UsageOf::Some(_, epochs) if job.name == *name => !epochs.contains(&manifest.epoch),
+                _ => job.name != *name,
+            };
+            let manifests: Vec<&Manifest> = job.manifests.iter().filter(is_rest).collect();
+            self.mark(job, &manifests)?;
+        }
+        Ok(())
+    }
+
+    /// Marks what checkpoints need; one that cannot be read is noted.
+    fn mark(&mut self, job: &JobState, manifests: &[&Manifest]) -> Result<()> {
+        let is_damage = |error: &Error| error.kind() == outlive_types::ErrorKind::Damaged;
+        match self.marks.job(self.pool, job, manifests) {
+            Err(error) if is_damage(&error) => {}
+            marked => return marked,
+        }
+        for manifest in manifests {
+            match self.marks.job(self.pool, job, &[manifest]) {
+                Err(error) if is_damage(&error) => {
+                    self.unknown.push((job.name.clone(), manifest.epoch, error));
+                }
+                marked => marked?,
+            }
+        }
+        Ok(())
+    }
+
+    fn units(&self) -> Vec<Share> {
+        self.marks.shares.as_ref().map(|shares| shares.units().to_vec()).unwrap_or_default()
+    }
+
+    fn all_bytes(&self) -> u64 {
+        self.marks.shares.as_ref().map_or(0, |shares| shares.all_bytes())
+    }
+}
