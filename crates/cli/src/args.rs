@@ -10,7 +10,7 @@ use std::path::PathBuf;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing is wrong
-  1  a fault of outlive itself: please report it
+  1  a fault of outlive itself: please report it (`diff`: the two differ)
   2  the request cannot work as it stands
   3  something stored is damaged or missing
   4  no room is left
@@ -56,6 +56,8 @@ pub enum Command {
     Gc(GcArgs),
     /// Show what occupies the pool, and what deleting some of it would free
     Du(DuArgs),
+    /// Compare two checkpoints; the exit code is 0 if they are the same and 1 if they differ
+    Diff(DiffArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -264,6 +266,22 @@ pub struct DuArgs {
     /// Only these checkpoints, each and together
     #[arg(requires = "job")]
     pub epochs: Vec<u64>,
+}
+
+/// `diff`.
+#[derive(ClapArgs, Debug)]
+pub struct DiffArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The one before: JOB@EPOCH, or JOB for the newest
+    #[arg(value_name = "JOB[@EPOCH]")]
+    pub before: String,
+    /// The one after
+    #[arg(value_name = "JOB[@EPOCH]")]
+    pub after: String,
+    /// List the ranges of pages that differ
+    #[arg(long)]
+    pub pages: bool,
 }
 
 /// What can be measured.

@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod collect;
+mod diff;
 mod du;
 mod export;
 mod get;
@@ -99,6 +100,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Prune(args) => collect::prune(&args, &teller),
         Command::Gc(args) => collect::gc(&args, &teller),
         Command::Du(args) => du::du(&args, &teller),
+        Command::Diff(args) => diff::diff(&args, &teller),
         Command::Bench(command) => bench::bench(command, words, &teller),
     };
     teller.finish();

@@ -15,7 +15,7 @@ pub struct Answer {
     pub text: String,
     /// The same, and more, for programs.
     pub json: Value,
-    /// 0, or 3 if the command was asked to look for damage and found some.
+    /// 0; 3 if the command was asked to look for damage and found some; 1 for checkpoints that differ.
     pub code: i32,
 }
 

@@ -5,6 +5,7 @@
 //! it knows nothing of kernels, file systems or networks.
 
 pub mod commit;
+pub mod diff;
 mod drain;
 pub mod files;
 pub mod gc;

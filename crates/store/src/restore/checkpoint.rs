@@ -235,9 +235,16 @@ fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
 /// # Errors
 /// `Damaged` if it is missing or wrong.
 pub fn read_catalog(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Catalog> {
+    Catalog::decode(&read_stream(pool, locator, root)?)
+}
+
+/// Reads the stream that `root` names into memory. Meant for catalogs and packed streams.
+///
+/// # Errors
+/// `Damaged` if it is missing or wrong.
+pub fn read_stream(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Vec<u8>> {
     let tree = read_trees(pool, locator, &[root])?.pop().unwrap_or_default();
-    let stream = Stream { name: "catalog".to_owned(), tree };
-    Catalog::decode(&read_whole(pool, locator, stream)?)
+    read_whole(pool, locator, Stream { name: String::new(), tree })
 }
 
 /// Reads a stream into memory. Meant for catalogs and packed streams.

@@ -70,6 +70,29 @@ pub fn first_manifest<T>(
     }
 }
 
+/// Does `work`, and does it again if something was missing and the log of one of `jobs` has changed
+/// meanwhile: then a prune or gc has moved what was looked for.
+///
+/// # Errors
+/// Those of `work`; what the log reports.
+pub fn while_moving<T>(
+    pool: &Pool,
+    jobs: &[&JobName],
+    work: &mut dyn FnMut() -> Result<T>,
+) -> Result<T> {
+    let newest = || jobs.iter().map(|job| pool.log().latest(job)).collect::<Result<Vec<u64>>>();
+    let mut attempts = 1;
+    loop {
+        let before = newest()?;
+        let done = work();
+        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
+        if attempts >= ATTEMPTS || !done.as_ref().is_err_and(is_damage) || newest()? == before {
+            return done;
+        }
+        attempts += 1;
+    }
+}
+
 struct Search<'a> {
     pool: &'a Pool,
     name: &'a JobName,

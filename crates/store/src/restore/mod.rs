@@ -7,9 +7,10 @@ pub mod planner;
 mod read;
 mod walk;
 
-pub(crate) use checkpoint::read_catalog;
 pub use checkpoint::{Checkpoint, Stream};
+pub(crate) use checkpoint::{read_catalog, read_stream};
+pub(crate) use find::while_moving;
 pub use find::{Select, Skipped, first_good, first_manifest};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
-pub(crate) use walk::{Live, walk_live};
+pub(crate) use walk::{Live, read_inner, read_leaves, walk_live};

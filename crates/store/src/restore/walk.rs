@@ -123,25 +123,79 @@ pub fn walk_live(
         wave = next;
     }
     for fp in tops {
-        let mut parts = Vec::new();
-        let mut next = Some(fp);
-        while let Some(fp) = next {
-            let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
-            if parts.len() > usize::from(CHAIN_MAX) {
-                return Err(misplaced(fp));
-            }
-            parts.push(leaf);
-            next = match leaf.kind {
-                LeafKind::Delta { base, .. } => Some(base),
-                LeafKind::Full => None,
-            };
-        }
-        let merged = merge(&parts).ok_or_else(|| misplaced(fp))?;
+        let merged = merge_from(&leaves, fp)?;
         for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
             each(Live::Chunk(chunk))?;
         }
     }
     Ok(())
+}
+
+/// Reads inner nodes of one level.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_inner(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+    level: u8,
+) -> Result<HashMap<Fingerprint, InnerNode>> {
+    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, level)).collect();
+    wave.sort_unstable();
+    wave.dedup();
+    let read = read_wave(pool, locator, &wave)?;
+    let inner = read.into_iter().map(|(fp, _, _, raw)| match raw {
+        Raw::Inner(inner) => Ok((fp, inner)),
+        Raw::Leaf(_) => Err(misplaced(fp)),
+    });
+    inner.collect()
+}
+
+/// Reads leaves, each merged with the chain below it into a full one.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_leaves(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+) -> Result<HashMap<Fingerprint, Leaf>> {
+    let mut parts: HashMap<Fingerprint, Leaf> = HashMap::new();
+    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, 0)).collect();
+    while !wave.is_empty() {
+        wave.sort_unstable();
+        wave.dedup();
+        wave.retain(|(fp, _)| !parts.contains_key(fp));
+        let mut next = Vec::new();
+        for (fp, _, _, raw) in read_wave(pool, locator, &wave)? {
+            let Raw::Leaf(leaf) = raw else { return Err(misplaced(fp)) };
+            if let LeafKind::Delta { base, .. } = leaf.kind {
+                next.push((base, 0));
+            }
+            parts.insert(fp, leaf);
+        }
+        wave = next;
+    }
+    fps.iter().map(|fp| Ok((*fp, merge_from(&parts, *fp)?))).collect()
+}
+
+/// The leaf `fp` merged with the chain below it.
+fn merge_from(leaves: &HashMap<Fingerprint, Leaf>, fp: Fingerprint) -> Result<Leaf> {
+    let mut parts = Vec::new();
+    let mut next = Some(fp);
+    while let Some(fp) = next {
+        let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
+        if parts.len() > usize::from(CHAIN_MAX) {
+            return Err(misplaced(fp));
+        }
+        parts.push(leaf);
+        next = match leaf.kind {
+            LeafKind::Delta { base, .. } => Some(base),
+            LeafKind::Full => None,
+        };
+    }
+    merge(&parts).ok_or_else(|| misplaced(fp))
 }
 
 fn read_wave(

@@ -1,0 +1,117 @@
+//! Compares images of files: two listings, read side by side.
+
+use crate::files::FilesCheckpoint;
+use outlive_format::{Item, ItemKind, path_cmp};
+use outlive_types::Result;
+use std::cmp::Ordering;
+
+/// How a path differs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Only the second checkpoint has it.
+    Added,
+    /// Only the first has it.
+    Removed,
+    /// Both have it.
+    Changed {
+        /// It is of another kind, leads elsewhere, or holds something else.
+        content: bool,
+        /// What else differs: `mode`, `owner`, `mtime`, `attributes`.
+        metadata: Vec<&'static str>,
+    },
+}
+
+/// A path that differs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathDiff {
+    /// The path.
+    pub path: Vec<u8>,
+    /// What it is, in the second checkpoint if that has it.
+    pub kind: ItemKind,
+    /// Length in the first and the second; 0 where it is not, or is no file.
+    pub bytes: [u64; 2],
+    /// How it differs.
+    pub change: Change,
+}
+
+/// What differs between two images of files.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FilesDiff {
+    /// Paths that differ, in the order of the listing.
+    pub paths: Vec<PathDiff>,
+    /// How many paths are the same.
+    pub same: u64,
+}
+
+/// Compares two checkpoints of files. The order in which a file was cut into chunks decides whether
+/// its content is the same; no content is read.
+///
+/// # Errors
+/// `Damaged` if a listing is missing or wrong.
+pub fn compare(a: &FilesCheckpoint, b: &FilesCheckpoint) -> Result<FilesDiff> {
+    let mut diff = FilesDiff::default();
+    let image = |checkpoint: &FilesCheckpoint| {
+        checkpoint.manifest().images.first().map(|image| (image.catalog, image.regions))
+    };
+    if let (Some((listing_a, items)), Some((listing_b, _))) = (image(a), image(b))
+        && listing_a == listing_b
+    {
+        diff.same = items;
+        return Ok(diff);
+    }
+    let (mut before, mut after) = (a.items(), b.items());
+    let (mut old, mut new) = (before.next()?, after.next()?);
+    loop {
+        let order = match (&old, &new) {
+            (None, None) => return Ok(diff),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) => path_cmp(&old.path, &new.path),
+        };
+        let is = |item: &Option<Item>, here: bool| item.clone().filter(|_| here);
+        let here = [is(&old, order.is_le()), is(&new, order.is_ge())];
+        match compare_items(here) {
+            Some(path) => diff.paths.push(path),
+            None => diff.same += 1,
+        }
+        if order.is_le() {
+            old = before.next()?;
+        }
+        if order.is_ge() {
+            new = after.next()?;
+        }
+    }
+}
+
+fn compare_items(items: [Option<Item>; 2]) -> Option<PathDiff> {
+    let length = |item: &Option<Item>| {
+        let has_content = |item: &&Item| matches!(item.kind, ItemKind::File | ItemKind::Stream);
+        item.as_ref().filter(has_content).map_or(0, |item| item.bytes)
+    };
+    let bytes = [length(&items[0]), length(&items[1])];
+    let (item, change) = match items {
+        [Some(old), None] => (old, Change::Removed),
+        [None, Some(new)] => (new, Change::Added),
+        [Some(old), Some(new)] => {
+            let content = old.kind != new.kind
+                || old.bytes != new.bytes
+                || old.target != new.target
+                || old.content != new.content;
+            let metadata: Vec<&'static str> = [
+                ("mode", old.mode != new.mode),
+                ("owner", (old.uid, old.gid) != (new.uid, new.gid)),
+                ("mtime", old.mtime != new.mtime),
+                ("attributes", old.attributes != new.attributes),
+            ]
+            .into_iter()
+            .filter_map(|(what, differs)| differs.then_some(what))
+            .collect();
+            if !content && metadata.is_empty() {
+                return None;
+            }
+            (new, Change::Changed { content, metadata })
+        }
+        [None, None] => return None,
+    };
+    Some(PathDiff { path: item.path, kind: item.kind, bytes, change })
+}

@@ -1,0 +1,100 @@
+//! What differs between two checkpoints: `pages` compares page trees, `memory` images of memory,
+//! `files` images of files. Only metadata is read, and of page trees only what differs.
+
+mod files;
+mod memory;
+mod pages;
+
+pub use files::{Change, FilesDiff, PathDiff};
+pub use memory::{MemoryDiff, RegionDiff};
+pub use pages::PageDiff;
+
+use crate::files::{FilesCheckpoint, is_of_files};
+use crate::restore::{Select, Skipped, first_manifest, while_moving};
+use memory::MemoryImage;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, JobName, Result};
+
+/// One of the two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// The job.
+    pub job: JobName,
+    /// Which of its checkpoints; the newest is that whose metadata is whole.
+    pub select: Select,
+}
+
+/// What differs, by the kind of the two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Differences {
+    /// Both hold a program's memory.
+    Memory(MemoryDiff),
+    /// Both hold files.
+    Files(FilesDiff),
+}
+
+/// Two checkpoints, compared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diff {
+    /// The epochs that were compared.
+    pub epochs: [Epoch; 2],
+    /// Newer checkpoints that were passed over since they are damaged.
+    pub skipped: [Skipped; 2],
+    /// What differs.
+    pub differences: Differences,
+}
+
+impl Diff {
+    /// True if nothing differs.
+    pub fn is_same(&self) -> bool {
+        match &self.differences {
+            Differences::Memory(diff) => diff.is_same(),
+            Differences::Files(diff) => diff.paths.is_empty(),
+        }
+    }
+}
+
+enum Image {
+    Memory(Box<MemoryImage>),
+    Files(Box<FilesCheckpoint>),
+}
+
+/// Compares two checkpoints of a pool. With `ranges` the ranges of pages that differ are listed.
+///
+/// # Errors
+/// `Invalid` for a checkpoint that is not there, or two of different kinds; `Damaged` if what must be
+/// read is missing or wrong.
+pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
+    while_moving(pool, &chosen.map(|chosen| &chosen.job), &mut || {
+        let (a, epoch_a, skipped_a) = open(pool, chosen[0])?;
+        let (b, epoch_b, skipped_b) = open(pool, chosen[1])?;
+        let differences = match (&a, &b) {
+            (Image::Memory(a), Image::Memory(b)) => {
+                Differences::Memory(memory::compare(pool, a, b, ranges)?)
+            }
+            (Image::Files(a), Image::Files(b)) => Differences::Files(files::compare(a, b)?),
+            _ => {
+                return Err(Error::invalid(
+                    "one holds a program's memory and the other files: they cannot be compared",
+                ));
+            }
+        };
+        Ok(Diff { epochs: [epoch_a, epoch_b], skipped: [skipped_a, skipped_b], differences })
+    })
+}
+
+fn open(pool: &Pool, chosen: &Chosen) -> Result<(Image, Epoch, Skipped)> {
+    let Chosen { job, select } = chosen;
+    let found = first_manifest(pool, job, *select, &|_| true, &mut |manifest, as_of| {
+        if is_of_files(manifest) {
+            let opened = FilesCheckpoint::open(pool, job, manifest.clone(), as_of)?;
+            return Ok(Image::Files(Box::new(opened)));
+        }
+        let opened = MemoryImage::open(pool, manifest)
+            .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
+        Ok(Image::Memory(Box::new(opened)))
+    })?;
+    let (epoch, image, skipped) =
+        found.ok_or_else(|| Error::invalid(format!("job {job} has no checkpoint")))?;
+    Ok((image, epoch, skipped))
+}
