@@ -58,6 +58,8 @@ pub enum Command {
     Du(DuArgs),
     /// Compare two checkpoints; the exit code is 0 if they are the same and 1 if they differ
     Diff(DiffArgs),
+    /// Copy checkpoints to another pool, and of them only what it lacks
+    Copy(CopyArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -282,6 +284,32 @@ pub struct DiffArgs {
     /// List the ranges of pages that differ
     #[arg(long)]
     pub pages: bool,
+}
+
+/// `copy`.
+#[derive(ClapArgs, Debug)]
+pub struct CopyArgs {
+    /// The pool to copy from: its directory, or its pool.toml
+    pub from: PathBuf,
+    /// The pool to copy to
+    pub to: PathBuf,
+    /// The jobs [default: all]
+    pub jobs: Vec<String>,
+    /// Only this checkpoint of the one job
+    #[arg(long, value_name = "N")]
+    pub epoch: Vec<u64>,
+    /// Give the one job this name there
+    #[arg(long = "as", value_name = "NAME")]
+    pub rename: Option<String>,
+    /// The job there is the same, though the two have no checkpoint in common any more
+    #[arg(long)]
+    pub same_history: bool,
+    /// Read at most so many bytes a second
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub rate: Option<u64>,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// What can be measured.

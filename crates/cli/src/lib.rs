@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod collect;
+mod copy;
 mod diff;
 mod du;
 mod export;
@@ -101,6 +102,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Gc(args) => collect::gc(&args, &teller),
         Command::Du(args) => du::du(&args, &teller),
         Command::Diff(args) => diff::diff(&args, &teller),
+        Command::Copy(args) => copy::copy(&args, &teller),
         Command::Bench(command) => bench::bench(command, words, &teller),
     };
     teller.finish();

@@ -5,6 +5,7 @@
 //! it knows nothing of kernels, file systems or networks.
 
 pub mod commit;
+pub mod copy;
 pub mod diff;
 mod drain;
 pub mod files;
@@ -12,6 +13,7 @@ pub mod gc;
 mod handle;
 pub mod index;
 mod job;
+mod pace;
 pub mod restore;
 pub mod retention;
 pub mod save;

@@ -103,6 +103,11 @@ impl LogHead {
         self.look(pool, self.session)
     }
 
+    /// The job.
+    pub fn job(&self) -> &JobName {
+        &self.job
+    }
+
     /// Number of the newest record that was seen.
     pub fn number(&self) -> u64 {
         self.number

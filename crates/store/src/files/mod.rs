@@ -35,4 +35,4 @@ pub use listing::Items;
 pub use patterns::Patterns;
 pub use plan::PutPlan;
 pub use trouble::{Trouble, TroubleKind, Troubles};
-pub(crate) use walk::{listing_chunks, walk_files};
+pub(crate) use walk::{RECIPE, listing_chunks, walk_files};

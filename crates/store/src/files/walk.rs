@@ -3,14 +3,14 @@
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::Locator;
-use crate::restore::Live;
+use crate::restore::{Live, Wanted};
 use outlive_format::{Content, ListingReader, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Fingerprint, Result};
 use std::collections::HashSet;
 
 /// Distinguishes recipes from nodes of page trees in `visited`.
-const RECIPE: u8 = 0x80;
+pub const RECIPE: u8 = 0x80;
 
 /// Calls `each` with every node and chunk that the listing at `root` needs, some of them more than
 /// once. Recipes in `visited` were dealt with before, and are left out. The locator must know all
@@ -30,7 +30,7 @@ pub fn walk_files(
     }
     let listing = ListingChunks::read(pool, locator, root)?;
     for recipe in &listing.recipes {
-        each(Live::Node(locator.find(recipe)?))?;
+        each(Live::Node(Wanted { fp: *recipe, place: locator.find(recipe)? }))?;
     }
     let mut reader = ListingReader::new();
     for batch in listing.chunks.chunks(64) {
@@ -74,7 +74,8 @@ fn content(
             each(Live::Chunk(piece.fp))?;
         }
     }
-    recipes.into_iter().try_for_each(|fp| each(Live::Node(locator.find(&fp)?)))
+    let mut node = |fp| each(Live::Node(Wanted { fp, place: locator.find(&fp)? }));
+    recipes.into_iter().try_for_each(&mut node)
 }
 
 /// Fingerprints of a listing's own chunks; the locator need only know nodes.

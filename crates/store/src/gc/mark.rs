@@ -179,7 +179,7 @@ impl Marks {
                 let Marks { packs, visited, shares, .. } = self;
                 let mut each = |live: Live| {
                     match live {
-                        Live::Node(place) => mark(packs, shares, place),
+                        Live::Node(node) => mark(packs, shares, node.place),
                         Live::Chunk(fp) if part.holds(&fp) => {
                             mark(packs, shares, locator.find(&fp)?);
                         }

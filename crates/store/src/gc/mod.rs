@@ -10,4 +10,5 @@ mod usage;
 
 pub use plan::{GcPlan, Thoroughness};
 pub use run::{GcOptions, GcReport, collect};
+pub(crate) use survey::JobState;
 pub use usage::{Usage, UsageOf, UsageRow, usage};

@@ -67,7 +67,7 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
 #[derive(Clone, Copy, Debug)]
 pub enum Live {
     /// A node, and where it is.
-    Node(Place),
+    Node(Wanted),
     /// A chunk.
     Chunk(Fingerprint),
 }
@@ -104,7 +104,7 @@ pub fn walk_live(
         wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
         let mut next = Vec::new();
         for (fp, level, place, raw) in read_wave(pool, locator, &wave)? {
-            each(Live::Node(place))?;
+            each(Live::Node(Wanted { fp, place }))?;
             match raw {
                 Raw::Inner(inner) => {
                     for child in inner.children {
@@ -152,6 +152,26 @@ pub fn read_inner(
     inner.collect()
 }
 
+/// Reads leaves as they are, without the chains below them.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_leaf_nodes(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+) -> Result<Vec<(Fingerprint, Leaf)>> {
+    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, 0)).collect();
+    wave.sort_unstable();
+    wave.dedup();
+    let read = read_wave(pool, locator, &wave)?;
+    let leaves = read.into_iter().map(|(fp, _, _, raw)| match raw {
+        Raw::Leaf(leaf) => Ok((fp, leaf)),
+        Raw::Inner(_) => Err(misplaced(fp)),
+    });
+    leaves.collect()
+}
+
 /// Reads leaves, each merged with the chain below it into a full one.
 ///
 /// # Errors
@@ -162,16 +182,13 @@ pub fn read_leaves(
     fps: &[Fingerprint],
 ) -> Result<HashMap<Fingerprint, Leaf>> {
     let mut parts: HashMap<Fingerprint, Leaf> = HashMap::new();
-    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, 0)).collect();
+    let mut wave = fps.to_vec();
     while !wave.is_empty() {
-        wave.sort_unstable();
-        wave.dedup();
-        wave.retain(|(fp, _)| !parts.contains_key(fp));
+        wave.retain(|fp| !parts.contains_key(fp));
         let mut next = Vec::new();
-        for (fp, _, _, raw) in read_wave(pool, locator, &wave)? {
-            let Raw::Leaf(leaf) = raw else { return Err(misplaced(fp)) };
+        for (fp, leaf) in read_leaf_nodes(pool, locator, &wave)? {
             if let LeafKind::Delta { base, .. } = leaf.kind {
-                next.push((base, 0));
+                next.push(base);
             }
             parts.insert(fp, leaf);
         }

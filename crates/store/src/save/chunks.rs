@@ -76,6 +76,15 @@ impl<'a> ChunkSink<'a> {
         Ok(())
     }
 
+    /// Whether a chunk of `bytes` need not be stored; then this image has it from elsewhere.
+    pub fn has(&self, fp: Fingerprint, bytes: u32) -> bool {
+        let is_known = self.is_known(fp);
+        if is_known {
+            self.counts.known_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+        }
+        is_known
+    }
+
     /// Two threads that meet the same new chunk at the same moment may both store it: that costs
     /// space and nothing else.
     fn is_known(&self, fp: Fingerprint) -> bool {

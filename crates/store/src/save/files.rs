@@ -1,19 +1,19 @@
-//! The last stages of a put: segments and commit, as those of a save.
+//! The last stages of a put or a copy: segments and commit, as those of a save.
 
 use super::execute::{Base, Order, Stored, Writer};
 use super::mend::{Borrowed, Hits, Named};
 use super::packer::{Listed, Packed, Packer};
 use super::stats::SaveStats;
 use crate::commit::Changes;
-use outlive_format::{ImageRef, Manifest};
+use outlive_format::{ImageRef, Manifest, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Result, SessionId};
 
-/// An image of files that is stored but for its segments.
+/// An image of files, or one that was copied, that is stored but for its segments.
 pub struct FilesImage {
     /// What the manifest says of it.
     pub reference: ImageRef,
-    /// The checkpoint of files that it takes over from.
+    /// The checkpoint that it takes over from.
     pub parent: Option<Base>,
     /// Chunks that it has from elsewhere.
     pub hits: Hits,
@@ -27,13 +27,21 @@ impl Writer {
     /// # Errors
     /// `Fenced` if another writer has taken over; what the log reports.
     pub fn begin(&mut self, pool: &Pool) -> Result<SessionId> {
+        self.begin_seeing(pool).map(|(session, _)| session)
+    }
+
+    /// The same; answers what others have done as well.
+    ///
+    /// # Errors
+    /// As [`Writer::begin`].
+    pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(SessionId, Changes)> {
         let (session, opened) = self.head.open(pool)?;
         if opened {
             self.next_pack = 0;
         }
         let changes = self.head.take_changes();
-        self.absorb(pool, changes)?;
-        Ok(session)
+        self.absorb(pool, changes.clone())?;
+        Ok((session, changes))
     }
 
     /// Commits an image of files. What this writer knows of the program's memory stays as it is: the
@@ -49,6 +57,59 @@ impl Writer {
         image: FilesImage,
         order: &Order,
     ) -> Result<SaveStats> {
+        let now = || pool.env().clock.monotonic().saturating_sub(order.started);
+        let epoch = self.head.last_epoch + 1;
+        let parent = image.parent.as_ref().map_or(0, |base| base.epoch);
+        let (mut stats, _) = self.commit_image(pool, session, packer, image, &mut |stats| {
+            stats.epoch = epoch;
+            stats.total = now();
+            Manifest {
+                session,
+                world_size: 1,
+                epoch,
+                parent,
+                frozen_ns: pool.env().clock.unix_ns(),
+                figures: stats.figures(),
+                next_pack: 0,
+                remarks: order.notes.remarks.clone(),
+                metrics: order.notes.metrics.clone(),
+                images: Vec::new(),
+                segments: Vec::new(),
+            }
+        })?;
+        stats.total = now();
+        Ok(stats)
+    }
+
+    /// Commits an image that was copied from elsewhere as the checkpoint that it is there. Answers the
+    /// segments that it has here, too.
+    ///
+    /// # Errors
+    /// As [`Writer::commit_files`].
+    pub fn commit_copy(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        packer: Packer<'_>,
+        image: FilesImage,
+        like: &Manifest,
+    ) -> Result<(SaveStats, Vec<SegmentRef>)> {
+        self.commit_image(pool, session, packer, image, &mut |stats| {
+            stats.epoch = like.epoch;
+            let figures = SaveFigures { new_bytes: stats.new_bytes, ..like.figures };
+            Manifest { session, figures, images: Vec::new(), segments: Vec::new(), ..like.clone() }
+        })
+    }
+
+    /// Stores the segments of an image and commits what `describe` says of it.
+    fn commit_image(
+        &mut self,
+        pool: &Pool,
+        session: SessionId,
+        packer: Packer<'_>,
+        image: FilesImage,
+        describe: &mut dyn FnMut(&mut SaveStats) -> Manifest,
+    ) -> Result<(SaveStats, Vec<SegmentRef>)> {
         let FilesImage { reference, parent, hits, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
         let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
@@ -56,22 +117,13 @@ impl Writer {
         let (packed, segment_bytes) = packer.finish(segments)?;
         let Packed { packs, stored_bytes, next_pack, segments, own } = packed;
         self.next_pack = next_pack;
-        stats.epoch = self.head.last_epoch + 1;
         (stats.packs, stats.new_bytes, stats.segment_bytes) = (packs, stored_bytes, segment_bytes);
-        let now = || pool.env().clock.monotonic().saturating_sub(order.started);
-        stats.total = now();
+        let described = describe(&mut stats);
         let manifest = Manifest {
-            session,
-            world_size: 1,
-            epoch: stats.epoch,
-            parent: parent.as_ref().map_or(0, |base| base.epoch),
-            frozen_ns: pool.env().clock.unix_ns(),
-            figures: stats.figures(),
             next_pack,
-            remarks: order.notes.remarks.clone(),
-            metrics: order.notes.metrics.clone(),
             images: vec![reference],
             segments: segments.clone(),
+            ..described
         };
         let named = Named { segments, own, hits };
         let mut stored = Stored {
@@ -89,7 +141,6 @@ impl Writer {
         // What was mended here concerns the memory's checkpoint as well.
         self.head.put_back(seen);
         stored.stats.new_bytes += committed?;
-        stored.stats.total = now();
-        Ok(stored.stats)
+        Ok((stored.stats, stored.manifest.segments))
     }
 }

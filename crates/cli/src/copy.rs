@@ -1,0 +1,128 @@
+//! `outlive copy`: checkpoints from one pool to another.
+
+use crate::args::CopyArgs;
+use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::pool;
+use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, JobCopy, copy as run, plan};
+use outlive_types::{Epoch, JobName, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Exit code when damage was found: that of an error of kind `Damaged`.
+const EXIT_DAMAGED: i32 = 3;
+
+/// `outlive copy`.
+pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let from = pool::open(&args.from, teller)?;
+    let to = pool::open(&args.to, teller)?;
+    let jobs = args.jobs.iter().map(|name| pool::known_job(&from, name)).collect::<Result<_>>()?;
+    let options = CopyOptions {
+        jobs,
+        epochs: args.epoch.iter().copied().collect(),
+        rename: args.rename.as_deref().map(JobName::new).transpose()?,
+        same_history: args.same_history,
+        bytes_per_s: args.rate,
+    };
+    if !args.dry_run {
+        let report = run(&from, &to, &options)?;
+        teller.finish();
+        return Ok(answer(&report, false));
+    }
+    let undone = |plan: JobCopy| JobCopied {
+        plan,
+        copied: Vec::new(),
+        damaged: Vec::new(),
+        gone: Vec::new(),
+    };
+    let plan = plan(&from, &to, &options)?;
+    Ok(answer(&CopyReport { jobs: plan.jobs.into_iter().map(undone).collect() }, true))
+}
+
+fn answer(report: &CopyReport, dry_run: bool) -> Answer {
+    let mut text = String::new();
+    for job in &report.jobs {
+        job_text(job, dry_run, &mut text);
+    }
+    if report.jobs.is_empty() {
+        text.push_str("There is no job to copy.\n");
+    }
+    let json = json!({
+        "dry_run": dry_run,
+        "whole": report.is_whole(),
+        "jobs": report.jobs.iter().map(job_json).collect::<Vec<_>>(),
+    });
+    Answer { text, json, code: if report.is_whole() { 0 } else { EXIT_DAMAGED } }
+}
+
+fn epochs(epochs: impl Iterator<Item = Epoch>) -> String {
+    epochs.map(|epoch| epoch.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn job_text(job: &JobCopied, dry_run: bool, text: &mut String) {
+    let JobCopied { plan, copied, damaged, gone } = job;
+    let name = match plan.from == plan.to {
+        true => format!("Job {}", plan.from),
+        false => format!("Job {} as {}", plan.from, plan.to),
+    };
+    let there = count(plan.there.len() as u64, "checkpoint");
+    if dry_run {
+        let state: u64 = plan.copied.iter().map(|epoch| epoch.state_bytes).sum();
+        let number = count(plan.copied.len() as u64, "checkpoint");
+        let _ = writeln!(text, "{name}: {there} there already, {number} to copy");
+        if !plan.copied.is_empty() {
+            let list = epochs(plan.copied.iter().map(|epoch| epoch.epoch));
+            let _ = writeln!(text, "  copy {list}: {} of state at most", bytes(state));
+        }
+    } else {
+        let number = count(copied.len() as u64, "checkpoint");
+        let _ = writeln!(text, "{name}: {there} there already, {number} copied");
+        for epoch in copied {
+            let _ = writeln!(
+                text,
+                "  copied {}: {} sent, {} found there, {} written",
+                epoch.epoch,
+                bytes(epoch.sent_bytes),
+                bytes(epoch.found_bytes),
+                bytes(epoch.new_bytes)
+            );
+        }
+    }
+    if !plan.behind.is_empty() {
+        let list = epochs(plan.behind.iter().copied());
+        let _ = writeln!(text, "  left out, older than what the job there has or had: {list}");
+    }
+    if !gone.is_empty() {
+        let _ = writeln!(text, "  dropped meanwhile: {}", epochs(gone.iter().copied()));
+    }
+    for (epoch, error) in damaged {
+        let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {}", shown(error.message()));
+    }
+    if plan.unreadable > 0 {
+        let records = count(plan.unreadable, "record");
+        let _ = writeln!(text, "  DAMAGED log: {records} of it cannot be read");
+    }
+}
+
+fn job_json(job: &JobCopied) -> Value {
+    let JobCopied { plan, copied, damaged, gone } = job;
+    json!({
+        "from": plan.from.as_str(),
+        "to": plan.to.as_str(),
+        "planned": plan.copied.iter().map(|epoch| epoch.epoch).collect::<Vec<_>>(),
+        "there": plan.there,
+        "behind": plan.behind,
+        "copied": copied.iter().map(|epoch| json!({
+            "epoch": epoch.epoch,
+            "sent_bytes": epoch.sent_bytes,
+            "found_bytes": epoch.found_bytes,
+            "new_bytes": epoch.new_bytes,
+        })).collect::<Vec<_>>(),
+        "gone": gone,
+        "damaged": damaged.iter().map(|(epoch, error)| json!({
+            "epoch": epoch,
+            "message": error.message(),
+        })).collect::<Vec<_>>(),
+        "unreadable_records": plan.unreadable,
+    })
+}

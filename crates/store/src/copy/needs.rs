@@ -1,0 +1,204 @@
+//! What an image needs that its base does not: nodes and chunks to look for. Subtrees that the base
+//! needs, too, are left out whole, and their nodes are not read again.
+
+use crate::files::{FilesCheckpoint, RECIPE, walk_files};
+use crate::index::{Fingerprints, Locator};
+use crate::restore::{Live, Wanted, read_catalog, read_inner, read_leaf_nodes};
+use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{Error, Fingerprint, Result};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Leaves read in one go.
+const LEAF_BATCH: usize = 1024;
+
+/// The nodes of one image, as far as it takes to know that another one has them: 32 bytes a node and
+/// 32 for each that another names.
+#[derive(Debug, Default)]
+pub struct NodeSet {
+    /// Children of inner nodes.
+    inner: HashMap<Fingerprint, Vec<Fingerprint>>,
+    /// The chains below leaves.
+    leaves: HashMap<Fingerprint, Vec<Fingerprint>>,
+    /// Everything that is in a chain.
+    bases: HashSet<Fingerprint>,
+    /// Of an image of files: the listing, and the recipes of its items.
+    listing: Option<Fingerprint>,
+    recipes: HashSet<Fingerprint>,
+}
+
+/// What is to be stored, unless it is there.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Nodes.
+    pub nodes: Vec<Wanted>,
+    /// Chunks, each once.
+    pub chunks: Vec<Wanted>,
+}
+
+/// Finds what an image needs besides what is needed by the one whose nodes are `base`; and its own
+/// nodes.
+///
+/// # Errors
+/// `Damaged` if something that must be read is missing or wrong.
+pub fn needs(
+    pool: &Pool,
+    locator: &Locator,
+    files: Option<&FilesCheckpoint>,
+    image: &ImageRef,
+    base: &NodeSet,
+) -> Result<(Needs, NodeSet)> {
+    let mut found = Found { locator, needs: Needs::default(), seen: Fingerprints::default() };
+    let nodes = match (image.kind, files) {
+        (ImageKind::Memory, _) => memory(pool, &mut found, image, base)?,
+        (ImageKind::Files, Some(files)) => files_nodes(pool, &mut found, image, files, base)?,
+        (ImageKind::Files, None) => return Err(Error::bug("an image of files was not opened")),
+    };
+    Ok((found.needs, nodes))
+}
+
+struct Found<'a> {
+    locator: &'a Locator,
+    needs: Needs,
+    seen: Fingerprints,
+}
+
+impl Found<'_> {
+    fn chunk(&mut self, fp: Fingerprint) -> Result<()> {
+        if self.seen.insert(fp) {
+            self.needs.chunks.push(Wanted { fp, place: self.locator.find(&fp)? });
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, fp: Fingerprint) -> Result<()> {
+        if self.seen.insert(fp) {
+            self.needs.nodes.push(Wanted { fp, place: self.locator.find(&fp)? });
+        }
+        Ok(())
+    }
+}
+
+fn memory(pool: &Pool, found: &mut Found<'_>, image: &ImageRef, base: &NodeSet) -> Result<NodeSet> {
+    let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
+    if !image.catalog.root.is_zero() {
+        let catalog = read_catalog(pool, found.locator, image.catalog)?;
+        roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
+    }
+    let mut levels: BTreeMap<u8, HashSet<Fingerprint>> = BTreeMap::new();
+    for root in roots.iter().filter(|root| !root.root.is_zero()) {
+        levels.entry(root.level()).or_default().insert(root.root);
+    }
+    let mut nodes = NodeSet::default();
+    for level in (1..=LEVEL_MAX).rev() {
+        let here = levels.remove(&level).unwrap_or_default();
+        let new: Vec<Fingerprint> =
+            here.iter().filter(|fp| !base.inner.contains_key(*fp)).copied().collect();
+        let read = read_inner(pool, found.locator, &new, level)?;
+        for fp in here {
+            let children = match (base.inner.get(&fp), read.get(&fp)) {
+                (Some(children), _) => children.clone(),
+                (None, Some(inner)) => {
+                    found.node(fp)?;
+                    inner.children.clone()
+                }
+                (None, None) => return Err(Error::bug("a node was not read")),
+            };
+            let below = levels.entry(level - 1).or_default();
+            below.extend(children.iter().filter(|child| !child.is_zero()));
+            nodes.inner.insert(fp, children);
+        }
+    }
+    let tops = levels.remove(&0).unwrap_or_default();
+    let mut new = Vec::new();
+    for top in tops {
+        match base.leaves.get(&top) {
+            Some(chain) => nodes.add_leaf(top, chain.clone()),
+            None => new.push(top),
+        }
+    }
+    for batch in new.chunks(LEAF_BATCH) {
+        leaves(pool, found, batch, base, &mut nodes)?;
+    }
+    Ok(nodes)
+}
+
+/// New leaves: what they have of leaves that the base needs as well is not looked at.
+fn leaves(
+    pool: &Pool,
+    found: &mut Found<'_>,
+    tops: &[Fingerprint],
+    base: &NodeSet,
+    nodes: &mut NodeSet,
+) -> Result<()> {
+    let mut parts: HashMap<Fingerprint, Leaf> = HashMap::new();
+    let mut wave: Vec<Fingerprint> = tops.to_vec();
+    while !wave.is_empty() {
+        let mut next = Vec::new();
+        for (fp, leaf) in read_leaf_nodes(pool, found.locator, &wave)? {
+            if !base.bases.contains(&fp) {
+                found.node(fp)?;
+            }
+            if let LeafKind::Delta { base: below, .. } = leaf.kind
+                && !base.leaves.contains_key(&below)
+            {
+                next.push(below);
+            }
+            parts.insert(fp, leaf);
+        }
+        next.retain(|fp| !parts.contains_key(fp));
+        wave = next;
+    }
+    for top in tops {
+        let (mut chain, mut deltas) = (Vec::new(), Vec::new());
+        let mut fp = *top;
+        // A chain of what was read ends with a full leaf or one of the base; a circle has no hash.
+        while let Some(leaf) = parts.get(&fp) {
+            deltas.push(leaf);
+            let LeafKind::Delta { base: below, .. } = leaf.kind else { break };
+            chain.push(below);
+            fp = below;
+        }
+        chain.extend(base.leaves.get(&fp).into_iter().flatten());
+        let oldest_first = deltas.into_iter().rev().cloned();
+        let merged = oldest_first.reduce(|below, above| Leaf::overlay(&below, &above));
+        for extent in merged.iter().flat_map(Leaf::page_extents) {
+            extent.chunk.map_or(Ok(()), |chunk| found.chunk(chunk))?;
+        }
+        nodes.add_leaf(*top, chain);
+    }
+    Ok(())
+}
+
+impl NodeSet {
+    fn add_leaf(&mut self, top: Fingerprint, chain: Vec<Fingerprint>) {
+        self.bases.extend(&chain);
+        self.leaves.insert(top, chain);
+    }
+}
+
+fn files_nodes(
+    pool: &Pool,
+    found: &mut Found<'_>,
+    image: &ImageRef,
+    files: &FilesCheckpoint,
+    base: &NodeSet,
+) -> Result<NodeSet> {
+    let mut nodes = NodeSet { listing: Some(image.catalog.root), ..NodeSet::default() };
+    let mut items = files.items();
+    while let Some(item) = items.next()? {
+        if let Content::Recipe(recipe) = item.content {
+            nodes.recipes.insert(recipe);
+        }
+    }
+    if base.listing == nodes.listing {
+        return Ok(nodes);
+    }
+    let both = nodes.recipes.intersection(&base.recipes);
+    let mut visited: HashSet<(Fingerprint, u8)> = both.map(|fp| (*fp, RECIPE)).collect();
+    walk_files(pool, found.locator, image.catalog, &mut visited, &mut |live| match live {
+        Live::Node(wanted) => found.node(wanted.fp),
+        Live::Chunk(fp) => found.chunk(fp),
+    })?;
+    Ok(nodes)
+}

@@ -1,0 +1,191 @@
+//! Which checkpoints a copy takes, and whether they may follow what is there.
+
+use crate::commit::history;
+use crate::gc::JobState;
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, JobName, Result};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What is copied, and how.
+#[derive(Clone, Debug, Default)]
+pub struct CopyOptions {
+    /// These jobs; all without any.
+    pub jobs: Vec<JobName>,
+    /// These epochs of the one job; all without any.
+    pub epochs: BTreeSet<Epoch>,
+    /// The one job gets this name.
+    pub rename: Option<JobName>,
+    /// The job there is the same, though the two have no checkpoint in common (any more).
+    pub same_history: bool,
+    /// At most so many bytes a second are read.
+    pub bytes_per_s: Option<u64>,
+}
+
+/// A checkpoint that will be copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochCopy {
+    /// Its epoch, here and there.
+    pub epoch: Epoch,
+    /// Bytes of its state.
+    pub state_bytes: u64,
+}
+
+/// What will be done about a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobCopy {
+    /// The job here.
+    pub from: JobName,
+    /// The job there.
+    pub to: JobName,
+    /// Checkpoints that are copied, oldest first.
+    pub copied: Vec<EpochCopy>,
+    /// Those that are there already.
+    pub there: Vec<Epoch>,
+    /// Those that are not there, but older than something that is or was: a log only goes forward.
+    pub behind: Vec<Epoch>,
+    /// Records of its log that cannot be read.
+    pub unreadable: u64,
+}
+
+/// What a copy will do.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CopyPlan {
+    /// One for each job.
+    pub jobs: Vec<JobCopy>,
+}
+
+impl fmt::Display for CopyPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for job in &self.jobs {
+            let state_bytes: u64 = job.copied.iter().map(|epoch| epoch.state_bytes).sum();
+            writeln!(
+                f,
+                "job {} as {}: {} checkpoints to copy, {} bytes of state; {} are there, {} cannot be \
+                 put behind newer ones",
+                job.from,
+                job.to,
+                job.copied.len(),
+                state_bytes,
+                job.there.len(),
+                job.behind.len()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Plans a copy. Writes nothing.
+///
+/// # Errors
+/// `Invalid` for jobs or epochs that are not there, pools whose sizes do not go together, and jobs of
+/// one name that are not one history; what the logs report.
+pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
+    check_sizes(from, to)?;
+    let is_one = options.jobs.len() == 1;
+    if (!options.epochs.is_empty() || options.rename.is_some()) && !is_one {
+        return Err(Error::invalid("epochs and a new name can be given for one job only: name it"));
+    }
+    let there = from.jobs()?;
+    let jobs = if options.jobs.is_empty() { &there } else { &options.jobs };
+    let mut plan = CopyPlan::default();
+    for job in jobs {
+        if !there.contains(job) {
+            return Err(Error::invalid(format!("there is no job {job} to copy")));
+        }
+        let name = options.rename.as_ref().unwrap_or(job);
+        let state = JobState::read(to, name, true)?;
+        plan.jobs.push(plan_job(from, job, &state, options)?);
+    }
+    Ok(plan)
+}
+
+/// Chunks are copied as they are, so they must be allowed there.
+fn check_sizes(from: &Pool, to: &Pool) -> Result<()> {
+    let (here, there) = (from.config().format.chunk_bytes_max, to.config().format.chunk_bytes_max);
+    match here > there {
+        true => Err(Error::invalid(format!(
+            "chunk_bytes_max of the pool to copy from is {here}, that of the other {there}: chunks \
+             are copied as they are, so make a pool whose chunk_bytes_max is as large"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Plans the copy of a job to one that is as `state` says.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_job(
+    from: &Pool,
+    job: &JobName,
+    state: &JobState,
+    options: &CopyOptions,
+) -> Result<JobCopy> {
+    let mut manifests: Vec<Manifest> = Vec::new();
+    let mut unreadable = 0;
+    for entry in history(from, job)? {
+        unreadable += u64::from(entry.record.is_err());
+        manifests.extend(entry.manifest().cloned());
+    }
+    manifests.reverse();
+    let to = state.name.clone();
+    let mut plan = JobCopy {
+        from: job.clone(),
+        to,
+        copied: Vec::new(),
+        there: Vec::new(),
+        behind: Vec::new(),
+        unreadable,
+    };
+    let is_chosen = |epoch| options.epochs.is_empty() || options.epochs.contains(&epoch);
+    let mut has_common = false;
+    for manifest in &manifests {
+        let epoch = manifest.epoch;
+        match state.manifests.iter().find(|there| there.epoch == epoch) {
+            Some(there) if is_same(manifest, there) => {
+                has_common = true;
+                plan.there.extend(is_chosen(epoch).then_some(epoch));
+            }
+            Some(_) => return Err(other_history(&plan, format!("checkpoint {epoch} is another"))),
+            None if !is_chosen(epoch) => {}
+            None if epoch <= state.last_epoch => plan.behind.push(epoch),
+            None => {
+                let state_bytes = manifest.images.iter().map(|image| image.state_bytes).sum();
+                plan.copied.push(EpochCopy { epoch, state_bytes });
+            }
+        }
+    }
+    let missing = options.epochs.iter().find(|epoch| manifests.iter().all(|m| m.epoch != **epoch));
+    if let Some(epoch) = missing {
+        return Err(Error::invalid(format!("job {job} has no checkpoint {epoch}")));
+    }
+    if let (false, Some(epoch)) = (options.epochs.is_empty(), plan.behind.first()) {
+        return Err(Error::invalid(format!(
+            "checkpoint {epoch} of job {job} cannot be put behind what the job {} there has or had, \
+             up to {}: copy it under another name (--as)",
+            plan.to, state.last_epoch
+        )));
+    }
+    let is_unknown = !state.manifests.is_empty() && !has_common && !options.same_history;
+    if is_unknown && !plan.copied.is_empty() {
+        let why = "the two have no checkpoint in common, so they may be two histories of one name; \
+                   if you know that they are one, say --same-history";
+        return Err(other_history(&plan, why.to_owned()));
+    }
+    Ok(plan)
+}
+
+/// Roots are fingerprints of everything below them, so this is a comparison of the bytes.
+fn is_same(a: &Manifest, b: &Manifest) -> bool {
+    (a.epoch, a.frozen_ns, &a.images) == (b.epoch, b.frozen_ns, &b.images)
+}
+
+fn other_history(plan: &JobCopy, why: String) -> Error {
+    Error::invalid(format!(
+        "job {} cannot be copied to the job {} there: {why}. Otherwise copy it under another name \
+         (--as)",
+        plan.from, plan.to
+    ))
+}

@@ -1,0 +1,446 @@
+//! Carries a copy out: epoch by epoch, oldest first, each committed before the next is begun. So
+//! whenever it is stopped, the next run goes on behind what is committed.
+
+use super::needs::{NodeSet, needs};
+use super::plan::{CopyOptions, JobCopy, plan, plan_job};
+use crate::Job;
+use crate::commit::Changes;
+use crate::files::{FilesCheckpoint, is_of_files};
+use crate::gc::JobState;
+use crate::index::{Fingerprints, Locator, SharedChunks};
+use crate::pace::Pace;
+use crate::restore::{ReadPlan, Select, Wanted, first_manifest};
+use crate::save::{Base, ChunkSink, FilesImage, Hits, Lane, Packer, SaveStats, Writer};
+use outlive_format::{EntryKind, ImageRef, Manifest, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, Progress, Result, SessionId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How often an epoch is sent anew because its base there was pruned meanwhile.
+const ATTEMPTS: usize = 4;
+
+/// A checkpoint that was copied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Bytes of chunks that were read and sent.
+    pub sent_bytes: u64,
+    /// Bytes of chunks that were looked for and found there.
+    pub found_bytes: u64,
+    /// Bytes written there: data, nodes, directories, padding, manifest.
+    pub new_bytes: u64,
+}
+
+/// What was done about a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobCopied {
+    /// What was planned.
+    pub plan: JobCopy,
+    /// Checkpoints copied.
+    pub copied: Vec<Copied>,
+    /// Checkpoints that are damaged, and were left out.
+    pub damaged: Vec<(Epoch, Error)>,
+    /// Checkpoints that were dropped before it was their turn.
+    pub gone: Vec<Epoch>,
+}
+
+/// What a copy did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CopyReport {
+    /// One for each job.
+    pub jobs: Vec<JobCopied>,
+}
+
+impl CopyReport {
+    /// True if nothing that was asked for is damaged.
+    pub fn is_whole(&self) -> bool {
+        self.jobs.iter().all(|job| job.damaged.is_empty() && job.plan.unreadable == 0)
+    }
+}
+
+/// Copies checkpoints. Every byte is verified on the way; what is damaged is left out and told. The
+/// jobs there are fenced as by any save; one that needs nothing is not touched.
+///
+/// # Errors
+/// As [`plan()`]; `Fenced` if another writer takes a job over; what the target reports. What was
+/// committed until then stays, and another run goes on behind it.
+pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport> {
+    let pace = Pace::new(options.bytes_per_s);
+    let mut report = CopyReport::default();
+    for planned in plan(from, to, options)?.jobs {
+        let mut done =
+            JobCopied { plan: planned, copied: Vec::new(), damaged: Vec::new(), gone: Vec::new() };
+        if !done.plan.copied.is_empty() {
+            let job = Job::open(to, done.plan.to.as_str(), Default::default())?;
+            let copied = job.wait_for_turn(|inner| {
+                let name = done.plan.from.clone();
+                let mut writer = inner.writer();
+                let writer = &mut *writer;
+                let (base, locator, fault) = Default::default();
+                let mut copier =
+                    Copier { from, to, name, writer, pace: &pace, base, locator, fault };
+                copier.run(options, &mut done)
+            });
+            let closed = job.close();
+            copied.and(closed)?;
+        }
+        report.jobs.push(done);
+    }
+    Ok(report)
+}
+
+/// The checkpoint there that the next one follows.
+struct CopyBase {
+    epoch: Epoch,
+    segments: Vec<SegmentRef>,
+    /// Number of the newest record of which it takes account.
+    as_of: u64,
+    nodes: NodeSet,
+}
+
+struct Copier<'a> {
+    from: &'a Pool,
+    to: &'a Pool,
+    /// The job here.
+    name: JobName,
+    writer: &'a mut Writer,
+    pace: &'a Pace,
+    base: Option<CopyBase>,
+    /// What the base's segments listed when they were last read; what came later is known to the
+    /// writer.
+    locator: Option<Locator>,
+    /// What went wrong there, and not here.
+    fault: Option<Error>,
+}
+
+/// An image that is stored but for its segments.
+struct Sent<'a> {
+    packer: Packer<'a>,
+    manifest: Manifest,
+    image: ImageRef,
+    hits: Hits,
+    new: Fingerprints,
+    nodes: NodeSet,
+    stats: SaveStats,
+}
+
+impl<'a> Copier<'a> {
+    fn run(&mut self, options: &CopyOptions, done: &mut JobCopied) -> Result<()> {
+        self.begin()?;
+        // From now on nobody else commits: what was planned before may have been overtaken.
+        let state = JobState::read(self.to, &done.plan.to, true)?;
+        done.plan = plan_job(self.from, &self.name, &state, options)?;
+        self.start_from(&state);
+        for planned in done.plan.copied.clone() {
+            let epoch = planned.epoch;
+            match self.epoch(epoch) {
+                Ok(Some(copied)) => done.copied.push(copied),
+                Ok(None) => done.gone.push(epoch),
+                Err(error) if error.kind() == ErrorKind::Damaged && self.fault.is_none() => {
+                    done.damaged.push((epoch, error));
+                }
+                Err(error) => return Err(self.fault.take().unwrap_or(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<SessionId> {
+        let (session, changes) = self.writer.begin_seeing(self.to)?;
+        self.follow(&changes);
+        Ok(session)
+    }
+
+    /// The base follows its chunks to where a gc has moved them.
+    fn follow(&mut self, changes: &Changes) {
+        if changes.is_empty() {
+            return;
+        }
+        self.locator = None;
+        let Some(moved) = &changes.moved else { return };
+        let Some(base) = &mut self.base else { return };
+        if base.as_of >= moved.number {
+            return;
+        }
+        if moved.epochs.binary_search(&base.epoch).is_err() {
+            self.base = None;
+            return;
+        }
+        base.segments.clone_from(&moved.segments);
+        base.as_of = moved.number;
+    }
+
+    /// Takes the newest checkpoint there as base, if its metadata is whole.
+    fn start_from(&mut self, state: &JobState) {
+        let Some(manifest) = state.manifests.first() else { return };
+        match self.base_of(state, manifest) {
+            Ok((base, locator)) => (self.base, self.locator) = (Some(base), Some(locator)),
+            Err(error) => self.to.warn(format!(
+                "nothing is taken over from checkpoint {} of job {} there: {error}",
+                manifest.epoch, state.name
+            )),
+        }
+    }
+
+    fn base_of(&self, state: &JobState, manifest: &Manifest) -> Result<(CopyBase, Locator)> {
+        let locator = Locator::load(self.to, &manifest.segments)?;
+        let files = open_files(self.to, &state.name, manifest, state.number)?;
+        let image = image_of(manifest)?;
+        let (_, nodes) = needs(self.to, &locator, files.as_ref(), &image, &NodeSet::default())?;
+        let (epoch, segments) = (manifest.epoch, manifest.segments.clone());
+        Ok((CopyBase { epoch, segments, as_of: state.number, nodes }, locator))
+    }
+
+    /// Copies one checkpoint; `None` if it is gone by now.
+    fn epoch(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
+        let mut attempts = 1;
+        loop {
+            match self.attempt(epoch) {
+                // Its base was pruned, or an append may have been lost: the log knows.
+                Err(error) if error.kind() == ErrorKind::Retry && attempts < ATTEMPTS => {
+                    if let Some(fault) = self.fault.take() {
+                        return Err(fault);
+                    }
+                    attempts += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn attempt(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
+        let session = self.begin().map_err(|error| self.blame(error))?;
+        if self.writer.head.last_epoch >= epoch {
+            // The append before was not lost after all: what it made is the base of what follows.
+            let name = self.writer.head.job().clone();
+            let state = JobState::read(self.to, &name, true).map_err(|e| self.blame(e))?;
+            (self.base, self.locator) = (None, None);
+            self.writer.known.clear();
+            self.start_from(&state);
+            return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
+        }
+        let (from, name) = (self.from, self.name.clone());
+        let found =
+            first_manifest(from, &name, Select::Epoch(epoch), &|_| true, &mut |m, as_of| {
+                self.send(session, m, as_of)
+            });
+        let sent = match found {
+            Ok(Some((_, sent, _))) => sent,
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Invalid && !self.is_there(epoch)? => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        self.commit(session, sent).map(Some).map_err(|error| match error.kind() {
+            ErrorKind::Retry => error,
+            _ => self.blame(error),
+        })
+    }
+
+    /// Notes that something went wrong there.
+    fn blame(&mut self, error: Error) -> Error {
+        self.fault = Some(error.clone());
+        error
+    }
+
+    fn is_there(&self, epoch: Epoch) -> Result<bool> {
+        let mut entries = crate::commit::history(self.from, &self.name)?;
+        Ok(entries.any(|entry| entry.manifest().is_some_and(|m| m.epoch == epoch)))
+    }
+
+    /// Stores what of a checkpoint is lacking there. An error of the pool there is noted in `fault`,
+    /// and ends the search for other places here.
+    fn send(&mut self, session: SessionId, manifest: &Manifest, as_of: u64) -> Result<Sent<'a>> {
+        let (from, to) = (self.from, self.to);
+        let image = image_of(manifest)?;
+        let locator = Locator::load(from, &manifest.segments)?;
+        let files = open_files(from, &self.name, manifest, as_of)?;
+        let nothing = NodeSet::default();
+        let base = self.base.as_ref().map_or(&nothing, |base| &base.nodes);
+        let (needs, nodes) = needs(from, &locator, files.as_ref(), &image, base)?;
+        drop((locator, files));
+        let bytes = |wanted: &[Wanted]| -> u64 {
+            wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
+        };
+        self.load_locator();
+        let writer = &mut *self.writer;
+        let asked = bytes(&needs.chunks);
+        if let Err(error) = SharedChunks::refresh(&mut writer.shared, to, asked, &writer.condemned)
+        {
+            self.fault = Some(error);
+            return Err(elsewhere());
+        }
+        let shared = writer.shared.as_ref().and_then(SharedChunks::index);
+        let sink = ChunkSink::new(&writer.known, self.locator.as_ref(), shared);
+        let is_lacking = |wanted: &&Wanted| !sink.has(wanted.fp, wanted.place.length);
+        let lacking: Vec<Wanted> = needs.chunks.iter().filter(is_lacking).copied().collect();
+        let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
+        let packer = Packer::new(to, session, writer.next_pack, expected_bytes);
+        let store = Store {
+            from,
+            to,
+            packer: &packer,
+            sink: &sink,
+            pace: self.pace,
+            done_bytes: AtomicU64::new(0),
+            total_bytes: expected_bytes,
+            fault: Mutex::new(None),
+        };
+        let stored = store.chunks(&lacking).and_then(|()| store.nodes(&needs.nodes));
+        let fault = store.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+        writer.next_pack = packer.next_pack();
+        if let Some(fault) = fault {
+            self.fault = Some(fault);
+            return Err(elsewhere());
+        }
+        stored?;
+        let stats = SaveStats {
+            known_bytes: sink.counts.known_bytes.load(Ordering::Relaxed),
+            raw_bytes: sink.counts.raw_bytes.load(Ordering::Relaxed),
+            node_bytes: bytes(&needs.nodes),
+            ..SaveStats::default()
+        };
+        let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let new = sink.new.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Sent { packer, manifest: manifest.clone(), image, hits, new, nodes, stats })
+    }
+
+    fn load_locator(&mut self) {
+        let (None, Some(base)) = (&self.locator, &self.base) else { return };
+        match Locator::load(self.to, &base.segments) {
+            Ok(locator) => self.locator = Some(locator),
+            Err(error) => {
+                self.to.warn(format!("chunks that are there may be sent again: {error}"));
+            }
+        }
+    }
+
+    fn commit(&mut self, session: SessionId, sent: Sent<'_>) -> Result<Copied> {
+        let Sent { packer, manifest, image, hits, new, nodes, stats } = sent;
+        let found: Vec<_> = hits.keys().copied().collect();
+        let parent = self.base.as_ref().map(|base| Base {
+            epoch: base.epoch,
+            segments: base.segments.clone(),
+            as_of: base.as_of,
+            ..Base::default()
+        });
+        let image = FilesImage { reference: image, parent, hits, stats };
+        let (stats, segments) =
+            self.writer.commit_copy(self.to, session, packer, image, &manifest)?;
+        // All of them are in the segments that the next one starts from.
+        self.writer.known.extend(new);
+        self.writer.known.extend(found);
+        let (epoch, as_of) = (manifest.epoch, self.writer.head.number());
+        self.base = Some(CopyBase { epoch, segments, as_of, nodes });
+        Ok(Copied {
+            epoch,
+            sent_bytes: stats.raw_bytes,
+            found_bytes: stats.known_bytes,
+            new_bytes: stats.new_bytes,
+        })
+    }
+}
+
+/// Ends a search for the checkpoint here; the true error is noted elsewhere.
+fn elsewhere() -> Error {
+    Error::retry("the pool to copy to does not take it")
+}
+
+fn image_of(manifest: &Manifest) -> Result<ImageRef> {
+    match manifest.images[..] {
+        [image] => Ok(image),
+        _ => Err(Error::invalid(format!(
+            "checkpoint {} has {} ranks; this build copies those of one",
+            manifest.epoch,
+            manifest.images.len()
+        ))),
+    }
+}
+
+fn open_files(
+    pool: &Pool,
+    job: &JobName,
+    manifest: &Manifest,
+    as_of: u64,
+) -> Result<Option<FilesCheckpoint>> {
+    let open = || FilesCheckpoint::open(pool, job, manifest.clone(), as_of);
+    is_of_files(manifest).then(open).transpose()
+}
+
+/// Reads here and stores there.
+struct Store<'s, 'a> {
+    from: &'s Pool,
+    to: &'s Pool,
+    packer: &'s Packer<'a>,
+    sink: &'s ChunkSink<'s>,
+    pace: &'s Pace,
+    done_bytes: AtomicU64,
+    total_bytes: u64,
+    /// What went wrong there.
+    fault: Mutex<Option<Error>>,
+}
+
+impl Store<'_, '_> {
+    fn chunks(&self, wanted: &[Wanted]) -> Result<()> {
+        let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
+        let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
+        let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let take = |at: usize, bytes: &[u8]| {
+            self.step(bytes);
+            // One for each thread, in the end.
+            let idle = lock().pop();
+            let mut lane = idle.unwrap_or_else(|| self.packer.lane());
+            let stored = self.sink.store(&mut lane, bytes, wanted[at].fp);
+            lock().push(lane);
+            stored.map_err(|error| self.blame(error))
+        };
+        self.read(wanted, threads, &take)?;
+        let lanes = lanes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let finished = lanes.into_iter().try_for_each(Lane::finish);
+        finished.and_then(|()| self.packer.join_lanes()).map_err(|error| self.blame(error))
+    }
+
+    fn nodes(&self, wanted: &[Wanted]) -> Result<()> {
+        let container_bytes = self.to.config().format.container_bytes;
+        let take = |at: usize, bytes: &[u8]| {
+            self.step(bytes);
+            if bytes.len() as u64 > container_bytes {
+                return Err(self.blame(Error::invalid(format!(
+                    "a node of {} bytes does not fit into containers of {container_bytes}: make a \
+                     pool with larger ones",
+                    bytes.len()
+                ))));
+            }
+            let stored = self.packer.append(bytes, wanted[at].fp, EntryKind::Node);
+            stored.map(|_| ()).map_err(|error| self.blame(error))
+        };
+        self.read(wanted, 1, &take)
+    }
+
+    fn read(
+        &self,
+        wanted: &[Wanted],
+        threads: usize,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let faults = ReadPlan::new(self.from, wanted).execute(self.from, threads, false, take);
+        faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
+    }
+
+    fn step(&self, bytes: &[u8]) {
+        let bytes = bytes.len() as u64;
+        let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let event = Progress { what: "copy", done_bytes, total_bytes: self.total_bytes };
+        self.to.env().observer.event(Event::Progress(event));
+        self.pace.spend(bytes);
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        fault.get_or_insert(error);
+        elsewhere()
+    }
+}
