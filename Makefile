@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python fuzz clean
+.PHONY: help demo test setup build lint fmt test-rust test-python fuzz bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -18,7 +18,7 @@ endif
 # Python interpreter to make .venv with, and seconds for each fuzz target.
 export PYTHON ?=
 FUZZ_S ?= 5
-# Arguments for the demo, for pytest and for nextest: make demo ARGS="--kills 9".
+# Arguments for the demo, the bench, pytest and nextest: make demo ARGS="--kills 9".
 ARGS ?=
 
 help: ## Show this list
@@ -70,5 +70,13 @@ fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
 	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
 	@fuzz/run $(FUZZ_S)
 
+# TORCH=1 measures PyTorch too, RUSTIC=0 does without rustic; ARGS=--quick shows within a minute or two that it works.
+export TORCH ?=
+export RUSTIC ?= 1
+bench: build ## Compare with peers; writes docs/benchmarks.md (TORCH=1, ARGS=--quick)
+	@scripts/setup-bench
+	@PATH="$${CARGO_TARGET_DIR:-target}/release:$$PATH" BENCH_PATH="$(CURDIR)/.venv-bench/bin" \
+	    .venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
+
 clean: ## Remove all that was built or downloaded into this folder
-	rm -rf -- .venv target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache
+	rm -rf -- .venv .venv-bench target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,79 @@
+"""The protocol that each backup program's adapter keeps."""
+
+import os
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+Command = list[str]
+
+
+class Backup(ABC):
+    """A program that puts a tree of files into a repository and gets it back.
+
+    Attributes:
+        name: What the command line calls it.
+        title: What tables call it.
+        program: Its executable.
+        version_arguments: What makes it print its version.
+        needs: Another subcommand that the program must have.
+        note: What a reader must know of how it was used.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    program: ClassVar[str]
+    version_arguments: ClassVar[tuple[str, ...]] = ("--version",)
+    needs: ClassVar[str | None] = None
+    note: ClassVar[str] = ""
+
+    def __init__(self, folder: Path) -> None:
+        """With a repository in `folder`, which also takes its caches and settings."""
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.puts = 0
+
+    @classmethod
+    def find(cls) -> str | None:
+        """Its executable's path: from `BENCH_PATH`, else from `PATH`."""
+        path = os.pathsep.join((os.environ.get("BENCH_PATH", ""), os.environ.get("PATH", "")))
+        return shutil.which(cls.program, path=path)
+
+    @classmethod
+    def version(cls) -> str | None:
+        """Its version; None if it is not installed, or lacks what is needed."""
+        found = cls.find()
+        if found is None or (cls.needs and not _runs([found, cls.needs, "--help"])):
+            return None
+        done = subprocess.run(
+            [found, *cls.version_arguments], capture_output=True, text=True, check=False
+        )
+        words = done.stdout.split("\n")[0].split()
+        return next((word.lstrip("v") for word in words if word.lstrip("v")[:1].isdigit()), "?")
+
+    def environment(self) -> dict[str, str]:
+        """Variables for its commands."""
+        homes = {"HOME": "home", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config"}
+        return dict(os.environ) | {name: str(self.folder / path) for name, path in homes.items()}
+
+    @abstractmethod
+    def init(self) -> Command | None:
+        """Makes the repository; None if the first put does."""
+
+    @abstractmethod
+    def put(self, tree: str) -> Command:
+        """Puts the tree of that name in the current directory."""
+
+    @abstractmethod
+    def get(self, target: Path) -> Command:
+        """Gets what was put last into `target`, an empty directory."""
+
+    def run(self, *arguments: str | Path) -> Command:
+        """Its command line."""
+        return [self.find() or self.program, *map(str, arguments)]
+
+
+def _runs(command: Command) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
