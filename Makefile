@@ -75,8 +75,7 @@ export TORCH ?=
 export RUSTIC ?= 1
 bench: build ## Compare with peers; writes docs/benchmarks.md (TORCH=1, ARGS=--quick)
 	@scripts/setup-bench
-	@PATH="$${CARGO_TARGET_DIR:-target}/release:$$PATH" BENCH_PATH="$(CURDIR)/.venv-bench/bin" \
-	    .venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
+	@.venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
 
 clean: ## Remove all that was built or downloaded into this folder
 	rm -rf -- .venv .venv-bench target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

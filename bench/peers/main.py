@@ -5,6 +5,7 @@ import json
 import platform
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,8 +32,14 @@ def main() -> int:
         args.results /= "quick" if args.quick else "some"
         args.docs = None
     args.results.mkdir(parents=True, exist_ok=True)
-    if not args.report_only:
-        _measure(args)
+    # Ended by `kill`, it cleans up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if not args.report_only:
+            _measure(args)
+    except KeyboardInterrupt:
+        print("interrupted; what was measured before is kept", file=sys.stderr)
+        return 130
     for path in report.write(args.results, args.docs or args.results):
         print(path)
     return 0
@@ -54,7 +61,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--large-mib", type=float, default=128, help="largest file of the tree")
     parser.add_argument("--quick", action="store_true", help="see that it works, within a minute")
     parser.add_argument(
-        "--dir", type=Path, default=Path(), help="measure the device that this directory is on"
+        "--dir", type=Path, help="measure the device that this directory is on (that of --results)"
     )
     parser.add_argument("--results", type=Path, default=Path("target/bench-peers"))
     parser.add_argument("--wheels", type=Path, default=Path("target/bench-peers/wheels"))
@@ -85,7 +92,7 @@ def _measure(args: argparse.Namespace) -> None:
         args.gib, args.rounds, args.kills, args.flips, args.large_mib = 1 / 32, 1, 1, 1, 4
     small = args.small_gib if args.small_gib is not None else args.gib / 8
     _say_missing(only)
-    folder = Path(tempfile.mkdtemp(prefix="outlive-bench-peers-", dir=args.dir))
+    folder = Path(tempfile.mkdtemp(prefix="outlive-bench-peers-", dir=args.dir or args.results))
     try:
         plan = measure.Plan(
             only,

@@ -140,12 +140,12 @@ def say(what: str) -> None:
 
 @contextlib.contextmanager
 def others() -> Iterator[Result]:
-    """Fills in how much of the processors was busy meanwhile, by whomever."""
+    """Fills in the share of the processors that others than the bench used meanwhile."""
     found: Result = {}
-    busy, all_ = machine.cpu_ticks()
+    before = machine.cpu_s()
     yield found
-    busy_now, all_now = machine.cpu_ticks()
-    found["busy_share"] = (busy_now - busy) / max(1e-9, all_now - all_)
+    busy_s, own_s, all_s = (now - then for now, then in zip(machine.cpu_s(), before, strict=True))
+    found["others_share"] = max(0.0, busy_s - own_s) / max(1e-9, all_s)
 
 
 def save_and_restore(plan: Plan) -> Result:

@@ -76,16 +76,17 @@ class Page:
 
     def _words(self) -> dict[str, str]:
         one, files = self.any, self.found.get("files", {})
+        save, small = self.found.get("save", one), self.found.get("kill", one)
         machine = one["machine"]
         tree, upgrade = _tree(files)
         cores = machine["cores"]
         return {
-            "args": f' ARGS="{one["options"]}"' if one["options"] else "",
+            "commands": self._commands(),
             "machine": f"{cores} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
             f"Linux {machine['kernel']}, {machine['file_system']} on {machine['disk']}",
             "date": machine["date"],
             "commit": machine["outlive_commit"],
-            "scale": _scale(one),
+            "scale": _scale(save),
             "busy": self._busy(),
             "versions": ", ".join(f"{name} {version}" for name, version in one["versions"].items()),
             "programs": ", ".join(
@@ -95,9 +96,9 @@ class Page:
             ),
             "goals": verdict.goals(self.save, self.slow, self.files),
             "losses": verdict.losses(self.save, self.slow, self.files),
-            "size": f"{one['gib']:.4g} GiB",
-            "small": f"{one['small_gib'] * 1024:.4g} MiB",
-            "rounds": f"{one['rounds']} rounds" if one["rounds"] > 1 else "one round only",
+            "size": f"{save['gib']:.4g} GiB",
+            "small": f"{small['small_gib'] * 1024:.4g} MiB",
+            "rounds": f"{save['rounds']} rounds" if save["rounds"] > 1 else "one round only",
             "raw": self._raw(),
             "save_table": self._save_table(),
             "save_notes": self._save_notes(),
@@ -125,10 +126,22 @@ class Page:
 
     # --- Summaries ---
 
+    def _commands(self) -> str:
+        """The command, or the commands if parts were measured at several times."""
+        torch = "" if self._missing("torch") else " TORCH=1"
+        lines = []
+        for options in dict.fromkeys(one["options"] for one in self.found.values()):
+            lines.append(f"    make bench{torch}" + (f' ARGS="{options}"' if options else ""))
+        return "\n".join(lines)
+
     def _busy(self) -> str:
-        shares = [one["busy_share"] for one in self.found.values() if "busy_share" in one]
+        """How much others used of the machine, where that must be said."""
+        shares = [one["others_share"] for one in self.found.values() if "others_share" in one]
+        if max(shares, default=0.0) < 0.05:
+            return ""
         return (
-            f" The processors were busy for {percent(max(shares))} of the time." if shares else ""
+            f"Others used up to {percent(max(shares))} of the processors meanwhile, so times are "
+            "worse than this machine's own. "
         )
 
     def _raw(self) -> str:

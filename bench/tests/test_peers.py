@@ -66,7 +66,7 @@ def test_raw_device_writes_everything(tmp_path: Path) -> None:
 
 
 def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "--gib 0.001 --rounds 1 --kills 1 --flips 1 --only outlive,savez,pickle"
+    words = "--gib 0.001 --rounds 1 --kills 1 --flips 1 --only outlive,pickle"
     words += f" --what save,flip,kill --dir {tmp_path} --results {tmp_path / 'results'}"
     monkeypatch.setattr(sys, "argv", ["compare.py", *words.split()])
     assert main.main() == 0
@@ -77,12 +77,12 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "What did not work" not in page
     found = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     flips = figures.flips(found["flip"])
-    assert flips == {"outlive": {"detected": 1}, "savez": {"detected": 1}, "pickle": {"silent": 1}}
+    assert flips == {"outlive": {"detected": 1}, "pickle": {"silent": 1}}
     (kept,) = figures.kills(found["kill"])["outlive"]
     assert kept in ("previous", "new")
     save = figures.saves(found["save"])
     assert save["outlive"]["part_bytes"] < 0.2
-    assert save["savez"]["part_bytes"] >= 1
+    assert save["pickle"]["part_bytes"] >= 1
     # Nothing is left behind.
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
@@ -179,7 +179,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     rows += [_row("savez", n, 1.0 + n / 10) for n in range(3)]
     rows.append({"peer": "pickle", "round": 0, "raw": rows[0]["raw"], "error": "a\nno space"})
     rows[0]["restore"]["right"] = False
-    save = {"what": "save", **FACTS, "rows": rows, "busy_share": 0.5}
+    save = {"what": "save", **FACTS, "rows": rows, "others_share": 0.5}
     (tmp_path / "save.json").write_text(json.dumps(save))
     (tmp_path / "unrelated.json").write_text("{}")
     page, *pictures = report.write(tmp_path, tmp_path / "docs")
@@ -189,7 +189,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "| `torch.save` | not installed |" in text
     assert "outlive: what came back was not what was saved" in text
     assert "pickle: no space" in text
-    assert "busy for 50 %" in text
+    assert "Others used up to 50 %" in text
     assert text.count("*Not measured in this run.*") == 3
     assert sorted(path.stem for path in pictures) == ["restore", "save"]
     assert all(path.read_text().endswith("</svg>\n") for path in pictures)

@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
 Command = list[str]
+_ROOT = Path(__file__).parents[3]
 
 
 class Backup(ABC):
@@ -37,9 +39,10 @@ class Backup(ABC):
 
     @classmethod
     def find(cls) -> str | None:
-        """Its executable's path: from `BENCH_PATH`, else from `PATH`."""
-        path = os.pathsep.join((os.environ.get("BENCH_PATH", ""), os.environ.get("PATH", "")))
-        return shutil.which(cls.program, path=path)
+        """Its executable: as built here, beside the interpreter, or in `PATH`."""
+        built = Path(os.environ.get("CARGO_TARGET_DIR", _ROOT / "target"), "release")
+        places = [str(built), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return shutil.which(cls.program, path=os.pathsep.join(places))
 
     @classmethod
     def version(cls) -> str | None:

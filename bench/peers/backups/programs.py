@@ -25,8 +25,8 @@ class OutlivePut(Backup):
         return self.run("put", self.repository, "bench", tree)
 
     def get(self, target: Path) -> Command:
-        """The newest version."""
-        return self.run("get", self.repository, "bench", "--to", target)
+        """The newest version; what is in the directory that was put, not the directory."""
+        return self.run("get", self.repository, "bench", "--to", target / "tree")
 
 
 class Restic(Backup):
