@@ -301,7 +301,7 @@ fn files_are_copied_too() {
         let items = |job: &Job| {
             let mut items = job.items(epoch).unwrap();
             let mut all = Vec::new();
-            while let Some(item) = items.next().unwrap() {
+            while let Some(item) = items.next_item().unwrap() {
                 all.push(item);
             }
             all

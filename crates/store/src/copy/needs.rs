@@ -186,7 +186,7 @@ fn files_nodes(
 ) -> Result<NodeSet> {
     let mut nodes = NodeSet { listing: Some(image.catalog.root), ..NodeSet::default() };
     let mut items = files.items();
-    while let Some(item) = items.next()? {
+    while let Some(item) = items.next_item()? {
         if let Content::Recipe(recipe) = item.content {
             nodes.recipes.insert(recipe);
         }

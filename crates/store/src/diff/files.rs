@@ -60,7 +60,7 @@ pub fn compare(a: &FilesCheckpoint, b: &FilesCheckpoint) -> Result<FilesDiff> {
         return Ok(diff);
     }
     let (mut before, mut after) = (a.items(), b.items());
-    let (mut old, mut new) = (before.next()?, after.next()?);
+    let (mut old, mut new) = (before.next_item()?, after.next_item()?);
     loop {
         let order = match (&old, &new) {
             (None, None) => return Ok(diff),
@@ -75,10 +75,10 @@ pub fn compare(a: &FilesCheckpoint, b: &FilesCheckpoint) -> Result<FilesDiff> {
             None => diff.same += 1,
         }
         if order.is_le() {
-            old = before.next()?;
+            old = before.next_item()?;
         }
         if order.is_ge() {
-            new = after.next()?;
+            new = after.next_item()?;
         }
     }
 }
