@@ -273,7 +273,8 @@ impl<'m, 'a> Assembly<'m, 'a> {
         let mut learn = |fp| {
             meta.recipes.insert(fp);
         };
-        let read = recipes_below(self.putter.pool, &parent.locator, recipe, &mut learn);
+        let read = |pieces: &[Piece]| parent.whereabouts.read(pieces);
+        let read = recipes_below(&read, recipe, &mut learn);
         if let Err(error) = read {
             self.putter.pool.warn(format!("recipes are stored anew: {error}"));
         }

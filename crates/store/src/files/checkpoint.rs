@@ -2,9 +2,9 @@
 
 use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
-use crate::commit::history;
+use super::whereabouts::Whereabouts;
 use crate::index::Locator;
-use crate::restore::Wanted;
+use crate::restore::{Select, Wanted, first_manifest};
 use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
@@ -15,13 +15,12 @@ use std::sync::Arc;
 /// About 60 bytes of memory for each chunk.
 #[derive(Debug)]
 pub struct FilesCheckpoint {
-    pool: Pool,
     job: JobName,
     manifest: Manifest,
     image: ImageRef,
     /// Number of the newest record of the log when this was opened.
     as_of: u64,
-    pub(super) locator: Arc<Locator>,
+    pub(super) whereabouts: Arc<Whereabouts>,
     pub(super) listing: Arc<ListingChunks>,
 }
 
@@ -56,10 +55,11 @@ impl FilesCheckpoint {
                  its regions out with `outlive export`",
             ));
         }
-        let locator = Arc::new(Locator::load(pool, &manifest.segments)?);
-        let listing = Arc::new(ListingChunks::read(pool, &locator, image.catalog)?);
-        let (pool, job) = (pool.clone(), job.clone());
-        Ok(FilesCheckpoint { pool, job, manifest, image, as_of, locator, listing })
+        let whereabouts = Arc::new(Whereabouts::load(pool, job, &manifest, as_of)?);
+        let listing = ListingChunks::read(pool, &whereabouts.locator(), image.catalog)?;
+        let listing = Arc::new(listing);
+        let job = job.clone();
+        Ok(FilesCheckpoint { job, manifest, image, as_of, whereabouts, listing })
     }
 
     /// The newest checkpoint of files that opens. Damaged ones are told and passed over.
@@ -67,21 +67,18 @@ impl FilesCheckpoint {
     /// # Errors
     /// What the log reports.
     pub(super) fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
-        let mut as_of = 0;
-        for entry in history(pool, job)? {
-            as_of = as_of.max(entry.number);
-            let Some(manifest) = entry.manifest().filter(|manifest| is_of_files(manifest)) else {
-                continue;
-            };
-            match FilesCheckpoint::open(pool, job, manifest.clone(), as_of) {
-                Ok(found) => return Ok(Some(found)),
-                Err(error) if error.kind() == ErrorKind::Damaged => {
-                    pool.warn(format!("nothing is taken over from a damaged checkpoint: {error}"));
-                }
-                Err(error) => return Err(error),
+        let newest =
+            first_manifest(pool, job, Select::Newest, &is_of_files, &mut |found, as_of| {
+                FilesCheckpoint::open(pool, job, found.clone(), as_of)
+            });
+        match newest {
+            Ok(found) => Ok(found.map(|(_, checkpoint, _)| checkpoint)),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                pool.warn(format!("nothing is taken over from damaged checkpoints: {error}"));
+                Ok(None)
             }
+            Err(error) => Err(error),
         }
-        Ok(None)
     }
 
     /// Its epoch.
@@ -101,7 +98,7 @@ impl FilesCheckpoint {
 
     /// Where it is.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        self.whereabouts.pool()
     }
 
     pub(super) fn as_of(&self) -> u64 {
@@ -110,7 +107,7 @@ impl FilesCheckpoint {
 
     /// Its items, in the order of the listing.
     pub fn items(&self) -> Items {
-        Items::new(&self.pool, &self.locator, &self.listing, self.image.regions)
+        Items::new(&self.whereabouts, &self.listing, self.image.regions)
     }
 
     pub(super) fn context(&self, error: Error) -> Error {
@@ -131,8 +128,8 @@ impl FilesCheckpoint {
             Content::Pieces(pieces) => pieces.iter().try_for_each(|piece| each(*piece)),
             Content::Recipe(root) => {
                 let mut ignore = |_| {};
-                let Self { pool, locator, .. } = self;
-                let mut pieces = Pieces::of(pool, locator, *root, item.bytes, &mut ignore)?;
+                let read = |pieces: &[Piece]| self.whereabouts.read(pieces);
+                let mut pieces = Pieces::of(&read, *root, item.bytes, &mut ignore)?;
                 while let Some(piece) = pieces.next()? {
                     each(piece)?;
                 }
@@ -146,11 +143,30 @@ impl FilesCheckpoint {
     /// # Errors
     /// `Damaged` if it is in none of the segments, or not as long as its piece.
     pub(super) fn wanted_of(&self, piece: &Piece) -> Result<Wanted> {
-        let place = self.locator.find(&piece.fp)?;
+        let place = self.whereabouts.locator().find(&piece.fp)?;
         if u64::from(place.length) != piece.bytes {
             return Err(wrong_length(piece, place.length));
         }
         Ok(Wanted { fp: piece.fp, place })
+    }
+
+    /// The same chunk where a gc has put it since, if one has.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub(super) fn moved(&self, wanted: &Wanted) -> Result<Option<Wanted>> {
+        let find = |locator: &Locator| {
+            let place = locator.find(&wanted.fp).ok().filter(|place| *place != wanted.place);
+            place.map(|place| Wanted { fp: wanted.fp, place })
+        };
+        let seen = self.whereabouts.locator();
+        if let Some(moved) = find(&seen) {
+            return Ok(Some(moved));
+        }
+        match self.whereabouts.moved_since(&seen)? {
+            true => Ok(find(&self.whereabouts.locator())),
+            false => Ok(None),
+        }
     }
 
     /// Every chunk of the image with its place, once; recipes were read on the way.

@@ -11,6 +11,7 @@ use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
@@ -307,40 +308,8 @@ impl Getter<'_> {
 
     /// Does what has gathered.
     fn flush(&mut self) -> Result<()> {
-        let window = &self.window;
-        let pool = self.checkpoint.pool();
-        let shared = &self.shared;
-        let threads = pool.config().tuning.threads();
-        let failed = |error: Error| {
-            lock(&shared.failure).get_or_insert(error.clone());
-            error
-        };
-        let take = |at: usize, bytes: &[u8]| {
-            if let Some(error) = &*lock(&shared.failure) {
-                return Err(error.clone());
-            }
-            if self.options.stop.load(Ordering::Relaxed) {
-                return Err(failed(stopped()));
-            }
-            let (file, offset) = window.places[at];
-            shared.write(&window.files[file as usize], offset, bytes).map_err(failed)
-        };
-        let plan = ReadPlan::new(pool, &window.wanted);
-        let faults = plan.execute(pool, threads, true, &take);
-        if let Some(error) = lock(&shared.failure).take() {
-            return Err(error);
-        }
-        for fault in faults {
-            let file = &window.files[window.places[fault.wanted].0 as usize];
-            // A target that does not answer has lost nothing.
-            if fault.error.kind() != ErrorKind::Damaged {
-                return Err(fault.error);
-            }
-            // One fault is enough to give a file up.
-            if !file.is_over() {
-                self.damaged(file, &fault.error);
-            }
-        }
+        self.report.read_bytes += self.read()?;
+        let threads = self.checkpoint.pool().config().tuning.threads();
         let simple = std::mem::take(&mut self.window.simple);
         let shared = &self.shared;
         for done in parallel(simple, threads, |simple| simple.run(shared)) {
@@ -356,9 +325,68 @@ impl Getter<'_> {
                 self.shared.cannot_make(&link.path, error)?;
             }
         }
-        self.report.read_bytes += plan.read_bytes;
         self.window = Window::default();
         Ok(())
+    }
+
+    /// Reads what the window wants, and writes it to its files. What a gc has moved meanwhile is
+    /// read where it is now. Answers how many bytes were read.
+    fn read(&self) -> Result<u64> {
+        let Getter { checkpoint, shared, window, .. } = self;
+        let pool = checkpoint.pool();
+        let threads = pool.config().tuning.threads();
+        let failed = |error: Error| {
+            lock(&shared.failure).get_or_insert(error.clone());
+            error
+        };
+        let write = |number: usize, bytes: &[u8]| {
+            if let Some(error) = &*lock(&shared.failure) {
+                return Err(error.clone());
+            }
+            if self.options.stop.load(Ordering::Relaxed) {
+                return Err(failed(stopped()));
+            }
+            let (file, offset) = window.places[number];
+            shared.write(&window.files[file as usize], offset, bytes).map_err(failed)
+        };
+        let mut read_bytes = 0;
+        // What is wanted, and its numbers in the window, if that is not all of it.
+        let mut wanted = Cow::Borrowed(&window.wanted);
+        let mut numbers: Option<Vec<usize>> = None;
+        loop {
+            let number_of = |at: usize| numbers.as_ref().map_or(at, |numbers| numbers[at]);
+            let plan = ReadPlan::new(pool, &wanted);
+            read_bytes += plan.read_bytes;
+            let take = |at: usize, bytes: &[u8]| write(number_of(at), bytes);
+            let faults = plan.execute(pool, threads, true, &take);
+            if let Some(error) = lock(&shared.failure).take() {
+                return Err(error);
+            }
+            let (mut again, mut again_numbers) = (Vec::new(), Vec::new());
+            for fault in faults {
+                let number = number_of(fault.wanted);
+                let file = &window.files[window.places[number].0 as usize];
+                // A target that does not answer has lost nothing.
+                if fault.error.kind() != ErrorKind::Damaged {
+                    return Err(fault.error);
+                }
+                // One fault is enough to give a file up.
+                if file.is_over() {
+                    continue;
+                }
+                match checkpoint.moved(&wanted[fault.wanted])? {
+                    Some(moved) => {
+                        again.push(moved);
+                        again_numbers.push(number);
+                    }
+                    None => self.damaged(file, &fault.error),
+                }
+            }
+            if again.is_empty() {
+                return Ok(read_bytes);
+            }
+            (wanted, numbers) = (Cow::Owned(again), Some(again_numbers));
+        }
     }
 
     /// Finishes directories, those further down first.

@@ -4,13 +4,12 @@
 
 use super::checkpoint::FilesCheckpoint;
 use super::choice::{Choice, ChosenItems};
+use crate::restore::Wanted;
 use crate::restore::planner::{Item as Use, Memory, StreamPlan, best};
-use crate::restore::{ReadPlan, Wanted};
 use outlive_format::{Content, Item, Piece};
 use outlive_types::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 
 /// Bytes read in one go. Three times as many may be in memory besides what is kept.
 const AHEAD_BYTES: u64 = 16 << 20;
@@ -36,8 +35,6 @@ pub enum InOrder<'a> {
 pub struct InOrderStats {
     /// Containers read, as planned.
     pub container_reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -219,26 +216,15 @@ impl Ahead<'_> {
     }
 
     fn read(
-        &mut self,
+        &self,
         chunks: &[usize],
         wanted: &[Wanted],
         plan: &StreamPlan,
         uses: &[Use],
     ) -> Result<Vec<(Key, Vec<u8>)>> {
-        let pool = self.checkpoint.pool();
-        let those: Vec<Wanted> = chunks.iter().map(|at| wanted[*at]).collect();
-        let out = Mutex::new(vec![Vec::new(); those.len()]);
-        let take = |at: usize, bytes: &[u8]| {
-            out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
-            Ok(())
-        };
-        let reading = ReadPlan::new(pool, &those);
-        let faults = reading.execute(pool, pool.config().tuning.threads(), false, &take);
-        if let Some(fault) = faults.into_iter().next() {
-            return Err(fault.error);
-        }
-        self.stats.read_bytes += reading.read_bytes;
-        let out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let piece = |Wanted { fp, place }: Wanted| Piece { fp, bytes: place.length.into() };
+        let pieces: Vec<Piece> = chunks.iter().map(|at| piece(wanted[*at])).collect();
+        let out = self.checkpoint.whereabouts.read(&pieces)?;
         Ok(chunks.iter().map(|at| (plan.from[*at], uses[*at])).zip(out).collect())
     }
 }

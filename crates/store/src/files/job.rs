@@ -124,8 +124,8 @@ impl Job {
             let packer = Packer::new(pool, session, writer.next_pack, 0).for_files();
             let known = knows_nothing();
             let shared = writer.shared.as_ref().and_then(SharedChunks::index);
-            let sink =
-                ChunkSink::new(&known, parent.as_ref().map(|parent| &*parent.locator), shared);
+            let locator = parent.as_ref().map(|parent| parent.whereabouts.locator());
+            let sink = ChunkSink::new(&known, locator.as_deref(), shared);
             let putter = Putter {
                 pool,
                 packer: &packer,

@@ -1,6 +1,7 @@
 //! Writes a listing item by item, and reads it so. Neither holds more of it than a few chunks.
 
 use super::recipe::{Emit, Pieces, RecipeBuilder, read_pieces};
+use super::whereabouts::Whereabouts;
 use crate::index::Locator;
 use outlive_format::{Item, ListingReader, Piece, TreeRef, checksum, listing_end, listing_head};
 use outlive_pool::Pool;
@@ -100,7 +101,8 @@ impl ListingChunks {
         let mut recipes = Vec::new();
         let mut chunks = Vec::new();
         let mut seen = |fp| recipes.push(fp);
-        let mut pieces = Pieces::of(pool, locator, listing.root, listing.bytes, &mut seen)?;
+        let read = |pieces: &[Piece]| read_pieces(pool, locator, pieces);
+        let mut pieces = Pieces::of(&read, listing.root, listing.bytes, &mut seen)?;
         while let Some(piece) = pieces.next()? {
             if piece.is_zeros() {
                 return Err(Error::damaged("part of the listing is zero"));
@@ -113,8 +115,7 @@ impl ListingChunks {
 
 /// The items of a listing, one after the other.
 pub struct Items {
-    pool: Pool,
-    locator: Arc<Locator>,
+    whereabouts: Arc<Whereabouts>,
     chunks: Arc<ListingChunks>,
     next: usize,
     /// `None` when the listing is over.
@@ -126,13 +127,12 @@ pub struct Items {
 impl Items {
     /// The items of a listing, which must be `expected`.
     pub fn new(
-        pool: &Pool,
-        locator: &Arc<Locator>,
+        whereabouts: &Arc<Whereabouts>,
         chunks: &Arc<ListingChunks>,
         expected: u64,
     ) -> Items {
-        let (pool, locator, chunks) = (pool.clone(), locator.clone(), chunks.clone());
-        Items { pool, locator, chunks, next: 0, reader: Some(ListingReader::new()), expected }
+        let (whereabouts, chunks) = (whereabouts.clone(), chunks.clone());
+        Items { whereabouts, chunks, next: 0, reader: Some(ListingReader::new()), expected }
     }
 
     /// The next item; `None` behind the last.
@@ -157,7 +157,7 @@ impl Items {
                 return Ok(None);
             }
             let end = (self.next + CHUNKS_AT_ONCE).min(chunks.len());
-            for bytes in read_pieces(&self.pool, &self.locator, &chunks[self.next..end])? {
+            for bytes in self.whereabouts.read(&chunks[self.next..end])? {
                 reader.push(&bytes);
             }
             self.next = end;

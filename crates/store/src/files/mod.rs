@@ -24,6 +24,7 @@ mod recipe;
 mod scan;
 mod trouble;
 mod walk;
+mod whereabouts;
 mod work;
 
 pub use checkpoint::{FilesCheckpoint, is_of_files};

@@ -113,6 +113,9 @@ pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<V
     }
 }
 
+/// Reads recipes: all of them at once, as [`read_pieces`] does.
+pub type Read<'r> = dyn Fn(&[Piece]) -> Result<Vec<Vec<u8>>> + 'r;
+
 /// The error for a chunk that is not as long as a recipe or item says.
 pub fn wrong_length(piece: &Piece, there: u32) -> Error {
     let Piece { fp, bytes } = piece;
@@ -122,8 +125,7 @@ pub fn wrong_length(piece: &Piece, there: u32) -> Error {
 /// The pieces below a recipe, in the order of the stream. Holds the recipes of one node for each
 /// level.
 pub struct Pieces<'a> {
-    pool: &'a Pool,
-    locator: &'a Locator,
+    read: &'a Read<'a>,
     /// Recipes whose children are still to come, the deepest last; children of each, the next last.
     open: Vec<(u8, Vec<Opened>)>,
     /// Called with each recipe's fingerprint.
@@ -140,17 +142,16 @@ impl<'a> Pieces<'a> {
     /// # Errors
     /// `Damaged` if it is missing or wrong, or the stream is not `bytes` long.
     pub fn of(
-        pool: &'a Pool,
-        locator: &'a Locator,
+        read: &'a Read<'a>,
         root: Fingerprint,
         bytes: u64,
         seen: &'a mut dyn FnMut(Fingerprint),
     ) -> Result<Pieces<'a>> {
-        let read = read_recipes(pool, locator, &[Piece { fp: root, bytes }], None)?;
+        let first = read_recipes(read, &[Piece { fp: root, bytes }], None)?;
         seen(root);
-        let level = read.first().map_or(0, |recipe| recipe.0.level);
-        let open = vec![(level, read)];
-        Ok(Pieces { pool, locator, open, seen, pieces: Vec::new().into_iter() })
+        let level = first.first().map_or(0, |recipe| recipe.0.level);
+        let open = vec![(level, first)];
+        Ok(Pieces { read, open, seen, pieces: Vec::new().into_iter() })
     }
 
     /// The next piece.
@@ -172,7 +173,7 @@ impl<'a> Pieces<'a> {
                 Some(Opened(recipe)) => {
                     let children = &recipe.children;
                     let below = Some(level - 1);
-                    let mut read = read_recipes(self.pool, self.locator, children, below)?;
+                    let mut read = read_recipes(self.read, children, below)?;
                     children.iter().for_each(|child| (self.seen)(child.fp));
                     read.reverse();
                     self.open.push((level - 1, read));
@@ -182,14 +183,9 @@ impl<'a> Pieces<'a> {
     }
 }
 
-fn read_recipes(
-    pool: &Pool,
-    locator: &Locator,
-    children: &[Piece],
-    level: Option<u8>,
-) -> Result<Vec<Opened>> {
+fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Result<Vec<Opened>> {
     let nodes: Vec<Piece> = children.iter().map(|child| Piece { bytes: 0, ..*child }).collect();
-    let read = read_pieces(pool, locator, &nodes)?;
+    let read = read(&nodes)?;
     children
         .iter()
         .zip(read)
@@ -211,12 +207,11 @@ fn read_recipes(
 /// # Errors
 /// `Damaged` if one is missing or wrong.
 pub fn recipes_below(
-    pool: &Pool,
-    locator: &Locator,
+    read: &Read<'_>,
     root: Piece,
     each: &mut dyn FnMut(Fingerprint),
 ) -> Result<()> {
-    let mut wave = read_recipes(pool, locator, &[root], None)?;
+    let mut wave = read_recipes(read, &[root], None)?;
     each(root.fp);
     while let Some(Opened(recipe)) = wave.pop() {
         if recipe.level == 0 {
@@ -225,7 +220,7 @@ pub fn recipes_below(
         recipe.children.iter().for_each(|child| each(child.fp));
         if recipe.level > 1 {
             let below = Some(recipe.level - 1);
-            wave.extend(read_recipes(pool, locator, &recipe.children, below)?);
+            wave.extend(read_recipes(read, &recipe.children, below)?);
         }
     }
     Ok(())

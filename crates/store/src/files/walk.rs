@@ -4,7 +4,7 @@ use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::Locator;
 use crate::restore::{Live, Wanted};
-use outlive_format::{Content, ListingReader, TreeRef};
+use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Fingerprint, Result};
 use std::collections::HashSet;
@@ -68,7 +68,8 @@ fn content(
 ) -> Result<()> {
     let mut recipes = Vec::new();
     let mut seen = |fp| recipes.push(fp);
-    let mut pieces = Pieces::of(pool, locator, root, bytes, &mut seen)?;
+    let read = |pieces: &[Piece]| super::recipe::read_pieces(pool, locator, pieces);
+    let mut pieces = Pieces::of(&read, root, bytes, &mut seen)?;
     while let Some(piece) = pieces.next()? {
         if !piece.is_zeros() {
             each(Live::Chunk(piece.fp))?;

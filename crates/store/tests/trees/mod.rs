@@ -2,21 +2,24 @@
 //! them, and pools whose clock the test sets.
 #![allow(dead_code)] // each test file uses its part
 
+mod everything;
+
 use crate::common::small_config;
 use outlive_format::fingerprint;
 use outlive_pool::{Environment, Pool, Tuning};
 use outlive_store::files::{
     FilesCheckpoint, GetOptions, GetReport, PutOptions, PutReport, PutSource,
 };
+use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
-use outlive_types::{Clock, Epoch, Fingerprint, Result, SystemClock};
+use outlive_types::{Clock, Epoch, Fingerprint, JobName, Result, SystemClock};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat, Timespec, Timestamps, fstat,
     lgetxattr, llistxattr, openat, readlinkat, seek, statat, utimensat,
 };
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+
+#[allow(unused_imports)] // as above
+pub use everything::everything;
 
 pub const HOUR_NS: u64 = 3_600_000_000_000;
 
@@ -277,4 +283,21 @@ pub fn sparse(path: &Path, length: u64, data: &[(u64, &[u8])]) {
     for (offset, bytes) in data {
         file.write_all_at(bytes, *offset).unwrap();
     }
+}
+
+pub fn edit(path: &Path, offset: u64, bytes: &[u8]) {
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+pub fn thorough() -> Thoroughness {
+    Thoroughness { unused_max: 0.0, collect: true }
+}
+
+pub fn prune(pool: &Pool, epochs: &[Epoch]) -> Result<GcReport> {
+    let drop = [(JobName::new("job").unwrap(), epochs.iter().copied().collect())].into();
+    collect(pool, &GcOptions { drop, thoroughness: thorough(), ..GcOptions::default() })
+}
+
+pub fn stored_bytes(target: &dyn Target) -> u64 {
+    target.list().unwrap().into_iter().map(|shard| target.length(shard).unwrap()).sum()
 }
