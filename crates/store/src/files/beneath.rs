@@ -25,8 +25,8 @@ fn confined() -> ResolveFlags {
 impl Beneath {
     /// Opens a directory, wherever links on the way to it lead.
     pub fn open(path: &Path) -> Result<Beneath> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        // To go through it is enough; whoever lists it opens `.` for that.
+        let dir = rustix::fs::open(path, DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let probe = openat2(&dir, ".", DIRECTORY | OFlags::CLOEXEC, Mode::empty(), confined());
         Ok(Beneath { dir, resolves: probe.is_ok() })
     }
@@ -50,7 +50,8 @@ impl Beneath {
             if later.is_empty() {
                 return self.step(dir, hop, flags);
             }
-            hop_dir = Some(self.step(dir, hop, DIRECTORY | OFlags::CLOEXEC)?);
+            let way = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            hop_dir = Some(self.step(dir, hop, way)?);
             rest = later;
         }
     }
@@ -130,6 +131,27 @@ mod tests {
                 assert!(beneath.get(path.as_bytes(), OFlags::RDONLY).is_err(), "{path}");
             }
             assert!(beneath.stat(b"a/out").is_ok(), "a link itself can be looked at");
+        }
+    }
+
+    #[test]
+    fn no_link_is_followed_where_a_long_path_is_split() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+        fs::create_dir(&inside).unwrap();
+        let part = "d".repeat(200);
+        fs::create_dir_all(outside.join(&part)).unwrap();
+        let mut beneath = Beneath::open(&inside).unwrap();
+        // The link is the last part of what one call takes.
+        let above = vec![part.as_str(); HOP_BYTES_MAX / 201 - 1].join("/");
+        fs::create_dir_all(inside.join(&above)).unwrap();
+        symlink(&outside, inside.join(&above).join(&part)).unwrap();
+        let path = format!("{above}/{part}/{part}");
+        assert_eq!(split_hop(path.as_bytes()).unwrap().1, part.as_bytes());
+        for resolves in [beneath.resolves, false] {
+            beneath.resolves = resolves;
+            assert!(beneath.get(path.as_bytes(), OFlags::RDONLY).is_err());
+            assert!(beneath.stat(path.as_bytes()).is_err());
         }
     }
 

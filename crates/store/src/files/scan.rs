@@ -257,9 +257,13 @@ impl<'a> Scan<'a> {
         opened: rustix::io::Result<OwnedFd>,
     ) -> Option<Item> {
         let mut item = described(path, ItemKind::Directory, stat);
-        let read = opened.and_then(|dir| Ok((read_names(&dir)?, dir)));
+        let read = opened.and_then(|dir| Ok((fstat(&dir)?, read_names(&dir)?, dir)));
         let (mut names, dir) = match read {
-            Ok(read) => read,
+            // What was opened counts, should it be another by now.
+            Ok((stat, names, dir)) => {
+                item = described(item.path, ItemKind::Directory, &stat);
+                (names, dir)
+            }
             Err(error) => {
                 let trouble = Trouble::reading(&item.path, error);
                 let is_gone = trouble.kind == TroubleKind::Vanished;
