@@ -305,7 +305,7 @@ fn patterns_are_those_of_git() {
         put_whole(&job, &source);
         let mut ours = Vec::new();
         checkpoint(&job, 1)
-            .in_order(&Choice::default(), &mut |next| {
+            .in_order(&Choice::default(), 1 << 20, &mut |next| {
                 if let InOrder::Item(item) = next
                     && item.kind == ItemKind::File
                 {
