@@ -60,6 +60,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Copy checkpoints to another pool, and of them only what it lacks
     Copy(CopyArgs),
+    /// Read all packs, and keep what is damaged from being relied on: for a nightly job
+    Scrub(ScrubArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -308,6 +310,22 @@ pub struct CopyArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub rate: Option<u64>,
     /// Print the plan and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `scrub`.
+#[derive(ClapArgs, Debug)]
+pub struct ScrubArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Read at most so many bytes a second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub rate: Option<u64>,
+    /// Only about this share of the packs, per cent, other ones each time
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub sample: Option<f64>,
+    /// Say what is damaged and what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
 }

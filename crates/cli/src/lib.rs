@@ -21,6 +21,7 @@ mod plot;
 mod pool;
 mod put;
 mod region;
+mod scrub;
 mod show;
 mod verify;
 
@@ -103,6 +104,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Du(args) => du::du(&args, &teller),
         Command::Diff(args) => diff::diff(&args, &teller),
         Command::Copy(args) => copy::copy(&args, &teller),
+        Command::Scrub(args) => scrub::scrub(&args, &teller),
         Command::Bench(command) => bench::bench(command, words, &teller),
     };
     teller.finish();

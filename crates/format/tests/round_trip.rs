@@ -198,7 +198,8 @@ fn archive() -> impl Strategy<Value = Archive> {
             let manifests: Vec<Manifest> = kept.into_values().collect();
             let newest = manifests.last().map_or(0, |manifest| manifest.epoch);
             let last_epoch = last_epoch.max(newest);
-            Archive { gc, session, last_epoch, condemned, segments, manifests }
+            let hurt = manifests.iter().map(|m| m.epoch).filter(|epoch| epoch % 2 == 1).collect();
+            Archive { gc, session, last_epoch, condemned, segments, hurt, manifests }
         },
     )
 }

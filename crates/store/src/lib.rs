@@ -17,6 +17,7 @@ mod pace;
 pub mod restore;
 pub mod retention;
 pub mod save;
+pub mod scrub;
 pub mod tree;
 mod verify;
 

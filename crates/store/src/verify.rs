@@ -160,10 +160,19 @@ fn verify_chunks(
 /// # Errors
 /// `Damaged`, saying what is wrong first; what the target reports.
 pub fn verify_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
-    check_shard(pool, shard).map_err(|e| e.context(format!("shard {shard}")))
+    let checked = read_shard(pool, shard, &mut |_, _, _| Ok(()));
+    checked.map_err(|e| e.context(format!("shard {shard}")))
 }
 
-fn check_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
+/// Takes the directory of a shard, and the logical offset and the bytes of a fragment.
+pub type EachFragment<'a> = dyn FnMut(&Directory, u64, &[u8]) -> Result<()> + 'a;
+
+/// Reads a shard and checks it; `each` takes its directory with the logical offset and the bytes of
+/// each fragment, and may find more wrong.
+///
+/// # Errors
+/// As [`verify_shard`]; those of `each`.
+pub fn read_shard(pool: &Pool, shard: ShardName, each: &mut EachFragment<'_>) -> Result<u64> {
     let length = pool.target().length(shard)?;
     let page = PAGE_BYTES as u64;
     if length % page != 0 || length < SHARD_HEADER_BYTES as u64 + page {
@@ -198,6 +207,7 @@ fn check_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
         if checksum(&bytes) != fragment.checksum {
             return Err(Error::damaged(format!("fragment {number} does not match its checksum")));
         }
+        each(&directory, offset - SHARD_HEADER_BYTES as u64, &bytes)?;
         offset += u64::from(fragment.length);
     }
     Ok(length)

@@ -20,6 +20,8 @@ pub struct Archive {
     pub condemned: Vec<PackId>,
     /// The segments of each of the manifests.
     pub segments: Vec<SegmentRef>,
+    /// Epochs of the manifests of which something is lost, ascending.
+    pub hurt: Vec<Epoch>,
     /// What was kept, epochs ascending. Their own lists of segments are empty.
     pub manifests: Vec<Manifest>,
 }
@@ -31,6 +33,7 @@ impl Archive {
             + self.session.as_ref().map_or(0, |(session, _)| session.encoded_len())
             + 16 * self.condemned.len()
             + SEGMENT_BYTES * self.segments.len()
+            + 8 * self.hurt.len()
             + manifests
     }
 
@@ -45,12 +48,13 @@ impl Archive {
         out.u32(self.condemned.len() as u32);
         out.u32(self.segments.len() as u32);
         out.u32(self.manifests.len() as u32);
-        out.reserved(4);
+        out.u32(self.hurt.len() as u32);
         if let Some((session, _)) = &self.session {
             session.write(out);
         }
         self.condemned.iter().for_each(|pack| out.bytes(&pack.0));
         self.segments.iter().for_each(|segment| segment.write(out));
+        self.hurt.iter().for_each(|epoch| out.u64(*epoch));
         for manifest in &self.manifests {
             out.u32(manifest.encoded_len() as u32);
             manifest.write(out);
@@ -60,7 +64,7 @@ impl Archive {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Archive> {
         let (gc, state, last_epoch) = (from.session()?, from.u32()?, from.u64()?);
         let (pack_count, segment_count, manifest_count) = (from.u32()?, from.u32()?, from.u32()?);
-        from.reserved(4)?;
+        let hurt_count = from.u32()?;
         let session = match state {
             0 => None,
             1 | 2 => Some((Session::read(from)?, state == 1)),
@@ -71,6 +75,10 @@ impl Archive {
             condemned.push(from.pack()?);
         }
         let segments = read_segments(segment_count, from)?;
+        let mut hurt = Vec::with_capacity(from.count(hurt_count.into(), 8)?);
+        for _ in 0..hurt_count {
+            hurt.push(from.u64()?);
+        }
         let mut manifests = Vec::with_capacity(from.count(manifest_count.into(), 4)?);
         for _ in 0..manifest_count {
             let length = from.u32()? as usize;
@@ -81,7 +89,7 @@ impl Archive {
             }
             manifests.push(manifest);
         }
-        Ok(Archive { gc, session, last_epoch, condemned, segments, manifests })
+        Ok(Archive { gc, session, last_epoch, condemned, segments, hurt, manifests })
     }
 
     pub(super) fn check(&self) -> Check {
@@ -91,6 +99,9 @@ impl Archive {
             session.check()?;
         }
         check_segments(&self.segments)?;
+        let is_kept = |epoch: &Epoch| self.manifests.iter().any(|m| m.epoch == *epoch);
+        demand!(self.hurt.iter().all(is_kept), "a hurt epoch is not among its manifests");
+        demand!(self.hurt.windows(2).all(|pair| pair[0] < pair[1]), "hurt epochs do not ascend");
         let mut before = 0;
         for manifest in &self.manifests {
             manifest.check()?;

@@ -236,6 +236,7 @@ pub fn records() -> Vec<Record> {
             last_epoch: 13,
             condemned: vec![pack(1)],
             segments: vec![segment],
+            hurt: vec![kept.epoch],
             manifests: vec![kept],
         }),
         Body::Note(Note { epoch: 12, remarks: Remarks { pinned: false, label: "ü".to_owned() } }),

@@ -17,6 +17,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Fingerprint of its bytes, whole or not; zero for a manifest in an archive, or if it is missing.
     pub fp: Fingerprint,
+    /// An archive says that something of this checkpoint is lost.
+    pub hurt: bool,
 }
 
 impl Entry {
@@ -95,7 +97,7 @@ impl History<'_> {
         let bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let fp = read.as_ref().map_or(Fingerprint::ZERO, |bytes| fingerprint(bytes));
         let record = read.and_then(|bytes| decode(&bytes, number));
-        Entry { number, record, bytes, fp }
+        Entry { number, record, bytes, fp, hurt: false }
     }
 }
 
@@ -116,6 +118,7 @@ impl History<'_> {
                 record: Ok(record),
                 bytes: bytes.len() as u64,
                 fp: fingerprint(&bytes),
+                hurt: false,
             })
         })
     }
@@ -124,10 +127,11 @@ impl History<'_> {
 /// The manifests of an archive that are older than `below`, newest first.
 fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {
+        let hurt = archive.hurt.binary_search(&manifest.epoch).is_ok();
         let manifest = Manifest { segments: archive.segments.clone(), ..manifest.clone() };
         let body = Body::Manifest(manifest);
         let record = Record { number, previous: Fingerprint::ZERO, body };
-        Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO }
+        Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO, hurt }
     };
     let older = archive.manifests.iter().rev().filter(|manifest| manifest.epoch < below);
     older.map(entry).collect()

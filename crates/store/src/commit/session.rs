@@ -27,7 +27,7 @@ pub struct Moved {
     pub number: u64,
     /// They resolve whatever the manifests kept need.
     pub segments: Vec<SegmentRef>,
-    /// Epochs of the manifests kept, ascending.
+    /// Epochs of the manifests kept, ascending, but for those of which something is lost.
     pub epochs: Vec<Epoch>,
 }
 
@@ -122,7 +122,13 @@ impl LogHead {
             return Err(error.clone());
         }
         match self.session {
-            Some(session) if !self.uncertain => Ok((session, false)),
+            Some(session) if !self.uncertain => {
+                // Cheaper to be told now than after everything is stored.
+                if self.has_news(pool) {
+                    self.look(pool, Some(session))?;
+                }
+                Ok((session, false))
+            }
             // After a failed append the same session goes on, from whatever the log holds now.
             Some(session) => {
                 self.look(pool, Some(session))?;
@@ -131,6 +137,12 @@ impl LogHead {
             }
             None => self.open_new(pool),
         }
+    }
+
+    /// Whether others have appended something, as far as a look at one or two records tells.
+    fn has_news(&self, pool: &Pool) -> bool {
+        let is_there = |number| pool.log().read(&self.job, number).is_ok();
+        is_there(self.number + 1) || !is_there(self.number)
     }
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
@@ -187,7 +199,9 @@ impl LogHead {
                     }
                     if is_new {
                         since.condemned.extend(archive.condemned);
-                        let epochs = archive.manifests.iter().map(|m| m.epoch).collect();
+                        let is_whole = |epoch: &Epoch| archive.hurt.binary_search(epoch).is_err();
+                        let kept = archive.manifests.iter().map(|m| m.epoch);
+                        let epochs = kept.filter(is_whole).collect();
                         let number = entry.number;
                         since.moved = Some(Moved { number, segments: archive.segments, epochs });
                     }

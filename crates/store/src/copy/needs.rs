@@ -196,9 +196,16 @@ fn files_nodes(
     }
     let both = nodes.recipes.intersection(&base.recipes);
     let mut visited: HashSet<(Fingerprint, u8)> = both.map(|fp| (*fp, RECIPE)).collect();
-    walk_files(pool, found.locator, image.catalog, &mut visited, &mut |live| match live {
-        Live::Node(wanted) => found.node(wanted.fp),
-        Live::Chunk(fp) => found.chunk(fp),
-    })?;
+    walk_files(
+        pool,
+        found.locator,
+        image.catalog,
+        &mut visited,
+        &mut |live| match live {
+            Live::Node(wanted) => found.node(wanted.fp),
+            Live::Chunk(fp) => found.chunk(fp),
+        },
+        None,
+    )?;
     Ok(nodes)
 }

@@ -174,7 +174,8 @@ impl<'a> Copier<'a> {
 
     /// Takes the newest checkpoint there as base, if its metadata is whole.
     fn start_from(&mut self, state: &JobState) {
-        let Some(manifest) = state.manifests.first() else { return };
+        let is_whole = |manifest: &&Manifest| !state.hurt.contains(&manifest.epoch);
+        let Some(manifest) = state.manifests.iter().find(is_whole) else { return };
         match self.base_of(state, manifest) {
             Ok((base, locator)) => (self.base, self.locator) = (Some(base), Some(locator)),
             Err(error) => self.to.warn(format!(

@@ -3,6 +3,7 @@
 use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
 use super::whereabouts::Whereabouts;
+use crate::commit::history;
 use crate::index::Locator;
 use crate::restore::{Select, Wanted, first_manifest};
 use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
@@ -67,10 +68,16 @@ impl FilesCheckpoint {
     /// # Errors
     /// What the log reports.
     pub(super) fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
-        let newest =
-            first_manifest(pool, job, Select::Newest, &is_of_files, &mut |found, as_of| {
-                FilesCheckpoint::open(pool, job, found.clone(), as_of)
-            });
+        // What a scrub has found hurt may open: the damage lies in chunks.
+        let hurt: HashSet<Epoch> = history(pool, job)?
+            .filter(|entry| entry.hurt)
+            .filter_map(|entry| entry.manifest().map(|manifest| manifest.epoch))
+            .collect();
+        let is_sound =
+            |manifest: &Manifest| is_of_files(manifest) && !hurt.contains(&manifest.epoch);
+        let newest = first_manifest(pool, job, Select::Newest, &is_sound, &mut |found, as_of| {
+            FilesCheckpoint::open(pool, job, found.clone(), as_of)
+        });
         match newest {
             Ok(found) => Ok(found.map(|(_, checkpoint, _)| checkpoint)),
             Err(error) if error.kind() == ErrorKind::Damaged => {

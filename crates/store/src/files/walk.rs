@@ -3,10 +3,10 @@
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::Locator;
-use crate::restore::{Live, Wanted};
+use crate::restore::{Live, Lost, Wanted};
 use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Fingerprint, Result};
+use outlive_types::{ErrorKind, Fingerprint, Result};
 use std::collections::HashSet;
 
 /// Distinguishes recipes from nodes of page trees in `visited`.
@@ -17,17 +17,38 @@ pub const RECIPE: u8 = 0x80;
 /// nodes, and the chunks of the listing itself.
 ///
 /// # Errors
-/// `Damaged` if the listing or a recipe is missing or wrong; what `each` reports.
+/// `Damaged` if the listing or a recipe is missing or wrong, unless `lost` takes that; what `each`
+/// reports.
 pub fn walk_files(
     pool: &Pool,
     locator: &Locator,
     root: TreeRef,
     visited: &mut HashSet<(Fingerprint, u8)>,
     each: &mut dyn FnMut(Live) -> Result<()>,
+    mut lost: Lost<'_>,
 ) -> Result<()> {
     if !visited.insert((root.root, RECIPE)) {
         return Ok(());
     }
+    let walked = walk_listing(pool, locator, root, visited, each, &mut lost);
+    match (walked, lost) {
+        // Whoever reads the listing comes no further either.
+        (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
+            lost(root.root);
+            Ok(())
+        }
+        (walked, _) => walked,
+    }
+}
+
+fn walk_listing(
+    pool: &Pool,
+    locator: &Locator,
+    root: TreeRef,
+    visited: &mut HashSet<(Fingerprint, u8)>,
+    each: &mut dyn FnMut(Live) -> Result<()>,
+    lost: &mut Lost<'_>,
+) -> Result<()> {
     let listing = ListingChunks::read(pool, locator, root)?;
     for recipe in &listing.recipes {
         each(Live::Node(Wanted { fp: *recipe, place: locator.find(recipe)? }))?;
@@ -49,7 +70,12 @@ pub fn walk_files(
                     }
                     Content::Recipe(recipe) => {
                         if visited.insert((*recipe, RECIPE)) {
-                            content(pool, locator, *recipe, item.bytes, each)?;
+                            match (content(pool, locator, *recipe, item.bytes, each), &mut *lost) {
+                                (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
+                                    lost(*recipe);
+                                }
+                                (walked, _) => walked?,
+                            }
                         }
                     }
                 }

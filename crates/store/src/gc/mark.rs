@@ -5,12 +5,12 @@ use super::share::Shares;
 use super::survey::JobState;
 use crate::files::{listing_chunks, walk_files};
 use crate::index::{Locator, Part, read_segment};
-use crate::restore::{Live, read_catalog, walk_live};
+use crate::restore::{Live, Lost, read_catalog, walk_live};
 use outlive_format::{
     DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, SegmentKind, SegmentRef, TreeRef,
 };
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, Fingerprint, JobName, PAGE_BYTES, PackId, Result};
+use outlive_types::{Error, ErrorKind, Fingerprint, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
 /// What is in use of a pack. Four bytes and a bit an entry, eight if it has frames.
@@ -168,26 +168,32 @@ impl Marks {
             let locator = match &loaded {
                 Some((of, locator)) if *of == manifest.segments.as_slice() => locator,
                 _ => {
-                    let locator = load(pool, manifest, part).map_err(at_fault)?;
+                    let locator = load(pool, manifest, part, job.hurt.contains(&manifest.epoch))
+                        .map_err(at_fault)?;
                     if let Some(named) = self.named.get_mut(&job.name) {
                         named.extend(locator.packs());
                     }
                     &loaded.insert((&manifest.segments, locator)).1
                 }
             };
+            // Of a hurt checkpoint what cannot be found keeps nothing alive.
+            let is_hurt = job.hurt.contains(&manifest.epoch);
+            let mut lost = |_: Fingerprint| ();
             for image in &manifest.images {
+                let lost: Lost<'_> = is_hurt.then_some(&mut lost);
                 let Marks { packs, visited, shares, .. } = self;
                 let mut each = |live: Live| {
                     match live {
                         Live::Node(node) => mark(packs, shares, node.place),
-                        Live::Chunk(fp) if part.holds(&fp) => {
-                            mark(packs, shares, locator.find(&fp)?);
-                        }
+                        Live::Chunk(fp) if part.holds(&fp) => match locator.find(&fp) {
+                            Err(_) if is_hurt => {}
+                            place => mark(packs, shares, place?),
+                        },
                         Live::Chunk(_) => {}
                     }
                     Ok(())
                 };
-                live_of(pool, locator, image, visited, &mut each).map_err(at_fault)?;
+                live_of(pool, locator, image, visited, &mut each, lost).map_err(at_fault)?;
             }
         }
         Ok(())
@@ -244,33 +250,41 @@ fn mark(packs: &mut HashMap<PackId, PackMarks>, shares: &mut Option<Shares>, pla
 }
 
 /// Calls `each` with what an image needs; nodes and the chunks of catalogs and listings must be in
-/// the locator.
+/// the locator. With `lost` that is called with what is missing or wrong, and the rest goes on.
 ///
 /// # Errors
 /// `Damaged` if a node, the catalog or the listing is missing or wrong.
-fn live_of(
+pub fn live_of(
     pool: &Pool,
     locator: &Locator,
     image: &ImageRef,
     visited: &mut HashSet<(Fingerprint, u8)>,
     each: &mut dyn FnMut(Live) -> Result<()>,
+    mut lost: Lost<'_>,
 ) -> Result<()> {
     match image.kind {
         ImageKind::Memory => {
             let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
             let catalog_root = (image.catalog.root, image.catalog.level());
             if !visited.contains(&catalog_root) && !image.catalog.root.is_zero() {
-                let catalog = read_catalog(pool, locator, image.catalog)?;
-                roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
+                match (read_catalog(pool, locator, image.catalog), &mut lost) {
+                    (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
+                        lost(image.catalog.root);
+                    }
+                    (catalog, _) => {
+                        let regions = catalog?.regions;
+                        roots.extend(regions.iter().filter_map(|region| region.tree()));
+                    }
+                }
             }
-            walk_live(pool, locator, &roots, visited, each)
+            walk_live(pool, locator, &roots, visited, each, lost)
         }
-        ImageKind::Files => walk_files(pool, locator, image.catalog, visited, each),
+        ImageKind::Files => walk_files(pool, locator, image.catalog, visited, each, lost),
     }
 }
 
 /// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks.
-fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
+fn load(pool: &Pool, manifest: &Manifest, part: Part, is_hurt: bool) -> Result<Locator> {
     let segments = &manifest.segments;
     if part == Part::ALL {
         return Locator::load(pool, segments);
@@ -280,7 +294,10 @@ fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
     let mut catalogs: HashSet<Fingerprint> = HashSet::new();
     for image in &manifest.images {
         if image.kind == ImageKind::Files {
-            catalogs.extend(listing_chunks(pool, &nodes, image.catalog)?);
+            match listing_chunks(pool, &nodes, image.catalog) {
+                Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
+                chunks => catalogs.extend(chunks?),
+            }
             continue;
         }
         let mut each = |live: Live| {
@@ -289,7 +306,9 @@ fn load(pool: &Pool, manifest: &Manifest, part: Part) -> Result<Locator> {
             }
             Ok(())
         };
-        walk_live(pool, &nodes, &[image.catalog], &mut HashSet::new(), &mut each)?;
+        let mut lost = |_: Fingerprint| ();
+        let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+        walk_live(pool, &nodes, &[image.catalog], &mut HashSet::new(), &mut each, lost)?;
     }
     drop(nodes);
     Locator::load_where(pool, segments, |entry| {

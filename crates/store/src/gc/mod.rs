@@ -8,7 +8,9 @@ mod share;
 mod survey;
 mod usage;
 
+pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
 pub use run::{GcOptions, GcReport, collect};
-pub(crate) use survey::JobState;
+pub(crate) use run::{append_behind, archive_of};
+pub(crate) use survey::{JobState, Survey};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

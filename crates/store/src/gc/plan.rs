@@ -71,7 +71,14 @@ impl GcPlan {
         let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
         let mut partly: Vec<Partly> = Vec::new();
         for pack in &survey.packs {
-            let Some(found) = marks.packs.get(pack) else { continue };
+            let Some(found) = marks.packs.get(pack) else {
+                // Nobody can find anything in it, and nobody looks for anything there.
+                if !marks.is_named(pack) && !survey.is_in_progress(pack) {
+                    plan.dead.push(*pack);
+                    plan.unreadable = plan.unreadable.saturating_sub(1);
+                }
+                continue;
+            };
             let (live, total) = (found.live_bytes, found.total_bytes);
             if survey.is_in_progress(pack) {
                 plan.in_progress += 1;

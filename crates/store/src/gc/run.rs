@@ -372,62 +372,19 @@ impl Gc<'_> {
                     Some(segments) => segments,
                     None => self.store_late(&self.kept(&state), work)?,
                 };
-                Body::Archive(self.archive(&state, anew.clone(), segments))
+                let kept = self.kept(&state);
+                Body::Archive(archive_of(self.session, &state, &kept, anew.clone(), segments))
             } else if anew.is_empty() {
                 return Ok(state);
             } else {
                 Body::Sweep(Sweep { gc: self.session, packs: anew.clone() })
             };
-            if self.append(&mut state, body)? {
+            if append_behind(self.pool, &mut state, body)? {
                 state.held.extend(anew);
                 return Ok(state);
             }
         }
         Err(Error::retry(format!("job {name} saves faster than it can be told: try again later")))
-    }
-
-    /// Appends a record right behind what was read; an archive twice. False if somebody else was
-    /// faster.
-    fn append(&self, state: &mut JobState, body: Body) -> Result<bool> {
-        let (log, name) = (self.pool.log(), &state.name);
-        let is_archive = matches!(body, Body::Archive(_));
-        let record = Record { number: state.number + 1, previous: state.fp, body };
-        let bytes = record.encode()?;
-        if log.append_if(name, state.number, &bytes)? == Append::Lost {
-            return Ok(false);
-        }
-        (state.number, state.fp) = (state.number + 1, fingerprint(&bytes));
-        if is_archive {
-            let first = state.number;
-            let again = Record { number: first + 1, previous: state.fp, ..record };
-            // Everything older hangs on this record, so there are two of it.
-            let bytes = again.encode()?;
-            if log.append_if(name, first, &bytes)? == Append::Done {
-                (state.number, state.fp) = (first + 1, fingerprint(&bytes));
-                log.remove_before(name, first)?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// The archive of a job, in place of all its records.
-    fn archive(&self, state: &JobState, anew: Vec<PackId>, segments: Vec<SegmentRef>) -> Archive {
-        let mut condemned = anew;
-        if state.is_open() {
-            // What its writer has not answered yet stays said.
-            condemned.extend(&state.held);
-            condemned.sort_unstable();
-            condemned.dedup();
-        }
-        let kept = self.kept(state).into_iter().rev();
-        Archive {
-            gc: self.session,
-            session: state.session.clone(),
-            last_epoch: state.last_epoch,
-            condemned,
-            segments,
-            manifests: kept.map(|m| Manifest { segments: Vec::new(), ..m.clone() }).collect(),
-        }
     }
 
     /// Stores the segments of a job that was not as surveyed, and before that copies what it has come
@@ -540,6 +497,61 @@ impl Gc<'_> {
             report.deleted_bytes += work.marks.packs.get(pack).map_or(0, |m| m.total_bytes);
         }
         Ok(())
+    }
+}
+
+/// Appends a record right behind what was read; an archive twice. False if somebody else was
+/// faster.
+///
+/// # Errors
+/// What the log reports.
+pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bool> {
+    let (log, name) = (pool.log(), &state.name);
+    let is_archive = matches!(body, Body::Archive(_));
+    let record = Record { number: state.number + 1, previous: state.fp, body };
+    let bytes = record.encode()?;
+    if log.append_if(name, state.number, &bytes)? == Append::Lost {
+        return Ok(false);
+    }
+    (state.number, state.fp) = (state.number + 1, fingerprint(&bytes));
+    if is_archive {
+        let first = state.number;
+        let again = Record { number: first + 1, previous: state.fp, ..record };
+        // Everything older hangs on this record, so there are two of it.
+        let bytes = again.encode()?;
+        if log.append_if(name, first, &bytes)? == Append::Done {
+            (state.number, state.fp) = (first + 1, fingerprint(&bytes));
+            log.remove_before(name, first)?;
+        }
+    }
+    Ok(true)
+}
+
+/// The archive of a job that keeps some of its checkpoints, in place of all its records. `anew` is
+/// condemned now.
+pub fn archive_of(
+    gc: SessionId,
+    state: &JobState,
+    kept: &[&Manifest],
+    anew: Vec<PackId>,
+    segments: Vec<SegmentRef>,
+) -> Archive {
+    let mut condemned = anew;
+    if state.is_open() {
+        // What its writer has not answered yet stays said.
+        condemned.extend(&state.held);
+        condemned.sort_unstable();
+        condemned.dedup();
+    }
+    let kept = || kept.iter().rev();
+    Archive {
+        gc,
+        session: state.session.clone(),
+        last_epoch: state.last_epoch,
+        condemned,
+        segments,
+        hurt: kept().map(|m| m.epoch).filter(|epoch| state.hurt.contains(epoch)).collect(),
+        manifests: kept().map(|m| Manifest { segments: Vec::new(), ..(*m).clone() }).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::commit::history;
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A job's log, read to its end.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct JobState {
     pub last_epoch: Epoch,
     /// Records that cannot be read.
     pub damaged: u64,
+    /// Those of its checkpoints of which something is lost.
+    pub hurt: BTreeSet<Epoch>,
     /// Packs that were condemned before its writer appended something: it no longer needs them.
     pub released: HashSet<PackId>,
     /// Packs that were condemned since its writer last appended something.
@@ -48,6 +50,7 @@ impl JobState {
             session: None,
             last_epoch: 0,
             damaged: 0,
+            hurt: BTreeSet::new(),
             released: HashSet::new(),
             held: HashSet::new(),
         };
@@ -81,6 +84,9 @@ impl JobState {
                 Body::Manifest(manifest) => {
                     state.last_epoch = state.last_epoch.max(manifest.epoch);
                     writer_since |= !archive_read;
+                    if entry.hurt {
+                        state.hurt.insert(manifest.epoch);
+                    }
                     state.manifests.push(manifest);
                 }
                 Body::Session(session) => {

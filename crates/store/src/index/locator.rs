@@ -1,7 +1,7 @@
 //! All places that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
-use outlive_format::{DirectoryEntry, EntryKind, InFrame, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result};
 use std::collections::hash_map::Entry::Vacant;
@@ -57,6 +57,14 @@ impl Locator {
             }
         }
         Ok(locator)
+    }
+
+    /// What one directory lists.
+    pub fn of(directory: &Directory) -> Locator {
+        let mut locator = Locator { packs: directory.packs.clone(), ..Locator::default() };
+        locator.places.reserve(directory.entries.len());
+        directory.entries.iter().for_each(|entry| locator.add(0, entry));
+        locator
     }
 
     fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) {

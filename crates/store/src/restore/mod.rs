@@ -13,4 +13,4 @@ pub(crate) use find::while_moving;
 pub use find::{Select, Skipped, first_good, first_manifest};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
-pub(crate) use walk::{Live, read_inner, read_leaf_nodes, read_leaves, walk_live};
+pub(crate) use walk::{Live, Lost, read_inner, read_leaf_nodes, read_leaves, walk_live};

@@ -5,7 +5,7 @@ use crate::index::Locator;
 use crate::tree::{Inner, LeafNode, Link, Node, PageTree};
 use outlive_format::{CHAIN_MAX, InnerNode, Leaf, LeafKind, TreeRef};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, Fingerprint, Result};
+use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -72,17 +72,22 @@ pub enum Live {
     Chunk(Fingerprint),
 }
 
+/// Called with what is missing or wrong, by whoever wants the rest all the same; without it, that
+/// is an error.
+pub type Lost<'a> = Option<&'a mut dyn FnMut(Fingerprint)>;
+
 /// Calls `each` with every node and chunk that trees need, some of them more than once. Subtrees in
 /// `visited` were dealt with before, and are left out. The locator must know all nodes.
 ///
 /// # Errors
-/// `Damaged` if a node is missing or wrong; what `each` reports.
+/// `Damaged` if a node is missing or wrong, unless `lost` takes that; what `each` reports.
 pub fn walk_live(
     pool: &Pool,
     locator: &Locator,
     roots: &[TreeRef],
     visited: &mut HashSet<(Fingerprint, u8)>,
     each: &mut dyn FnMut(Live) -> Result<()>,
+    mut lost: Lost<'_>,
 ) -> Result<()> {
     let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();
     let mut tops: Vec<Fingerprint> = Vec::new();
@@ -103,7 +108,7 @@ pub fn walk_live(
         wave.dedup();
         wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
         let mut next = Vec::new();
-        for (fp, level, place, raw) in read_wave(pool, locator, &wave)? {
+        for (fp, level, place, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
             each(Live::Node(Wanted { fp, place }))?;
             match raw {
                 Raw::Inner(inner) => {
@@ -123,7 +128,13 @@ pub fn walk_live(
         wave = next;
     }
     for fp in tops {
-        let merged = merge_from(&leaves, fp)?;
+        let merged = match (merge_from(&leaves, fp), &mut lost) {
+            (Err(_), Some(lost)) => {
+                lost(fp);
+                continue;
+            }
+            (merged, _) => merged?,
+        };
         for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
             each(Live::Chunk(chunk))?;
         }
@@ -220,10 +231,28 @@ fn read_wave(
     locator: &Locator,
     wave: &[(Fingerprint, u8)],
 ) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
-    let wanted: Vec<Wanted> = wave
-        .iter()
-        .map(|(fp, _)| Ok(Wanted { fp: *fp, place: locator.find(fp)? }))
-        .collect::<Result<_>>()?;
+    read_what_is_there(pool, locator, wave, &mut None)
+}
+
+/// The nodes of a wave; `lost` takes those that are not there.
+fn read_what_is_there(
+    pool: &Pool,
+    locator: &Locator,
+    wave: &[(Fingerprint, u8)],
+    lost: &mut Lost<'_>,
+) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
+    let mut listed: Vec<(Fingerprint, u8)> = Vec::with_capacity(wave.len());
+    let mut wanted: Vec<Wanted> = Vec::with_capacity(wave.len());
+    for (fp, level) in wave {
+        match (locator.find(fp), &mut *lost) {
+            (Err(_), Some(lost)) => lost(*fp),
+            (place, _) => {
+                wanted.push(Wanted { fp: *fp, place: place? });
+                listed.push((*fp, *level));
+            }
+        }
+    }
+    let wave = &listed;
     let out = Mutex::new(Vec::with_capacity(wave.len()));
     let take = |at: usize, bytes: &[u8]| {
         let (fp, level) = wave[at];
@@ -245,11 +274,14 @@ fn read_wave(
         Ok(())
     };
     let threads = pool.config().tuning.threads();
-    let faults = ReadPlan::new(pool, &wanted).execute(pool, threads, false, &take);
-    match faults.into_iter().next() {
-        Some(fault) => Err(fault.error.context("reading the page tree")),
-        None => Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    let faults = ReadPlan::new(pool, &wanted).execute(pool, threads, lost.is_some(), &take);
+    for fault in faults {
+        match lost {
+            Some(lost) if fault.error.kind() == ErrorKind::Damaged => lost(wave[fault.wanted].0),
+            _ => return Err(fault.error.context("reading the page tree")),
+        }
     }
+    Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 struct Builder<'a> {

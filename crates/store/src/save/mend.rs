@@ -10,7 +10,7 @@ use crate::tree::Link;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
+use outlive_types::{Error, ErrorKind, Fingerprint, PackId, Result, SessionId};
 use std::collections::HashMap;
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
@@ -55,7 +55,8 @@ impl Writer {
     /// committed. Answers how many bytes it wrote.
     ///
     /// # Errors
-    /// `Retry` if the checkpoint it follows was pruned; what the target reports.
+    /// `Retry` if the checkpoint it follows was pruned, or something that it shares is lost; what the
+    /// target reports.
     pub fn mend(
         &mut self,
         pool: &Pool,
@@ -74,8 +75,8 @@ impl Writer {
                     let epoch = parent.epoch;
                     self.base = None;
                     return Err(Error::retry(format!(
-                        "checkpoint {epoch}, which this save shares data with, was pruned \
-                         meanwhile: save again, the next save writes everything"
+                        "checkpoint {epoch}, which this save shares data with, was pruned meanwhile or \
+                         proved damaged: save again, the next save writes everything"
                     )));
                 }
                 moved.segments.clone()
@@ -133,6 +134,12 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[Wanted]) -> Result<()> {
         packer.append(bytes, wanted.fp, EntryKind::Chunk).map(|_| ())
     };
     match ReadPlan::new(pool, lost).execute(pool, 1, false, &take).into_iter().next() {
+        // The next save does not find it any more, and stores it anew.
+        Some(fault) if fault.error.kind() == ErrorKind::Damaged => Err(Error::retry(format!(
+            "this save shares data that proved damaged meanwhile: save again, the next save stores \
+             it anew ({})",
+            fault.error
+        ))),
         Some(fault) => Err(fault.error.context("keeping what a gc condemned")),
         None => Ok(()),
     }

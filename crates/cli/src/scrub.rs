@@ -1,0 +1,123 @@
+//! `outlive scrub`: finds damage at leisure, and keeps it from spreading.
+
+use crate::args::ScrubArgs;
+use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::pool;
+use outlive_store::Sample;
+use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
+use outlive_types::{PackId, Result};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Exit code when damage was found: that of an error of kind `Damaged`.
+const EXIT_DAMAGED: i32 = 3;
+
+/// `outlive scrub`.
+pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let sample = match args.sample {
+        Some(percent) => Sample::new(percent / 100.0, &*pool.env().rng),
+        None => Sample::ALL,
+    };
+    let options = ScrubOptions { sample, bytes_per_s: args.rate, dry_run: args.dry_run };
+    let report = run(&pool, &options)?;
+    teller.finish();
+    let code = if report.is_whole() { 0 } else { EXIT_DAMAGED };
+    Ok(Answer { text: text(args, &report), json: json_of(args, &report), code })
+}
+
+fn text(args: &ScrubArgs, report: &ScrubReport) -> String {
+    let ScrubReport { packs, read_bytes, damaged, heal, blocked } = report;
+    let mut text = format!(
+        "packs: {} of {packs} whole, {} read\n",
+        packs.saturating_sub(damaged.len() as u64),
+        bytes(*read_bytes)
+    );
+    for (_, error) in damaged {
+        let _ = writeln!(text, "  DAMAGED {}", shown(error.message()));
+    }
+    for pack in &heal.missing {
+        let _ = writeln!(text, "  MISSING pack {pack}");
+    }
+    if let Some(error) = blocked {
+        let _ = writeln!(text, "\nNothing could be done: {}", shown(error.message()));
+        return text;
+    }
+    heal_text(heal, args.dry_run, &mut text);
+    for (job, epochs) in &heal.hurt {
+        let epochs: Vec<String> = epochs.iter().map(u64::to_string).collect();
+        let _ = writeln!(text, "HURT checkpoints of job {job}: {}", epochs.join(" "));
+    }
+    if !heal.hurt.is_empty() {
+        text.push_str(
+            "Something that these need is lost; restores pass over them. What is left of one can be \
+             exported (`outlive export --only`); `outlive prune JOB --drop EPOCH` gives it up.\n",
+        );
+    }
+    if report.is_whole() {
+        text.push_str(match args.sample {
+            Some(_) => "The sample is whole, and nothing is missing.\n",
+            None => "Everything that is needed is whole.\n",
+        });
+    }
+    text
+}
+
+fn heal_text(heal: &HealReport, dry_run: bool, text: &mut String) {
+    let HealReport { condemned, unneeded, pending, moved, moved_bytes, mended, lost, .. } = heal;
+    let packs = |packs: &BTreeSet<PackId>| count(packs.len() as u64, "damaged pack");
+    if !condemned.is_empty() || heal.segments > 0 {
+        let done = if dry_run { "would be" } else { "were" };
+        let _ = writeln!(
+            text,
+            "{}: {} of {} {done} moved out, {mended} found elsewhere, {lost} are lost",
+            packs(condemned),
+            count(*moved, "piece"),
+            bytes(*moved_bytes)
+        );
+        if !dry_run {
+            text.push_str("Nobody refers to them any more; `outlive gc` deletes them.\n");
+        }
+    }
+    if !unneeded.is_empty() {
+        let _ = writeln!(text, "{} nobody needs: `outlive gc` deletes", packs(unneeded));
+    }
+    if !pending.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} may belong to saves under way, and were left alone: scrub again later",
+            packs(pending)
+        );
+    }
+}
+
+fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
+    let ScrubReport { packs, read_bytes, damaged, heal, blocked } = report;
+    let names = |packs: &BTreeSet<PackId>| packs.iter().map(PackId::to_string).collect::<Vec<_>>();
+    json!({
+        "dry_run": args.dry_run,
+        "whole": report.is_whole(),
+        "packs": packs,
+        "read_bytes": read_bytes,
+        "damaged": damaged.iter().map(|(pack, error)| json!({
+            "pack": pack.to_string(),
+            "message": error.message(),
+        })).collect::<Vec<_>>(),
+        "condemned": names(&heal.condemned),
+        "missing": names(&heal.missing),
+        "unneeded": names(&heal.unneeded),
+        "pending": names(&heal.pending),
+        "moved": heal.moved,
+        "moved_bytes": heal.moved_bytes,
+        "mended": heal.mended,
+        "lost": heal.lost,
+        "unreadable_segments": heal.segments,
+        "hurt": heal.hurt.iter().map(|(job, epochs)| json!({
+            "job": job.as_str(),
+            "epochs": epochs,
+        })).collect::<Vec<_>>(),
+        "blocked": blocked.as_ref().map(|error| error.message().to_owned()),
+    })
+}

@@ -1,0 +1,80 @@
+//! What the segments of a job's checkpoints list, as far as they can be read.
+
+use crate::index::{ByFingerprint, read_segment};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest};
+use outlive_pool::{Place, Pool};
+use outlive_types::{ErrorKind, Fingerprint, PackId, Result};
+use std::collections::{HashMap, HashSet};
+
+/// Chunks and nodes by fingerprint, with one place each: about 90 bytes of memory for an entry.
+pub type Places = ByFingerprint<(EntryKind, Place)>;
+
+/// What segments list.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Where chunks and nodes are; in packs that are not bad, if there is a choice.
+    pub places: Places,
+    /// All packs that are named.
+    pub packs: HashSet<PackId>,
+    /// Segments that cannot be read.
+    pub unreadable: usize,
+}
+
+impl Listed {
+    /// Reads the segments of some manifests.
+    ///
+    /// # Errors
+    /// What the target reports, but for damage.
+    pub fn read(pool: &Pool, manifests: &[Manifest], bad: &HashSet<PackId>) -> Result<Listed> {
+        let mut listed = Listed::default();
+        let mut seen = HashSet::new();
+        for segment in manifests.iter().flat_map(|manifest| &manifest.segments) {
+            if !seen.insert(*segment) {
+                continue;
+            }
+            listed.packs.insert(segment.pack);
+            match read_segment(pool, segment) {
+                Ok(directory) => {
+                    listed.packs.extend(&directory.packs);
+                    add(&mut listed.places, &directory, bad);
+                }
+                Err(error) if error.kind() == ErrorKind::Damaged => listed.unreadable += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Whether anything of it is or may be in a bad pack.
+    pub fn concerns(&self, bad: &HashSet<PackId>) -> bool {
+        self.unreadable > 0 || !self.packs.is_disjoint(bad)
+    }
+}
+
+/// Adds what a directory lists. A place in a bad pack gives way to another one.
+pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
+    for entry in directory.entries.iter().filter(|entry| entry.kind != EntryKind::Segment) {
+        let pack = directory.packs[entry.pack as usize];
+        let place = Place { pack, offset: entry.offset, length: entry.length, frame: entry.frame };
+        let known = places.entry(entry.fp).or_insert((entry.kind, place));
+        if bad.contains(&known.1.pack) && !bad.contains(&pack) {
+            *known = (entry.kind, place);
+        }
+    }
+}
+
+/// The same as a directory.
+pub fn directory_of(places: &Places) -> Directory {
+    let mut packs: Vec<PackId> = Vec::new();
+    let mut numbers: HashMap<PackId, u32> = HashMap::new();
+    let entry = |(fp, (kind, place)): (&Fingerprint, &(EntryKind, Place))| {
+        let pack = *numbers.entry(place.pack).or_insert_with(|| {
+            packs.push(place.pack);
+            packs.len() as u32 - 1
+        });
+        let Place { offset, length, frame, .. } = *place;
+        DirectoryEntry { fp: *fp, pack, offset, length, kind: *kind, frame }
+    };
+    let entries: Vec<DirectoryEntry> = places.iter().map(entry).collect();
+    Directory::new(packs, entries)
+}

@@ -1,0 +1,95 @@
+//! Reads all packs, or a sample of them, and has what is wrong dealt with.
+
+use super::check::check_pack;
+use super::heal::{HealReport, heal};
+use crate::pace::Pace;
+use crate::verify::Sample;
+use outlive_pool::Pool;
+use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How to scrub.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrubOptions {
+    /// Which packs are read.
+    pub sample: Sample,
+    /// At most so many bytes a second are read.
+    pub bytes_per_s: Option<u64>,
+    /// Only report.
+    pub dry_run: bool,
+}
+
+/// What a scrub found and did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScrubReport {
+    /// Packs read.
+    pub packs: u64,
+    /// Bytes of the whole ones.
+    pub read_bytes: u64,
+    /// Packs with something wrong, and what came first.
+    pub damaged: Vec<(PackId, Error)>,
+    /// What was done about them.
+    pub heal: HealReport,
+    /// Why nothing could be done: a log cannot be read.
+    pub blocked: Option<Error>,
+}
+
+impl ScrubReport {
+    /// True if nothing that anybody needs is damaged.
+    pub fn is_whole(&self) -> bool {
+        let HealReport { condemned, pending, segments, hurt, .. } = &self.heal;
+        condemned.is_empty()
+            && pending.is_empty()
+            && *segments == 0
+            && hurt.is_empty()
+            && self.blocked.is_none()
+    }
+}
+
+/// Scrubs a pool: reads packs and checks every byte of them, then moves what is whole out of damaged
+/// ones and sees to it that nobody refers to them any more.
+///
+/// # Errors
+/// `Fenced` if a gc begins while jobs are told; what target and log report. Damage is in the report.
+pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
+    let pace = Pace::new(options.bytes_per_s);
+    let shards = pool.target().list()?;
+    let mut packs: Vec<PackId> = shards.into_iter().map(|shard| shard.pack).collect();
+    packs.dedup();
+    packs.retain(|pack| options.sample.holds(&outlive_chunk::fingerprint(&pack.0)));
+    let pack_bytes = pool.config().format.pack_bytes;
+    let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
+    let threads = pool.config().tuning.threads();
+    let outcomes = outlive_chunk::parallel(packs, threads, |pack| {
+        let outcome = check_pack(pool, pack, &pace);
+        let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
+        let event = Progress { what: "scrub", done_bytes, total_bytes };
+        pool.env().observer.event(Event::Progress(event));
+        (pack, outcome)
+    });
+    let mut report = ScrubReport::default();
+    for (pack, outcome) in outcomes {
+        report.packs += 1;
+        match outcome {
+            Ok(bytes) => report.read_bytes += bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) => {
+                report.damaged.push((pack, error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !report.damaged.is_empty() {
+        // A gc may have deleted some meanwhile.
+        let there: BTreeSet<PackId> =
+            pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
+        report.damaged.retain(|(pack, _)| there.contains(pack));
+    }
+    let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
+    match heal(pool, &suspects, &pace, options.dry_run) {
+        Ok(healed) => report.heal = healed,
+        Err(error) if error.kind() == ErrorKind::Damaged => report.blocked = Some(error),
+        Err(error) => return Err(error),
+    }
+    Ok(report)
+}
