@@ -44,7 +44,7 @@ class Layout:
 LAYOUTS = (
     Layout(64 * MIB, 4 * MIB, 8),
     Layout(64 * MIB, 4 * MIB, 16),
-    Layout(64 * MIB, 1 * MIB, 16),
+    Layout(0, 4 * MIB, 16),
     Layout(0, 4 * MIB, 8),
 )
 
@@ -62,6 +62,8 @@ class Raw:
     def write_s(self, layout: Layout) -> float:
         """Seconds of writing everything once, syncs included."""
         durable.empty(self.folder)
+        # What was removed shall not be written about meanwhile.
+        os.sync()
         view, unit = memoryview(self._data), layout.unit_bytes
         steps = (len(view) - unit) // 4096 + 1
 
@@ -103,40 +105,55 @@ class Raw:
     def _each(
         self, layout: Layout, work: Callable[[int, int, int], None], *, writing: bool
     ) -> None:
+        """Does `work` at every place; who does a file's first opens it, its last syncs it."""
         file_bytes = layout.file_bytes or self.size_bytes
-        flags = os.O_DIRECT | (os.O_WRONLY | os.O_CREAT if writing else os.O_RDONLY)
-        jobs: list[tuple[int, int, int]] = []
-        left: dict[int, int] = {}
-        lock = threading.Lock()
-        descriptors = []
-        for number, begin in enumerate(range(0, self.size_bytes, file_bytes)):
-            length = min(file_bytes, self.size_bytes - begin)
-            descriptor = os.open(self.folder / f"raw-{number}", flags, 0o600)
-            descriptors.append(descriptor)
-            if writing:
-                os.posix_fallocate(descriptor, 0, length)
-            for at in range(0, length, layout.unit_bytes):
-                jobs.append((descriptor, len(jobs), at))
-            left[descriptor] = -(-length // layout.unit_bytes)
+        files = [
+            _File(self.folder / f"raw-{number}", min(file_bytes, self.size_bytes - begin), layout)
+            for number, begin in enumerate(range(0, self.size_bytes, file_bytes))
+        ]
+        jobs = [(file, at) for file in files for at in range(0, file.length, layout.unit_bytes)]
 
-        def do(job: tuple[int, int, int]) -> None:
-            work(*job)
-            with lock:
-                left[job[0]] -= 1
-                last = left[job[0]] == 0
-            if writing and last:
-                os.fdatasync(job[0])
+        def do(number: int) -> None:
+            file, at = jobs[number]
+            work(file.opened(writing), number, at)
+            file.done(writing)
 
-        try:
-            with ThreadPoolExecutor(layout.depth) as pool:
-                for _ in pool.map(do, jobs):
-                    pass
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        with ThreadPoolExecutor(layout.depth) as pool:
+            for _ in pool.map(do, range(len(jobs))):
+                pass
+
+
+class _File:
+    """A file while some of its writes or reads are still to be done."""
+
+    def __init__(self, path: Path, length: int, layout: Layout) -> None:
+        self.path, self.length = path, length
+        self._left = -(-length // layout.unit_bytes)
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    def opened(self, writing: bool) -> int:
+        with self._lock:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT if writing else os.O_RDONLY
+                self._descriptor = os.open(self.path, flags | os.O_DIRECT, 0o600)
+                if writing:
+                    os.posix_fallocate(self._descriptor, 0, self.length)
+            return self._descriptor
+
+    def done(self, writing: bool) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left > 0 or self._descriptor is None:
+                return
+        if writing:
+            os.fdatasync(self._descriptor)
+        os.close(self._descriptor)
 
 
 def _buffer(length: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, length)
+    # Private, so that huge pages are to be had: fewer pages to pin, and writes a quarter faster.
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
     memory[:] = bytes(length)
     return memory
