@@ -217,6 +217,14 @@ impl LogHead {
                 break;
             }
         }
+        if mine.is_some() && self.number < seen {
+            self.number = seen;
+            return Err(Error::damaged(format!(
+                "the log of job {} has lost records that this program has written: was the pool \
+                 deleted, or an old copy put in its place?",
+                self.job
+            )));
+        }
         self.changes.then(since);
         self.last_epoch = epoch.unwrap_or(0) + damaged;
         match (mine, newest_session) {

@@ -67,6 +67,13 @@ pub fn heal(
     let (session, _) = head.open(pool)?;
     let opened = head.number();
     let healed = Heal::begin(pool, session, &mut head, suspects, pace).and_then(Heal::run);
+    // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
+    if healed.is_err()
+        && let Err(error) = head.check(pool)
+        && error.kind() == ErrorKind::Fenced
+    {
+        return Err(error);
+    }
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
     let report = healed?;
