@@ -11,8 +11,9 @@ use pyo3::types::PyDict;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Last, every, seconds, best, all, drop.
-pub type RuleValues = (Option<u64>, Option<u64>, Option<f64>, Vec<String>, bool, Vec<u64>);
+/// Last, every, seconds, best, all, drop; rules in one text.
+pub type RuleValues =
+    (Option<u64>, Option<u64>, Option<f64>, Vec<String>, bool, Vec<u64>, Option<String>);
 /// Unused share, collect, fenced jobs, forget damaged, dry run.
 pub type OptionValues = (f64, bool, Vec<String>, bool, bool);
 
@@ -47,7 +48,7 @@ pub fn gc<'py>(
     report_of(py, &report)
 }
 
-fn rules_of((last, every, within_s, best, none, drop): RuleValues) -> Result<Rules> {
+fn rules_of((last, every, within_s, best, none, drop, keep): RuleValues) -> Result<Rules> {
     let within = within_s
         .map(|seconds| {
             Duration::try_from_secs_f64(seconds)
@@ -56,7 +57,9 @@ fn rules_of((last, every, within_s, best, none, drop): RuleValues) -> Result<Rul
         .transpose()?;
     let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
     let drop: BTreeSet<u64> = drop.into_iter().collect();
-    Ok(Rules { last, every, within, best, none, drop })
+    let mut rules = Rules { last, every, within, best, none, drop };
+    keep.map_or(Ok(()), |keep| rules.add(&keep))?;
+    Ok(rules)
 }
 
 fn options_of(values: OptionValues) -> Result<GcOptions> {

@@ -48,11 +48,11 @@ pub fn put<'py>(
     let report =
         in_a_thread(core, tick, &stop, move || job.job.put(PutSource::Paths(&paths), &options))?;
     drop(inside);
-    let PutReport { plan, items, stats, troubles } = report;
+    let PutReport { plan, items, files, stats, troubles } = report;
     let out = PyDict::new(py);
     out.set_item("epoch", stats.epoch)?;
     out.set_item("items", items)?;
-    out.set_item("files", plan.files)?;
+    out.set_item("files", files)?;
     out.set_item("state_bytes", stats.state_bytes)?;
     out.set_item("read_files", plan.read_files)?;
     out.set_item("read_bytes", plan.read_bytes)?;

@@ -136,3 +136,17 @@ def test_a_picture_of_a_job(tmp_path: Path) -> None:
     assert "run: 3 checkpoints" in picture.svg
     picture.save(tmp_path / "run.svg")
     assert (tmp_path / "run.svg").read_text() == picture.svg
+
+
+def test_rules_in_one_text(tmp_path: Path) -> None:
+    job = filled(tmp_path).job("run")
+    pruned = job.prune("last 2 | best loss | every 4", dry_run=True)
+    assert sorted(pruned.kept) == [3, 4, 5, 6]
+    for text in ("last", "newer 3d", "last 2 | last 3"):
+        with pytest.raises(outlive.InvalidError, match="rule"):
+            job.prune(text)
+    with pytest.raises(outlive.InvalidError, match="no rule"):
+        job.prune()
+    config = tmp_path / "pool.toml"
+    config.write_text(config.read_text().replace('keep = ""', 'keep = "last 1"'))
+    assert outlive.open(tmp_path).job("run").prune().dropped == [1, 2, 3, 4, 5]

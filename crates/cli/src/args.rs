@@ -235,6 +235,10 @@ pub struct PruneArgs {
     pub pool: PathBuf,
     /// The job
     pub job: String,
+    /// Rules in one text: `last N | every K | newer than AGE | best METRIC` [default: what `keep` in
+    /// pool.toml says]
+    #[arg(long, value_name = "RULES")]
+    pub keep: Option<String>,
     /// Keep the newest N
     #[arg(long, value_name = "N")]
     pub keep_last: Option<u64>,

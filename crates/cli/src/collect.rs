@@ -25,7 +25,7 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let name = pool::known_job(&pool, &args.job)?;
     let best = args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
-    let rules = Rules {
+    let mut rules = Rules {
         last: args.keep_last,
         every: args.keep_every,
         within: args.keep_within.as_deref().map(parse_age).transpose()?,
@@ -33,6 +33,7 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
         none: args.all,
         drop: args.drop.iter().copied().collect(),
     };
+    args.keep.as_deref().map_or(Ok(()), |keep| rules.add(keep))?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     let plan = job.retention(&rules)?;
     let mut options = options(&pool, &args.collect, !args.no_gc)?;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What the keys of `pool.toml` mean.
-const MEANINGS: [(&str, &str); 16] = [
+const MEANINGS: [(&str, &str); 17] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
@@ -24,6 +24,7 @@ const MEANINGS: [(&str, &str); 16] = [
     ("compression", "of new chunks: none, lz4, zstd, or auto (where it makes saves faster)"),
     ("compression_level", "Zstandard's level, 1 to 12; for files at least 3"),
     ("compression_files", "of new chunks of files: none, lz4, zstd, or auto"),
+    ("keep", "what prunings without rules keep, such as last 10 | every 100 | newer than 7d"),
     ("rewrite_percent_max", "share of a save's new bytes spent on mending fragmentation, per cent"),
     ("read_gap_bytes", "ranges closer than this are read in one go"),
     ("leaf_bytes_max", "longer leaves are not kept in memory but read again when needed"),

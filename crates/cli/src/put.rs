@@ -84,13 +84,13 @@ fn pool_dir(pool: &Path) -> PathBuf {
 }
 
 fn answer(job: &Job, report: &PutReport) -> Answer {
-    let PutReport { plan, items, stats, troubles } = report;
+    let PutReport { plan, items, files, stats, troubles } = report;
     let mut text = format!(
         "Checkpoint {} of job {}: {}, {} of {}\n",
         stats.epoch,
         shown(job.name().as_str()),
         count(*items, "item"),
-        count(plan.files, "file"),
+        count(*files, "file"),
         bytes(stats.state_bytes)
     );
     let _ = writeln!(
@@ -115,6 +115,7 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
         "job": job.name().as_str(),
         "epoch": stats.epoch,
         "items": items,
+        "files": files,
         "state_bytes": stats.state_bytes,
         "plan": plan_json(plan),
         "new_bytes": stats.new_bytes,

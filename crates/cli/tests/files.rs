@@ -194,7 +194,7 @@ fn what_could_not_be_read_is_told_and_the_rest_is_put() {
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert_eq!(run.status.code(), Some(7), "{out} {err}");
     assert!(out.contains("notes.txt: unreadable"), "{out}");
-    assert!(out.contains("7 items"), "{out}");
+    assert!(out.contains("7 items, 3 files of"), "{out}");
     // Owners cannot be given back, modes and times can.
     let there = dir.path().join("there");
     let run = as_nobody(&["get", text(&pool), "job", "--to", text(&there)]);

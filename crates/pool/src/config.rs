@@ -57,6 +57,8 @@ pub struct Tuning {
     pub compression_level: u32,
     /// How new chunks of files are compressed: no program waits for them, and they are kept long.
     pub compression_files: String,
+    /// What prunings keep that are given no rules; empty: they refuse.
+    pub keep: String,
     /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
     pub leaf_bytes_max: u64,
 }
@@ -73,6 +75,7 @@ impl Default for Tuning {
             compression: "auto".to_owned(),
             compression_level: 1,
             compression_files: "zstd".to_owned(),
+            keep: String::new(),
             leaf_bytes_max: 2048,
         }
     }

@@ -238,11 +238,16 @@ impl Job {
         Ok(epochs)
     }
 
-    /// What rules would make of the job's checkpoints.
+    /// What rules would make of the job's checkpoints; without any, those that `pool.toml` gives.
     ///
     /// # Errors
     /// Those of [`Rules::plan`], and what the log reports.
     pub fn retention(&self, rules: &Rules) -> Result<RetentionPlan> {
+        let mut rules = rules.clone();
+        let keep = &self.pool().config().tuning.keep;
+        if rules.is_empty() && !keep.is_empty() {
+            rules.add(keep).map_err(|e| e.context("tuning.keep in pool.toml"))?;
+        }
         let mut manifests: Vec<Manifest> =
             self.epochs()?.into_iter().map(|info| info.manifest).collect();
         manifests.reverse();

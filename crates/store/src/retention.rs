@@ -1,5 +1,6 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
+use crate::files::is_of_files;
 use outlive_format::Manifest;
 use outlive_types::{Epoch, Error, Result};
 use std::collections::BTreeSet;
@@ -7,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so is the newest.
+/// whatever they say, and so are the newest of memory and the newest of files.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The newest so many.
@@ -124,6 +125,46 @@ impl fmt::Display for RetentionPlan {
 }
 
 impl Rules {
+    /// Adds rules written in one text, such as `last 10 | every 100 | newer than 7d | best loss:min:3`.
+    ///
+    /// # Errors
+    /// `Invalid` for anything else, and for a rule that is there already.
+    pub fn add(&mut self, text: &str) -> Result<()> {
+        for rule in text.split('|').map(str::trim) {
+            let refuse = || {
+                Error::invalid(format!(
+                    "{rule:?} is no rule for what to keep: last N, every K, newer than AGE, or best \
+                     METRIC[:min|:max][:COUNT], with | between them"
+                ))
+            };
+            let (word, value) = rule.split_once(char::is_whitespace).ok_or_else(refuse)?;
+            let value = value.trim();
+            let number = || value.parse().map_err(|_| refuse());
+            let twice = match word {
+                "last" => self.last.replace(number()?).is_some(),
+                "every" => self.every.replace(number()?).is_some(),
+                "newer" => {
+                    let age = value.strip_prefix("than").ok_or_else(refuse)?.trim();
+                    self.within.replace(parse_age(age)?).is_some()
+                }
+                "best" => {
+                    self.best.push(Best::parse(value)?);
+                    false
+                }
+                _ => return Err(refuse()),
+            };
+            if twice {
+                return Err(Error::invalid(format!("two rules begin with {word:?}: give one")));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if nothing is said at all.
+    pub fn is_empty(&self) -> bool {
+        *self == Rules::default()
+    }
+
     /// Applies the rules to a job's checkpoints, newest first.
     ///
     /// # Errors
@@ -135,8 +176,10 @@ impl Rules {
         let newest_ns = manifests.iter().map(|m| m.frozen_ns).max().unwrap_or(0);
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, manifests))).collect();
+        let mut newest_of = [true; 2];
         for (at, manifest) in manifests.iter().enumerate() {
             let epoch = manifest.epoch;
+            let is_newest = std::mem::take(&mut newest_of[usize::from(is_of_files(manifest))]);
             let age_ns = newest_ns.saturating_sub(manifest.frozen_ns);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| (at as u64) < last) {
@@ -157,7 +200,7 @@ impl Rules {
                 why.push(format!("labelled {:?}", manifest.remarks.label));
             }
             let only_drops = self.is_only_drops();
-            if why.is_empty() && (at == 0 || only_drops) {
+            if why.is_empty() && (is_newest || only_drops) {
                 why.push(if only_drops { "not named" } else { "the newest" }.to_owned());
             }
             let goes = self.none || self.drop.contains(&epoch);
@@ -275,6 +318,40 @@ mod tests {
         assert_eq!(kept(&both, 20), [2, 3, 10, 19, 20]);
         assert_eq!(kept(&rules(|r| r.none = true), 20), []);
         assert_eq!(kept(&rules(|r| r.drop = [2, 4].into()), 5), [1, 3, 5]);
+    }
+
+    #[test]
+    fn rules_are_written_in_a_line() {
+        let mut rules = Rules::default();
+        rules.add("last 10 | every 100|newer  than 7d | best loss:min:3 | best a b").unwrap();
+        let best = ["loss:min:3", "a b"].map(|text| Best::parse(text).unwrap()).to_vec();
+        let within = Some(Duration::from_secs(7 * 86_400));
+        let (last, every) = (Some(10), Some(100));
+        assert_eq!(rules, Rules { last, every, within, best, ..Rules::default() });
+        assert!(!rules.is_empty() && Rules::default().is_empty());
+        for text in
+            ["", "last", "last x", "last 3 |", "newer 7d", "older than 7d", "last 3 | last 4"]
+        {
+            assert!(Rules::default().add(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_newest_of_memory_and_of_files_stay() {
+        let mut all = manifests(6);
+        for manifest in all.iter_mut().filter(|manifest| manifest.epoch == 4) {
+            let image = outlive_format::ImageRef {
+                rank: 0,
+                kind: outlive_format::ImageKind::Files,
+                regions: 0,
+                state_bytes: 0,
+                catalog: outlive_format::TreeRef::EMPTY,
+                packed: outlive_format::TreeRef::EMPTY,
+            };
+            manifest.images.push(image);
+        }
+        let plan = Rules { last: Some(1), ..Rules::default() }.plan(&all).unwrap();
+        assert_eq!(plan.dropped(), [1, 5].into(), "2 is pinned, 3 has a label");
     }
 
     #[test]

@@ -451,6 +451,7 @@ class Job:
 
     def prune(
         self,
+        keep: str | None = None,
         *,
         keep_last: int | None = None,
         keep_every: int | None = None,
@@ -467,7 +468,10 @@ class Job:
         What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest. May be
         called while this or another program saves to the pool.
 
+        Without any rule those hold that `keep` in the `[tuning]` of `pool.toml` gives.
+
         Args:
+            keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
             keep_last: Keep the newest so many.
             keep_every: Keep epochs that are a multiple of this.
             keep_within: Keep what was saved at most so long before the newest.
@@ -486,7 +490,7 @@ class Job:
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
         within_s = None if keep_within is None else keep_within.total_seconds()
-        rules = (keep_last, keep_every, within_s, best, everything, list(drop))
+        rules = (keep_last, keep_every, within_s, best, everything, list(drop), keep)
         fence: list[str] = []
         options = (max_unused, collect, fence, False, dry_run)
         decisions, report = self._core.prune(rules, options)

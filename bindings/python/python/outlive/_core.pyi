@@ -9,8 +9,8 @@ EventTuple = tuple[str, str] | tuple[str, str, int, int]
 
 # Label, pin, metrics.
 Notes = tuple[str, bool, list[tuple[str, float]]]
-# Last, every, seconds, best, all, drop.
-RuleValues = tuple[int | None, int | None, float | None, list[str], bool, list[int]]
+# Last, every, seconds, best, all, drop; rules in one text.
+RuleValues = tuple[int | None, int | None, float | None, list[str], bool, list[int], str | None]
 # Patterns, use of ignore files, one file system, reread, what is left out.
 FileChoices = tuple[list[str], bool, bool, bool, list[str]]
 # Unused share, collect, fenced jobs, forget damaged, dry run.

@@ -149,6 +149,7 @@ pub struct Assembly<'m, 'a> {
     /// Files that are not in the listing: further names of them cannot be either.
     dropped: HashSet<Vec<u8>>,
     troubles: Troubles,
+    files: u64,
     bytes: u64,
 }
 
@@ -164,13 +165,14 @@ impl<'m, 'a> Assembly<'m, 'a> {
             first: 0,
             dropped: HashSet::new(),
             troubles: Troubles::default(),
+            files: 0,
             bytes: 0,
         }
     }
 
-    /// The listing, what could not be done, and the bytes of all files.
-    pub fn finish(self) -> (ListingWriter, Troubles, u64) {
-        (self.listing, self.troubles, self.bytes)
+    /// The listing, what could not be done, and the number and the bytes of all files.
+    pub fn finish(self) -> (ListingWriter, Troubles, u64, u64) {
+        (self.listing, self.troubles, self.files, self.bytes)
     }
 
     /// Takes messages until every planned step is listed.
@@ -363,6 +365,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         match self.listing.push(&item, &mut store, &mut emit) {
             Ok(()) => {
                 if matches!(item.kind, ItemKind::File | ItemKind::Stream) {
+                    self.files += 1;
                     self.bytes = self.bytes.saturating_add(item.bytes);
                 }
                 Ok(())

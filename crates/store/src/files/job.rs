@@ -62,6 +62,8 @@ pub struct PutReport {
     pub plan: PutPlan,
     /// Items in the listing.
     pub items: u64,
+    /// How many of them are files; further names of one do not count.
+    pub files: u64,
     /// Figures; `changed_bytes` were read.
     pub stats: SaveStats,
     /// What could not be done.
@@ -146,7 +148,7 @@ impl Job {
             }
             let stats = stats_of(&image, &sink);
             let hits = hits_of(sink);
-            let Image { plan, troubles, items, listing, bytes, .. } = image;
+            let Image { plan, troubles, items, files: put_files, listing, bytes, .. } = image;
             let files = FilesImage {
                 reference: ImageRef {
                     rank: 0,
@@ -167,7 +169,7 @@ impl Job {
             };
             let order = Order { started, notes: options.notes.clone() };
             let stats = writer.commit_files(pool, session, packer, files, &order)?;
-            Ok(PutReport { plan, items, stats, troubles })
+            Ok(PutReport { plan, items, files: put_files, stats, troubles })
         })
     }
 

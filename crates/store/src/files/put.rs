@@ -39,6 +39,8 @@ pub struct Image {
     pub listing: TreeRef,
     /// Its items.
     pub items: u64,
+    /// How many of them are files; further names of one do not count.
+    pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
     /// What was planned, summed up.
@@ -82,7 +84,7 @@ impl<'a> Putter<'a> {
             }
             Source::Stream(name, from) => self.stream(name, from, &mut assembly, &zero_bytes)?,
         };
-        let (listing, mut troubles, bytes) = assembly.finish();
+        let (listing, mut troubles, files, bytes) = assembly.finish();
         let items = listing.items;
         let mut store = |bytes: &[u8]| meta.borrow_mut().chunk(bytes);
         let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);
@@ -91,7 +93,7 @@ impl<'a> Putter<'a> {
         self.packer.join_lanes()?;
         troubles.sort();
         let zero_bytes = zero_bytes.into_inner();
-        Ok(Image { listing, items, bytes, plan, troubles, node_bytes, zero_bytes })
+        Ok(Image { listing, items, files, bytes, plan, troubles, node_bytes, zero_bytes })
     }
 
     fn stream(
