@@ -1,14 +1,17 @@
 //! Prunes and garbage collections for Python.
 
 use crate::errors::OrRaise;
+use crate::events::Events;
+use crate::job::Core;
+use crate::wait::in_a_thread;
 use outlive_pool::Pool;
-use outlive_store::Job;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, Rules};
 use outlive_types::{Error, JobName, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Last, every, seconds, best, all, drop; rules in one text.
@@ -22,30 +25,36 @@ pub type Decisions = Vec<(u64, Option<String>)>;
 
 /// See `outlive.Job.prune`.
 pub fn prune<'py>(
-    py: Python<'py>,
-    job: &Job,
+    core: &Arc<Core>,
     rules: RuleValues,
     options: OptionValues,
+    tick: &Bound<'py, PyAny>,
 ) -> PyResult<(Decisions, Bound<'py, PyDict>)> {
-    let pruned = py.detach(|| {
-        let plan = job.retention(&rules_of(rules)?)?;
-        let mut options = options_of(options)?;
+    let py = tick.py();
+    let rules = rules_of(rules).or_raise(py)?;
+    let mut options = options_of(options).or_raise(py)?;
+    let (stop, core_there) = (options.stop.clone(), core.clone());
+    let (plan, report) = in_a_thread(&core.events, tick, &stop, move || {
+        let job = &core_there.job;
+        let plan = job.retention(&rules)?;
         options.drop.insert(job.name().clone(), plan.dropped());
-        Ok((plan, collect(job.pool(), &options)?))
-    });
-    let (plan, report) = pruned.or_raise(py)?;
+        collect(job.pool(), &options).map(|report| (plan, report))
+    })?;
     let decisions = plan.decisions.into_iter().map(|d| (d.epoch, d.kept)).collect();
     Ok((decisions, report_of(py, &report)?))
 }
 
 /// See `outlive.Pool.gc`.
 pub fn gc<'py>(
-    py: Python<'py>,
     pool: &Pool,
+    events: &Events,
     options: OptionValues,
+    tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let report = py.detach(|| collect(pool, &options_of(options)?)).or_raise(py)?;
-    report_of(py, &report)
+    let options = options_of(options).or_raise(tick.py())?;
+    let (stop, pool) = (options.stop.clone(), pool.clone());
+    let report = in_a_thread(events, tick, &stop, move || collect(&pool, &options))?;
+    report_of(tick.py(), &report)
 }
 
 fn rules_of((last, every, within_s, best, none, drop, keep): RuleValues) -> Result<Rules> {

@@ -1,21 +1,19 @@
 //! Puts and gets of files: a thread of the engine works, the thread that Python called waits, tells
 //! events and answers Ctrl-C.
 
-use crate::errors::{OrRaise, to_py};
+use crate::errors::OrRaise;
 use crate::job::Core;
-use crate::wait;
+use crate::wait::in_a_thread;
 use outlive_format::Remarks;
 use outlive_store::files::{
     Choice, GetOptions, GetReport, Patterns, PutOptions, PutReport, PutSource, Troubles,
 };
 use outlive_store::{SaveNotes, Select};
-use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::atomic::AtomicBool;
 
 /// Patterns, use of ignore files, one file system, reread, and what is left out.
 pub type Choices = (Vec<String>, bool, bool, bool, Vec<PathBuf>);
@@ -45,8 +43,9 @@ pub fn put<'py>(
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     let job = core.clone();
-    let report =
-        in_a_thread(core, tick, &stop, move || job.job.put(PutSource::Paths(&paths), &options))?;
+    let report = in_a_thread(&core.events, tick, &stop, move || {
+        job.job.put(PutSource::Paths(&paths), &options)
+    })?;
     drop(inside);
     let PutReport { plan, items, files, stats, troubles } = report;
     let out = PyDict::new(py);
@@ -79,7 +78,7 @@ pub fn get<'py>(
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     let job = core.clone();
-    let report = in_a_thread(core, tick, &stop, move || {
+    let report = in_a_thread(&core.events, tick, &stop, move || {
         let found = job.job.files(epoch.map_or(Select::Newest, Select::Epoch))?;
         found.map(|(checkpoint, _)| checkpoint.get(&options)).transpose()
     })?;
@@ -109,39 +108,4 @@ fn set_troubles(out: &Bound<'_, PyDict>, troubles: &Troubles) -> PyResult<()> {
     out.set_item("troubles", kept)?;
     out.set_item("troubles_total", troubles.len())?;
     out.set_item("complete", troubles.is_whole())
-}
-
-/// Calls `work` in a thread of its own and waits. If the wait is interrupted, `stop` is set, and the
-/// work is over before the interruption goes on.
-fn in_a_thread<T: Send + 'static>(
-    core: &Core,
-    tick: &Bound<'_, PyAny>,
-    stop: &AtomicBool,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> PyResult<T> {
-    let py = tick.py();
-    let (sender, receiver) = channel();
-    let thread = std::thread::Builder::new()
-        .name("outlive-files".to_owned())
-        .spawn(move || drop(sender.send(work())))
-        .map_err(|e| to_py(py, &Error::retry(format!("no thread could be started: {e}"))))?;
-    let receiver = std::sync::Mutex::new(receiver); // only for the compiler
-    let waited = wait::wait(&core.events, tick, None, &mut |limit| {
-        let receiver = receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match receiver.recv_timeout(limit) {
-            Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err(Error::bug("the thread has panicked"))),
-        }
-    });
-    if waited.is_err() {
-        stop.store(true, Ordering::Relaxed);
-    }
-    // A panic was told by the wait.
-    py.detach(|| drop(thread.join()));
-    let told = wait::tell(&core.events, tick);
-    match waited? {
-        Some(outcome) => outcome.or_raise(py).and_then(|done| told.map(|()| done)),
-        None => Err(to_py(py, &Error::bug("a wait without limit ended"))),
-    }
 }

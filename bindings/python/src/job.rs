@@ -247,12 +247,12 @@ impl Job {
     /// and what became of the packs.
     fn prune<'py>(
         &self,
-        py: Python<'py>,
         rules: collect::RuleValues,
         options: collect::OptionValues,
+        tick: &Bound<'py, PyAny>,
     ) -> PyResult<(collect::Decisions, Bound<'py, PyDict>)> {
-        self.core.check_process(py)?;
-        collect::prune(py, &self.core.job, rules, options)
+        self.core.check_process(tick.py())?;
+        collect::prune(&self.core, rules, options, tick)
     }
 
     /// A picture of all checkpoints, as SVG.

@@ -60,10 +60,10 @@ impl Pool {
     /// Deletes what no checkpoint needs; answers what became of the packs.
     fn gc<'py>(
         &self,
-        py: Python<'py>,
         options: collect::OptionValues,
+        tick: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        collect::gc(py, &self.pool, options)
+        collect::gc(&self.pool, &self.events, options, tick)
     }
 
     /// Events since the last call: `(level, message)` or `("progress", what, done, total)`.

@@ -1,7 +1,11 @@
 //! Waiting without the GIL, such that Ctrl-C still works and events are told meanwhile.
 
+use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use outlive_types::{Error, Result};
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +45,44 @@ pub fn wait<T: Send>(
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);
         }
+    }
+}
+
+/// Calls `work` in a thread of its own and waits. If the wait is interrupted, `stop` is set, and the
+/// work is over before the interruption goes on.
+///
+/// # Errors
+/// Those of the work, and what a signal handler or `tick` raised.
+pub fn in_a_thread<T: Send + 'static>(
+    events: &Events,
+    tick: &Bound<'_, PyAny>,
+    stop: &AtomicBool,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let py = tick.py();
+    let (sender, receiver) = channel();
+    let thread = std::thread::Builder::new()
+        .name("outlive-long".to_owned())
+        .spawn(move || drop(sender.send(work())))
+        .map_err(|e| to_py(py, &Error::retry(format!("no thread could be started: {e}"))))?;
+    let receiver = Mutex::new(receiver); // only for the compiler
+    let waited = wait(events, tick, None, &mut |limit| {
+        let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        match receiver.recv_timeout(limit) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(Error::bug("the thread has panicked"))),
+        }
+    });
+    if waited.is_err() {
+        stop.store(true, Ordering::Relaxed);
+    }
+    // A panic was told by the wait.
+    py.detach(|| drop(thread.join()));
+    let told = tell(events, tick);
+    match waited? {
+        Some(outcome) => outcome.or_raise(py).and_then(|done| told.map(|()| done)),
+        None => Err(to_py(py, &Error::bug("a wait without limit ended"))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{CollectArgs, GcArgs, PruneArgs};
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::pool;
+use crate::{interrupt, pool};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
@@ -56,6 +56,7 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
         bytes_per_s: args.throttle,
         forget_damaged: args.forget_damaged,
         dry_run: args.dry_run,
+        stop: interrupt::flag(),
     })
 }
 

@@ -155,7 +155,8 @@ class Pool:
                 nothing was deleted.
             FencedError: If another collection has begun meanwhile.
         """
-        return Collected(**self._core.gc((max_unused, True, list(fence), False, dry_run)))
+        options = (max_unused, True, list(fence), False, dry_run)
+        return Collected(**self._core.gc(options, self._tick))
 
     def close(self) -> None:
         """Waits until nothing of its jobs is being saved any more.
@@ -493,7 +494,7 @@ class Job:
         rules = (keep_last, keep_every, within_s, best, everything, list(drop), keep)
         fence: list[str] = []
         options = (max_unused, collect, fence, False, dry_run)
-        decisions, report = self._core.prune(rules, options)
+        decisions, report = self._core.prune(rules, options, self._tick)
         kept = {epoch: why for epoch, why in reversed(decisions) if why is not None}
         dropped = [epoch for epoch, why in reversed(decisions) if why is None]
         return Pruned(kept, dropped, Collected(**report))

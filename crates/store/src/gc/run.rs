@@ -18,8 +18,8 @@ use outlive_types::{
     Epoch, Error, Event, Fingerprint, JobName, PackId, Progress, Result, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a job is read again because its program has saved meanwhile.
@@ -49,6 +49,8 @@ pub struct GcOptions {
     pub forget_damaged: bool,
     /// Only plan.
     pub dry_run: bool,
+    /// Set it to end the gc early: what is done by then is right, and the next one goes on.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// What a gc did.
@@ -110,6 +112,13 @@ struct Work {
 }
 
 impl Gc<'_> {
+    fn check_stop(&self) -> Result<()> {
+        match self.options.stop.load(Ordering::Relaxed) {
+            true => Err(Error::retry("stopped on request; another gc goes on from here")),
+            false => Ok(()),
+        }
+    }
+
     fn run(mut self) -> Result<GcReport> {
         if !self.options.dry_run {
             self.options.fence.iter().try_for_each(|job| self.fence(job))?;
@@ -118,6 +127,7 @@ impl Gc<'_> {
         self.check_drops(&survey)?;
         let mut marks = Marks::new(self.pool, &survey.packs);
         for job in &survey.jobs {
+            self.check_stop()?;
             marks.job(self.pool, job, &self.kept(job))?;
         }
         for job in &mut survey.jobs {
@@ -150,6 +160,7 @@ impl Gc<'_> {
                     None => survey.jobs.iter().find(|job| job.name == name),
                 };
                 news = true;
+                self.check_stop()?;
                 let state = self.tell(known, &name, &mut work)?;
                 told.insert(name, state);
             }
@@ -276,6 +287,7 @@ impl Gc<'_> {
             let take = |at: usize, bytes: &[u8]| {
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 let (lane, pace, fail) = &mut *sink;
+                self.check_stop().inspect_err(|error| **fail = Some(error.clone()))?;
                 pace(bytes);
                 let fp = wanted[at].fp;
                 let stored = match is_node {
