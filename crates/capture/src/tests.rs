@@ -189,3 +189,30 @@ fn bad_regions_are_named() {
     let nothing = unsafe { Region::from_raw("nothing", "", vec![], std::ptr::null(), 0) };
     assert!(freeze(&Arc::new(HashTracker::new()), vec![longest, nothing], &since(None)).is_ok());
 }
+
+#[test]
+fn what_has_nearly_all_changed_is_not_compared_but_learnt() {
+    let pages = 4096 + 7;
+    let mut big = vec![1u8; pages * PAGE_BYTES];
+    let tracker = Arc::new(HashTracker::new());
+    let settle = |frozen: Box<dyn Frozen>, epoch: u64| {
+        for run in 0..frozen.runs().len() {
+            frozen.bytes(run);
+        }
+        frozen.settle(Some(epoch));
+    };
+    settle(freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap(), 1);
+    big.chunks_mut(PAGE_BYTES).skip(1).for_each(|page| page[9] = 2);
+    let second = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();
+    assert_eq!(second.changed_pages(), pages as u64, "the page that is the same counts as well");
+    // A save that fails leaves the hashes as they were.
+    second.settle(None);
+    drop(second);
+    let again = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();
+    assert_eq!(again.changed_pages(), pages as u64);
+    settle(again, 2);
+    assert_eq!(tracker.memory_bytes(), 16 * pages);
+    big[5 * PAGE_BYTES] = 3;
+    let third = freeze(&tracker, vec![raw("big", &big)], &since(Some(2))).unwrap();
+    assert_eq!(third.runs(), [run(0, 5, 1)]);
+}

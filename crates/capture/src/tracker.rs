@@ -152,7 +152,8 @@ impl HashTracker {
     }
 
     /// What has changed since `baseline` in each of `streams`. `None` for a stream that is wholly
-    /// dirty because nothing is known of it: hashing it now would only keep the program waiting.
+    /// dirty because nothing is known of it, or nearly so by a sample: hashing it now would only keep
+    /// the program waiting.
     pub(crate) fn diff(
         &self,
         baseline: Option<Epoch>,
@@ -164,7 +165,11 @@ impl HashTracker {
         let known = baseline.is_some() && baseline == state.baseline;
         let old: Vec<Option<&PageHashes>> = streams
             .iter()
-            .map(|stream| known.then(|| state.streams.get(&stream.name)).flatten())
+            .zip(bytes)
+            .map(|(stream, bytes)| {
+                let known = known.then(|| state.streams.get(&stream.name)).flatten();
+                known.filter(|hashes| !hashes.is_dense(bytes))
+            })
             .collect();
         let pairs: Vec<_> =
             old.iter().zip(bytes).filter_map(|(old, bytes)| Some(((*old)?, *bytes))).collect();

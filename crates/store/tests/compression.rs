@@ -56,7 +56,8 @@ fn states_survive_every_setting() {
         assert_eq!((report.whole, report.findings.len()), (2, 0), "{compression}");
     }
     let [none, lz4, zstd, _] = stored[..] else { panic!("four settings") };
-    assert!(lz4 * 100 < none * 75 && zstd < lz4, "{stored:?}");
+    // Which chunks share a frame depends on the threads, so the two codecs are not far apart here.
+    assert!(lz4 * 100 < none * 60 && zstd * 100 < none * 60, "{stored:?}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ class SaveStats:
     Attributes:
         epoch: Its epoch.
         state_bytes: Bytes of the whole state.
-        changed_bytes: Bytes of the pages that had changed.
+        changed_bytes: Bytes of the pages that had changed, or of an array that nearly all had.
         evacuated_bytes: Bytes of unchanged pages that were written again to keep restores fast.
         zero_bytes: Bytes of all-zero pages among the changed; they take no space.
         known_bytes: Bytes of changed pages whose contents the pool had already.
@@ -180,7 +180,7 @@ class Epoch:
         frozen_at: When the state was frozen, by the clock of the machine that did it.
         regions: Number of leaves of the state.
         state_bytes: Bytes of the whole state.
-        changed_bytes: Bytes of the pages that had changed.
+        changed_bytes: Bytes of the pages that had changed, or of an array that nearly all had.
         new_bytes: Bytes that this checkpoint added to the pool.
         known_bytes: Bytes of changed pages whose contents the pool had already.
         zero_bytes: Bytes of all-zero pages among the changed.

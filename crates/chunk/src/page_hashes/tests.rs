@@ -123,3 +123,26 @@ fn the_difference_of_a_clean_stream_holds_no_hashes() {
     let diff = hashes.diff(&bytes, 2);
     assert_eq!((diff.runs.capacity(), diff.hashes.capacity()), (0, 0));
 }
+
+#[test]
+fn a_sample_tells_what_is_dense() {
+    let mut bytes = vec![1u8; SAMPLE_FROM_PAGES * PAGE_BYTES + 100];
+    let hashes = PageHashes::compute(&bytes, 2);
+    assert!(!hashes.is_dense(&bytes));
+    let change = |bytes: &mut [u8], is_dirty: fn(usize) -> bool| {
+        let pages = bytes.chunks_mut(PAGE_BYTES).enumerate();
+        pages.filter(|(page, _)| is_dirty(*page)).for_each(|(_, bytes)| bytes[7] = 2);
+    };
+    // Regular patterns do not pass for all.
+    for is_dirty in [|page| page % 2 == 0, |page| page % 16 == 0, |page| page % 10 != 0] {
+        let mut some = bytes.clone();
+        change(&mut some, is_dirty);
+        assert!(!hashes.is_dense(&some));
+    }
+    change(&mut bytes, |page| page % 500 != 0);
+    assert!(hashes.is_dense(&bytes));
+    // One that is as long as before, or long enough: others are hashed.
+    assert!(!hashes.is_dense(&bytes[..bytes.len() - 1]));
+    let short = &bytes[..(SAMPLE_FROM_PAGES - 1) * PAGE_BYTES];
+    assert!(!PageHashes::compute(&vec![9; short.len()], 2).is_dense(short));
+}
