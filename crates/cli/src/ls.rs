@@ -6,6 +6,7 @@ use crate::pool;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
+use outlive_store::files::is_of_files;
 use outlive_types::{JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -59,6 +60,22 @@ fn regions(manifest: &Manifest) -> u64 {
     manifest.images.iter().map(|image| image.regions).sum()
 }
 
+/// What sets a checkpoint apart: files instead of memory, a pin, a label, metrics.
+fn remarks(manifest: &Manifest) -> String {
+    let mut remarks = Vec::new();
+    if is_of_files(manifest) {
+        remarks.push("files".to_owned());
+    }
+    if manifest.remarks.pinned {
+        remarks.push("pinned".to_owned());
+    }
+    if !manifest.remarks.label.is_empty() {
+        remarks.push(format!("\"{}\"", shown(&manifest.remarks.label)));
+    }
+    remarks.extend(manifest.metrics.iter().map(|(name, value)| format!("{}={value}", shown(name))));
+    remarks.join(", ")
+}
+
 /// A manifest as JSON, with the length of its record.
 pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
     json!({
@@ -70,7 +87,16 @@ pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
         "frozen_ns": manifest.frozen_ns,
         "state_bytes": state_bytes(manifest),
         "changed_bytes": manifest.figures.changed_bytes,
+        "known_bytes": manifest.figures.known_bytes,
+        "zero_bytes": manifest.figures.zero_bytes,
+        "raw_bytes": manifest.figures.raw_bytes,
         "new_bytes": manifest.figures.new_bytes + record_bytes,
+        "stall_ns": manifest.figures.stall_ns,
+        "drain_ns": manifest.figures.drain_ns,
+        "files": is_of_files(manifest),
+        "label": manifest.remarks.label,
+        "pinned": manifest.remarks.pinned,
+        "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "regions": regions(manifest),
         "segments": manifest.segments.len(),
     })
@@ -138,6 +164,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
         ">NEW",
         ">PARENT",
         ">REGIONS",
+        "REMARKS",
     ]);
     for (manifest, record_bytes) in &listing.epochs {
         table.row(vec![
@@ -149,6 +176,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             bytes(manifest.figures.new_bytes + record_bytes),
             if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
             regions(manifest).to_string(),
+            remarks(manifest),
         ]);
     }
     let mut text = match listing.epochs.is_empty() {

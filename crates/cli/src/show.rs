@@ -111,10 +111,11 @@ pub fn head_text(job: &Job, manifest: &Manifest, noun: &str) -> String {
     line(
         "this save",
         format!(
-            "{} changed; {} known, {} zero; {} written (without the manifest)",
+            "{} changed; {} shared with what was there, {} zero, {} new; {} written",
             bytes(figures.changed_bytes),
             bytes(figures.known_bytes),
             bytes(figures.zero_bytes),
+            bytes(figures.raw_bytes),
             bytes(figures.new_bytes)
         ),
     );

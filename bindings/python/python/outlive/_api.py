@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,13 @@ def open(
             raise InvalidError(f"{key} = {value} is not possible")
         tuning.append((key, value))
     return Pool(_core.Pool(place, create, tuning), place, progress)
+
+
+def _epoch_number(epoch: int | Epoch | None) -> int | None:
+    number = epoch.epoch if isinstance(epoch, Epoch) else epoch
+    if number is not None and not (isinstance(number, int) and 0 <= number < 1 << 64):
+        raise InvalidError(f"there is no epoch {number!r}: give a number, or one of `epochs()`")
+    return number
 
 
 def _notes(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
@@ -229,6 +237,10 @@ class Job:
     ) -> Save:
         """Saves a state, as far as it has changed since the last save.
 
+        Arrays that share memory are saved one by one and come back apart, and all come back as plain
+        arrays (no `recarray`, no `memmap`). Each small value in a nested container takes a
+        microsecond or more; in an array it takes none.
+
         Returns as soon as the state may be changed again; the rest happens in the background, and
         the handle tells when the checkpoint is committed. If another save is still under way, that
         is waited for first. No other thread may change the state during the call.
@@ -239,8 +251,9 @@ class Job:
                 None, and random generators of NumPy or `random`.
             force: Save now, whatever `every_s` says.
             wait: Return only when the checkpoint is committed.
-            label: A word for the checkpoint; prunings keep what has one.
-            pin: Keep the checkpoint at every pruning.
+            label: A word for the checkpoint; prunings keep what has one. It is saved now, as with
+                `force`.
+            pin: Keep the checkpoint at every pruning. It is saved now, as with `force`.
             metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
 
         Returns:
@@ -254,34 +267,37 @@ class Job:
                 begun.
         """
         core = self._core
-        if not (core.due() or force):
+        # What somebody gives a name or a pin is meant to be there.
+        if not (core.due() or force or label or pin):
             if core.events_waiting():
                 self._tick()
             return _SKIPPED
+        begun = time.perf_counter()
         flat = flatten(state, allow_pickle=self._allow_pickle)
+        walk_s = time.perf_counter() - begun
         notes = _notes(label, pin, metrics)
         saving = core.save(
             flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), notes, self._tick
         )
-        save = Save(saving, self._tick)
+        save = Save(saving, self._tick, walk_s)
         if wait:
             save.wait()
         return save
 
     @overload
     def restore(
-        self, *, epoch: int | None = None, only: str | Iterable[str] | None = None
+        self, *, epoch: int | Epoch | None = None, only: str | Iterable[str] | None = None
     ) -> Any: ...
 
     @overload
     def restore(
-        self, into: Any, epoch: int | None = None, only: str | Iterable[str] | None = None
+        self, into: Any, epoch: int | Epoch | None = None, only: str | Iterable[str] | None = None
     ) -> Restored: ...
 
     def restore(
         self,
         into: Any = FRESH,
-        epoch: int | None = None,
+        epoch: int | Epoch | None = None,
         only: str | Iterable[str] | None = None,
     ) -> Any:
         """Restores the newest checkpoint that is whole.
@@ -317,8 +333,7 @@ class Job:
         """
         fresh = into is FRESH
         rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
-        if epoch is not None and not 0 <= epoch < 1 << 64:
-            raise InvalidError(f"there is no epoch {epoch}")
+        epoch = _epoch_number(epoch)
         try:
             done = self._core.restore(epoch, rebuild.plan, self._tick)
         except DamagedError as error:
@@ -382,7 +397,7 @@ class Job:
         to: AnyPath,
         paths: AnyPath | Iterable[AnyPath] = (),
         *,
-        epoch: int | None = None,
+        epoch: int | Epoch | None = None,
         overwrite: bool = False,
     ) -> Got:
         """Gets files back, every byte verified. Links in `to` are never followed.
@@ -402,8 +417,7 @@ class Job:
             InvalidError: If something is in the way, or there is no such path or epoch.
             DamagedError: If the list of files is damaged.
         """
-        if epoch is not None and not 0 <= epoch < 1 << 64:
-            raise InvalidError(f"there is no epoch {epoch}")
+        epoch = _epoch_number(epoch)
         wanted = [os.fsencode(path) for path in one_or_more(paths)]
         (place,) = one_or_more(to)
         values = self._core.get_files(place, wanted, epoch, overwrite, self._tick)

@@ -7,7 +7,7 @@ from outlive._select import Selection
 from outlive._tree import DICT, LIST, ORDERED, RANDOMS, TUPLE, Flat, Node, is_value, shown
 
 # Differences that a message spells out; `InvalidError.differences` has all of them.
-_SHOWN_MAX = 1000
+_SHOWN_MAX = 100
 
 
 def refuse_differences(

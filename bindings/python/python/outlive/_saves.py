@@ -31,7 +31,7 @@ class SaveStats:
         segment_bytes: Part of `new_bytes` that is merged index segments.
         raw_bytes: Bytes of new data before compression.
         packs: Packs written.
-        stall_s: How long `save` held the program up, in seconds.
+        stall_s: How long `save` held the program up, in seconds, with the walk through the state.
         total_s: From the call until the commit, in seconds.
     """
 
@@ -56,11 +56,14 @@ class Save:
     It is true unless it was skipped: ``if job.save(state): ...``.
     """
 
-    __slots__ = ("_core", "_stats", "_tick")
+    __slots__ = ("_core", "_stats", "_tick", "_walk_s")
 
-    def __init__(self, core: _core.Save | None, tick: Callable[[], None] | None) -> None:
-        """Made by `Job.save`."""
+    def __init__(
+        self, core: _core.Save | None, tick: Callable[[], None] | None, walk_s: float = 0.0
+    ) -> None:
+        """Made by `Job.save`, which took `walk_s` seconds to walk through the state."""
         self._core = core
+        self._walk_s = walk_s
         self._tick = tick
         self._stats: SaveStats | None = None
 
@@ -97,6 +100,8 @@ class Save:
             figures = self._core.wait(timeout, self._tick)
             if figures is None:
                 raise TimeoutError(f"checkpoint {self.epoch} is not committed yet; it goes on")
+            for key in ("stall_s", "total_s"):
+                figures[key] += self._walk_s
             self._stats = SaveStats(**figures)
         return self._stats
 

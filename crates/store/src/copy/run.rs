@@ -10,7 +10,7 @@ use crate::gc::JobState;
 use crate::index::{Fingerprints, Locator, SharedChunks};
 use crate::pace::Pace;
 use crate::restore::{ReadPlan, Select, Wanted, first_manifest};
-use crate::save::{Base, ChunkSink, FilesImage, Hits, Lane, Packer, SaveStats, Writer};
+use crate::save::{Base, ChunkSink, FilesImage, Hits, Lane, Packer, SaveStats, Squeezing, Writer};
 use outlive_format::{EntryKind, ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, Progress, Result, SessionId};
@@ -394,7 +394,12 @@ impl Store<'_, '_> {
             // One for each thread, in the end.
             let idle = lock().pop();
             let mut lane = idle.unwrap_or_else(|| self.packer.lane());
-            let stored = self.sink.store(&mut lane, bytes, wanted[at].fp);
+            let Wanted { fp, place } = wanted[at];
+            // What was worth compressing there is so here.
+            let codec = place.frame.map(|frame| frame.codec);
+            let stored = lane
+                .set_squeezing(Squeezing::as_before(self.to.config(), codec))
+                .and_then(|()| self.sink.store(&mut lane, bytes, fp));
             lock().push(lane);
             stored.map_err(|error| self.blame(error))
         };

@@ -49,7 +49,9 @@ impl DirectoryWriter {
         }
     }
 
-    /// Reserves the room, so that a full disk shows at once and writes extend nothing.
+    /// Reserves the room, so that writes extend nothing. What becomes of a shard that finds less room
+    /// than it may take shows when it is written: it may be a short one, such as a gc makes that is
+    /// to free a full disk.
     pub(super) fn reserve(&self) -> Result<()> {
         let part = &self.part;
         if part.bytes_max == 0 {
@@ -58,7 +60,7 @@ impl DirectoryWriter {
         loop {
             match fallocate(&part.file, FallocateFlags::empty(), 0, part.bytes_max) {
                 Err(Errno::INTR) => {}
-                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                Err(errno @ Errno::FBIG) => {
                     return Err(Error::io("reserving room for", &part.path, &errno.into()));
                 }
                 // Anything else: it cannot be reserved, but perhaps be written.
