@@ -10,7 +10,9 @@ use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
 use outlive_store::{Job, Select};
-use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
+use outlive_target::{
+    DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, MemoryLog, MemoryTarget, Target,
+};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -424,4 +426,47 @@ fn a_save_overlaps_a_gc_in_every_way() {
             }
         }
     }
+}
+
+/// A gc finds a shard unfinished; the save finishes and commits it, and the program ends, before the
+/// gc reads the log. What nobody works on any more is not what nobody needs.
+#[test]
+fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = DirectoryOptions::default();
+    let world = World {
+        target: Arc::new(DirectoryTarget::open(dir.path(), &options).unwrap()),
+        log: Arc::new(DirectoryLog::open(dir.path())),
+    };
+    Program::start(&world.pool(), "other").save(&state(1)).unwrap();
+    let (finishing, steps) = (Gate::default(), Steps::default());
+    let gate = finishing.clone();
+    steps.hook(move |_, op| {
+        if op == "finish" {
+            gate.stop();
+        }
+    });
+    let program = Program::start(&world.stepped(&steps), "job");
+    let handle = program.job.save(&mut program.source(&state(2))).unwrap();
+    finishing.wait_reached(|| handle.done());
+    assert_eq!(world.target.unfinished().unwrap().len(), 1);
+
+    let program = Mutex::new(Some(program));
+    let steps = Steps::default();
+    steps.hook(move |_, op| {
+        // The first operation behind the listing of unfinished shards.
+        if op == "list"
+            && let Some(program) = program.lock().unwrap().take()
+        {
+            finishing.open();
+            handle.wait(None).unwrap().unwrap();
+            program.job.close().unwrap();
+        }
+    });
+    gc(&world.stepped(&steps)).unwrap();
+    let (epoch, restored) = Program::start(&world.pool(), "job")
+        .restore(Select::Newest)
+        .expect("what was committed is there")
+        .unwrap();
+    assert!(epoch == 1 && restored == state(2));
 }

@@ -4,6 +4,7 @@ use super::mark::Marks;
 use crate::commit::history;
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
+use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -75,6 +76,10 @@ impl JobState {
             if state.number == 0 {
                 state.number = entry.number;
                 state.fp = entry.fp;
+            } else if entry.number > state.number {
+                // An archive has taken the place of what was still to be read; what it condemned is
+                // not older than the records before it.
+                return JobState::read(pool, name, forget);
             }
             let condemn = |packs: Vec<PackId>, state: &mut JobState| match writer_since {
                 true => state.released.extend(packs),
@@ -152,8 +157,8 @@ impl JobState {
 pub struct Survey {
     /// Packs on the target, sorted.
     pub packs: Vec<PackId>,
-    /// Shards that were begun and not finished.
-    pub unfinished: Vec<outlive_target::ShardName>,
+    /// Shards that were begun before the logs were read, and not finished until then.
+    pub unfinished: Vec<ShardName>,
     /// The jobs.
     pub jobs: Vec<JobState>,
     /// First pack of each open session that must be left alone.
@@ -162,12 +167,13 @@ pub struct Survey {
 
 impl Survey {
     /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
-    /// log that is read.
+    /// log that is read. Unfinished shards are looked for again afterwards: one that is finished by
+    /// then may be part of a checkpoint whose program has ended its session.
     ///
     /// # Errors
     /// What target and log report; `Damaged` as [`JobState::read`].
     pub fn new(pool: &Pool, own: SessionId, forget: bool) -> Result<Survey> {
-        let unfinished = pool.target().unfinished()?;
+        let mut unfinished = pool.target().unfinished()?;
         let mut packs: Vec<PackId> =
             pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
         packs.dedup();
@@ -191,6 +197,10 @@ impl Survey {
                     job.name, image.rank
                 )));
             }
+        }
+        if !unfinished.is_empty() {
+            let still: HashSet<ShardName> = pool.target().unfinished()?.into_iter().collect();
+            unfinished.retain(|shard| still.contains(shard));
         }
         let mut in_progress: HashMap<SessionId, u32> =
             jobs.iter().filter_map(JobState::in_progress).collect();
