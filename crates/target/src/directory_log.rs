@@ -2,6 +2,7 @@
 
 use crate::durable::{make_dir_durable, publish, sync_dir};
 use crate::{Append, ManifestLog};
+use outlive_format::{Record, fingerprint};
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
 use std::collections::HashSet;
 use std::fmt;
@@ -50,11 +51,8 @@ impl DirectoryLog {
     fn occupied(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Option<Append>> {
         let path = self.path(job, number);
         match fs::read(&path) {
-            Ok(bytes) if bytes == record => {
-                // Ours, from a call whose reply got lost, perhaps before it was durable.
-                self.sync(job)?;
-                return Ok(Some(Append::Done));
-            }
+            // Ours, from a call whose reply got lost, perhaps before it was durable.
+            Ok(bytes) if bytes == record => return self.settle(job, number, record).map(Some),
             Ok(_) => return Ok(Some(Append::Lost)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("reading the record", &path, &error)),
@@ -76,7 +74,7 @@ impl DirectoryLog {
     fn write_temporary(&self, job: &JobName, record: &[u8]) -> Result<PathBuf> {
         let mut random = [0; 8];
         SystemRng.fill(&mut random);
-        let path = self.dir_of(job).join(format!(".tmp-{:016x}", u64::from_le_bytes(random)));
+        let path = self.dir_of(job).join(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random)));
         let written = File::create_new(&path).and_then(|mut file| {
             file.write_all(record)?;
             file.sync_all()
@@ -98,7 +96,7 @@ impl DirectoryLog {
     ) -> Result<Append> {
         let to = self.path(job, number);
         match publish(from, &to) {
-            Ok(()) => self.sync(job).map(|()| Append::Done),
+            Ok(()) => self.settle(job, number, record),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 Err(Error::invalid(format!(
                     "the file system of {} can neither link files nor rename them without replacing, \
@@ -110,9 +108,60 @@ impl DirectoryLog {
             // Taken by another, or by us: over a network the reply may have been lost.
             Err(error) => match self.occupied(job, number, record)? {
                 Some(append) => Ok(append),
+                // Whoever pruned the log has taken it for a left-over.
+                None if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
+                    let again = self.write_temporary(job, record)?;
+                    let outcome = self.give_number(job, number, record, &again);
+                    let _ = fs::remove_file(&again);
+                    outcome
+                }
                 None => Err(Error::io("appending the record", &to, &error)),
             },
         }
+    }
+
+    /// Our record has its number: makes that durable, unless it came too late.
+    fn settle(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Append> {
+        if self.is_behind(job, number, record)? {
+            // Nobody reads it, and the log is without a gap again.
+            let _ = fs::remove_file(self.path(job, number));
+            return Ok(Append::Lost);
+        }
+        self.sync(job).map(|()| Append::Done)
+    }
+
+    /// Whether record `number` got its name only after others had had it and were pruned: a writer
+    /// may be suspended for hours between its look at the log and the link.
+    fn is_behind(&self, job: &JobName, number: u64, record: &[u8]) -> Result<bool> {
+        // Old records go first: while the one before it is there, its number was free all along.
+        if number > 1 && self.path(job, number - 1).exists() || self.latest(job)? <= number {
+            return Ok(false);
+        }
+        let path = self.path(job, number + 1);
+        match fs::read(&path) {
+            Ok(next) => {
+                Ok(Record::decode(&next).is_ok_and(|next| next.previous != fingerprint(record)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(Error::io("reading the record", &path, &error)),
+        }
+    }
+
+    /// Removes what writers that were killed have left. One that is at work notices, and writes its
+    /// record again.
+    fn remove_left_overs(&self, job: &JobName) -> Result<()> {
+        for name in file_names(&self.dir_of(job))? {
+            if name.starts_with(TEMPORARY) {
+                let path = self.dir_of(job).join(name);
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(Error::io("removing a left-over", &path, &error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self, job: &JobName) -> Result<()> {
@@ -186,7 +235,10 @@ impl ManifestLog for DirectoryLog {
                 self.sync(job)?;
             }
         }
-        if removed > 0 { self.sync(job) } else { Ok(()) }
+        if removed > 0 {
+            self.sync(job)?;
+        }
+        self.remove_left_overs(job)
     }
 
     fn sync(&self, job: &JobName) -> Result<()> {
@@ -196,6 +248,9 @@ impl ManifestLog for DirectoryLog {
         }
     }
 }
+
+/// How the names of records begin that are still being written.
+const TEMPORARY: &str = ".tmp-";
 
 /// Records removed between two syncs of their directory.
 const REMOVED_PER_SYNC: u32 = 256;

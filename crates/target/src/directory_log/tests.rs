@@ -91,3 +91,41 @@ fn renaming_never_replaces() {
     rename_new(&from, &to).unwrap();
     assert_eq!(fs::read(&to).unwrap(), b"new");
 }
+
+/// A writer that was stopped just before it gave its record a name: meanwhile others went on, and
+/// pruned the log twice, so that the number is free again, below the newest.
+#[test]
+fn a_number_that_was_pruned_is_not_given_again() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, theirs, job) =
+        (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()), job("x"));
+    for previous in 0..3 {
+        theirs.append_if(&job, previous, b"r").unwrap();
+    }
+    assert_eq!(ours.occupied(&job, 4, b"ours").unwrap(), None);
+    let temporary = ours.write_temporary(&job, b"ours").unwrap();
+    for previous in 3..8 {
+        theirs.append_if(&job, previous, b"theirs").unwrap();
+    }
+    theirs.remove_before(&job, 7).unwrap();
+    assert_eq!(ours.give_number(&job, 4, b"ours", &temporary).unwrap(), Append::Lost);
+    assert_eq!(theirs.numbers(&job).unwrap(), [7, 8], "and nothing is left of it");
+    assert_eq!(ours.append_if(&job, 3, b"ours").unwrap(), Append::Lost);
+}
+
+/// What killed writers have left goes when the log is pruned; one that is at work writes again.
+#[test]
+fn left_overs_go_when_the_log_is_pruned() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, theirs, job) =
+        (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()), job("x"));
+    for previous in 0..3 {
+        theirs.append_if(&job, previous, b"r").unwrap();
+    }
+    theirs.write_temporary(&job, b"of one that was killed").unwrap();
+    let temporary = ours.write_temporary(&job, b"ours").unwrap();
+    theirs.remove_before(&job, 3).unwrap();
+    assert_eq!(file_names(&ours.dir_of(&job)).unwrap(), ["0000000000000003.record"]);
+    assert_eq!(ours.give_number(&job, 4, b"ours", &temporary).unwrap(), Append::Done);
+    assert_eq!(ours.read(&job, 4).unwrap(), b"ours");
+}
