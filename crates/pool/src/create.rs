@@ -2,7 +2,7 @@
 
 use crate::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, publish};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -115,10 +115,13 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
     }
     let path = dir.join(DESCRIPTOR);
-    let temporary = dir.join(format!(".{DESCRIPTOR}.{}", std::process::id()));
+    // Random: in containers that share the directory, processes have equal numbers.
+    let mut random = [0; 8];
+    SystemRng.fill(&mut random);
+    let temporary = dir.join(format!(".{DESCRIPTOR}.{:016x}", u64::from_le_bytes(random)));
     let text = config.to_text()?;
     let write = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
+        let mut file = File::create_new(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };
@@ -171,5 +174,28 @@ mod tests {
         let file = dir.path().join("thesis.tex");
         assert_eq!(open_or_create(&file, Environment::system()).unwrap_err().kind(), Kind::Invalid);
         assert_eq!(open(dir.path(), Environment::system()).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    /// Threads stand for processes with equal numbers, as in containers that share a directory.
+    #[test]
+    fn makers_at_the_same_time_agree() {
+        for _ in 0..50 {
+            let dir = tempfile::tempdir().unwrap();
+            let start = std::sync::Barrier::new(4);
+            let made: Vec<FormatConfig> = std::thread::scope(|scope| {
+                let make = || {
+                    start.wait();
+                    open_or_create(dir.path(), Environment::system())
+                        .unwrap()
+                        .config()
+                        .format
+                        .clone()
+                };
+                let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+                makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+            });
+            let there = open(dir.path(), Environment::system()).unwrap();
+            assert!(made.iter().all(|format| *format == there.config().format), "{made:?}");
+        }
     }
 }
