@@ -11,7 +11,8 @@ use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
 use outlive_store::{Job, Select};
 use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, MemoryLog, MemoryTarget, Target,
+    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ManifestLog, MemoryLog,
+    MemoryTarget, Target,
 };
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -469,4 +470,42 @@ fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
         .expect("what was committed is there")
         .unwrap();
     assert!(epoch == 1 && restored == state(2));
+}
+
+/// A save that is stopped while it mends what a gc has condemned may have finished some of its packs:
+/// the next save must not take their names.
+#[test]
+fn a_failure_while_mending_costs_one_save() {
+    let large = State::from([("a".to_owned(), noise(1, 700_000))]);
+    for failing in 0..3 {
+        let faults = FaultWorld::new();
+        let world = World { target: faults.target(), log: faults.log() };
+        Program::start(&world.pool(), "past").save(&large).unwrap();
+        let steps = Steps::default();
+        let program = Program::start(&world.stepped(&steps), "job");
+        let others = world.pool();
+        let mut small = large.clone();
+        small.insert("own".to_owned(), vec![1; 100]);
+        let appends = std::sync::atomic::AtomicU64::new(0);
+        let world_of_faults = faults.clone();
+        steps.hook(move |_, op| {
+            // The first append opens the session, the second one offers the manifest.
+            if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 1 {
+                let drop = [(JobName::new("past").unwrap(), [1].into())].into();
+                collect(&others, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+                let finishes = std::sync::atomic::AtomicU64::new(0);
+                world_of_faults.fail_when(move |_, name| {
+                    let is_finish = name.starts_with("finish") && name.ends_with("visible");
+                    let fails = is_finish && finishes.fetch_add(1, Ordering::AcqRel) == failing;
+                    fails.then_some(ErrorKind::Retry)
+                });
+            }
+        });
+        let error = program.save(&small).expect_err("a pack of what was mended cannot be finished");
+        assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+        let stats = program.save(&small).unwrap_or_else(|e| panic!("{failing}: {e}"));
+        let (epoch, restored) =
+            Program::start(&world.pool(), "job").restore(Select::Newest).unwrap().unwrap();
+        assert!(epoch == stats.epoch && restored == small);
+    }
 }

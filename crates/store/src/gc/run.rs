@@ -314,7 +314,7 @@ impl Gc<'_> {
             return Err(error);
         }
         let packed = packer.close()?;
-        self.next_pack = packed.next_pack;
+        self.next_pack = packer.next_pack();
         copied.extend(packed.own);
         Ok(damaged)
     }
@@ -334,7 +334,8 @@ impl Gc<'_> {
             let segments = self.list(&self.kept(job), work, &packer)?;
             work.segments.insert(job.name.clone(), segments);
         }
-        self.next_pack = packer.close()?.next_pack;
+        packer.close()?;
+        self.next_pack = packer.next_pack();
         Ok(())
     }
 
@@ -425,7 +426,8 @@ impl Gc<'_> {
         let expected_bytes = segments.iter().map(|s| u64::from(s.length)).sum();
         let packer = Packer::new(self.pool, self.session, self.next_pack, expected_bytes);
         let stored = self.list(kept, work, &packer)?;
-        self.next_pack = packer.close()?.next_pack;
+        packer.close()?;
+        self.next_pack = packer.next_pack();
         Ok(stored)
     }
 

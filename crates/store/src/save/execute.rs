@@ -194,14 +194,14 @@ impl Writer {
         let stages = Stages { pool, plan, frozen, known: &self.known, shared, packer: &packer };
         let nothing = Base::default();
         let base = self.base.as_ref().unwrap_or(&nothing);
-        let image = stages.image(base, live_done);
+        let packed = stages.image(base, live_done).and_then(|image| {
+            let mut segments: Vec<Listed> = base.segments.iter().map(|s| (*s, None)).collect();
+            segments.extend(Borrowed::of(&image.hits).store(pool, &packer)?);
+            Ok((image, packer.finish(segments)?))
+        });
         self.next_pack = packer.next_pack();
-        let mut image = image?;
-        let mut segments: Vec<Listed> = base.segments.iter().map(|s| (*s, None)).collect();
-        segments.extend(Borrowed::of(&image.hits).store(pool, &packer)?);
-        let (packed, segment_bytes) = packer.finish(segments)?;
-        let Packed { packs, stored_bytes, next_pack, segments, own } = packed;
-        self.next_pack = next_pack;
+        let (mut image, (packed, segment_bytes)) = packed?;
+        let Packed { packs, stored_bytes, segments, own } = packed;
         image.stats.packs = packs;
         image.stats.new_bytes = stored_bytes;
         image.stats.segment_bytes = segment_bytes;

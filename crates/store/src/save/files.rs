@@ -113,14 +113,16 @@ impl Writer {
         let FilesImage { reference, parent, hits, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
         let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
-        segments.extend(Borrowed::of(&hits).store(pool, &packer)?);
-        let (packed, segment_bytes) = packer.finish(segments)?;
-        let Packed { packs, stored_bytes, next_pack, segments, own } = packed;
-        self.next_pack = next_pack;
+        let packed = Borrowed::of(&hits).store(pool, &packer).and_then(|borrowed| {
+            segments.extend(borrowed);
+            packer.finish(segments)
+        });
+        self.next_pack = packer.next_pack();
+        let (Packed { packs, stored_bytes, segments, own }, segment_bytes) = packed?;
         (stats.packs, stats.new_bytes, stats.segment_bytes) = (packs, stored_bytes, segment_bytes);
         let described = describe(&mut stats);
         let manifest = Manifest {
-            next_pack,
+            next_pack: self.next_pack,
             images: vec![reference],
             segments: segments.clone(),
             ..described

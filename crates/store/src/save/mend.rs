@@ -108,17 +108,18 @@ impl Writer {
         }
         let expected_bytes = lost.iter().map(|w| u64::from(w.place.length)).sum();
         let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
-        rescue(pool, &packer, &lost)?;
+        let mut segments: Vec<Listed> =
+            before.into_iter().chain(named.own.iter().copied()).map(|s| (s, None)).collect();
+        let packed = rescue(pool, &packer, &lost).and_then(|()| {
+            segments.extend(borrowed.store(pool, &packer)?);
+            packer.finish(segments)
+        });
+        self.next_pack = packer.next_pack();
+        let (packed, _) = packed?;
         // From now on they are listed by packs of our own.
         for rescued in &lost {
             named.hits.remove(&rescued.fp);
         }
-        let mut segments: Vec<Listed> =
-            before.into_iter().chain(named.own.iter().copied()).map(|s| (s, None)).collect();
-        segments.extend(borrowed.store(pool, &packer)?);
-        let finished = packer.finish(segments);
-        let (packed, _) = finished?;
-        self.next_pack = packed.next_pack;
         named.segments = packed.segments;
         named.own.extend(packed.own);
         next.segments.clone_from(&named.segments);

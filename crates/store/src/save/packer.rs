@@ -97,8 +97,6 @@ pub struct Packed {
     pub packs: u64,
     /// Their bytes on the target.
     pub stored_bytes: u64,
-    /// Their number in the session, for the next packer.
-    pub next_pack: u32,
     /// Segments of the checkpoint.
     pub segments: Vec<SegmentRef>,
     /// The directories of the packs.
@@ -130,7 +128,8 @@ impl<'a> Packer<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of the next pack, should this packer be given up.
+    /// Number of the next pack: the writer must take notice of it however this packer ends, since a
+    /// pack of a save that failed may be there, or still be on its way.
     pub fn next_pack(&self) -> u32 {
         self.state().next_pack
     }
@@ -272,7 +271,7 @@ impl<'a> Packer<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn finish(self, before: Vec<Listed>) -> Result<(Packed, u64)> {
+    pub fn finish(&self, before: Vec<Listed>) -> Result<(Packed, u64)> {
         let (segments, segment_bytes) = self.merge_segments(before)?;
         let mut packed = self.close()?;
         packed.segments.splice(0..0, segments);
@@ -284,13 +283,12 @@ impl<'a> Packer<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn close(self) -> Result<Packed> {
+    pub fn close(&self) -> Result<Packed> {
         let mut state = self.state();
         self.close_current(&mut state)?;
         let mut packed = Packed {
             packs: state.finished.len() as u64,
             stored_bytes: state.finished.iter().map(|pack| pack.stored_bytes).sum(),
-            next_pack: state.next_pack,
             segments: Vec::new(),
             own: state.finished.iter().map(directory_ref).collect(),
         };

@@ -375,7 +375,7 @@ impl<'a> Heal<'a> {
             }
         }
         let packed = packer.close()?;
-        self.next_pack = packed.next_pack;
+        self.next_pack = packer.next_pack();
         let now = Locator::load(self.pool, &packed.own)?;
         for Wanted { fp, place } in whole {
             let place = if write { now.find(&fp)? } else { place };
@@ -435,7 +435,8 @@ impl<'a> Heal<'a> {
         }
         let packer = Packer::new(self.pool, self.session, self.next_pack, 64 * places.len() as u64);
         let stored = store_segments(self.pool, &packer, directory_of(places))?;
-        self.next_pack = packer.close()?.next_pack;
+        packer.close()?;
+        self.next_pack = packer.next_pack();
         Ok(stored.into_iter().map(|(segment, _)| segment).collect())
     }
 }
