@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Program, State, noise, small_config};
+use outlive_format::SegmentKind;
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::Select;
 use outlive_target::{MemoryLog, MemoryTarget};
@@ -94,4 +95,30 @@ fn writers_of_one_job_never_mix() {
         assert!(restored == state(*seed), "epoch {epoch}");
     }
     assert_eq!(reader.job.verify(None).unwrap().findings, vec![]);
+}
+
+/// All staging memory is away, with savers that wait in their turn: a merged segment is read all the
+/// same, since one of them may need it to get on.
+#[test]
+fn segments_are_read_without_staging_memory() {
+    let mut config = small_config();
+    config.tuning.staging_bytes = 4 * config.format.container_bytes;
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let pool = Pool::new(config, target, log, Environment::system());
+    let program = Program::start(&pool, "job");
+    for step in 0..9 {
+        program.save(&State::from([("b".to_owned(), vec![step; 10])])).unwrap();
+    }
+    let epochs = program.job.epochs().unwrap();
+    let newest = &epochs.last().unwrap().manifest;
+    assert!(newest.segments.iter().any(|s| s.kind == SegmentKind::Segment), "some were merged");
+    let held: Vec<_> = (0..4).map(|_| pool.staging().take()).collect();
+    let (tell, told) = std::sync::mpsc::channel();
+    let reader = pool.clone();
+    thread::spawn(move || {
+        let restored = Program::start(&reader, "job").restore(Select::Newest);
+        let _ = tell.send(restored.unwrap().unwrap().0);
+    });
+    assert_eq!(told.recv_timeout(std::time::Duration::from_secs(20)), Ok(9));
+    drop(held);
 }

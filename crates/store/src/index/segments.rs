@@ -3,8 +3,9 @@
 //! merge-tree", 1996), up to the size of a container.
 
 use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef, fingerprint};
+use outlive_io::AlignedBuf;
 use outlive_pool::{Pool, Span};
-use outlive_types::{Error, PackId, Result};
+use outlive_types::{Error, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 
 /// So many segments of one level are merged.
@@ -21,7 +22,10 @@ pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
         }
         SegmentKind::Segment => {
             let span = Span { pack: segment.pack, offset: segment.offset, length: segment.length };
-            pool.read(span, pool.staging().take()).wait()?.to_vec()
+            // A buffer of its own: whoever reads this may hold some of the staging memory, and all of
+            // it may be with others like him.
+            let bytes = segment.length as usize + 2 * PAGE_BYTES;
+            pool.read(span, AlignedBuf::zeroed(bytes)).wait()?.to_vec()
         }
     };
     if fingerprint(&bytes) != segment.fp {
