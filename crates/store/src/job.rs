@@ -213,10 +213,16 @@ impl Job {
     /// # Errors
     /// The last save's failure, if nobody has been told it yet; what the log reports.
     pub fn close(&self) -> Result<()> {
-        let waited = self.wait();
         self.inner.check_process()?;
+        // Held to the end: a save that began now would be committed in a session that is over, and a
+        // gc would not know of it.
+        let current = self.inner.starting();
+        let failure = current.as_ref().and_then(|handle| {
+            handle.wait_done(None);
+            handle.unseen_failure()
+        });
         let closed = self.inner.writer().head.close(&self.inner.pool);
-        waited.and(closed)
+        failure.map_or(closed, Err)
     }
 
     /// The committed checkpoints, oldest first. Manifests that cannot be read are left out; `verify`

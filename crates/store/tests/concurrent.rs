@@ -3,12 +3,14 @@
 mod common;
 
 use common::{Program, State, noise, small_config};
-use outlive_format::SegmentKind;
+use outlive_format::{Body, SegmentKind};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::Select;
+use outlive_store::commit::history;
 use outlive_target::{MemoryLog, MemoryTarget};
-use outlive_types::{ErrorKind, SeededRng};
-use std::collections::BTreeMap;
+use outlive_types::{ErrorKind, SeededRng, SessionId};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
@@ -121,4 +123,36 @@ fn segments_are_read_without_staging_memory() {
     });
     assert_eq!(told.recv_timeout(std::time::Duration::from_secs(20)), Ok(9));
     drop(held);
+}
+
+/// One thread closes a job, another one saves: no manifest stands behind its session's end, where a
+/// gc would not expect it.
+#[test]
+fn a_save_and_a_close_take_turns() {
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let pool = Pool::new(small_config(), target, log, Environment::system());
+    let program = Program::start(&pool, "job");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                program.job.close().unwrap();
+            }
+        });
+        for step in 0..400u64 {
+            program.save(&State::from([("b".to_owned(), step.to_le_bytes().to_vec())])).unwrap();
+        }
+        done.store(true, Ordering::Release);
+    });
+    let mut over: HashSet<SessionId> = HashSet::new();
+    let newest_first: Vec<_> = history(&pool, program.job.name()).unwrap().collect();
+    for entry in newest_first.into_iter().rev() {
+        match entry.record.unwrap().body {
+            Body::Close(close) => drop(over.insert(close.session)),
+            Body::Manifest(manifest) => {
+                assert!(!over.contains(&manifest.session), "epoch {}", manifest.epoch);
+            }
+            _ => {}
+        }
+    }
 }
