@@ -5,6 +5,8 @@ mod common;
 use common::{Program, State, memory_pool, noise, smooth, tuned};
 use outlive_pool::Pool;
 use outlive_store::Select;
+use outlive_store::gc::{GcOptions, collect};
+use outlive_types::JobName;
 
 fn states() -> State {
     State::from([
@@ -80,5 +82,21 @@ fn a_sample_of_the_index_finds_most() {
     Program::start(&pool, "first").save(&state).unwrap();
     let second = Program::start(&pool, "second").save(&state).unwrap();
     assert!(second.known_bytes > 14 << 20, "{second:?}");
+    restores(&pool, "second", &state);
+}
+
+/// A gc puts archives in the place of manifests; what these list is found there.
+#[test]
+fn what_an_archive_keeps_is_shared_as_well() {
+    let pool = memory_pool();
+    let state = states();
+    let first = Program::start(&pool, "first");
+    first.save(&State::from([("gone".to_owned(), noise(3, 1 << 20))])).unwrap();
+    first.save(&state).unwrap();
+    drop(first);
+    let drop = [(JobName::new("first").unwrap(), [1].into())].into();
+    collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+    let second = Program::start(&pool, "second").save(&state).unwrap();
+    assert!(second.known_bytes > 4 << 20, "{second:?}");
     restores(&pool, "second", &state);
 }

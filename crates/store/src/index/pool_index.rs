@@ -73,7 +73,7 @@ impl Survey {
                     }
                     Ok(Record { body: Body::Archive(archive), .. }) => {
                         survey.condemned.extend(archive.condemned);
-                        break;
+                        newest.get_or_insert(archive.segments);
                     }
                     _ => {}
                 }
