@@ -78,7 +78,7 @@ fn options_of(values: OptionValues) -> Result<GcOptions> {
     }
     Ok(GcOptions {
         fence: fence.iter().map(|job| JobName::new(job)).collect::<Result<_>>()?,
-        thoroughness: Thoroughness { unused_max, collect },
+        thoroughness: Thoroughness { unused_max, collect, rewrite: true },
         forget_damaged,
         dry_run,
         ..GcOptions::default()

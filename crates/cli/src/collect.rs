@@ -52,7 +52,7 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
     Ok(GcOptions {
         drop: Default::default(),
         fence,
-        thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect },
+        thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect, rewrite: true },
         bytes_per_s: args.throttle,
         forget_damaged: args.forget_damaged,
         dry_run: args.dry_run,

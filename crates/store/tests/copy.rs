@@ -77,7 +77,7 @@ fn thorough(pool: &Pool, drop: &[Epoch]) -> Result<()> {
         [] => BTreeMap::new(),
         epochs => [(name("job"), epochs.iter().copied().collect())].into(),
     };
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).map(|_| ())
 }
 
@@ -410,7 +410,7 @@ fn a_gc_within_a_copy_at_every_step() {
                 if number == at {
                     let job = if drop_there { "other" } else { "job" };
                     let drop = [(name(job), [1, 2, 3].into())].into();
-                    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+                    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
                     let options = GcOptions { drop, thoroughness, ..GcOptions::default() };
                     collect(&gc, &options).unwrap();
                 }

@@ -154,7 +154,7 @@ fn a_gc_that_moves_everything_meanwhile_does_not_disturb() {
     drop(program);
     let before = memory(compared(&pool, ("job", 4), ("job", 6)));
     let drop = [(JobName::new("job").unwrap(), [1, 2, 3].into())].into();
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(&pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
     assert_eq!(memory(compared(&pool, ("job", 4), ("job", 6))), before);
     assert_eq!(before.changed[0].content.as_ref().unwrap().changed_pages, 2);

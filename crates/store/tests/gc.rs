@@ -284,6 +284,74 @@ fn a_damaged_record_can_be_given_up() {
     assert!(Program::start(&pool, "job").save(&states[1]).unwrap().epoch > 3);
 }
 
+#[test]
+fn a_damaged_newest_record_can_be_given_up() {
+    // The last save's, and the end of the session behind it.
+    for record in [4, 5] {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let program = Program::start(&pool, "job");
+        let states: Vec<State> =
+            (0..3).map(|seed| State::from([("a".to_owned(), noise(seed, 100_000))])).collect();
+        for state in &states {
+            program.save(state).unwrap();
+        }
+        if record == 5 {
+            program.job.close().unwrap();
+        }
+        drop(program);
+        let job = JobName::new("job").unwrap();
+        assert!(world.log().latest(&job).unwrap() >= record);
+        world.corrupt_record(&job, record, 60, 1);
+        assert_eq!(collect(&pool, &GcOptions::default()).unwrap_err().kind(), ErrorKind::Damaged);
+        let options = GcOptions { forget_damaged: true, ..GcOptions::default() };
+        collect(&pool, &options).unwrap();
+        let kept: Vec<(Epoch, State)> = (1..).zip(states.clone()).collect();
+        let whole = if record == 4 { 2 } else { 3 };
+        check(&pool, "job", &kept.into_iter().take(whole).collect(), "without the newest record");
+        gc(&pool).unwrap();
+        assert!(Program::start(&pool, "job").save(&states[1]).unwrap().epoch > 3);
+    }
+}
+
+#[test]
+fn without_room_to_rewrite_dead_packs_go_all_the_same() {
+    let prepared = || {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let program = Program::start(&pool, "job");
+        for seed in 0..6 {
+            let state = State::from([
+                ("new".to_owned(), noise(seed, 90_000)),
+                ("odd".to_owned(), noise(100 + seed % 2, 90_000)),
+            ]);
+            program.save(&state).unwrap();
+        }
+        program.job.close().unwrap();
+        (world, pool)
+    };
+    let prune = |pool: &Pool| prune(pool, "job", &last(1));
+    let (calm, pool) = prepared();
+    let before = calm.ops();
+    let rewritten = prune(&pool).unwrap();
+    assert!(!rewritten.plan.rewritten.is_empty() && rewritten.deleted > 0, "{rewritten:?}");
+    let mut frugal = 0;
+    for op in before..calm.ops() {
+        let (world, pool) = prepared();
+        world.fail_at(op, ErrorKind::Full);
+        match prune(&pool) {
+            Ok(report) if report.plan.rewritten.is_empty() => {
+                assert!(report.deleted > 0, "{op}: {report:?}");
+                frugal += 1;
+            }
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{op}: {error}"),
+        }
+        assert_eq!(Program::start(&pool, "job").job.verify(None).unwrap().findings, vec![], "{op}");
+    }
+    assert!(frugal > 0);
+}
+
 /// The story that is crashed: two jobs, of which one shares the other's chunks; a prune, a gc.
 fn story(world: &FaultWorld) -> Result<()> {
     let pool = pool_of(world.target(), world.log());
@@ -438,7 +506,7 @@ fn savers_and_gcs_at_once() {
         check(&pool, name, &states, "in the end");
     }
     let options = GcOptions {
-        thoroughness: Thoroughness { unused_max: 0.0, collect: true },
+        thoroughness: Thoroughness { unused_max: 0.0, ..Thoroughness::default() },
         ..GcOptions::default()
     };
     collect(&pool, &options).unwrap();

@@ -20,7 +20,7 @@ fn prune(pool: &Pool, job: &str, drop: &[Epoch]) -> Result<GcReport> {
         [] => BTreeMap::new(),
         epochs => [(JobName::new(job)?, epochs.iter().copied().collect())].into(),
     };
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
 }
 

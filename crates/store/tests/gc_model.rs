@@ -185,7 +185,7 @@ fn a_second_gc_has_nothing_to_do_however_many_jobs_there_are() {
     let report = gc(&pool);
     assert_eq!((report.deleted, report.plan.copied_bytes), (0, 0), "{report:?}");
     assert_eq!(pool.target().list().unwrap(), shards, "nothing was written either");
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     for _ in 0..3 {
         collect(&pool, &GcOptions { thoroughness, ..GcOptions::default() }).unwrap();
     }

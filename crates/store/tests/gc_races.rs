@@ -84,7 +84,7 @@ fn gc(pool: &Pool) -> Result<GcReport> {
 }
 
 fn thorough() -> Thoroughness {
-    Thoroughness { unused_max: 0.0, collect: true }
+    Thoroughness { unused_max: 0.0, ..Thoroughness::default() }
 }
 
 /// Two jobs with a past, both closed; much of `a`'s first pack is dead once it is pruned, and `b`

@@ -29,7 +29,7 @@ fn pool(world: &FaultWorld) -> Pool {
 }
 
 fn gc(pool: &Pool) -> Result<GcReport> {
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(pool, &GcOptions { thoroughness, ..GcOptions::default() })
 }
 

@@ -38,7 +38,7 @@ fn live_bytes(pool: &Pool) -> u64 {
 
 fn drop_epochs(pool: &Pool, job: &str, epochs: &[Epoch]) {
     let drop = [(name(job), epochs.iter().copied().collect())].into();
-    let thoroughness = Thoroughness { unused_max: 0.0, collect: true };
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
 }
 

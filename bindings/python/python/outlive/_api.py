@@ -237,8 +237,8 @@ class Job:
     ) -> Save:
         """Saves a state, as far as it has changed since the last save.
 
-        Arrays that share memory are saved one by one and come back apart, and all come back as plain
-        arrays (no `recarray`, no `memmap`). Each small value in a nested container takes a
+        Arrays that share memory are saved one by one and come back apart, and all as plain arrays
+        (no `recarray`, no `memmap`). Each small value in a nested container takes a
         microsecond or more; in an array it takes none.
 
         Returns as soon as the state may be changed again; the rest happens in the background, and

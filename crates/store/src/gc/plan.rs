@@ -16,11 +16,13 @@ pub struct Thoroughness {
     pub unused_max: f64,
     /// Whether packs are condemned at all; otherwise checkpoints are dropped and nothing else.
     pub collect: bool,
+    /// Whether packs are rewritten; otherwise only those go of which nothing is in use.
+    pub rewrite: bool,
 }
 
 impl Default for Thoroughness {
     fn default() -> Thoroughness {
-        Thoroughness { unused_max: 0.05, collect: true }
+        Thoroughness { unused_max: 0.05, collect: true, rewrite: true }
     }
 }
 
@@ -100,6 +102,10 @@ impl GcPlan {
             plan.dead.clear();
             plan.freed_bytes = 0;
             plan.leftovers = 0;
+            return plan;
+        }
+        if !thoroughness.rewrite {
+            plan.stay = partly.len();
             return plan;
         }
         let mut chosen: HashSet<PackId> = HashSet::new();

@@ -15,7 +15,7 @@ use outlive_format::{
 use outlive_pool::{Place, Pool};
 use outlive_target::{Append, ShardName};
 use outlive_types::{
-    Epoch, Error, Event, Fingerprint, JobName, PackId, Progress, Result, SessionId,
+    Epoch, Error, ErrorKind, Event, Fingerprint, JobName, PackId, Progress, Result, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,13 +80,27 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     if options.dry_run {
         // Nobody need know.
         let (session, mut head) = (SessionId([0xFF; 12]), LogHead::new(JobName::gc()));
-        return Gc { pool, options, session, head: &mut head, next_pack: 0 }.run();
+        return Gc { pool, options, session, head: &mut head, next_pack: 0 }.run(&mut 0);
     }
     let mut head = LogHead::new(JobName::gc());
     let (session, _) = head.open(pool)?;
     // The record by which an earlier gc, should it still be at work, learns that it is fenced.
     let opened = head.number();
-    let collected = Gc { pool, options, session, head: &mut head, next_pack: 0 }.run();
+    let mut next_pack = 0;
+    let mut collected =
+        Gc { pool, options, session, head: &mut head, next_pack }.run(&mut next_pack);
+    let is_full = |error: &Error| error.kind() == ErrorKind::Full;
+    if options.thoroughness.rewrite && collected.as_ref().is_err_and(is_full) {
+        pool.warn(
+            "there is no room to rewrite packs: only those go of which nothing is in use; another gc \
+             can do the rest"
+                .to_owned(),
+        );
+        let mut options = options.clone();
+        options.thoroughness.rewrite = false;
+        let gc = Gc { pool, options: &options, session, head: &mut head, next_pack };
+        collected = gc.run(&mut next_pack);
+    }
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
     let report = collected?;
@@ -119,7 +133,14 @@ impl Gc<'_> {
         }
     }
 
-    fn run(mut self) -> Result<GcReport> {
+    /// Answers in `next_pack` the number of the next pack, however it ends.
+    fn run(mut self, next_pack: &mut u32) -> Result<GcReport> {
+        let done = self.work();
+        *next_pack = self.next_pack;
+        done
+    }
+
+    fn work(&mut self) -> Result<GcReport> {
         if !self.options.dry_run {
             self.options.fence.iter().try_for_each(|job| self.fence(job))?;
         }

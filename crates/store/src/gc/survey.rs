@@ -59,6 +59,15 @@ impl JobState {
         let mut writer_since = false;
         let mut archive_read = false;
         for entry in history(pool, name)? {
+            // Also if it cannot be read: what is told goes behind it.
+            if state.number == 0 {
+                state.number = entry.number;
+                state.fp = entry.fp;
+            } else if entry.number > state.number {
+                // An archive has taken the place of what was still to be read; what it condemned is
+                // not older than the records before it.
+                return JobState::read(pool, name, forget);
+            }
             let record = match entry.record {
                 Ok(record) => record,
                 Err(_) if forget => {
@@ -69,18 +78,10 @@ impl JobState {
                     return Err(error.context(format!(
                         "the log of job {name} says something that cannot be read, so what it \
                          needs is unknown and nothing is deleted: `outlive verify` tells more, \
-                         `prune --forget-damaged` gives up what cannot be read"
+                         `gc --forget-damaged` gives up what cannot be read"
                     )));
                 }
             };
-            if state.number == 0 {
-                state.number = entry.number;
-                state.fp = entry.fp;
-            } else if entry.number > state.number {
-                // An archive has taken the place of what was still to be read; what it condemned is
-                // not older than the records before it.
-                return JobState::read(pool, name, forget);
-            }
             let condemn = |packs: Vec<PackId>, state: &mut JobState| match writer_since {
                 true => state.released.extend(packs),
                 false => state.held.extend(packs),

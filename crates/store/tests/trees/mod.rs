@@ -290,7 +290,7 @@ pub fn edit(path: &Path, offset: u64, bytes: &[u8]) {
 }
 
 pub fn thorough() -> Thoroughness {
-    Thoroughness { unused_max: 0.0, collect: true }
+    Thoroughness { unused_max: 0.0, ..Thoroughness::default() }
 }
 
 pub fn prune(pool: &Pool, epochs: &[Epoch]) -> Result<GcReport> {
