@@ -92,6 +92,34 @@ fn what_vanishes_is_told_and_left_out() {
 }
 
 #[test]
+fn a_further_name_never_gets_what_another_file_holds() {
+    for length in [6000, 70_000_000] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), noise(1, 300_000)).unwrap();
+        fs::write(dir.path().join("c"), noise(2, 5000)).unwrap();
+        fs::hard_link(dir.path().join("c"), dir.path().join("d")).unwrap();
+        let path = dir.path().to_path_buf();
+        let outside = tempfile::tempdir().unwrap();
+        let new = outside.path().join("new");
+        fs::write(&new, noise(3, length)).unwrap();
+        // As editors save: the name is another file's now, and what was listed is only "d".
+        let world = interrupted(move || fs::rename(&new, path.join("c")).unwrap());
+        let job = world.job();
+        let report = put(&job, dir.path()).unwrap();
+        let troubles: Vec<_> =
+            report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
+        assert_eq!(troubles, [(&b"d"[..], TroubleKind::Unreadable)]);
+        let (mut found, mut there) = (got(&job, 1, world.dir.path()), snapshot(dir.path()));
+        there.remove(&b"d"[..]);
+        // The directory has changed since it was looked at.
+        assert_eq!(there.remove(&b"."[..]).is_some(), found.remove(&b"."[..]).is_some());
+        same(&found, &there, "the new content, under its own name only");
+        put_whole(&job, dir.path());
+        same(&got(&job, 2, world.dir.path()), &snapshot(dir.path()), "the next");
+    }
+}
+
+#[test]
 fn a_file_that_never_holds_still_is_told() {
     for grows in [true, false] {
         let dir = tempfile::tempdir().unwrap();

@@ -146,7 +146,7 @@ pub struct Assembly<'m, 'a> {
     /// Steps from number `first` on.
     slots: VecDeque<Slot>,
     first: u64,
-    /// Files that are not in the listing: further names of them cannot be either.
+    /// Names whose file is not in the listing: further names of it cannot be either.
     dropped: HashSet<Vec<u8>>,
     troubles: Troubles,
     files: u64,
@@ -204,7 +204,8 @@ impl<'m, 'a> Assembly<'m, 'a> {
                 }
                 Message::Coming { seq, recipe } => self.set(seq, Slot::Reading(recipe)),
                 Message::Item { seq, item } => self.set(seq, Slot::Item(item)),
-                Message::File { seq, item, troubles } => {
+                Message::File { seq, item, replaced, troubles } => {
+                    self.replaced(&item, replaced);
                     self.file(seq, item, troubles)?;
                 }
                 Message::Dropped { seq, trouble } => self.drop_file(seq, trouble),
@@ -245,6 +246,13 @@ impl<'m, 'a> Assembly<'m, 'a> {
         self.dropped.insert(trouble.path.clone());
         self.troubles.add(trouble);
         self.set(seq, Slot::Nothing);
+    }
+
+    /// What was found under a listed name may be another file by now.
+    fn replaced(&mut self, item: &Item, replaced: bool) {
+        if replaced {
+            self.dropped.insert(item.path.clone());
+        }
     }
 
     /// A file was read whole; its pieces may be too many for its item.
@@ -324,6 +332,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         };
         let attempt = large.attempt + 1;
         let mut item = large.item.clone();
+        self.replaced(&item, large.replaced);
         if is_changed && attempt < ATTEMPTS {
             self.set(seq, Slot::Reading(None));
             queue.push_front(Task::File { seq, item, root: large.root, attempt });

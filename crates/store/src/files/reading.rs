@@ -96,10 +96,13 @@ impl Worker<'_> {
                 Err(found) => return trouble(found),
             };
             let Opened { file, stat, mut item, ranges, without } = opened;
+            // Further names were listed as those of the file that was there then.
+            let replaced = (item.device, item.inode) != (scanned.device, scanned.inode);
             let data_bytes: u64 = ranges.iter().filter(|r| !r.hole).map(|r| r.bytes).sum();
             if data_bytes > PART_BYTES {
                 let parts = parts_of(&ranges);
-                let large = Large { file, stat, item, root, ranges, parts, attempt, without };
+                let large =
+                    Large { file, stat, item, replaced, root, ranges, parts, attempt, without };
                 let large = Arc::new(large);
                 let _ = sender.send(Message::Large { seq, large: large.clone() });
                 self.queue.push_parts(seq, &large);
@@ -119,7 +122,8 @@ impl Worker<'_> {
             if !is_changed || attempt >= ATTEMPTS {
                 item.unsettled |= is_changed;
                 let troubles = without.into_iter().chain(is_changed.then(|| restless(path)));
-                return Ok(Some(Message::File { seq, item, troubles: troubles.collect() }));
+                let troubles = troubles.collect();
+                return Ok(Some(Message::File { seq, item, replaced, troubles }));
             }
         }
     }

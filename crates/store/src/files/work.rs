@@ -42,6 +42,8 @@ pub struct Large {
     pub stat: Stat,
     /// Its item, without content.
     pub item: Item,
+    /// It is another file than the one that was listed.
+    pub replaced: bool,
     /// Number of its root.
     pub root: usize,
     /// Its data and holes.
@@ -76,6 +78,8 @@ pub enum Message {
         seq: u64,
         /// The item.
         item: Item,
+        /// It is another file than the one that was listed.
+        replaced: bool,
         /// What is wrong with it.
         troubles: Vec<Trouble>,
     },
