@@ -70,6 +70,12 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// How many children a recipe of so many bytes may have.
+    pub fn children_in(bytes: u64) -> usize {
+        (usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(HEAD_BYTES) / PIECE_BYTES)
+            .min(RECIPE_CHILDREN_MAX)
+    }
+
     /// Bytes of the stream below it.
     pub fn bytes(&self) -> u64 {
         self.children.iter().map(|child| child.bytes).fold(0, u64::saturating_add)

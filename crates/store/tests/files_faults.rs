@@ -119,6 +119,39 @@ fn a_further_name_never_gets_what_another_file_holds() {
     }
 }
 
+/// A clock that panics in every thread but the one that set it up.
+struct BrokenClock(std::sync::OnceLock<std::thread::ThreadId>);
+
+impl outlive_types::Clock for BrokenClock {
+    fn unix_ns(&self) -> u64 {
+        let is_ours = |owner: &std::thread::ThreadId| *owner == std::thread::current().id();
+        assert!(self.0.get().is_none_or(is_ours), "this clock is broken");
+        0
+    }
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[test]
+fn a_thread_that_panics_ends_the_put() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), noise(1, 300_000)).unwrap();
+    let clock = Arc::new(BrokenClock(Default::default()));
+    let env = Environment { clock: clock.clone(), ..Environment::system() };
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let pool = outlive_pool::Pool::new(small_config(), target, log, env);
+    let job = Job::open(&pool, "job", Default::default()).unwrap();
+    let (sender, over) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        clock.0.set(std::thread::current().id()).unwrap();
+        let put = || put(&job, dir.path()).is_ok();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(put));
+        sender.send(matches!(outcome, Ok(true))).unwrap();
+    });
+    assert!(!over.recv_timeout(Duration::from_secs(60)).expect("it ends"));
+}
+
 #[test]
 fn a_file_that_never_holds_still_is_told() {
     for grows in [true, false] {

@@ -73,8 +73,8 @@ impl<'a> Metadata<'a> {
 }
 
 /// Gathers the pieces of one file.
-#[derive(Default)]
 pub struct ContentBuilder {
+    container_bytes: u64,
     pieces: Vec<Piece>,
     recipe: Option<RecipeBuilder>,
     /// Bytes so far.
@@ -82,6 +82,11 @@ pub struct ContentBuilder {
 }
 
 impl ContentBuilder {
+    /// A builder for a pool of such containers.
+    pub fn new(container_bytes: u64) -> ContentBuilder {
+        ContentBuilder { container_bytes, pieces: Vec::new(), recipe: None, bytes: 0 }
+    }
+
     /// Adds the next piece.
     ///
     /// # Errors
@@ -96,7 +101,7 @@ impl ContentBuilder {
             _ => self.pieces.push(piece),
         }
         if self.pieces.len() > ITEM_PIECES_MAX {
-            let recipe = self.recipe.insert(RecipeBuilder::default());
+            let recipe = self.recipe.insert(RecipeBuilder::new(self.container_bytes));
             return self.pieces.drain(..).try_for_each(|piece| recipe.push(piece, emit));
         }
         Ok(())
@@ -156,11 +161,10 @@ pub struct Assembly<'m, 'a> {
 impl<'m, 'a> Assembly<'m, 'a> {
     /// An empty listing.
     pub fn new(putter: &'m Putter<'a>, meta: &'m RefCell<Metadata<'a>>) -> Assembly<'m, 'a> {
-        let chunk_bytes_max = putter.pool.config().format.chunk_bytes_max as usize;
         Assembly {
             putter,
             meta,
-            listing: ListingWriter::new(chunk_bytes_max),
+            listing: ListingWriter::new(&putter.pool.config().format),
             slots: VecDeque::new(),
             first: 0,
             dropped: HashSet::new(),
@@ -216,7 +220,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
                     };
                     let parts = Parts {
                         large,
-                        builder: ContentBuilder::default(),
+                        builder: self.builder(),
                         next: 0,
                         early: HashMap::new(),
                         recipe,
@@ -228,6 +232,10 @@ impl<'m, 'a> Assembly<'m, 'a> {
             self.advance(gate)?;
             told(false, &mut last_told);
         }
+    }
+
+    fn builder(&self) -> ContentBuilder {
+        ContentBuilder::new(self.putter.pool.config().format.container_bytes)
     }
 
     fn slot(&mut self, seq: u64) -> Option<&mut Slot> {
@@ -268,7 +276,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
             self.learn(recipe);
             let meta = self.meta;
             let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);
-            let mut builder = ContentBuilder::default();
+            let mut builder = self.builder();
             pieces.drain(..).try_for_each(|piece| builder.push(piece, &mut emit))?;
             (item.content, _) = builder.finish(&mut emit)?;
         }
@@ -322,7 +330,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
             return Ok(());
         }
         let large = parts.large.clone();
-        let builder = std::mem::take(&mut parts.builder);
+        let builder = std::mem::replace(&mut parts.builder, ContentBuilder::new(0));
         let is_changed = match fstat(&large.file) {
             Ok(after) => changed(&large.stat, &after),
             Err(error) => {

@@ -4,7 +4,7 @@ use super::recipe::{Emit, Pieces, RecipeBuilder, read_pieces};
 use super::whereabouts::Whereabouts;
 use crate::index::Locator;
 use outlive_format::{Item, ListingReader, Piece, TreeRef, checksum, listing_end, listing_head};
-use outlive_pool::Pool;
+use outlive_pool::{FormatConfig, Pool};
 use outlive_types::{Error, Fingerprint, Result};
 use std::sync::Arc;
 
@@ -33,8 +33,10 @@ pub struct ListingWriter {
 
 impl ListingWriter {
     /// A listing without items.
-    pub fn new(chunk_bytes_max: usize) -> ListingWriter {
-        let (buffer, recipe) = (listing_head().to_vec(), RecipeBuilder::default());
+    pub fn new(format: &FormatConfig) -> ListingWriter {
+        let chunk_bytes_max = format.chunk_bytes_max as usize;
+        let buffer = listing_head().to_vec();
+        let recipe = RecipeBuilder::new(format.container_bytes);
         ListingWriter { buffer, chunk_bytes_max, recipe, bytes: 0, items: 0 }
     }
 

@@ -13,7 +13,7 @@ use crate::index::Known;
 use crate::save::{ChunkSink, Packer};
 use outlive_format::{Item, ItemKind, Recipe, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Event, Progress, Result};
+use outlive_types::{Error, Event, Progress, Result};
 use std::cell::RefCell;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,7 +107,7 @@ impl<'a> Putter<'a> {
         let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);
         let chunk_bytes_max = self.pool.config().format.chunk_bytes_max as usize;
         let mut reader = ContentReader::new(self.sink, self.packer.lane(), chunk_bytes_max);
-        let mut builder = ContentBuilder::default();
+        let mut builder = ContentBuilder::new(self.pool.config().format.container_bytes);
         reader.stream(from, &mut |piece| {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(stopped());
@@ -159,20 +159,24 @@ impl<'a> Putter<'a> {
         std::thread::scope(|scope| {
             let plan_sender = sender.clone();
             let (queue, gate, seen_bytes) = (&queue, &gate, &seen_bytes);
+            let over = Over(queue, gate);
             scope.spawn(move || {
+                let _alarm = Alarm(&plan_sender);
                 plan(planner, queue, gate, seen_bytes, &plan_sender);
             });
             let readers = (0..threads).map(|_| {
                 let (sender, worker) = (sender.clone(), &worker);
-                scope.spawn(move || match worker.run(&sender) {
-                    Ok(zeros) => {
-                        zero_bytes.fetch_add(zeros, Ordering::Relaxed);
-                        Ok(())
-                    }
-                    Err(error) => {
-                        // Nobody listens any more if the others have failed before.
-                        let _ = sender.send(Message::Failed(error.clone()));
-                        Err(error)
+                scope.spawn(move || {
+                    let _alarm = Alarm(&sender);
+                    match worker.run(&sender) {
+                        Ok(zeros) => {
+                            zero_bytes.fetch_add(zeros, Ordering::Relaxed);
+                            Ok(())
+                        }
+                        Err(error) => {
+                            let _ = sender.send(Message::Failed(error.clone()));
+                            Err(error)
+                        }
                     }
                 })
             });
@@ -191,8 +195,7 @@ impl<'a> Putter<'a> {
             };
             let assembled = assembly.run(&messages, queue, gate, &told);
             // Whoever still works finds out and ends.
-            queue.close();
-            gate.open_for_ever();
+            drop(over);
             let plan = assembled?;
             // The last chunks go out when a reader ends, and that may fail, too.
             for reader in readers {
@@ -205,6 +208,29 @@ impl<'a> Putter<'a> {
     fn progress(&self, done_bytes: u64, total_bytes: u64) {
         let progress = Progress { what: "put", done_bytes, total_bytes };
         self.pool.env().observer.event(Event::Progress(progress));
+    }
+}
+
+/// When it goes, so may everybody who works for the listing: also if that ends by a panic.
+struct Over<'a>(&'a Queue, &'a Gate);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        self.1.open_for_ever();
+    }
+}
+
+/// Tells of a thread that panics: what it was doing would be waited for.
+struct Alarm<'a>(&'a Sender<Message>);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Nobody listens any more if the others have failed before.
+            let error = Error::bug("a thread that puts files has panicked");
+            let _ = self.0.send(Message::Failed(error));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::index::Locator;
 use crate::restore::{ReadPlan, Wanted};
-use outlive_format::{Piece, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
+use outlive_format::{Piece, RECIPE_LEVEL_MAX, Recipe};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
 use std::sync::{Mutex, PoisonError};
@@ -17,12 +17,20 @@ const CHILDREN_MIN: usize = 32;
 pub type Emit<'e> = dyn FnMut(&Recipe) -> Result<Fingerprint> + 'e;
 
 /// Gathers a stream's pieces in recipes. Memory: at most 4096 pieces a level.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RecipeBuilder {
+    /// Most children of a recipe.
+    children_max: usize,
     levels: Vec<Vec<Piece>>,
 }
 
 impl RecipeBuilder {
+    /// A builder for a pool of such containers: a recipe lies in one.
+    pub fn new(container_bytes: u64) -> RecipeBuilder {
+        let children_max = Recipe::children_in(container_bytes);
+        RecipeBuilder { children_max, levels: Vec::new() }
+    }
+
     /// Adds the next piece. Neighbouring zeros become one.
     ///
     /// # Errors
@@ -45,7 +53,7 @@ impl RecipeBuilder {
         let children = &mut self.levels[level];
         // What ends a recipe is known with its last child, but zeros may still grow: so a full one
         // is closed when the next child comes.
-        if children.len() == RECIPE_CHILDREN_MAX {
+        if children.len() == self.children_max {
             self.close(level, emit)?;
         }
         let children = &mut self.levels[level];
@@ -234,14 +242,18 @@ mod tests {
 
     type Nodes = HashMap<Fingerprint, Recipe>;
 
+    const CONTAINER_BYTES: u64 = 64 << 10;
+
     fn build(pieces: &[Piece]) -> (Fingerprint, Nodes) {
         let mut nodes = Nodes::new();
         let mut emit = |recipe: &Recipe| {
-            let fp = fingerprint(&recipe.encode()?);
+            let bytes = recipe.encode()?;
+            assert!(bytes.len() as u64 <= CONTAINER_BYTES, "{} children", recipe.children.len());
+            let fp = fingerprint(&bytes);
             nodes.insert(fp, recipe.clone());
             Ok(fp)
         };
-        let mut builder = RecipeBuilder::default();
+        let mut builder = RecipeBuilder::new(CONTAINER_BYTES);
         pieces.iter().try_for_each(|piece| builder.push(*piece, &mut emit)).unwrap();
         let root = builder.finish(&mut emit).unwrap();
         (root, nodes)
@@ -280,6 +292,10 @@ mod tests {
         let ending = (0..).map(piece).find(|piece| piece.fp.0[0] == 0).unwrap();
         let (root, nodes) = build(&vec![ending; 100_000]);
         assert!(nodes[&root].level <= 4, "level {}", nodes[&root].level);
+        assert_eq!(flatten(root, &nodes).len(), 100_000);
+        // None of these ends one: they grow until they are full.
+        let endless = (0..).map(piece).find(|piece| piece.fp.0[0] != 0).unwrap();
+        let (root, nodes) = build(&vec![endless; 100_000]);
         assert_eq!(flatten(root, &nodes).len(), 100_000);
         let (root, nodes) = build(&vec![Piece::zeros(1 << 30); 10_000]);
         assert_eq!(flatten(root, &nodes), [Piece::zeros(10_000 << 30)]);
