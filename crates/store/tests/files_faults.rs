@@ -7,7 +7,7 @@ mod trees;
 
 use common::{noise, small_config};
 use outlive_pool::{Environment, create};
-use outlive_store::files::{GetOptions, PutOptions, TroubleKind};
+use outlive_store::files::{GetOptions, PutOptions, PutSource, TroubleKind};
 use outlive_store::{Job, Select};
 use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::ErrorKind;
@@ -150,6 +150,18 @@ fn a_thread_that_panics_ends_the_put() {
         sender.send(matches!(outcome, Ok(true))).unwrap();
     });
     assert!(!over.recv_timeout(Duration::from_secs(60)).expect("it ends"));
+}
+
+#[test]
+fn a_put_of_nothing_is_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), noise(1, 300_000)).unwrap();
+    let world = World::new();
+    let job = world.job();
+    put_whole(&job, dir.path());
+    let error = job.put(PutSource::Paths(&[]), &PutOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(job.files(Select::Newest).unwrap().unwrap().0.epoch(), 1);
 }
 
 #[test]
@@ -301,6 +313,16 @@ fn as_nobody(dir: &Path) {
     let expected = [&b"locked"[..], b"locked dir", b"plain"];
     assert_eq!(troubles, expected.map(|path| (path, TroubleKind::Unreadable)));
     assert!(!report.troubles.is_whole());
+
+    // If that is all, there is no checkpoint.
+    for name in ["locked dir", "locked"] {
+        let error = put(&job, &dir.join("source").join(name)).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Invalid && error.message().contains("ermission"),
+            "{error}"
+        );
+    }
+    assert_eq!(job.files(Select::Newest).unwrap().unwrap().0.epoch(), 1);
 
     // Nor what they cannot write.
     let error = checkpoint(&job, 1).get(&into(&dir.join("ours"))).unwrap_err();

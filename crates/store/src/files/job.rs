@@ -6,7 +6,7 @@ use super::patterns::Patterns;
 use super::plan::{Planner, PutPlan, stopped};
 use super::put::{Image, Putter, Source, hits_of, knows_nothing};
 use super::scan::{Selection, identity, open_roots};
-use super::trouble::Troubles;
+use super::trouble::{Trouble, Troubles};
 use crate::Job;
 use crate::index::SharedChunks;
 use crate::restore::{Select, Skipped, first_manifest};
@@ -45,7 +45,8 @@ pub struct PutOptions {
     pub no_ignore_files: bool,
     /// Stay on the file system of each path.
     pub one_file_system: bool,
-    /// Directories that are left out with all below them, such as the pool's own.
+    /// Directories that are left out with all below them, such as the pool's own; it may be named by
+    /// its `pool.toml`.
     pub leave_out: Vec<PathBuf>,
     /// Read every file, also those that have not changed since the put before.
     pub reread: bool,
@@ -143,6 +144,13 @@ impl Job {
             let stored = putter.run(source);
             writer.next_pack = packer.next_pack();
             let image = stored?;
+            if image.items == 0 {
+                let first = image.troubles.kept.first().map(Trouble::to_string);
+                return Err(Error::invalid(format!(
+                    "there is nothing to put: {}",
+                    first.unwrap_or_else(|| "no path is named".to_owned())
+                )));
+            }
             if options.stop.load(Ordering::Relaxed) {
                 return Err(stopped());
             }
