@@ -96,6 +96,15 @@ fn what_is_in_the_way_stays_unless_it_is_to_be_replaced() {
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("also long"), "{error}");
     same(&snapshot(&to), &before, "nothing was touched");
 
+    // Nor may something else be where a directory is to be.
+    let beside = world.directory("beside");
+    fs::write(beside.join("order"), "mine").unwrap();
+    let before = snapshot(&beside);
+    assert_eq!(files.plan_get(&into(&beside)).unwrap().in_the_way, [b"order"]);
+    let error = files.get(&into(&beside)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.message().contains("order"), "{error}");
+    same(&snapshot(&beside), &before, "nothing was touched here either");
+
     // What a get has left that was killed is in nobody's way.
     for number in 0..40 {
         let name = format!(".outlive-{}-{number}.tmp", std::process::id());

@@ -96,9 +96,8 @@ impl FilesCheckpoint {
                 plan.files += 1;
                 plan.bytes = plan.bytes.saturating_add(item.bytes);
             }
-            if item.kind != ItemKind::Directory
-                && plan.in_the_way.len() < NAMED_MAX
-                && there.as_ref().is_some_and(|there| there.exists(&item.path))
+            if plan.in_the_way.len() < NAMED_MAX
+                && there.as_ref().is_some_and(|there| there.is_in_the_way(&item.path, item.kind))
             {
                 plan.in_the_way.push(item.path);
             }

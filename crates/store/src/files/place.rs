@@ -66,9 +66,12 @@ impl Placer {
         })
     }
 
-    /// Whether something is at `path`.
-    pub fn exists(&self, path: &[u8]) -> bool {
-        self.beneath.stat(path).is_ok()
+    /// Whether something at `path` keeps an item from being made: anything, but for a directory
+    /// where there is one.
+    pub fn is_in_the_way(&self, path: &[u8], kind: ItemKind) -> bool {
+        let is_directory =
+            |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        self.beneath.stat(path).is_ok_and(|stat| kind != ItemKind::Directory || !is_directory(stat))
     }
 
     /// The directory in which `path` is to be.
