@@ -9,7 +9,7 @@ use outlive_store::{Job, JobOptions, SaveNotes};
 use outlive_types::{Error, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Troubles printed as text; all that are known are in the JSON.
@@ -71,16 +71,11 @@ fn options(args: &PutArgs) -> Result<PutOptions> {
         no_ignore_files: args.no_ignore_files,
         one_file_system: args.one_file_system,
         // A pool that is put into itself would grow with every put.
-        leave_out: vec![pool_dir(&args.pool)],
+        leave_out: vec![args.pool.clone()],
         reread: args.reread,
         notes: SaveNotes::new(Remarks { pinned: args.pin, label }, Vec::new())?,
         stop: interrupt::flag(),
     })
-}
-
-fn pool_dir(pool: &Path) -> PathBuf {
-    let parent = || pool.parent().map(Path::to_path_buf);
-    if pool.is_dir() { pool.to_path_buf() } else { parent().unwrap_or_default() }
 }
 
 fn answer(job: &Job, report: &PutReport) -> Answer {

@@ -202,3 +202,18 @@ fn what_could_not_be_read_is_told_and_the_rest_is_put() {
     let weights = fs::read(there.join("model/weights.bin")).unwrap();
     assert_eq!(weights, fs::read(tree.join("model/weights.bin")).unwrap());
 }
+
+#[test]
+fn a_pool_that_is_named_by_its_descriptor_is_left_out_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "x").unwrap();
+    assert_eq!(outlive(&["pool", "init", text(&dir.path().join("pool"))]).code, 0);
+    for (pool, paths, cwd) in
+        [("pool/pool.toml", ".", "."), ("pool.toml", "..", "pool"), (".", "..", "pool")]
+    {
+        let mut put = command(&["put", pool, "job", paths, "--json"]);
+        let output = put.current_dir(dir.path().join(cwd)).output().unwrap();
+        let put: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&put["items"], &put["plan"]["excluded"]), (&2.into(), &1.into()), "{pool}");
+    }
+}

@@ -415,7 +415,13 @@ fn read_patterns(dir: &OwnedFd) -> Result<Patterns> {
     Patterns::from_text(&text)
 }
 
-/// Device and inode of a directory, to leave it out of a scan.
+/// Device and inode of a directory, to leave it out of a scan; of a pool's `pool.toml`, those of the
+/// directory that it is in.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|there| (there.dev(), there.ino()))
+    let there = fs::metadata(path).ok()?;
+    let there = match there.is_dir() {
+        true => there,
+        false => fs::metadata(fs::canonicalize(path).ok()?.parent()?).ok()?,
+    };
+    Some((there.dev(), there.ino()))
 }
