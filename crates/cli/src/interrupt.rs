@@ -4,9 +4,15 @@ use crate::EXIT_INTERRUPTED;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Whether the work was asked to end.
+pub fn was_asked() -> bool {
+    FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
 /// Set by Ctrl-C, and by a request to terminate.
 pub fn flag() -> Arc<AtomicBool> {
-    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     let flag = FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         let set = flag.clone();

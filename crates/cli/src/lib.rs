@@ -43,7 +43,7 @@ const EXIT_INCOMPLETE: i32 = 7;
 
 /// Runs the command that `args` describe, the program's name first, and returns the exit code:
 /// 0 done, 1 a fault of outlive, 2 a request that cannot work, 3 damage, 4 no room, 5 fenced,
-/// 6 try again, 7 done but for files that are named.
+/// 6 try again, 7 done but for files that are named, 130 interrupted.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&words) {
@@ -82,7 +82,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
             } else {
                 complain(&format!("outlive: {}", said(&error)));
             }
-            exit_code(kind)
+            // What was asked to end, and has, need not be tried again.
+            match kind == ErrorKind::Retry && interrupt::was_asked() {
+                true => EXIT_INTERRUPTED,
+                false => exit_code(kind),
+            }
         }
     }
 }
@@ -127,7 +131,7 @@ fn exit_code(kind: ErrorKind) -> i32 {
 fn said(error: &Error) -> String {
     let advice = match error.kind() {
         ErrorKind::Bug => " (this is a fault of outlive: please report it)",
-        ErrorKind::Retry => " (this may pass: try again)",
+        ErrorKind::Retry if !interrupt::was_asked() => " (this may pass: try again)",
         _ => "",
     };
     format!("{}{advice}", error.message())

@@ -217,3 +217,26 @@ fn a_pool_that_is_named_by_its_descriptor_is_left_out_as_well() {
         assert_eq!((&put["items"], &put["plan"]["excluded"]), (&2.into(), &1.into()), "{pool}");
     }
 }
+
+#[test]
+fn an_interrupted_put_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, pool) = world(dir.path());
+    let mut child = command(&["put", text(&pool), "job", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // It takes more than a pipe holds, so it has come far enough to have been told.
+    stdin.write_all(&noise(1, 3_000_000)).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // Whoever was interrupted reads no further.
+    while stdin.write_all(&noise(2, 1_000_000)).is_ok() {}
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.contains("stopped on request") && !told.contains("try again"), "{told}");
+    assert_eq!(outlive(&["ls", text(&pool)]).out.matches("job").count(), 1, "no checkpoint");
+}

@@ -4,7 +4,6 @@ use super::checkpoint::FilesCheckpoint;
 use super::choice::{Choice, ChosenItems};
 use super::making::{Making, Shared, Simple, in_the_way, lock};
 use super::place::Placer;
-use super::plan::stopped;
 use super::trouble::{TroubleKind, Troubles};
 use crate::restore::{ReadPlan, Wanted};
 use outlive_chunk::parallel;
@@ -401,6 +400,11 @@ impl Getter<'_> {
         }
         Ok(())
     }
+}
+
+/// The error of a get that was told to stop.
+fn stopped() -> Error {
+    Error::retry("stopped on request; what was finished stays")
 }
 
 /// Whether a path is in a directory, or is it.
