@@ -1,6 +1,7 @@
 use super::*;
 use crate::durable::{link_new, rename_new};
-use outlive_types::ErrorKind;
+use outlive_format::{Body, Close};
+use outlive_types::{ErrorKind, Fingerprint, SessionId};
 
 fn job(name: &str) -> JobName {
     JobName::new(name).unwrap()
@@ -128,4 +129,36 @@ fn left_overs_go_when_the_log_is_pruned() {
     assert_eq!(file_names(&ours.dir_of(&job)).unwrap(), ["0000000000000003.record"]);
     assert_eq!(ours.give_number(&job, 4, b"ours", &temporary).unwrap(), Append::Done);
     assert_eq!(ours.read(&job, 4).unwrap(), b"ours");
+}
+
+/// The oldest record that is left tells which one came before it.
+#[test]
+fn the_next_record_tells_whether_one_came_too_late() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, theirs, job) =
+        (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()), job("x"));
+    let record = |number: u64, previous: &[u8], session: u8| {
+        let body = Body::Close(Close { session: SessionId([session; 12]) });
+        let previous = if number == 1 { Fingerprint::ZERO } else { fingerprint(previous) };
+        Record { number, previous, body }.encode().unwrap()
+    };
+    let mut records = vec![record(1, b"", 1)];
+    for number in 2..=6 {
+        records.push(record(number, records.last().unwrap(), 1));
+    }
+    for (previous, record) in (0..).zip(&records) {
+        theirs.append_if(&job, previous, record).unwrap();
+    }
+    theirs.remove_before(&job, 4).unwrap();
+    let repeated = ours.append_if(&job, 3, &records[3]).unwrap();
+    assert_eq!(
+        repeated,
+        Append::Done,
+        "it was there before the others, and only its reply is late"
+    );
+    theirs.remove_before(&job, 5).unwrap();
+    let late = record(4, &records[2], 2);
+    let temporary = ours.write_temporary(&job, &late).unwrap();
+    assert_eq!(ours.give_number(&job, 4, &late, &temporary).unwrap(), Append::Lost);
+    assert_eq!(theirs.numbers(&job).unwrap(), [5, 6]);
 }
