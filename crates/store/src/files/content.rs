@@ -196,7 +196,10 @@ impl<'a> ContentReader<'a> {
                     }
                 }
             };
-            self.cut(&mut fill, !holes, &mut |piece| push(pieces, piece))?;
+            self.cut(&mut fill, !holes, &mut |piece| {
+                push(pieces, piece);
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -222,14 +225,8 @@ impl<'a> ContentReader<'a> {
                 }
             }
         };
-        let mut failed = Ok(());
-        let mut take = |piece| {
-            if failed.is_ok() {
-                failed = each(piece);
-            }
-        };
-        match self.cut(&mut fill, true, &mut take) {
-            Ok(()) => failed,
+        match self.cut(&mut fill, true, each) {
+            Ok(()) => Ok(()),
             Err(Fault::Store(error)) => Err(error),
             Err(Fault::Read(error)) => Err(Error::retry(format!("reading the stream: {error}"))),
         }
@@ -239,7 +236,7 @@ impl<'a> ContentReader<'a> {
         &mut self,
         fill: &mut dyn FnMut(&mut [u8]) -> std::result::Result<usize, Fault>,
         drop_zeros: bool,
-        each: &mut dyn FnMut(Piece),
+        each: &mut dyn FnMut(Piece) -> Result<()>,
     ) -> std::result::Result<(), Fault> {
         let bytes_max = self.cutter.bytes_max();
         let (mut start, mut filled, mut over) = (0, 0, false);
@@ -267,11 +264,11 @@ impl<'a> ContentReader<'a> {
                 start += chunk.len();
                 if drop_zeros && is_zero(chunk) {
                     self.zero_bytes += bytes;
-                    each(Piece::zeros(bytes));
+                    each(Piece::zeros(bytes))?;
                 } else {
                     let fp = fingerprint(chunk);
                     self.sink.store(&mut self.lane, chunk, fp)?;
-                    each(Piece { fp, bytes });
+                    each(Piece { fp, bytes })?;
                 }
             }
         }
