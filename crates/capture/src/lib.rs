@@ -13,6 +13,7 @@ mod owned;
 mod region;
 mod runs;
 mod source;
+pub mod track;
 mod tracker;
 
 pub use outlive_chunk::default_threads;

@@ -1,0 +1,118 @@
+//! Finding written pages without reading them: one trait, and the mechanisms of the kernel that it is
+//! made of.
+//!
+//! A tracker speaks of *hardware pages*, by address; regions are cut into pages from their first byte
+//! on, wherever that lies. Who translates and filters is [`crate::HashTracker`].
+
+#![allow(unsafe_code)] // a caller must own what it has tracked
+
+use std::fmt;
+
+/// Hardware pages side by side: addresses, multiples of 4096, `start` below `end`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Pages {
+    /// Address of the first byte.
+    pub start: usize,
+    /// Address behind the last byte.
+    pub end: usize,
+}
+
+impl Pages {
+    /// How many.
+    pub fn count(&self) -> usize {
+        (self.end - self.start) / outlive_types::PAGE_BYTES
+    }
+}
+
+/// How written pages are found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TrackerKind {
+    /// The kernel notes the first write to each armed page: userfaultfd with `WP_ASYNC`, read by
+    /// `PAGEMAP_SCAN` (Linux 6.7).
+    WpAsync,
+    /// Armed pages cannot be written; the first write to each raises SIGSEGV, whose handler notes it
+    /// and lets it through (libckpt, Plank et al., 1995).
+    Mprotect,
+    /// All pages are hashed and compared.
+    Hash,
+}
+
+impl TrackerKind {
+    /// As options and statistics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TrackerKind::WpAsync => "wp-async",
+            TrackerKind::Mprotect => "mprotect",
+            TrackerKind::Hash => "hash",
+        }
+    }
+}
+
+impl fmt::Display for TrackerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why memory cannot be tracked, or why what was tracked is not known any more. Whoever is told so
+/// must take every page for written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What becomes of collected pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// The written ones are armed anew, in the same pass: no write between the two is missed.
+    Rearm,
+    /// They stay as they are.
+    Leave,
+}
+
+/// A mechanism that notes which armed pages were written. May be called from any thread; calls for
+/// overlapping pages must not run at once.
+///
+/// The invariant: a write to a page that completed after `arm` (or a `collect` with [`Then::Rearm`])
+/// returned is reported by the next `collect` of that page, whoever wrote it by whatever way, unless
+/// that `collect` refuses. Pages that were not written may be reported as well.
+pub trait PageTracker: Send + Sync + fmt::Debug {
+    /// Which one it is.
+    fn kind(&self) -> TrackerKind;
+
+    /// Takes memory on; no page of it is armed yet.
+    ///
+    /// # Errors
+    /// Why it cannot be tracked: shared, file-backed, unmapped, somebody else's, too many pieces.
+    ///
+    /// # Safety
+    /// The pages must be the caller's memory, mapped, and not be unmapped while the call runs.
+    unsafe fn watch(&self, pages: Pages) -> Result<(), Refusal>;
+
+    /// Lets go of memory, wholly writable again. It may be gone already.
+    fn unwatch(&self, pages: Pages);
+
+    /// Arms watched pages. From the return on, writes are noted.
+    ///
+    /// # Errors
+    /// Why they are not armed (all of them, or some).
+    fn arm(&self, pages: Pages) -> Result<(), Refusal>;
+
+    /// Appends which of the watched pages were written since they were armed, sorted, with an
+    /// unwritten page between any two entries. Pages that are not armed count as written.
+    ///
+    /// # Errors
+    /// The memory was unmapped, moved or mapped anew meanwhile: take all of it for written, and watch
+    /// it again.
+    fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal>;
+
+    /// Makes watched pages writable without a note: they are not armed any more.
+    ///
+    /// # Errors
+    /// Why they may still be armed.
+    fn disarm(&self, pages: Pages) -> Result<(), Refusal>;
+}
