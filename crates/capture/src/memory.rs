@@ -3,6 +3,7 @@
 
 use crate::Region;
 use crate::fill::MutRegion;
+use crate::track::Place;
 use outlive_io::AlignedBuf;
 use outlive_types::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +49,16 @@ impl Memory {
         match self {
             Memory::Raw(raw) => raw.length,
             Memory::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// Where it lies, if the program can write it.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self {
+            Memory::Raw(raw) if raw.length > 0 && raw.check().is_ok() => {
+                Some(Place { start: raw.start as usize, length: raw.length })
+            }
+            _ => None,
         }
     }
 

@@ -66,7 +66,7 @@ impl PageSource for MemorySource {
         let (freeze, mut spare) = self.tracker.begin()?;
         layout.pack(&mut spare.packed);
         let bytes = layout.stream_bytes(&spare.packed);
-        let diffs = self.tracker.diff(request.baseline, &layout.streams, &bytes, self.threads);
+        let diffs = self.tracker.diff(request.baseline, &layout, &bytes, self.threads);
         let mut also = runs::wanted(request, &layout.streams);
         let mut all = Vec::new();
         let mut fresh = Vec::new();

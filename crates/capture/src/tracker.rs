@@ -3,8 +3,10 @@
 use crate::Region;
 use crate::arena::Arena;
 use crate::layout::Layout;
-use outlive_chunk::{Diff, PageHashes, diff_streams};
-use outlive_types::{Epoch, Error, RegionDesc, RegionPlace, Result, StreamDesc};
+use crate::memory::Memory;
+use crate::track::{self, Place, Refusal, TrackerChoice, TrackerKind, Watches};
+use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
+use outlive_types::{Epoch, Error, PageRange, RegionDesc, RegionPlace, Result, StreamDesc};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -16,7 +18,7 @@ pub struct HashTracker {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     /// The epoch whose image the hashes describe.
     baseline: Option<Epoch>,
     /// By stream name. A stream that is missing here is wholly dirty.
@@ -26,6 +28,9 @@ struct State {
     /// The number of the last freeze.
     last: u64,
     spare: Spare,
+    pub watches: Watches,
+    /// Why the tracker that was asked for is not used.
+    fallback: Option<Refusal>,
 }
 
 /// Buffers kept from one freeze to the next: fresh memory costs a page fault for each page.
@@ -49,9 +54,31 @@ pub(crate) enum Change {
 pub(crate) struct FreezeId(u64);
 
 impl HashTracker {
-    /// A tracker that knows nothing: the next save is a full one.
+    /// A tracker that knows nothing: the next save is a full one. Changes are found by hashes alone.
     pub fn new() -> HashTracker {
         HashTracker::default()
+    }
+
+    /// Like [`HashTracker::new`]; but memory is watched by the kernel where that is possible, and only
+    /// what may have changed is compared. The choice falls back to hashes, and
+    /// [`HashTracker::report`] says why.
+    pub fn with(choice: TrackerChoice) -> HashTracker {
+        let tracker = HashTracker::default();
+        match track::open(choice) {
+            Ok(opened) => tracker.lock().watches = Watches::new(opened),
+            Err(refusal) => tracker.lock().fallback = Some(refusal),
+        }
+        tracker
+    }
+
+    /// How the last freeze found changes, for people: by which tracker, how much of the memory, and
+    /// why the rest by hash.
+    pub fn report(&self) -> String {
+        let state = self.lock();
+        match &state.fallback {
+            None => state.watches.report(),
+            Some(why) => format!("{} ({why})", TrackerKind::Hash),
+        }
     }
 
     /// The epoch against which changes are found.
@@ -76,7 +103,9 @@ impl HashTracker {
     /// epoch: pages that differ would be missing from later checkpoints. A stream that is left out
     /// is saved whole. A freeze that is not settled yet ends without effect.
     pub fn prime(&self, epoch: Epoch, streams: &[(&str, &[u8])], threads: usize) {
-        let pairs: Vec<_> = streams.iter().map(|(_, bytes)| (PageHashes::EMPTY, *bytes)).collect();
+        let old = PageHashes::EMPTY;
+        let pairs: Vec<_> =
+            streams.iter().map(|(_, bytes)| Compare { old, bytes, pages: None }).collect();
         let hashes = diff_streams(&pairs, threads).into_iter().map(|diff| {
             let mut hashes = PageHashes::default();
             hashes.apply(diff);
@@ -87,6 +116,8 @@ impl HashTracker {
         state.baseline = Some(epoch);
         state.streams = streams;
         state.unsettled = None;
+        // What was watched may be other memory than what was restored.
+        state.watches.clear();
     }
 
     /// Primes from restored regions. `image` is what the checkpoint of `epoch` says of its regions;
@@ -135,7 +166,10 @@ impl HashTracker {
     /// without effect. Memory is given back.
     pub fn forget(&self) {
         let mut state = self.lock();
-        *state = State { last: state.last, ..State::default() };
+        let State { last, ref mut watches, ref mut fallback, .. } = *state;
+        watches.clear();
+        let (watches, fallback) = (std::mem::take(watches), fallback.take());
+        *state = State { last, watches, fallback, ..State::default() };
     }
 
     /// Begins a freeze.
@@ -151,30 +185,50 @@ impl HashTracker {
         Ok((FreezeId(state.last), std::mem::take(&mut state.spare)))
     }
 
-    /// What has changed since `baseline` in each of `streams`. `None` for a stream that is wholly
-    /// dirty because nothing is known of it, or nearly so by a sample: hashing it now would only keep
-    /// the program waiting.
+    /// What has changed since `baseline` in each stream of `layout`, whose bytes are `bytes`. `None` for
+    /// a stream that is wholly dirty because nothing is known of it, or nearly so by a sample: hashing
+    /// it now would only keep the program waiting.
+    ///
+    /// Memory that can be watched is armed from the return on.
     pub(crate) fn diff(
         &self,
         baseline: Option<Epoch>,
-        streams: &[StreamDesc],
+        layout: &Layout,
         bytes: &[&[u8]],
         threads: usize,
     ) -> Vec<Option<Diff>> {
-        let state = self.lock();
-        let known = baseline.is_some() && baseline == state.baseline;
-        let old: Vec<Option<&PageHashes>> = streams
-            .iter()
-            .zip(bytes)
-            .map(|(stream, bytes)| {
-                let known = known.then(|| state.streams.get(&stream.name)).flatten();
-                known.filter(|hashes| !hashes.is_dense(bytes))
-            })
+        let mut state = self.lock();
+        let State { watches, streams: hashes, baseline: has, .. } = &mut *state;
+        let known = baseline.is_some() && baseline == *has;
+        let streams = &layout.streams;
+        let places: Vec<Option<Place>> = (0..streams.len())
+            .map(|stream| layout.memory(stream).and_then(Memory::place))
             .collect();
-        let pairs: Vec<_> =
-            old.iter().zip(bytes).filter_map(|(old, bytes)| Some(((*old)?, *bytes))).collect();
-        let mut diffs = diff_streams(&pairs, threads).into_iter();
-        old.iter().map(|old| old.and_then(|_| diffs.next())).collect()
+        let named = streams.iter().zip(&places);
+        watches.begin(&named.filter_map(|(s, place)| Some((&s.name[..], (*place)?))).collect());
+        let mut old = Vec::with_capacity(streams.len());
+        let mut pages = Vec::with_capacity(streams.len());
+        for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
+            let known = known.then(|| hashes.get(&stream.name)).flatten();
+            let known = known.filter(|hashes| !hashes.is_dense(bytes));
+            let place = place.filter(|place| place.length == bytes.len());
+            pages.push(place.and_then(|place| look(watches, &stream.name, place, known, bytes)));
+            old.push(known);
+        }
+        let mut compares = Vec::with_capacity(streams.len());
+        for ((old, bytes), pages) in old.iter().zip(bytes).zip(&pages) {
+            let compare = |old| Compare { old, bytes, pages: pages.as_deref() };
+            compares.extend(old.map(compare));
+        }
+        let mut diffs = diff_streams(&compares, threads).into_iter();
+        let diffs: Vec<Option<Diff>> =
+            old.iter().map(|old| old.and_then(|_| diffs.next())).collect();
+        for (stream, diff) in streams.iter().zip(&diffs) {
+            if let Some(diff) = diff {
+                watches.compared(&stream.name, diff);
+            }
+        }
+        diffs
     }
 
     /// Ends a freeze without effect.
@@ -198,6 +252,7 @@ impl HashTracker {
             return;
         }
         state.unsettled = None;
+        state.watches.settle();
         let mut old = std::mem::take(&mut state.streams);
         state.streams = streams
             .iter()
@@ -219,9 +274,22 @@ impl HashTracker {
         self.lock().spare = spare;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
+}
+
+#[allow(unsafe_code)]
+fn look(
+    watches: &mut Watches,
+    name: &str,
+    place: Place,
+    old: Option<&PageHashes>,
+    bytes: &[u8],
+) -> Option<Vec<PageRange>> {
+    // SAFETY: the place is that of a region which is being frozen; whoever called `Region::from_raw`
+    // promised that it is readable meanwhile, so it is mapped.
+    unsafe { watches.look(name, place, old, bytes) }
 }
 
 /// What decides how the packed stream looks.

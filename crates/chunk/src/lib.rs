@@ -8,7 +8,7 @@ mod policy;
 
 pub use cdc::Cutter;
 pub use compress::{Compressor, Decompressor, FRAME_BYTES_MAX};
-pub use page_hashes::{Diff, PageHashes, diff_streams, hash_pages};
+pub use page_hashes::{Compare, Diff, PageHashes, diff_streams, hash_pages};
 pub use parallel::{PARALLEL_FROM_BYTES, default_threads, parallel};
 pub use policy::{Compression, Pace, Policy, Sample};
 

@@ -5,6 +5,7 @@
 
 use crate::{PARALLEL_FROM_BYTES, parallel};
 use outlive_types::{PAGE_BYTES, PageRange, pages_of};
+use std::sync::LazyLock;
 use twox_hash::XxHash3_128;
 
 /// A thread's piece of work: small enough to balance threads, large enough to cost nothing.
@@ -78,6 +79,29 @@ impl PageHashes {
         self.hashes.capacity() * size_of::<u128>()
     }
 
+    /// Whether a page of a stream, which is now `bytes`, is another than it was. No page that `bytes`
+    /// does not have differs.
+    pub fn differs(&self, page: usize, bytes: &[u8]) -> bool {
+        let end = bytes.len().min((page + 1) * PAGE_BYTES);
+        let now = bytes.get(page * PAGE_BYTES..end).map(XxHash3_128::oneshot);
+        now.is_some_and(|now| self.hashes.get(page) != Some(&now))
+    }
+
+    /// Of these pages, those that were not all zeros.
+    pub fn not_zero(&self, pages: &[PageRange]) -> Vec<PageRange> {
+        static ZERO: LazyLock<u128> = LazyLock::new(|| XxHash3_128::oneshot(&[0; PAGE_BYTES]));
+        let zero = *ZERO;
+        let mut runs = Vec::new();
+        for range in pages {
+            for page in range.first..range.first + range.count {
+                if self.hashes.get(page as usize) != Some(&zero) {
+                    push_pages(&mut runs, PageRange { first: page, count: 1 });
+                }
+            }
+        }
+        runs
+    }
+
     /// Whether a sample of the pages says that nearly all of a stream, which is now `bytes`, has
     /// changed. Short streams are never called dense.
     pub fn is_dense(&self, bytes: &[u8]) -> bool {
@@ -90,15 +114,15 @@ impl PageHashes {
             // Scattered, so that no regular pattern of changes passes for all.
             let step = (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
             let page = ((step * pages as u64) >> 32) as usize;
-            let now = XxHash3_128::oneshot(&bytes[page * PAGE_BYTES..(page + 1) * PAGE_BYTES]);
-            clean += usize::from(now == self.hashes[page]);
+            clean += usize::from(!self.differs(page, bytes));
             clean <= SAMPLES - SAMPLES_DENSE
         })
     }
 
     /// What has changed in the stream, which is now `bytes`; on up to `threads` threads.
     pub fn diff(&self, bytes: &[u8], threads: usize) -> Diff {
-        diff_streams(&[(self, bytes)], threads).pop().expect("one stream gives one difference")
+        let compare = Compare { old: self, bytes, pages: None };
+        diff_streams(&[compare], threads).pop().expect("one stream gives one difference")
     }
 
     /// Makes these the hashes of the changed stream. `diff` must come from these hashes.
@@ -126,25 +150,40 @@ pub fn hash_pages(bytes: &[u8]) -> Vec<u128> {
     bytes.chunks(PAGE_BYTES).map(XxHash3_128::oneshot).collect()
 }
 
-/// What has changed in several streams, each given by its old hashes and its present bytes. The
-/// work of all of them is shared among up to `threads` threads.
-pub fn diff_streams(streams: &[(&PageHashes, &[u8])], threads: usize) -> Vec<Diff> {
-    let total_bytes: usize = streams.iter().map(|(_, bytes)| bytes.len()).sum();
-    let threads = if total_bytes < PARALLEL_FROM_BYTES { 1 } else { threads };
-    let pieces = streams.iter().enumerate().flat_map(|(stream, (old, bytes))| {
-        let pieces = bytes.chunks(PIECE_PAGES * PAGE_BYTES).enumerate();
-        pieces.map(move |(at, piece)| (stream, *old, at * PIECE_PAGES, piece))
-    });
-    let found = parallel(pieces.collect(), threads, |(stream, old, first_page, piece)| {
-        (stream, diff_piece(old, first_page, piece))
+/// A stream to be compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Compare<'a> {
+    /// What it was.
+    pub old: &'a PageHashes,
+    /// What it is now.
+    pub bytes: &'a [u8],
+    /// The pages to look at, sorted and apart, all within `bytes`; the others are known to be as they
+    /// were. `None`: all. Not heeded if the stream's length has changed.
+    pub pages: Option<&'a [PageRange]>,
+}
+
+/// What has changed in several streams. The work of all of them is shared among up to `threads`
+/// threads.
+pub fn diff_streams(streams: &[Compare<'_>], threads: usize) -> Vec<Diff> {
+    let mut pieces = Vec::new();
+    let mut total_pages = 0;
+    for (number, stream) in streams.iter().enumerate() {
+        let whole = [PageRange { first: 0, count: page_count(stream.bytes.len() as u64) as u64 }];
+        let same_length = stream.old.bytes == stream.bytes.len() as u64;
+        let ranges = stream.pages.filter(|_| same_length).unwrap_or(&whole);
+        total_pages += cut_pieces(number, ranges, &mut pieces);
+    }
+    let threads = if total_pages * PAGE_BYTES < PARALLEL_FROM_BYTES { 1 } else { threads };
+    let found = parallel(pieces, threads, |(number, ranges)| {
+        (number, diff_pages(&streams[number], &ranges))
     });
     // Counted first: doubling vectors would take twice the memory when everything is dirty.
     let mut dirty_pages = vec![0; streams.len()];
     found.iter().for_each(|(stream, (_, hashes))| dirty_pages[*stream] += hashes.len());
-    let with_room_for = |(pages, (_, bytes)): (&usize, &(_, &[u8]))| Diff {
+    let with_room_for = |(pages, stream): (&usize, &Compare<'_>)| Diff {
         runs: Vec::new(),
         hashes: Vec::with_capacity(*pages),
-        bytes: bytes.len() as u64,
+        bytes: stream.bytes.len() as u64,
     };
     let mut diffs: Vec<Diff> = dirty_pages.iter().zip(streams).map(with_room_for).collect();
     for (stream, (runs, hashes)) in found {
@@ -154,15 +193,48 @@ pub fn diff_streams(streams: &[(&PageHashes, &[u8])], threads: usize) -> Vec<Dif
     diffs
 }
 
-fn diff_piece(old: &PageHashes, first_page: usize, piece: &[u8]) -> (Vec<PageRange>, Vec<u128>) {
+/// Cuts ranges of stream `number` into pieces of about [`PIECE_PAGES`]; answers how many pages they
+/// have.
+fn cut_pieces(
+    number: usize,
+    ranges: &[PageRange],
+    pieces: &mut Vec<(usize, Vec<PageRange>)>,
+) -> usize {
+    let (mut piece, mut piece_pages, mut total_pages) = (Vec::new(), 0, 0);
+    for range in ranges {
+        let (mut first, end) = (range.first, range.first + range.count);
+        while first < end {
+            let count = (end - first).min((PIECE_PAGES - piece_pages) as u64);
+            piece.push(PageRange { first, count });
+            first += count;
+            piece_pages += count as usize;
+            if piece_pages == PIECE_PAGES {
+                pieces.push((number, std::mem::take(&mut piece)));
+                piece_pages = 0;
+            }
+        }
+        total_pages += range.count as usize;
+    }
+    if !piece.is_empty() {
+        pieces.push((number, piece));
+    }
+    total_pages
+}
+
+fn diff_pages(stream: &Compare<'_>, ranges: &[PageRange]) -> (Vec<PageRange>, Vec<u128>) {
     let (mut runs, mut hashes) = (Vec::new(), Vec::new());
-    for (page, bytes) in (first_page..).zip(piece.chunks(PAGE_BYTES)) {
-        let hash = XxHash3_128::oneshot(bytes);
-        // XXH3 takes in the length, so a partial page whose length changed differs too.
-        let clean = old.hashes.get(page) == Some(&hash);
-        if !clean {
-            push_pages(&mut runs, PageRange { first: page as u64, count: 1 });
-            hashes.push(hash);
+    for range in ranges {
+        let first = range.first as usize;
+        let end = ((first + range.count as usize) * PAGE_BYTES).min(stream.bytes.len());
+        let pages = stream.bytes[first * PAGE_BYTES..end].chunks(PAGE_BYTES);
+        for (page, bytes) in (first..).zip(pages) {
+            let hash = XxHash3_128::oneshot(bytes);
+            // XXH3 takes in the length, so a partial page whose length changed differs too.
+            let clean = stream.old.hashes.get(page) == Some(&hash);
+            if !clean {
+                push_pages(&mut runs, PageRange { first: page as u64, count: 1 });
+                hashes.push(hash);
+            }
         }
     }
     (runs, hashes)

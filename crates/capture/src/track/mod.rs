@@ -6,6 +6,22 @@
 
 #![allow(unsafe_code)] // a caller must own what it has tracked
 
+mod claims;
+mod maps;
+mod pins;
+mod probe;
+mod sys;
+mod watch;
+mod watches;
+mod wp_async;
+
+pub(crate) use pins::Pins;
+pub use probe::{Costs, Probed, TrackerChoice, probe};
+pub(crate) use probe::{Opened, open};
+pub(crate) use watch::Place;
+pub(crate) use watches::Watches;
+pub use wp_async::WpAsync;
+
 use std::fmt;
 
 /// Hardware pages side by side: addresses, multiples of 4096, `start` below `end`.
@@ -115,4 +131,14 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why they may still be armed.
     fn disarm(&self, pages: Pages) -> Result<(), Refusal>;
+
+    /// Appends the watched pages that hold nothing, never touched or given up (`MADV_DONTNEED`): they
+    /// read as zeros. Giving a page up is no write, so `collect` may not tell of it.
+    ///
+    /// # Errors
+    /// As [`PageTracker::collect`].
+    fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,7 +106,8 @@ fn several_streams_keep_apart() {
     let hashes: Vec<_> = streams.iter().map(|bytes| PageHashes::compute(bytes, 1)).collect();
     let mut changed = streams.clone();
     changed[20][4096 * 3] ^= 1;
-    let pairs: Vec<_> = hashes.iter().zip(&changed).map(|(old, new)| (old, &new[..])).collect();
+    let whole = |(old, new)| Compare { old, bytes: Vec::as_slice(new), pages: None };
+    let pairs: Vec<_> = hashes.iter().zip(&changed).map(whole).collect();
     for (stream, diff) in diff_streams(&pairs, 4).into_iter().enumerate() {
         let want: &[PageRange] =
             if stream == 20 { &[PageRange { first: 3, count: 1 }] } else { &[] };
@@ -145,4 +146,38 @@ fn a_sample_tells_what_is_dense() {
     assert!(!hashes.is_dense(&bytes[..bytes.len() - 1]));
     let short = &bytes[..(SAMPLE_FROM_PAGES - 1) * PAGE_BYTES];
     assert!(!PageHashes::compute(&vec![9; short.len()], 2).is_dense(short));
+}
+
+#[test]
+fn only_the_pages_asked_for_are_compared() {
+    let old: Vec<u8> = (0..3000 * PAGE_BYTES + 77).map(|at| (at / 999) as u8).collect();
+    let hashes = PageHashes::compute(&old, 2);
+    let mut new = old.clone();
+    let changed = [0u64, 1, 700, 1023, 1024, 1025, 2999, 3000];
+    changed.iter().for_each(|page| new[*page as usize * PAGE_BYTES] ^= 1);
+    let range = |first, count| PageRange { first, count };
+    // Page 700 has changed and is not asked for; 2 is asked for and has not changed.
+    let asked = [range(0, 3), range(900, 1500), range(2999, 2)];
+    let compare = Compare { old: &hashes, bytes: &new, pages: Some(&asked) };
+    let diff = diff_streams(&[compare], 3).pop().unwrap();
+    assert_eq!(diff.runs(), [range(0, 2), range(1023, 3), range(2999, 2)]);
+    let mut now = hashes.clone();
+    now.apply(diff);
+    assert_eq!(now.diff(&new, 1).runs(), [range(700, 1)]);
+    // Of another length all of it is compared.
+    let compare = Compare { bytes: &new[..2000 * PAGE_BYTES], ..compare };
+    let diff = diff_streams(&[compare], 3).pop().unwrap();
+    assert_eq!(diff.runs()[1], range(700, 1));
+}
+
+#[test]
+fn zero_pages_are_told_by_their_hashes() {
+    let mut bytes = vec![0; 9 * PAGE_BYTES + 5];
+    bytes[4 * PAGE_BYTES] = 1;
+    let hashes = PageHashes::compute(&bytes, 1);
+    let all = PageRange { first: 0, count: 9 };
+    assert_eq!(hashes.not_zero(&[all]), [PageRange { first: 4, count: 1 }]);
+    assert!(!hashes.differs(4, &bytes) && !hashes.differs(9, &bytes));
+    bytes[9 * PAGE_BYTES] = 1;
+    assert!(hashes.differs(9, &bytes) && !hashes.differs(10, &bytes));
 }

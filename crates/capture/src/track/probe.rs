@@ -1,0 +1,135 @@
+//! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
+
+use super::watch::dense_pages;
+use super::{PageTracker, Pages, Refusal, Then, TrackerKind, WpAsync};
+use outlive_chunk::hash_pages;
+use outlive_io::AlignedBuf;
+use outlive_types::PAGE_BYTES;
+use std::hint::black_box;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Which tracker a job is to use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TrackerChoice {
+    /// The cheapest that works here.
+    #[default]
+    Auto,
+    /// This one, or comparing by hash where it does not work.
+    Only(TrackerKind),
+}
+
+/// What a tracker costs here, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Costs {
+    /// The first write to an armed page.
+    pub fault_ns: f64,
+    /// Hashing a page.
+    pub compare_ns: f64,
+}
+
+/// What was found out about one tracker.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Probed {
+    /// Which.
+    pub kind: TrackerKind,
+    /// What it costs, or why it does not work here.
+    pub outcome: Result<Costs, Refusal>,
+}
+
+/// The pages on which a tracker is tried: enough to time a fault.
+const PAGES: usize = 512;
+
+/// Tries every tracker on memory of its own; takes a few milliseconds, once for each process.
+pub fn probe() -> Vec<Probed> {
+    static FOUND: Mutex<Option<(u32, Vec<Probed>)>> = Mutex::new(None);
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*found {
+        Some((process_id, probed)) if *process_id == std::process::id() => probed.clone(),
+        _ => {
+            let outcome = WpAsync::open().and_then(|tracker| attempt(&tracker));
+            let probed = vec![Probed { kind: TrackerKind::WpAsync, outcome }];
+            *found = Some((std::process::id(), probed.clone()));
+            probed
+        }
+    }
+}
+
+/// An opened tracker, and from how many written pages on a block is cheaper compared.
+pub(crate) struct Opened {
+    pub tracker: Arc<dyn PageTracker>,
+    pub dense_pages: usize,
+}
+
+/// Opens what was chosen; nothing if that is hashing.
+///
+/// # Errors
+/// Why the choice does not work here.
+pub(crate) fn open(choice: TrackerChoice) -> Result<Option<Opened>, Refusal> {
+    let kind = match choice {
+        TrackerChoice::Auto => TrackerKind::WpAsync,
+        TrackerChoice::Only(TrackerKind::Hash) => return Ok(None),
+        TrackerChoice::Only(kind) => kind,
+    };
+    let probed = probe().into_iter().find(|probed| probed.kind == kind);
+    let outcome = probed.map_or_else(|| Err(Refusal("it is not built in".into())), |p| p.outcome);
+    let opened = outcome.and_then(|costs| {
+        let dense_pages = dense_pages(costs.fault_ns, costs.compare_ns);
+        Ok(Some(Opened { tracker: Arc::new(WpAsync::open()?), dense_pages }))
+    });
+    opened.map_err(|Refusal(why)| Refusal(format!("{kind} does not work here: {why}")))
+}
+
+/// Puts a tracker through what is asked of it.
+fn attempt(tracker: &dyn PageTracker) -> Result<Costs, Refusal> {
+    let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
+    memory.fill(1);
+    let start = memory.as_ptr() as usize;
+    let pages = Pages { start, end: start + PAGES * PAGE_BYTES };
+    watch(tracker, pages)?;
+    let outcome = exercise(tracker, &mut memory, pages);
+    tracker.unwatch(pages);
+    outcome
+}
+
+#[allow(unsafe_code)]
+fn watch(tracker: &dyn PageTracker, pages: Pages) -> Result<(), Refusal> {
+    // SAFETY: the pages are those of a buffer that the caller keeps until they are unwatched.
+    unsafe { tracker.watch(pages) }
+}
+
+fn exercise(
+    tracker: &dyn PageTracker,
+    memory: &mut AlignedBuf,
+    pages: Pages,
+) -> Result<Costs, Refusal> {
+    let write = |memory: &mut AlignedBuf, page: usize| {
+        memory[page * PAGE_BYTES] = 2;
+        black_box(&mut memory[page * PAGE_BYTES]);
+    };
+    let expect = |then: Then, want: &[usize]| {
+        let mut written = Vec::new();
+        tracker.collect(pages, then, &mut written)?;
+        let each = written.iter().flat_map(|part| (part.start..part.end).step_by(PAGE_BYTES));
+        let found: Vec<usize> = each.map(|at| (at - pages.start) / PAGE_BYTES).collect();
+        if found == want {
+            return Ok(());
+        }
+        Err(Refusal(format!("pages {want:?} were written and pages {found:?} reported")))
+    };
+    tracker.arm(pages)?;
+    expect(Then::Rearm, &[])?;
+    write(memory, 3);
+    write(memory, 200);
+    expect(Then::Leave, &[3, 200])?;
+    expect(Then::Rearm, &[3, 200])?;
+    expect(Then::Rearm, &[])?;
+    let started = Instant::now();
+    (0..PAGES).for_each(|page| write(memory, page));
+    let fault_ns = started.elapsed().as_nanos() as f64 / PAGES as f64;
+    tracker.disarm(pages)?;
+    let started = Instant::now();
+    black_box(hash_pages(&memory[..]));
+    let compare_ns = started.elapsed().as_nanos() as f64 / PAGES as f64;
+    Ok(Costs { fault_ns, compare_ns })
+}

@@ -1,0 +1,215 @@
+//! The kernel's calls behind `WP_ASYNC`: userfaultfd and `PAGEMAP_SCAN`, whose structures no crate has
+//! (`linux/userfaultfd.h`, `linux/fs.h` of Linux 6.7).
+#![allow(unsafe_code)]
+
+use super::Pages;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+const UFFD_API: u64 = 0xAA;
+const USER_MODE_ONLY: u32 = 1;
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+
+/// Categories of a page for [`scan`].
+pub(super) const IS_WRITTEN: u64 = 1 << 1;
+pub(super) const IS_PRESENT: u64 = 1 << 3;
+pub(super) const IS_SWAPPED: u64 = 1 << 4;
+
+const SCAN_WP_MATCHING: u64 = 1 << 0;
+const SCAN_CHECK_WPASYNC: u64 = 1 << 1;
+
+#[repr(C)]
+#[derive(Default)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct WriteProtect {
+    range: Range,
+    mode: u64,
+}
+
+const API: Opcode = opcode::read_write::<Api>(0xAA, 0x3F);
+const REGISTER: Opcode = opcode::read_write::<Register>(0xAA, 0x00);
+// The kernel's header says "read" of what it only reads from us.
+const UNREGISTER: Opcode = opcode::read::<Range>(0xAA, 0x01);
+const WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(0xAA, 0x06);
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArg>(b'f', 16);
+
+impl From<Pages> for Range {
+    fn from(pages: Pages) -> Range {
+        Range { start: pages.start as u64, length: (pages.end - pages.start) as u64 }
+    }
+}
+
+/// A userfaultfd that notes writes and wakes nobody. Needs no privilege.
+pub(super) fn open_uffd() -> io::Result<OwnedFd> {
+    let flags = UserfaultfdFlags::CLOEXEC
+        | UserfaultfdFlags::NONBLOCK
+        | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+    // SAFETY: the descriptor is only used for WP_ASYNC, by which the kernel lets every write through;
+    // nobody's access to memory can hang on it.
+    let uffd = unsafe { userfaultfd(flags) }?;
+    let mut api = Api {
+        api: UFFD_API,
+        features: FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED,
+        ..Api::default()
+    };
+    // SAFETY: the structure is the one that this ioctl reads and writes.
+    unsafe { ioctl(&uffd, Updater::<API, Api>::new(&mut api)) }?;
+    Ok(uffd)
+}
+
+/// Registers mapped pages.
+pub(super) fn register(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
+    let mut register =
+        Register { range: pages.into(), mode: REGISTER_MODE_WP, ..Register::default() };
+    // SAFETY: the structure is the one that this ioctl reads and writes; it changes no byte of the
+    // range.
+    Ok(unsafe { ioctl(uffd, Updater::<REGISTER, Register>::new(&mut register)) }?)
+}
+
+/// Takes registration and write protection from pages.
+pub(super) fn unregister(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
+    let mut range = Range::from(pages);
+    // SAFETY: the structure is the one that this ioctl reads; it changes no byte of the range.
+    Ok(unsafe { ioctl(uffd, Updater::<UNREGISTER, Range>::new(&mut range)) }?)
+}
+
+/// Takes the write protection from pages, so that writes to them cost nothing.
+pub(super) fn unprotect(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
+    loop {
+        let mut protect = WriteProtect { range: pages.into(), mode: 0 };
+        // SAFETY: the structure is the one that this ioctl reads; it changes no byte of the range.
+        match unsafe { ioctl(uffd, Updater::<WRITEPROTECT, WriteProtect>::new(&mut protect)) } {
+            // The process's map of memory is being changed by another thread.
+            Err(rustix::io::Errno::AGAIN) => std::thread::yield_now(),
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// Side by side pages of the same categories, as the kernel lists them.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Listed {
+    pub start: u64,
+    pub end: u64,
+    pub categories: u64,
+}
+
+/// What [`scan`] looks for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Search {
+    /// Pages must have all of these categories,
+    pub categories: u64,
+    /// with these inverted.
+    pub inverted: u64,
+    /// The found pages are armed in the same pass, and memory that is not registered is an error.
+    pub rearm: bool,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+struct Scan<'a>(&'a mut ScanArg);
+
+// SAFETY: the opcode is PAGEMAP_SCAN's, and the pointer is to the structure that it reads and writes.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = usize;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(found: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        Ok(usize::try_from(found).unwrap_or(0))
+    }
+}
+
+/// Appends pages found in the process's page table, neighbours joined. `pagemap` is its
+/// `/proc/self/pagemap`.
+pub(super) fn scan(
+    pagemap: &File,
+    pages: Pages,
+    search: Search,
+    found: &mut Vec<Pages>,
+) -> io::Result<()> {
+    const LISTED_MAX: usize = 1024;
+    let mut list = [Listed::default(); LISTED_MAX];
+    let mut at = pages.start as u64;
+    while at < pages.end as u64 {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: if search.rearm { SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC } else { 0 },
+            start: at,
+            end: pages.end as u64,
+            vec: list.as_mut_ptr() as u64,
+            vec_len: LISTED_MAX as u64,
+            category_inverted: search.inverted,
+            category_mask: search.categories,
+            return_mask: search.categories,
+            ..ScanArg::default()
+        };
+        // SAFETY: the structure says where `list` is and how long; the kernel writes there and to the
+        // structure. It changes no byte of the scanned range.
+        let count = unsafe { ioctl(pagemap, Scan(&mut arg)) }?;
+        for part in &list[..count.min(LISTED_MAX)] {
+            let part = Pages { start: part.start as usize, end: part.end as usize };
+            match found.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => found.push(part),
+            }
+        }
+        if arg.walk_end <= at {
+            return Err(io::Error::other("PAGEMAP_SCAN made no progress"));
+        }
+        at = arg.walk_end;
+    }
+    Ok(())
+}

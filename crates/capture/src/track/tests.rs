@@ -1,0 +1,207 @@
+use super::*;
+use crate::{HashTracker, MemorySource, Region};
+use outlive_io::AlignedBuf;
+use outlive_types::{Epoch, FreezeRequest, PAGE_BYTES, PageSource};
+use std::sync::Arc;
+
+const MIB: usize = 1 << 20;
+
+/// A program's array under a tracker, with the last image that was saved of it.
+struct Program {
+    memory: AlignedBuf,
+    /// Where the region lies in the memory.
+    offset: usize,
+    length: usize,
+    tracker: Arc<HashTracker>,
+    image: Vec<u8>,
+    epoch: Epoch,
+}
+
+impl Program {
+    fn new(offset: usize, length: usize) -> Program {
+        let memory = AlignedBuf::zeroed((offset + length).next_multiple_of(PAGE_BYTES));
+        let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(TrackerKind::WpAsync)));
+        Program { memory, offset, length, tracker, image: vec![0; length], epoch: 0 }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.offset..][..self.length]
+    }
+
+    /// Saves, and checks that the image is what the memory is. Answers how many pages were saved.
+    #[allow(unsafe_code)]
+    fn save(&mut self, commit: bool) -> u64 {
+        let (start, length) = (self.bytes().as_ptr(), self.length);
+        // SAFETY: the buffer lives as long as this value, and nobody writes it during the call.
+        let region = unsafe { Region::from_raw("x", "|u1", vec![length as u64], start, length) };
+        let mut source = MemorySource::new(self.tracker.clone(), vec![region], Vec::new(), 2);
+        let baseline = (self.epoch > 0).then_some(self.epoch);
+        let request = FreezeRequest { baseline, freeze_bytes_max: 1 << 30, ..Default::default() };
+        let frozen = source.freeze(&request).unwrap();
+        let mut image = self.image.clone();
+        for (number, run) in frozen.runs().iter().enumerate() {
+            let bytes = frozen.bytes(number);
+            image[run.first_page as usize * PAGE_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        }
+        let changed = frozen.changed_pages();
+        if commit {
+            self.epoch += 1;
+            frozen.settle(Some(self.epoch));
+            assert!(image == self.bytes(), "epoch {}: a change was missed", self.epoch);
+            self.image = image;
+        } else {
+            frozen.settle(None);
+        }
+        changed
+    }
+
+    fn write(&mut self, page: usize) {
+        let at = page * PAGE_BYTES + page % 700;
+        let byte = &mut self.bytes()[at];
+        *byte = byte.wrapping_add(1);
+    }
+}
+
+fn works_here() -> bool {
+    let probed = probe();
+    let found = probed.iter().find(|probed| probed.kind == TrackerKind::WpAsync);
+    if let Some(Probed { outcome: Err(why), .. }) = found {
+        eprintln!("not tested: {why}");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn what_changes_is_found_and_nothing_else() {
+    if !works_here() {
+        return;
+    }
+    for offset in [0, 16] {
+        let mut program = Program::new(offset, 9 * MIB + 777);
+        program.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 91) as u8);
+        assert_eq!(program.save(true), 2305);
+        // Large memory starts coarse; what stays still is armed with the second freeze.
+        assert_eq!(program.save(true), 0);
+        for round in 0..40 {
+            let pages = [5, 6, 700 + round, 2304, 1 + 512 * (round % 4)];
+            pages.iter().for_each(|page| program.write(*page));
+            if round % 3 == 0 {
+                // Written, and no other than before: filtered by hash.
+                let byte = &mut program.bytes()[1500 * PAGE_BYTES];
+                *byte = std::hint::black_box(*byte);
+            }
+            let mut apart = pages.to_vec();
+            apart.sort_unstable();
+            apart.dedup();
+            assert_eq!(program.save(round % 5 != 4), apart.len() as u64);
+            if round % 5 == 4 {
+                // The save failed: the next one finds the same pages, although they are armed again.
+                assert_eq!(program.save(true), apart.len() as u64);
+            }
+        }
+        let report = program.tracker.report();
+        assert!(report.starts_with("wp-async: "), "{report}");
+        assert!(!report.contains(" 0 of them page by page"), "{report}");
+    }
+}
+
+#[test]
+fn dense_blocks_turn_coarse_and_cold_ones_are_armed() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 8 * MIB);
+    program.save(true);
+    program.save(true);
+    let armed = |program: &Program| program.tracker.lock().watches.armed_bytes();
+    assert_eq!(armed(&program), 8 * MIB);
+    // The second block is swept again and again.
+    for _ in 0..4 {
+        (512..1024).for_each(|page| program.write(page));
+        assert_eq!(program.save(true), 512);
+    }
+    assert_eq!(armed(&program), 6 * MIB);
+    let mut quiet = 0;
+    while armed(&program) < 8 * MIB {
+        assert_eq!(program.save(true), 0);
+        quiet += 1;
+        assert!(quiet < 40, "a cold block is armed again");
+    }
+    program.write(600);
+    assert_eq!(program.save(true), 1);
+}
+
+#[test]
+fn memory_given_up_is_seen() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 8 * MIB);
+    program.bytes().fill(7);
+    program.save(true);
+    program.save(true);
+    let give_up = |program: &mut Program, offset: usize, length: usize| {
+        let start = program.bytes()[offset..][..length].as_mut_ptr().cast();
+        #[allow(unsafe_code)]
+        // SAFETY: whole pages of the program's own buffer, which read as zeros afterwards.
+        unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontNeed) }.unwrap();
+    };
+    give_up(&mut program, 4096, 4096);
+    assert_eq!(program.save(true), 1);
+    give_up(&mut program, 2 * MIB, 4 * MIB);
+    assert_eq!(program.save(true), 1024);
+    assert_eq!(program.save(true), 0);
+    program.write(600);
+    assert_eq!(program.save(true), 1);
+}
+
+#[test]
+fn a_second_tracker_of_the_same_memory_compares() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 4 * MIB);
+    program.save(true);
+    program.save(true);
+    // Another job of the same process saves the same array.
+    let other = Arc::new(HashTracker::with(TrackerChoice::Auto));
+    let first = std::mem::replace(&mut program.tracker, other);
+    let (epoch, image) = (program.epoch, program.image.clone());
+    program.write(3);
+    program.epoch = 0;
+    program.save(true);
+    assert!(program.tracker.report().contains("another job of this process tracks it"));
+    program.write(4);
+    assert_eq!(program.save(true), 1);
+    program.tracker = first;
+    (program.epoch, program.image) = (epoch, image);
+    assert_eq!(program.save(true), 2, "the first job has missed nothing");
+}
+
+#[test]
+fn what_a_tracker_cannot_take_is_refused() {
+    if !works_here() {
+        return;
+    }
+    let tracker = WpAsync::open().unwrap();
+    #[allow(unsafe_code)]
+    // SAFETY: nothing lies at these addresses, or it is of the test's own; see the calls.
+    let refused = |pages| unsafe { tracker.watch(pages) }.unwrap_err().0;
+    assert!(
+        refused(Pages { start: PAGE_BYTES, end: 2 * PAGE_BYTES }).contains("nothing is mapped")
+    );
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    #[allow(unsafe_code)]
+    // SAFETY: new mappings, which nobody else uses.
+    let (private, shared) = unsafe {
+        let private = mmap(std::ptr::null_mut(), 8192, protection, MapFlags::PRIVATE, &file, 0);
+        let shared = mmap_anonymous(std::ptr::null_mut(), 8192, protection, MapFlags::SHARED);
+        (private.unwrap() as usize, shared.unwrap() as usize)
+    };
+    assert!(refused(Pages { start: private, end: private + 8192 }).contains("mapped from a file"));
+    assert!(refused(Pages { start: shared, end: shared + 8192 }).contains("shared memory"));
+}

@@ -1,0 +1,285 @@
+//! One region's memory under a tracker, from freeze to freeze: which of its pages have to be compared.
+//!
+//! The policy is ACCK's (Shi et al., "Application-Based Coarse-Grained Incremental Checkpointing",
+//! NPC 2016), on this mechanism: blocks that are written sparsely are *armed* page by page; blocks that
+//! are written densely are *coarse*, unmonitored but for canary pages, and filtered by hash; those that
+//! turn cold are armed again. docs/capture.md tells what it costs.
+
+use super::{PageTracker, Pages, Refusal, Then};
+use outlive_chunk::{Diff, PageHashes};
+use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
+
+/// Pages of a coarse block that are looked at first. Eight: of a block with a tenth of its pages
+/// written they tell two times in three; what they miss, the comparison sees.
+const CANARIES: u64 = 8;
+/// A block that turned dense again soon after it was armed stays coarse for up to so many freezes.
+const WAIT_MAX: u8 = 32;
+/// Armed for so many freezes, a block's past counts no more.
+const STEADY: u8 = 16;
+
+/// A block of hardware pages, 2 MiB by address as huge pages are.
+#[derive(Clone, Copy, Default, Debug)]
+struct Block {
+    armed: bool,
+    /// How many freezes a coarse block still waits before its canaries are asked.
+    wait: u8,
+    /// What it waits when it turns coarse the next time.
+    next_wait: u8,
+    /// Freezes since it was armed.
+    age: u8,
+}
+
+/// Where a region lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Address of its first byte.
+    pub start: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+impl Place {
+    /// The hardware pages that hold nothing but the region; others share theirs with the program's
+    /// other data and are compared at each freeze.
+    pub fn inner(self) -> Option<Pages> {
+        let start = self.start.checked_next_multiple_of(PAGE_BYTES)?;
+        let end = self.start.checked_add(self.length)? / PAGE_BYTES * PAGE_BYTES;
+        (start < end).then_some(Pages { start, end })
+    }
+
+    /// The region's pages, counted from its first byte, that lie in these hardware pages, wholly or
+    /// partly.
+    fn region_pages(self, pages: Pages) -> PageRange {
+        let first = (pages.start.max(self.start) - self.start) / PAGE_BYTES;
+        let end = (pages.end.min(self.start + self.length) - self.start).div_ceil(PAGE_BYTES);
+        PageRange { first: first as u64, count: (end - first) as u64 }
+    }
+}
+
+/// A watched region.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub place: Place,
+    inner: Pages,
+    blocks: Vec<Block>,
+    /// Pages that may differ from the baseline although they are armed again: found by a freeze whose
+    /// save is not committed.
+    pending: Vec<PageRange>,
+    /// From so many written pages on a block is cheaper compared than tracked.
+    dense_pages: usize,
+    /// Freezes so far; moves the canaries.
+    freezes: u64,
+}
+
+impl Watch {
+    /// Begins to watch a region. Large ones start coarse: a program that allocates much at once mostly
+    /// sweeps over it, and arming what is swept costs a fault a page (the paper's a-priori hint).
+    ///
+    /// # Errors
+    /// Those of [`PageTracker::watch`] and [`PageTracker::arm`].
+    ///
+    /// # Safety
+    /// As [`PageTracker::watch`].
+    #[allow(unsafe_code)]
+    pub unsafe fn begin(
+        tracker: &dyn PageTracker,
+        place: Place,
+        dense_pages: usize,
+    ) -> Result<Watch, Refusal> {
+        let too_small = || Refusal("it has no page of its own".into());
+        let inner = place.inner().ok_or_else(too_small)?;
+        // SAFETY: passed on to the caller.
+        unsafe { tracker.watch(inner)? };
+        let armed = place.length < BLOCK_BYTES;
+        if armed && let Err(refusal) = tracker.arm(inner) {
+            tracker.unwatch(inner);
+            return Err(refusal);
+        }
+        let blocks = (inner.end - 1) / BLOCK_BYTES - inner.start / BLOCK_BYTES + 1;
+        let block = Block { armed, ..Block::default() };
+        let blocks = vec![block; blocks];
+        Ok(Watch { place, inner, blocks, pending: Vec::new(), dense_pages, freezes: 0 })
+    }
+
+    /// The hardware pages it watches.
+    pub fn inner(&self) -> Pages {
+        self.inner
+    }
+
+    /// Bytes whose writes are noted page by page.
+    pub fn armed_bytes(&self) -> usize {
+        let armed = self.blocks.iter().zip(0..).filter(|(block, _)| block.armed);
+        armed.map(|(_, at)| self.block(at)).map(|pages| pages.end - pages.start).sum()
+    }
+
+    /// What the last freeze found is in a committed checkpoint.
+    pub fn settle(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The pages to be compared at this freeze: all that may differ from `hashes`, which are those of
+    /// the last committed image. `bytes` are the region's. All memory is armed that will be, before
+    /// anything is compared or copied.
+    ///
+    /// # Errors
+    /// The memory is not known any more.
+    pub fn collect(
+        &mut self,
+        tracker: &dyn PageTracker,
+        hashes: &PageHashes,
+        bytes: &[u8],
+    ) -> Result<Vec<PageRange>, Refusal> {
+        self.freezes += 1;
+        let mut look = std::mem::take(&mut self.pending);
+        let mut at = 0;
+        while at < self.blocks.len() {
+            let armed = self.blocks[at].armed;
+            let same = self.blocks[at..].iter().take_while(|block| block.armed == armed).count();
+            let group = Pages { start: self.block(at).start, end: self.block(at + same - 1).end };
+            if armed {
+                let mut written = Vec::new();
+                tracker.collect(group, Then::Rearm, &mut written)?;
+                look.extend(written.iter().map(|pages| self.place.region_pages(*pages)));
+                self.coarsen(tracker, &written)?;
+            } else {
+                for block in at..at + same {
+                    self.ask_canaries(tracker, block, hashes, bytes)?;
+                }
+                look.push(self.place.region_pages(group));
+            }
+            at += same;
+        }
+        let mut absent = Vec::new();
+        tracker.absent(self.inner, &mut absent)?;
+        let absent: Vec<_> =
+            absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
+        look.extend(hashes.not_zero(&absent));
+        look.extend(self.edges());
+        self.pending = joined(look);
+        Ok(self.pending.clone())
+    }
+
+    /// Learns from a comparison whether blocks that were armed for it deserve it.
+    pub fn compared(&mut self, tracker: &dyn PageTracker, diff: &Diff) -> Result<(), Refusal> {
+        let mut changed = vec![0usize; self.blocks.len()];
+        for run in diff.runs() {
+            let start = self.place.start + run.first as usize * PAGE_BYTES;
+            let pages = Pages { start, end: start + run.count as usize * PAGE_BYTES };
+            self.count(pages, &mut changed);
+        }
+        for (at, changed) in changed.into_iter().enumerate() {
+            let block = self.blocks[at];
+            if block.armed && block.age == 0 && changed >= self.dense_pages {
+                // The canaries were mistaken.
+                self.make_coarse(tracker, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops to monitor blocks of which so many pages are written that comparing them is cheaper.
+    fn coarsen(&mut self, tracker: &dyn PageTracker, written: &[Pages]) -> Result<(), Refusal> {
+        let mut counts = vec![0usize; self.blocks.len()];
+        written.iter().for_each(|pages| self.count(*pages, &mut counts));
+        for (at, count) in counts.into_iter().enumerate() {
+            if !self.blocks[at].armed {
+                continue;
+            }
+            if count >= self.dense_pages {
+                self.make_coarse(tracker, at)?;
+            } else {
+                let block = &mut self.blocks[at];
+                block.age = block.age.saturating_add(1);
+                if block.age >= STEADY {
+                    block.next_wait = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_coarse(&mut self, tracker: &dyn PageTracker, at: usize) -> Result<(), Refusal> {
+        tracker.disarm(self.block(at))?;
+        let block = &mut self.blocks[at];
+        let next_wait = (block.next_wait * 2 + 1).min(WAIT_MAX);
+        *block = Block { armed: false, wait: block.next_wait, next_wait, age: 0 };
+        Ok(())
+    }
+
+    /// Arms a coarse block if none of its canary pages has changed. The canaries are read, not armed:
+    /// an armed one would split its huge page and cost a fault.
+    fn ask_canaries(
+        &mut self,
+        tracker: &dyn PageTracker,
+        at: usize,
+        hashes: &PageHashes,
+        bytes: &[u8],
+    ) -> Result<(), Refusal> {
+        if self.blocks[at].wait > 0 {
+            self.blocks[at].wait -= 1;
+            return Ok(());
+        }
+        let pages = self.place.region_pages(self.block(at));
+        let seed = self.freezes.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ pages.first;
+        let changed = (0..CANARIES).any(|number| {
+            let scattered = (seed ^ number).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
+            hashes.differs((pages.first + scattered % pages.count) as usize, bytes)
+        });
+        if !changed {
+            tracker.arm(self.block(at))?;
+            self.blocks[at].armed = true;
+            self.blocks[at].age = 0;
+        }
+        Ok(())
+    }
+
+    /// Adds to the number of pages of each block.
+    fn count(&self, pages: Pages, counts: &mut [usize]) {
+        let mut at = pages.start.max(self.inner.start);
+        let end = pages.end.min(self.inner.end);
+        while at < end {
+            let number = at / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
+            let stop = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
+            counts[number] += (stop - at).div_ceil(PAGE_BYTES);
+            at = stop;
+        }
+    }
+
+    /// The part of a block that is watched.
+    fn block(&self, at: usize) -> Pages {
+        let start = (self.inner.start / BLOCK_BYTES + at) * BLOCK_BYTES;
+        let end = (start + BLOCK_BYTES).min(self.inner.end);
+        Pages { start: start.max(self.inner.start), end }
+    }
+
+    /// Pages of the region that lie in hardware pages shared with other data.
+    fn edges(&self) -> impl Iterator<Item = PageRange> {
+        let pages = pages_of(self.place.length as u64);
+        let head = (self.inner.start - self.place.start).div_ceil(PAGE_BYTES) as u64;
+        let tail = ((self.inner.end - self.place.start) / PAGE_BYTES) as u64;
+        let head = PageRange { first: 0, count: head };
+        let tail = PageRange { first: tail, count: pages - tail };
+        [head, tail].into_iter().filter(|range| range.count > 0)
+    }
+}
+
+/// The same pages, sorted and apart.
+fn joined(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
+    ranges.sort_unstable();
+    let mut out: Vec<PageRange> = Vec::with_capacity(ranges.len());
+    for next in ranges {
+        match out.last_mut() {
+            Some(last) if next.first <= last.first + last.count => {
+                last.count = last.count.max(next.first + next.count - last.first);
+            }
+            _ => out.push(next),
+        }
+    }
+    out
+}
+
+/// From so many written pages of a block on, faults cost more than comparing all of it.
+pub(crate) fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
+    let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
+    (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)
+}

@@ -1,0 +1,157 @@
+//! The watched regions of a job.
+
+use super::watch::{Place, Watch};
+use super::{Opened, PageTracker, Pins, Refusal, TrackerKind};
+use outlive_chunk::{Diff, PageHashes};
+use outlive_types::PageRange;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Smaller regions are compared: that costs less than to ask the kernel about them.
+const WATCHED_FROM_BYTES: usize = 128 << 10;
+/// Most regions that are watched: each may split the memory map of the process in three, of which the
+/// system allows 65,530 pieces.
+const WATCHES_MAX: usize = 4096;
+
+/// Which regions are watched, and why others are not.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    tracker: Option<Arc<dyn PageTracker>>,
+    dense_pages: usize,
+    by_name: HashMap<String, Watch>,
+    /// Bytes of regions that are only compared, by reason. Of the last freeze.
+    refused: BTreeMap<String, u64>,
+}
+
+impl Watches {
+    /// No region yet. Without a tracker everything is compared.
+    pub fn new(opened: Option<Opened>) -> Watches {
+        let mut watches = Watches::default();
+        if let Some(Opened { tracker, dense_pages }) = opened {
+            (watches.tracker, watches.dense_pages) = (Some(tracker), dense_pages);
+        }
+        watches
+    }
+
+    /// Lets go of everything.
+    pub fn clear(&mut self) {
+        if let Some(tracker) = &self.tracker {
+            self.by_name.values().for_each(|watch| tracker.unwatch(watch.inner()));
+        }
+        self.by_name.clear();
+    }
+
+    /// Begins a freeze of regions at these places, by stream name: lets go of those that went or
+    /// moved, and of memory in which a device may write unseen.
+    pub fn begin(&mut self, places: &HashMap<&str, Place>) {
+        self.refused.clear();
+        let Some(tracker) = &self.tracker else { return };
+        let pins = self.pins();
+        self.by_name.retain(|name, watch| {
+            let stays = places.get(&name[..]) == Some(&watch.place)
+                && pins.as_ref().is_none_or(|pins| pins.hurt(watch.inner()).is_none());
+            if !stays {
+                tracker.unwatch(watch.inner());
+            }
+            stays
+        });
+    }
+
+    fn pins(&self) -> Option<Pins> {
+        self.tracker.is_some().then(Pins::of_this_process)
+    }
+
+    /// Which pages of a region to compare with `old`; `None`: all. A region that is not watched yet is
+    /// from now on, if it can be.
+    ///
+    /// # Safety
+    /// The place must be mapped memory of the program.
+    #[allow(unsafe_code)]
+    pub unsafe fn look(
+        &mut self,
+        name: &str,
+        place: Place,
+        old: Option<&PageHashes>,
+        bytes: &[u8],
+    ) -> Option<Vec<PageRange>> {
+        let tracker = self.tracker.clone()?;
+        if let Some(watch) = self.by_name.get_mut(name) {
+            // What is not collected now stays noted until it is.
+            match watch.collect(&*tracker, old?, bytes) {
+                Ok(pages) => return Some(pages),
+                Err(_) => self.drop_watch(name),
+            }
+        }
+        // SAFETY: passed on to the caller.
+        let begun = unsafe { self.watch(&*tracker, place) };
+        match begun {
+            Ok(watch) => {
+                self.by_name.insert(name.to_owned(), watch);
+            }
+            Err(Refusal(why)) => *self.refused.entry(why).or_default() += place.length as u64,
+        }
+        None
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn watch(&self, tracker: &dyn PageTracker, place: Place) -> Result<Watch, Refusal> {
+        if place.length < WATCHED_FROM_BYTES {
+            return Err(Refusal(format!("smaller than {} KiB", WATCHED_FROM_BYTES >> 10)));
+        }
+        if self.by_name.len() >= WATCHES_MAX {
+            return Err(Refusal(format!("more than {WATCHES_MAX} regions")));
+        }
+        let pinned = self.pins().zip(place.inner()).and_then(|(pins, inner)| pins.hurt(inner));
+        if let Some(why) = pinned {
+            return Err(Refusal(why));
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { Watch::begin(tracker, place, self.dense_pages) }
+    }
+
+    /// Tells the watch of a region how it differed.
+    pub fn compared(&mut self, name: &str, diff: &Diff) {
+        let Some(tracker) = self.tracker.clone() else { return };
+        let Some(watch) = self.by_name.get_mut(name) else { return };
+        if watch.compared(&*tracker, diff).is_err() {
+            self.drop_watch(name);
+        }
+    }
+
+    /// What was found is committed.
+    pub fn settle(&mut self) {
+        self.by_name.values_mut().for_each(Watch::settle);
+    }
+
+    fn drop_watch(&mut self, name: &str) {
+        if let (Some(watch), Some(tracker)) = (self.by_name.remove(name), &self.tracker) {
+            tracker.unwatch(watch.inner());
+        }
+    }
+
+    /// Bytes whose writes are noted page by page.
+    pub fn armed_bytes(&self) -> usize {
+        self.by_name.values().map(Watch::armed_bytes).sum()
+    }
+
+    /// How changes are found, for people.
+    pub fn report(&self) -> String {
+        let Some(tracker) = &self.tracker else { return TrackerKind::Hash.to_string() };
+        let watched: usize = self.by_name.values().map(|watch| watch.place.length).sum();
+        let armed = self.armed_bytes();
+        let mut text = format!(
+            "{}: {watched} bytes, {armed} of them page by page and the rest by hash",
+            tracker.kind()
+        );
+        for (why, bytes) in &self.refused {
+            text += &format!("; hash: {bytes} bytes ({why})");
+        }
+        text
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,114 @@
+//! userfaultfd `WP_ASYNC` with `PAGEMAP_SCAN` (Linux 6.7): the first write to an armed page costs one
+//! fault, which the kernel settles by itself; one pass over the page table lists the written pages and
+//! arms them anew.
+#![allow(unsafe_code)]
+
+use super::sys::{self, Search};
+use super::{PageTracker, Pages, Refusal, Then, TrackerKind, claims, maps};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The tracker. It serves the process that opened it; a forked child is refused.
+#[derive(Debug)]
+pub struct WpAsync {
+    uffd: OwnedFd,
+    /// Kept open: a program may become undumpable, and cannot open its own page map then.
+    pagemap: File,
+    process_id: u32,
+    owner: claims::Owner,
+}
+
+impl WpAsync {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What this system denies.
+    pub fn open() -> Result<WpAsync, Refusal> {
+        let uffd = sys::open_uffd().map_err(|error| {
+            Refusal(format!("this system gives no userfaultfd with WP_ASYNC ({error})"))
+        })?;
+        let pagemap = File::open("/proc/self/pagemap")
+            .map_err(|error| Refusal(format!("/proc/self/pagemap cannot be opened ({error})")))?;
+        Ok(WpAsync { uffd, pagemap, process_id: std::process::id(), owner: claims::Owner::new() })
+    }
+
+    fn check_process(&self) -> Result<(), Refusal> {
+        if self.process_id == std::process::id() {
+            return Ok(());
+        }
+        Err(Refusal("this process was forked from the one that opened the tracker".into()))
+    }
+
+    fn scan(&self, pages: Pages, search: Search, found: &mut Vec<Pages>) -> Result<(), Refusal> {
+        self.check_process()?;
+        sys::scan(&self.pagemap, pages, search, found).map_err(|error| {
+            let why = if error.kind() == io::ErrorKind::PermissionDenied {
+                "its memory was mapped anew or moved".to_owned()
+            } else {
+                format!("its page table cannot be scanned ({error})")
+            };
+            Refusal(why)
+        })
+    }
+}
+
+impl PageTracker for WpAsync {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::WpAsync
+    }
+
+    unsafe fn watch(&self, pages: Pages) -> Result<(), Refusal> {
+        self.check_process()?;
+        maps::check_private(pages)?;
+        self.owner.claim(pages)?;
+        sys::register(&self.uffd, pages).map_err(|error| {
+            self.owner.release(pages);
+            let why = if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) {
+                "another userfaultfd of this process has it".to_owned()
+            } else {
+                format!("it cannot be registered with userfaultfd ({error})")
+            };
+            Refusal(why)
+        })
+    }
+
+    fn unwatch(&self, pages: Pages) {
+        if self.check_process().is_ok() {
+            // Memory that is gone takes its registration along.
+            let _ = sys::unregister(&self.uffd, pages);
+            self.owner.release(pages);
+        }
+    }
+
+    fn arm(&self, pages: Pages) -> Result<(), Refusal> {
+        // Arming what counts as written leaves out what was never touched: its first write is noted
+        // without, and it may still become a huge page.
+        self.collect(pages, Then::Rearm, &mut Vec::new())
+    }
+
+    fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal> {
+        let rearm = then == Then::Rearm;
+        self.scan(pages, Search { categories: sys::IS_WRITTEN, inverted: 0, rearm }, written)
+    }
+
+    fn disarm(&self, pages: Pages) -> Result<(), Refusal> {
+        self.check_process()?;
+        sys::unprotect(&self.uffd, pages)
+            .map_err(|error| Refusal(format!("it cannot be disarmed ({error})")))
+    }
+
+    fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
+        let categories = sys::IS_PRESENT | sys::IS_SWAPPED;
+        self.scan(pages, Search { categories, inverted: categories, rearm: false }, absent)
+    }
+}
+
+impl Drop for WpAsync {
+    fn drop(&mut self) {
+        // Closing the descriptor ends every registration.
+        if self.check_process().is_ok() {
+            self.owner.release_all();
+        }
+    }
+}
