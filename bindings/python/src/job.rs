@@ -100,9 +100,10 @@ impl Job {
                 })
             })
             .transpose()?;
+        let tracker = pool.config().tuning.tracker()?;
         let core = Core {
             job: outlive_store::Job::open(pool, name, JobOptions { every })?,
-            tracker: Arc::new(HashTracker::new()),
+            tracker: Arc::new(HashTracker::with(tracker)),
             events,
             gate: Gate::default(),
             last: Mutex::new(None),

@@ -27,7 +27,7 @@ impl Pool {
         py: Python<'_>,
         location: PathBuf,
         create: bool,
-        tuning: Vec<(String, u64)>,
+        tuning: Vec<(String, TuningValue)>,
     ) -> PyResult<Pool> {
         py.detach(|| {
             let events = Arc::new(Events::default());
@@ -38,7 +38,7 @@ impl Pool {
             }
             let mut config = pool.config().clone();
             for (key, value) in &tuning {
-                tune(&mut config, key, *value)?;
+                tune(&mut config, key, value)?;
             }
             config.check()?;
             Ok(Pool { pool: pool.with_tuning(config.tuning), events })
@@ -82,18 +82,26 @@ impl Pool {
     }
 }
 
-fn tune(config: &mut PoolConfig, key: &str, value: u64) -> Result<()> {
-    let Tuning { staging_bytes, freeze_bytes_max, index_bytes_max, threads, .. } =
+/// The value of a tuning key.
+#[derive(FromPyObject)]
+enum TuningValue {
+    Number(u64),
+    Word(String),
+}
+
+fn tune(config: &mut PoolConfig, key: &str, value: &TuningValue) -> Result<()> {
+    let Tuning { staging_bytes, freeze_bytes_max, index_bytes_max, threads, tracker, .. } =
         &mut config.tuning;
-    match key {
-        "staging_bytes" => *staging_bytes = value,
-        "freeze_bytes_max" => *freeze_bytes_max = value,
-        "index_bytes_max" => *index_bytes_max = value,
-        "threads" => {
-            *threads = u32::try_from(value)
+    match (key, value) {
+        ("staging_bytes", TuningValue::Number(value)) => *staging_bytes = *value,
+        ("freeze_bytes_max", TuningValue::Number(value)) => *freeze_bytes_max = *value,
+        ("index_bytes_max", TuningValue::Number(value)) => *index_bytes_max = *value,
+        ("threads", TuningValue::Number(value)) => {
+            *threads = u32::try_from(*value)
                 .map_err(|_| Error::invalid(format!("threads = {value} is not possible")))?;
         }
-        _ => return Err(Error::invalid(format!("there is no tuning key {key:?}"))),
+        ("tracker", TuningValue::Word(word)) => tracker.clone_from(word),
+        _ => return Err(Error::invalid(format!("there is no tuning key {key:?} of this type"))),
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! it alone, such as benchmarks and tests.
 #![allow(unsafe_code)]
 
+use crate::track::TrackerChoice;
 use crate::{HashTracker, MemorySource, Region};
 use outlive_io::AlignedBuf;
 use outlive_types::{
@@ -22,14 +23,21 @@ pub struct OwnedSource {
 }
 
 impl OwnedSource {
-    /// `length` zero bytes as the region `name`, tracked by hashes on up to `threads` threads.
+    /// `length` zero bytes as the region `name`, tracked as suits this system best, on up to `threads`
+    /// threads.
     pub fn zeroed(name: impl Into<String>, length: usize, threads: usize) -> OwnedSource {
-        OwnedSource {
-            name: name.into(),
-            memory: Arc::new(AlignedBuf::zeroed(length)),
-            tracker: Arc::new(HashTracker::new()),
-            threads,
-        }
+        OwnedSource::tracked(name, length, threads, HashTracker::with(TrackerChoice::Auto))
+    }
+
+    /// Like [`OwnedSource::zeroed`], with a tracker of one's own.
+    pub fn tracked(
+        name: impl Into<String>,
+        length: usize,
+        threads: usize,
+        tracker: HashTracker,
+    ) -> OwnedSource {
+        let memory = Arc::new(AlignedBuf::zeroed(length));
+        OwnedSource { name: name.into(), memory, tracker: Arc::new(tracker), threads }
     }
 
     /// The bytes.

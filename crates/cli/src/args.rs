@@ -79,6 +79,8 @@ pub enum PoolCommand {
     Init(InitArgs),
     /// Show a pool's configuration, its targets and what it holds
     Status(StatusArgs),
+    /// Try what this machine lets outlive do to find what a program has changed
+    Probe,
 }
 
 /// `pool init`.

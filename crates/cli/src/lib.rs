@@ -19,6 +19,7 @@ mod npy;
 mod output;
 mod plot;
 mod pool;
+mod probe;
 mod put;
 mod region;
 mod scrub;
@@ -96,6 +97,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
     let answer = match command {
         Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
+        Command::Pool(PoolCommand::Probe) => probe::probe(),
         Command::Ls(args) => ls::ls(&args, &teller),
         Command::Show(args) => show::show(&args, &teller),
         Command::Verify(args) => verify::verify(&args, &teller),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What the keys of `pool.toml` mean.
-const MEANINGS: [(&str, &str); 17] = [
+const MEANINGS: [(&str, &str); 18] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
@@ -19,6 +19,7 @@ const MEANINGS: [(&str, &str); 17] = [
     ("chunk_bytes_max", "longest chunk: what is deduplicated and verified as one"),
     ("staging_bytes", "memory for containers on their way to or from the target"),
     ("freeze_bytes_max", "memory for frozen copies; more than this drains while save blocks"),
+    ("tracker", "how changed pages are found: auto, wp-async, mprotect or hash"),
     ("index_bytes_max", "memory for the index of known chunks; beyond it some are stored twice"),
     ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),
     ("compression", "of new chunks: none, lz4, zstd, or auto (where it makes saves faster)"),

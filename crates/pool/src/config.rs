@@ -2,7 +2,7 @@
 
 use outlive_chunk::Compression;
 use outlive_format::REVISION;
-use outlive_types::{BLOCK_BYTES, Codec, Error, PAGE_BYTES, Result};
+use outlive_types::{BLOCK_BYTES, Codec, Error, PAGE_BYTES, Result, TrackerChoice};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -43,6 +43,8 @@ pub struct Tuning {
     pub staging_bytes: u64,
     /// Memory for frozen copies of dirty pages; more than this drains while `save` still blocks.
     pub freeze_bytes_max: u64,
+    /// How changed pages are found: `auto`, `wp-async`, `mprotect` or `hash`.
+    pub tracker: String,
     /// Memory for the index of known chunks; a duplicate missed beyond it costs only space.
     pub index_bytes_max: u64,
     /// Threads that hash and copy; 0 takes the machine's cores, at most 4.
@@ -68,6 +70,7 @@ impl Default for Tuning {
         Tuning {
             staging_bytes: 64 << 20,
             freeze_bytes_max: 64 << 20,
+            tracker: "auto".to_owned(),
             index_bytes_max: 64 << 20,
             threads: 0,
             rewrite_percent_max: 10,
@@ -96,6 +99,14 @@ impl Tuning {
     /// `Invalid` for an unknown word.
     pub fn compression_files(&self) -> Result<Compression> {
         compression_of("compression_files", &self.compression_files)
+    }
+
+    /// How to find changed pages.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown word.
+    pub fn tracker(&self) -> Result<TrackerChoice> {
+        TrackerChoice::parse(&self.tracker).map_err(|e| e.context("tuning"))
     }
 
     /// Threads to use on this machine.
@@ -246,6 +257,7 @@ impl PoolConfig {
         }
         t.compression()?;
         t.compression_files()?;
+        t.tracker()?;
         if !(1..=12).contains(&t.compression_level) {
             let level = u64::from(t.compression_level);
             return wrong("tuning.compression_level", level, "1 to 12");
@@ -294,6 +306,7 @@ mod tests {
             ("staging_bytes = 67108864", "staging_bytes = -1", "staging_bytes"),
             ("compression = \"auto\"", "compression = \"lzma\"", "lzma"),
             ("compression_level = 1", "compression_level = 13", "compression_level"),
+            ("tracker = \"auto\"", "tracker = \"magic\"", "magic"),
             ("compression_files = \"zstd\"", "compression_files = \"gzip\"", "compression_files"),
         ] {
             let text = sample().to_text().unwrap();

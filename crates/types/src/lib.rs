@@ -6,6 +6,7 @@ mod error;
 mod event;
 mod ids;
 mod source;
+mod tracking;
 
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
@@ -15,6 +16,7 @@ pub use source::{
     FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource, RegionDesc, RegionPlace, Run,
     StreamDesc,
 };
+pub use tracking::{TrackerChoice, TrackerKind};
 
 /// Bytes of a page: the unit in which change is tracked.
 pub const PAGE_BYTES: usize = 4096;

@@ -33,6 +33,7 @@ def open(
     threads: int | None = None,
     staging_bytes: int | None = None,
     freeze_bytes_max: int | None = None,
+    tracker: str | None = None,
     index_bytes_max: int | None = None,
 ) -> Pool:
     """Opens a pool: the place where checkpoints are kept.
@@ -48,6 +49,8 @@ def open(
         staging_bytes: Memory for data on its way to or from the pool.
         freeze_bytes_max: Memory for copies of what has changed. When more has changed, the rest is
             written while `save` still holds the program up.
+        tracker: How changed pages are found: "auto", "wp-async", "mprotect" or "hash"; a way that
+            does not work here falls back to "hash", and the statistics of a save say so.
         index_bytes_max: Memory for finding duplicates.
 
     Raises:
@@ -69,13 +72,15 @@ def open(
         "freeze_bytes_max": freeze_bytes_max,
         "index_bytes_max": index_bytes_max,
     }
-    tuning = []
+    tuning: list[tuple[str, int | str]] = []
     for key, value in wishes.items():
         if value is None:
             continue
         if not 0 <= value < 1 << 63:
             raise InvalidError(f"{key} = {value} is not possible")
         tuning.append((key, value))
+    if tracker is not None:
+        tuning.append(("tracker", tracker))
     return Pool(_core.Pool(place, create, tuning), place, progress)
 
 

@@ -15,8 +15,9 @@ mod watch;
 mod watches;
 mod wp_async;
 
+pub use outlive_types::{TrackerChoice, TrackerKind};
 pub(crate) use pins::Pins;
-pub use probe::{Costs, Probed, TrackerChoice, probe};
+pub use probe::{Costs, Probed, probe};
 pub(crate) use probe::{Opened, open};
 pub(crate) use watch::Place;
 pub(crate) use watches::Watches;
@@ -37,36 +38,6 @@ impl Pages {
     /// How many.
     pub fn count(&self) -> usize {
         (self.end - self.start) / outlive_types::PAGE_BYTES
-    }
-}
-
-/// How written pages are found.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum TrackerKind {
-    /// The kernel notes the first write to each armed page: userfaultfd with `WP_ASYNC`, read by
-    /// `PAGEMAP_SCAN` (Linux 6.7).
-    WpAsync,
-    /// Armed pages cannot be written; the first write to each raises SIGSEGV, whose handler notes it
-    /// and lets it through (libckpt, Plank et al., 1995).
-    Mprotect,
-    /// All pages are hashed and compared.
-    Hash,
-}
-
-impl TrackerKind {
-    /// As options and statistics call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            TrackerKind::WpAsync => "wp-async",
-            TrackerKind::Mprotect => "mprotect",
-            TrackerKind::Hash => "hash",
-        }
-    }
-}
-
-impl fmt::Display for TrackerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,23 +1,13 @@
 //! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
 
 use super::watch::dense_pages;
-use super::{PageTracker, Pages, Refusal, Then, TrackerKind, WpAsync};
+use super::{PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;
 use outlive_types::PAGE_BYTES;
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-/// Which tracker a job is to use.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum TrackerChoice {
-    /// The cheapest that works here.
-    #[default]
-    Auto,
-    /// This one, or comparing by hash where it does not work.
-    Only(TrackerKind),
-}
 
 /// What a tracker costs here, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]

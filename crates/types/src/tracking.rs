@@ -1,0 +1,66 @@
+//! How changed pages are found: the names of the ways.
+
+use crate::{Error, Result};
+use std::fmt;
+
+/// How written pages are found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TrackerKind {
+    /// The kernel notes the first write to each armed page: userfaultfd with `WP_ASYNC`, read by
+    /// `PAGEMAP_SCAN` (Linux 6.7).
+    WpAsync,
+    /// Armed pages cannot be written; the first write to each raises SIGSEGV, whose handler notes it
+    /// and lets it through (libckpt, Plank et al., 1995).
+    Mprotect,
+    /// All pages are hashed and compared.
+    Hash,
+}
+
+/// Which tracker a job is to use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TrackerChoice {
+    /// The cheapest that works here.
+    #[default]
+    Auto,
+    /// This one, or comparing by hash where it does not work.
+    Only(TrackerKind),
+}
+
+impl TrackerKind {
+    /// All of them, the cheapest first.
+    pub const ALL: [TrackerKind; 3] =
+        [TrackerKind::WpAsync, TrackerKind::Mprotect, TrackerKind::Hash];
+
+    /// As options and statistics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TrackerKind::WpAsync => "wp-async",
+            TrackerKind::Mprotect => "mprotect",
+            TrackerKind::Hash => "hash",
+        }
+    }
+}
+
+impl fmt::Display for TrackerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl TrackerChoice {
+    /// The choice that a word stands for: `auto`, or the name of a tracker.
+    ///
+    /// # Errors
+    /// `Invalid` for another word.
+    pub fn parse(word: &str) -> Result<TrackerChoice> {
+        if word == "auto" {
+            return Ok(TrackerChoice::Auto);
+        }
+        let kind = TrackerKind::ALL.into_iter().find(|kind| kind.name() == word);
+        kind.map(TrackerChoice::Only).ok_or_else(|| {
+            Error::invalid(format!(
+                "tracker = {word:?} is not possible: auto, wp-async, mprotect or hash"
+            ))
+        })
+    }
+}
