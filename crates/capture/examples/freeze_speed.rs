@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // regions in the program's memory are what is measured
 
 use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_capture::track::{TrackerChoice, TrackerKind};
 use outlive_capture::{HashTracker, MemorySource, Region, default_threads};
 use outlive_chunk::parallel;
 use outlive_types::{FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
@@ -12,17 +13,19 @@ use std::time::Instant;
 fn main() {
     let threads = default_threads();
     println!("{threads} threads");
-    large_region(threads);
+    for kind in [TrackerKind::Hash, TrackerKind::WpAsync] {
+        large_region(threads, kind);
+    }
     small_regions(threads);
     scatter(threads);
 }
 
-fn large_region(threads: usize) {
+fn large_region(threads: usize, kind: TrackerKind) {
     let bytes = 1usize << 30;
     let mut state: Vec<u8> = (0..bytes).map(|at| (at / 7) as u8).collect();
     let rng = SeededRng::new(1);
-    let tracker = Arc::new(HashTracker::new());
-    for (epoch, dirty_percent) in (1..).zip([100, 0, 0, 1, 1, 10, 10, 100, 100]) {
+    let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(kind)));
+    for (epoch, dirty_percent) in (1..).zip([100, 0, 0, 1, 1, 10, 10, 100, 100, 0, 0, 1, 1]) {
         for page in state.chunks_mut(PAGE_BYTES) {
             if rng.below(100) < dirty_percent {
                 page[0] = page[0].wrapping_add(1);
@@ -31,7 +34,7 @@ fn large_region(threads: usize) {
         // SAFETY: `state` stands still until the next round, by when the freeze is settled.
         let region = unsafe { Region::from_raw("state", "|u1", vec![], state.as_ptr(), bytes) };
         let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
-        let what = format!("freeze of 1 GiB, {dirty_percent} % dirty");
+        let what = format!("{kind}: freeze of 1 GiB, {dirty_percent} % dirty");
         let frozen = timed(&what, || source.freeze(&request(&tracker))).expect("valid region");
         frozen.settle(Some(epoch));
     }

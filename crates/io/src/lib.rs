@@ -5,6 +5,7 @@ mod buffer;
 mod engine;
 mod file;
 mod pool;
+mod priority;
 pub mod raw;
 mod ticket;
 
@@ -12,4 +13,5 @@ pub use buffer::AlignedBuf;
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
 pub use pool::StagingPool;
+pub use priority::make_way;
 pub use ticket::{Promise, Ticket};

@@ -3,6 +3,7 @@
 use crate::handle::SaveHandle;
 use crate::job::Inner;
 use crate::save::{Order, SavePlan, SaveStats};
+use outlive_io::make_way;
 use outlive_types::{Error, Frozen, Result, SessionId};
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ pub(crate) struct Drain {
 impl Drain {
     pub fn run(self) {
         let Drain { inner, frozen, plan, session, handle, order } = self;
+        if plan.live_blocks == 0 {
+            make_way();
+        }
         let live_done = || {
             frozen.release_live();
             handle.set_live_done();

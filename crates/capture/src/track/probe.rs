@@ -29,6 +29,7 @@ pub struct Probed {
 
 /// The pages on which a tracker is tried: enough to time a fault.
 const PAGES: usize = 512;
+const ATTEMPTS: usize = 4;
 
 /// Tries every tracker on memory of its own; takes a few milliseconds, once for each process.
 pub fn probe() -> Vec<Probed> {
@@ -114,12 +115,21 @@ fn exercise(
     expect(Then::Leave, &[3, 200])?;
     expect(Then::Rearm, &[3, 200])?;
     expect(Then::Rearm, &[])?;
-    let started = Instant::now();
-    (0..PAGES).for_each(|page| write(memory, page));
-    let fault_ns = started.elapsed().as_nanos() as f64 / PAGES as f64;
+    let mut costs = Costs { fault_ns: f64::INFINITY, compare_ns: f64::INFINITY };
+    // The best of a few: what else runs here only adds.
+    for _ in 0..ATTEMPTS {
+        let fault_ns = ns_a_page(|| (0..PAGES).for_each(|page| write(memory, page)));
+        let compare_ns = ns_a_page(|| drop(black_box(hash_pages(&memory[..]))));
+        costs.fault_ns = costs.fault_ns.min(fault_ns);
+        costs.compare_ns = costs.compare_ns.min(compare_ns);
+        tracker.arm(pages)?;
+    }
     tracker.disarm(pages)?;
+    Ok(costs)
+}
+
+fn ns_a_page(work: impl FnOnce()) -> f64 {
     let started = Instant::now();
-    black_box(hash_pages(&memory[..]));
-    let compare_ns = started.elapsed().as_nanos() as f64 / PAGES as f64;
-    Ok(Costs { fault_ns, compare_ns })
+    work();
+    started.elapsed().as_nanos() as f64 / PAGES as f64
 }

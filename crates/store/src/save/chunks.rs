@@ -7,6 +7,7 @@ use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known, Locator, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
 use outlive_format::PageExtent;
+use outlive_io::make_way;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -206,6 +207,7 @@ impl<'a> Chunker<'a> {
         let failure: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
             let mut lane = self.packer.lane();
+            let mut program_waits = live_left.load(Ordering::Acquire) > 0;
             let fail = |error| {
                 stop.store(true, Ordering::Relaxed);
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -213,6 +215,10 @@ impl<'a> Chunker<'a> {
             while !stop.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = plan.blocks.get(at) else { break };
+                if program_waits && live_left.load(Ordering::Acquire) == 0 {
+                    program_waits = false;
+                    make_way();
+                }
                 let runs = block.runs.clone().map(|number| {
                     let run = &frozen.runs()[number];
                     ((run.first_page % BLOCK_PAGES as u64) as u32, run.pages, number)
