@@ -109,6 +109,15 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`PageTracker::collect`].
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
+
+    /// Whether the pages, a block, are one huge page at present. A guess: nothing hangs on it but
+    /// speed.
+    fn is_huge(&self, _: Pages) -> bool {
+        false
+    }
+
+    /// Makes a block that is not armed one huge page, if the system likes.
+    fn collapse(&self, _: Pages) {}
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ const REGISTER_MODE_WP: u64 = 1 << 1;
 pub(super) const IS_WRITTEN: u64 = 1 << 1;
 pub(super) const IS_PRESENT: u64 = 1 << 3;
 pub(super) const IS_SWAPPED: u64 = 1 << 4;
+pub(super) const IS_HUGE: u64 = 1 << 6;
 
 const SCAN_WP_MATCHING: u64 = 1 << 0;
 const SCAN_CHECK_WPASYNC: u64 = 1 << 1;
@@ -111,6 +112,15 @@ pub(super) fn unprotect(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
             Err(rustix::io::Errno::AGAIN) => std::thread::yield_now(),
             done => return Ok(done?),
         }
+    }
+}
+
+/// Asks for a huge page (`MADV_COLLAPSE`, Linux 6.1).
+pub(super) fn collapse(pages: Pages) {
+    // SAFETY: the call changes no byte and no protection of the range, whoever has it by now; it fails
+    // where nothing is mapped. That it fails is no loss.
+    unsafe {
+        libc::madvise(pages.start as *mut c_void, pages.end - pages.start, libc::MADV_COLLAPSE);
     }
 }
 

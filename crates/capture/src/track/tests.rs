@@ -205,3 +205,31 @@ fn what_a_tracker_cannot_take_is_refused() {
     assert!(refused(Pages { start: private, end: private + 8192 }).contains("mapped from a file"));
     assert!(refused(Pages { start: shared, end: shared + 8192 }).contains("shared memory"));
 }
+
+#[test]
+fn a_block_that_stays_coarse_gets_its_huge_page_back() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 8 * MIB);
+    program.bytes().fill(1);
+    let start = program.bytes().as_ptr() as usize;
+    let tracker = WpAsync::open().unwrap();
+    let is_huge = |block: usize| {
+        let start = start + block * 2 * MIB;
+        tracker.is_huge(Pages { start, end: start + 2 * MIB })
+    };
+    if !is_huge(1) {
+        eprintln!("not tested: this system gives no huge pages");
+        return;
+    }
+    program.save(true);
+    program.save(true);
+    program.write(512);
+    assert!(!is_huge(1), "tracking splits it");
+    for _ in 0..6 {
+        (512..1024).for_each(|page| program.write(page));
+        program.save(true);
+    }
+    assert!(is_huge(1));
+}

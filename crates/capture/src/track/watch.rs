@@ -16,6 +16,10 @@ const CANARIES: u64 = 8;
 const WAIT_MAX: u8 = 32;
 /// Armed for so many freezes, a block's past counts no more.
 const STEADY: u8 = 16;
+/// Coarse for so many freezes, a block gets back the huge page that tracking has split.
+const COLLAPSED_AFTER: u8 = 3;
+/// Most blocks that are collapsed after a freeze: one takes 0.3 ms, and the next freeze may wait.
+const COLLAPSED_MAX: usize = 32;
 
 /// A block of hardware pages, 2 MiB by address as huge pages are.
 #[derive(Clone, Copy, Default, Debug)]
@@ -25,8 +29,10 @@ struct Block {
     wait: u8,
     /// What it waits when it turns coarse the next time.
     next_wait: u8,
-    /// Freezes since it was armed.
+    /// Freezes since it was armed, or turned coarse.
     age: u8,
+    /// It was a huge page when it was armed; the first write since has split it.
+    was_huge: bool,
 }
 
 /// Where a region lies.
@@ -112,9 +118,20 @@ impl Watch {
         armed.map(|(_, at)| self.block(at)).map(|pages| pages.end - pages.start).sum()
     }
 
-    /// What the last freeze found is in a committed checkpoint.
-    pub fn settle(&mut self) {
+    /// What the last freeze found is in a committed checkpoint. Blocks that stay coarse get their huge
+    /// pages back: random accesses take a third less time with them, and a fork a thirtieth
+    /// (docs/design/011-tracking.md).
+    pub fn settle(&mut self, tracker: &dyn PageTracker) {
         self.pending.clear();
+        let mut left = COLLAPSED_MAX;
+        for at in 0..self.blocks.len() {
+            let block = self.blocks[at];
+            if left > 0 && block.was_huge && !block.armed && block.age >= COLLAPSED_AFTER {
+                tracker.collapse(self.block(at));
+                self.blocks[at].was_huge = false;
+                left -= 1;
+            }
+        }
     }
 
     /// The pages to be compared at this freeze: all that may differ from `hashes`, which are those of
@@ -143,6 +160,7 @@ impl Watch {
                 self.coarsen(tracker, &written)?;
             } else {
                 for block in at..at + same {
+                    self.blocks[block].age = self.blocks[block].age.saturating_add(1);
                     self.ask_canaries(tracker, block, hashes, bytes)?;
                 }
                 look.push(self.place.region_pages(group));
@@ -202,7 +220,7 @@ impl Watch {
         tracker.disarm(self.block(at))?;
         let block = &mut self.blocks[at];
         let next_wait = (block.next_wait * 2 + 1).min(WAIT_MAX);
-        *block = Block { armed: false, wait: block.next_wait, next_wait, age: 0 };
+        *block = Block { armed: false, wait: block.next_wait, next_wait, age: 0, ..*block };
         Ok(())
     }
 
@@ -226,9 +244,10 @@ impl Watch {
             hashes.differs((pages.first + scattered % pages.count) as usize, bytes)
         });
         if !changed {
-            tracker.arm(self.block(at))?;
-            self.blocks[at].armed = true;
-            self.blocks[at].age = 0;
+            let pages = self.block(at);
+            let was_huge = tracker.is_huge(pages);
+            tracker.arm(pages)?;
+            self.blocks[at] = Block { armed: true, age: 0, was_huge, ..self.blocks[at] };
         }
         Ok(())
     }

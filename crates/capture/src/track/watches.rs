@@ -120,7 +120,9 @@ impl Watches {
 
     /// What was found is committed.
     pub fn settle(&mut self) {
-        self.by_name.values_mut().for_each(Watch::settle);
+        if let Some(tracker) = &self.tracker {
+            self.by_name.values_mut().for_each(|watch| watch.settle(&**tracker));
+        }
     }
 
     fn drop_watch(&mut self, name: &str) {

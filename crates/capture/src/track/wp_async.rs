@@ -5,6 +5,7 @@
 
 use super::sys::{self, Search};
 use super::{PageTracker, Pages, Refusal, Then, TrackerKind, claims, maps};
+use outlive_types::BLOCK_PAGES;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -101,6 +102,20 @@ impl PageTracker for WpAsync {
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
         let categories = sys::IS_PRESENT | sys::IS_SWAPPED;
         self.scan(pages, Search { categories, inverted: categories, rearm: false }, absent)
+    }
+
+    fn is_huge(&self, pages: Pages) -> bool {
+        let mut huge = Vec::new();
+        let search = Search { categories: sys::IS_HUGE, inverted: 0, rearm: false };
+        pages.count() == BLOCK_PAGES
+            && self.scan(pages, search, &mut huge).is_ok()
+            && huge == [pages]
+    }
+
+    fn collapse(&self, pages: Pages) {
+        if self.check_process().is_ok() && pages.count() == BLOCK_PAGES {
+            sys::collapse(pages);
+        }
     }
 }
 
