@@ -1,0 +1,179 @@
+"""How much of its speed a program keeps while it is saved again and again.
+
+Three programs compute by themselves and with saves, in turn, in windows of some seconds:
+Gray-Scott, in which everything changes in every step, saved every second; a program that changes
+one per cent of its pages a second, saved every second; and one that changes as much from save to
+save, saved five times a second. What is told is the ratio of steps a second with saves to those
+without, as the median over the rounds.
+
+    .venv/bin/python bench/keep_speed.py --dir DIR --state 1GiB --json
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# The programs compute on one core, as far as it goes; the drain may have the others.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+import outlive
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import gray_scott  # (its folder had to be made known first)
+
+State = dict[str, Any]
+Step = Callable[[State], None]
+PAGE_BYTES = 4096
+WARM_UP_SAVES = 4
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def size(text: str) -> int:
+    """Reads a number of bytes such as ``1GiB``."""
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return int(float(text.removesuffix(unit)) * factor)
+    return int(text)
+
+
+def simulation(state_bytes: int) -> tuple[State, Step]:
+    """Gray-Scott on a square whose two fields have `state_bytes` bytes, a multiple of its rows."""
+    side = int((state_bytes / 16) ** 0.5) // gray_scott.BLOCK_ROWS * gray_scott.BLOCK_ROWS
+    state: State = {
+        "u": outlive.empty((side, side)),
+        "v": outlive.empty((side, side)),
+        "rng": np.random.default_rng(1),
+        "step": 0,
+    }
+    gray_scott.seed(state)
+    # Fields of pure U would stay the same; every cell is to change in every step.
+    state["u"] *= 0.9 + 0.1 * state["rng"].random((side, side))
+    state["v"] += 0.01 * state["rng"].random((side, side))
+    stepper = gray_scott.Stepper(side)
+
+    def advance(state: State) -> None:
+        stepper.advance(state)
+        state["step"] += 1
+
+    return state, advance
+
+
+def sparse(state_bytes: int, pages_per_s: float) -> tuple[State, Step]:
+    """A program that multiplies matrices and writes to `pages_per_s` random pages a second."""
+    rng = np.random.default_rng(2)
+    words = outlive.empty((state_bytes // 8,), dtype=np.uint64)
+    words[:] = np.arange(len(words), dtype=np.uint64)
+    left, right = rng.random((192, 192)), rng.random((192, 192))
+    state: State = {"words": words, "step": 0}
+    clock = {"last": time.monotonic(), "owed": 0.0}
+
+    def advance(state: State) -> None:
+        np.matmul(left, right)
+        now = time.monotonic()
+        clock["owed"] = min(clock["owed"] + (now - clock["last"]) * pages_per_s, pages_per_s)
+        clock["last"] = now
+        count = int(clock["owed"])
+        clock["owed"] -= count
+        words[rng.integers(0, len(words), count)] += 1
+        state["step"] += 1
+
+    return state, advance
+
+
+def window(state: State, step: Step, seconds: float, save: Callable[[], None]) -> float:
+    """Steps a second during at least `seconds` seconds."""
+    steps, started = 0, time.monotonic()
+    while True:
+        step(state)
+        save()
+        steps += 1
+        passed = time.monotonic() - started
+        if passed >= seconds:
+            return steps / passed
+
+
+def measure(
+    folder: Path, made: tuple[State, Step], every_s: float, seconds: float, rounds: int
+) -> dict[str, Any]:
+    """Lets a program run with and without saves, in turn."""
+    state, step = made
+    state_bytes = sum(a.nbytes for a in state.values() if isinstance(a, np.ndarray))
+    ratios = []
+    last: outlive.Save | None = None
+    with outlive.open(folder, freeze_bytes_max=state_bytes) as pool:
+        job = pool.job("speed", every_s=every_s)
+
+        def save() -> None:
+            nonlocal last
+            last = job.save(state) or last
+
+        # The first saves write everything, and tell the tracker what is cold.
+        for _ in range(WARM_UP_SAVES):
+            step(state)
+            job.save(state, force=True).wait()
+        for _ in range(rounds):
+            alone = window(state, step, seconds, lambda: None)
+            saved = window(state, step, seconds, save)
+            if last is not None:
+                last.wait()
+            ratios.append(saved / alone)
+        figures = last.wait() if last is not None else None
+        stalls = [epoch.stall_s for epoch in job.epochs()][WARM_UP_SAVES:]
+    return {
+        "state_bytes": state_bytes,
+        "every_s": every_s,
+        "kept": statistics.median(ratios),
+        "kept_worst": min(ratios),
+        "kept_best": max(ratios),
+        "saves": len(stalls),
+        "stall_ms": statistics.median(stalls) * 1e3,
+        "stall_ms_worst": max(stalls) * 1e3,
+        "last_save": repr(figures),
+    }
+
+
+def main() -> int:
+    """Measures what was asked for and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dir", help="where the pool is made, and removed again [a temporary one]")
+    parser.add_argument("--state", type=size, default=1 << 30, help="size of the state [1GiB]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window [10]")
+    parser.add_argument("--rounds", type=int, default=3, help="windows of each kind [3]")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    pages_per_s = options.state / PAGE_BYTES / 100
+    programs: list[tuple[str, Callable[[], tuple[State, Step]], float]] = [
+        ("Gray-Scott, every second", lambda: simulation(options.state), 1.0),
+        ("1 % a second, every second", lambda: sparse(options.state, pages_per_s), 1.0),
+        ("1 % a save, five a second", lambda: sparse(options.state, 5 * pages_per_s), 0.2),
+    ]
+    found = {}
+    for name, make, every_s in programs:
+        folder = Path(tempfile.mkdtemp(prefix="outlive-speed-", dir=options.dir))
+        try:
+            found[name] = measure(folder, make(), every_s, options.seconds, options.rounds)
+        finally:
+            shutil.rmtree(folder)
+        if not options.json:
+            one = found[name]
+            kept = f"keeps {one['kept']:.3f} of its speed"
+            print(f"{name:28} {kept}, {one['saves']} saves, stall {one['stall_ms']:.1f} ms")
+            print(f"  {one['last_save']}")
+    if options.json:
+        print(json.dumps(found, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
