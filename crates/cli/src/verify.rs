@@ -6,7 +6,9 @@ use crate::pool;
 use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_store::{Finding, Job, JobOptions, Sample, VerifyReport, verify_shard};
+use outlive_store::{
+    Finding, Job, JobOptions, Sample, VerifyReport, verify_shard, without_collected,
+};
 use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
 use serde_json::{Value, json};
@@ -89,7 +91,7 @@ fn check_shards(
     shards.retain(|shard| sample.holds(&outlive_chunk::fingerprint(&shard.pack.0)));
     let mut total_bytes = 0;
     for shard in &shards {
-        // A shard that vanishes meanwhile is found below.
+        // A gc may delete it meanwhile.
         total_bytes += pool.target().length(*shard).unwrap_or(0);
     }
     let done_bytes = AtomicU64::new(0);
@@ -104,9 +106,11 @@ fn check_shards(
     teller.finish();
     let mut check = ShardCheck::default();
     for (shard, outcome) in outcomes {
-        check.shards += 1;
         match outcome {
-            Ok(read_bytes) => check.read_bytes += read_bytes,
+            Ok(read_bytes) => {
+                check.shards += 1;
+                check.read_bytes += read_bytes;
+            }
             // Only damage is a finding; that the medium cannot be asked at all is an error.
             Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) => {
                 check.faults.push((shard, error));
@@ -114,6 +118,8 @@ fn check_shards(
             Err(error) => return Err(error),
         }
     }
+    check.faults = without_collected(pool, check.faults)?;
+    check.shards += check.faults.len() as u64;
     Ok(check)
 }
 

@@ -3,13 +3,17 @@
 use crate::Job;
 use crate::commit::history;
 use crate::files::{FilesCheckpoint, is_of_files};
+use crate::index::read_segment;
 use crate::restore::{Checkpoint, ReadPlan, Wanted};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
 use outlive_target::{ReadRange, ShardName};
-use outlive_types::{Epoch, Error, Fingerprint, PAGE_BYTES, Result, Rng};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PAGE_BYTES, PackId, Result, Rng};
 use std::collections::HashSet;
+
+/// How often a job is looked at again because its log has changed meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// Something wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,9 +81,35 @@ impl Job {
     /// # Errors
     /// As [`Job::verify`].
     pub fn verify_sample(&self, only: Option<Epoch>, sample: Sample) -> Result<VerifyReport> {
+        let newest = || self.pool().log().latest(self.name());
+        let mut verified: HashSet<Place> = HashSet::new();
+        let mut read_bytes = 0;
+        let mut attempts = 1;
+        loop {
+            let before = newest()?;
+            let looked = self.look(only, sample, &mut verified);
+            // A gc may have moved what was looked for, a prune may have dropped it. What was found
+            // whole until then is not read again.
+            let is_whole = looked.as_ref().is_ok_and(|report| report.findings.is_empty());
+            if is_whole || attempts >= ATTEMPTS || newest()? == before {
+                return looked.map(|mut report| {
+                    report.read_bytes += read_bytes;
+                    report
+                });
+            }
+            read_bytes += looked.map_or(0, |report| report.read_bytes);
+            attempts += 1;
+        }
+    }
+
+    fn look(
+        &self,
+        only: Option<Epoch>,
+        sample: Sample,
+        verified: &mut HashSet<Place>,
+    ) -> Result<VerifyReport> {
         let pool = self.pool();
         let mut report = VerifyReport::default();
-        let mut verified: HashSet<Place> = HashSet::new();
         let mut later: Option<(u64, Fingerprint)> = None;
         for entry in history(pool, self.name())? {
             let record = match &entry.record {
@@ -114,7 +144,7 @@ impl Job {
                 false => Checkpoint::open(pool, self.name(), manifest.clone())
                     .and_then(|checkpoint| checkpoint.wanted()),
             };
-            let found = wanted.map(|wanted| verify_chunks(pool, wanted, sample, &mut verified));
+            let found = wanted.map(|wanted| verify_chunks(pool, wanted, sample, verified));
             match found {
                 Ok((read_bytes, faults)) => {
                     report.read_bytes += read_bytes;
@@ -152,6 +182,51 @@ fn verify_chunks(
     let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
     verified.extend(good.map(|(_, w)| w.place));
     (plan.read_bytes, faults.into_iter().map(|fault| fault.error).collect())
+}
+
+/// Of faults of shards that were listed before, those that are not a gc's doing: a shard that it has
+/// deleted meanwhile is missing, and nobody needs it.
+///
+/// # Errors
+/// What target and log report.
+pub fn without_collected(
+    pool: &Pool,
+    faults: Vec<(ShardName, Error)>,
+) -> Result<Vec<(ShardName, Error)>> {
+    if faults.is_empty() {
+        return Ok(faults);
+    }
+    let there: HashSet<ShardName> = pool.target().list()?.into_iter().collect();
+    if faults.iter().all(|(shard, _)| there.contains(shard)) {
+        return Ok(faults);
+    }
+    // Jobs are told before a shard is deleted, so what is missing by now is in no log read now.
+    let named = named_packs(pool)?;
+    let is_fault =
+        |(shard, _): &(ShardName, Error)| there.contains(shard) || named.contains(&shard.pack);
+    Ok(faults.into_iter().filter(is_fault).collect())
+}
+
+/// The packs that the checkpoints of all jobs name.
+fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
+    let (mut named, mut seen) = (HashSet::new(), HashSet::new());
+    for job in pool.jobs()? {
+        for entry in history(pool, &job)? {
+            for segment in entry.manifest().map_or(&[][..], |manifest| &manifest.segments) {
+                if !seen.insert(*segment) {
+                    continue;
+                }
+                named.insert(segment.pack);
+                match read_segment(pool, segment) {
+                    Ok(directory) => named.extend(directory.packs),
+                    // Its checkpoints are damaged, and told for that.
+                    Err(error) if error.kind() == ErrorKind::Damaged => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    Ok(named)
 }
 
 /// Reads a whole shard and checks every byte of it: header, fragments, directory, padding, tables.

@@ -9,10 +9,10 @@ use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
-use outlive_store::{Job, Select};
+use outlive_store::{Job, Select, verify_shard, without_collected};
 use outlive_target::{
     DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ManifestLog, MemoryLog,
-    MemoryTarget, Target,
+    MemoryTarget, ShardName, Target,
 };
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -507,5 +507,52 @@ fn a_failure_while_mending_costs_one_save() {
         let (epoch, restored) =
             Program::start(&world.pool(), "job").restore(Select::Newest).unwrap().unwrap();
         assert!(epoch == stats.epoch && restored == small);
+    }
+}
+
+#[test]
+fn a_gc_at_any_step_of_a_verify_is_no_damage() {
+    let mut number = 0;
+    loop {
+        let world = World::new();
+        past(&world);
+        let listed = world.target.list().unwrap();
+        let other = world.pool();
+        let done = Arc::new(AtomicBool::new(false));
+        let hook_done = done.clone();
+        let steps = Steps::default();
+        steps.hook(move |at, _| {
+            if at == number && !hook_done.swap(true, Ordering::SeqCst) {
+                assert!(prune(&other).unwrap().deleted > 0, "nothing has gone");
+            }
+        });
+        let pool = world.stepped(&steps);
+        let job = Job::open(&pool, "a", Default::default()).unwrap();
+        let report = job.verify(None).unwrap();
+        assert_eq!(report.findings, vec![], "step {number}");
+        assert!((1..=3).contains(&report.checkpoints), "step {number}: {report:?}");
+        assert_eq!(report.whole, report.checkpoints, "step {number}");
+        if !done.load(Ordering::SeqCst) {
+            assert!(number > 10, "there are only {number} steps");
+            return;
+        }
+        // Neither are the shards that it had deleted when they were to be read.
+        let pool = world.pool();
+        let faults = |shards: &[ShardName]| {
+            let faults = shards.iter().filter_map(|s| Some((*s, verify_shard(&pool, *s).err()?)));
+            faults.collect::<Vec<_>>()
+        };
+        assert!(!faults(&listed).is_empty(), "step {number}");
+        assert_eq!(without_collected(&pool, faults(&listed)).unwrap(), vec![], "step {number}");
+        // But if it is needed, it is missing.
+        let left = world.target.list().unwrap();
+        let name = JobName::new("a").unwrap();
+        let segments = history(&pool, &name).unwrap();
+        let needed = segments.filter_map(|e| Some(e.manifest()?.segments[0].pack)).next().unwrap();
+        world.target.delete(ShardName { pack: needed, shard: 0 }).unwrap();
+        let missing = without_collected(&pool, faults(&left)).unwrap();
+        assert_eq!(missing.iter().map(|(s, _)| s.pack).collect::<Vec<_>>(), [needed]);
+        assert!(!job.verify(None).unwrap().findings.is_empty(), "step {number}");
+        number += 1;
     }
 }
