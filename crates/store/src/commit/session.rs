@@ -60,6 +60,8 @@ pub struct LogHead {
     number: u64,
     fp: Fingerprint,
     session: Option<SessionId>,
+    /// Number of the record that opened it: what it says is known, whether it can be read or not.
+    opened: u64,
     /// True between a failed append and the next look at the log: we do not know its newest record.
     uncertain: bool,
     fenced: Option<Error>,
@@ -77,6 +79,7 @@ impl LogHead {
             number: 0,
             fp: Fingerprint::ZERO,
             session: None,
+            opened: 0,
             uncertain: false,
             fenced: None,
             last_epoch: 0,
@@ -159,7 +162,7 @@ impl LogHead {
                 host: host.trim().to_owned(),
             });
             if self.append(pool, body)? == Append::Done {
-                self.session = Some(session);
+                (self.session, self.opened) = (Some(session), self.number);
                 return Ok((session, true));
             }
         }
@@ -176,7 +179,8 @@ impl LogHead {
         self.fp = Fingerprint::ZERO;
         let mut damaged = 0;
         let mut epoch = None;
-        let mut newest_session = None;
+        // Of the newest session: its id, and whose it is.
+        let mut newest_session: Option<(SessionId, Option<Session>)> = None;
         let mut since = Changes::default();
         for entry in history(pool, &self.job)? {
             if self.number == 0 {
@@ -189,13 +193,13 @@ impl LogHead {
                     epoch.get_or_insert(manifest.epoch);
                 }
                 Ok(Body::Session(session)) => {
-                    newest_session.get_or_insert(session);
+                    newest_session.get_or_insert((session.session, Some(session)));
                 }
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Archive(archive)) => {
                     epoch.get_or_insert(archive.last_epoch);
                     if let (None, Some((session, _))) = (&newest_session, archive.session) {
-                        newest_session = Some(session);
+                        newest_session = Some((session.session, Some(session)));
                     }
                     if is_new {
                         since.condemned.extend(archive.condemned);
@@ -209,6 +213,9 @@ impl LogHead {
                     break;
                 }
                 Ok(_) => {}
+                Err(_) if mine.is_some() && entry.number == self.opened => {
+                    newest_session = newest_session.or(mine.map(|mine| (mine, None)));
+                }
                 // A manifest that cannot be read had an epoch all the same: leave it its number.
                 Err(_) if epoch.is_none() => damaged += 1,
                 Err(_) => {}
@@ -228,17 +235,18 @@ impl LogHead {
         self.changes.then(since);
         self.last_epoch = epoch.unwrap_or(0) + damaged;
         match (mine, newest_session) {
-            (Some(mine), Some(other)) if other.session != mine => {
-                Err(self.fence(Some((other.process_id, other.host))))
-            }
+            (Some(mine), Some((newest, by))) if newest != mine => Err(self.fence(by)),
+            // A gc has given up the record of our session, which it could not read. So it did not
+            // know of us, and may have deleted what we were about to commit.
+            (Some(_), None) => Err(self.fence(None)),
             _ => Ok(()),
         }
     }
 
-    fn fence(&mut self, by: Option<(u32, String)>) -> Error {
+    fn fence(&mut self, by: Option<Session>) -> Error {
         let who = match by {
-            Some((process, host)) => format!("process {process} on {host}"),
-            None => "another writer".to_owned(),
+            Some(session) => format!("process {} on {}", session.process_id, session.host),
+            None => "another writer, or a gc that gave up damaged records,".to_owned(),
         };
         let error = Error::fenced(format!(
             "{who} has taken over the job {}: this writer must stop; what it committed before is \
