@@ -290,9 +290,17 @@ mod tests {
 
     #[test]
     fn a_descriptor_of_another_format_is_named() {
-        let text = sample().to_text().unwrap().replace("revision = 2", "revision = 7");
-        let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();
-        assert!(error.message().contains("0.7") && error.message().contains("p/pool.toml"));
+        let text = sample().to_text().unwrap();
+        let ours = format!("revision = {REVISION}");
+        assert!(text.contains(&ours), "{text}");
+        for other in [REVISION - 1, REVISION + 1] {
+            let text = text.replace(&ours, &format!("revision = {other}"));
+            let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();
+            for part in [format!("0.{other},"), format!("0.{REVISION}:"), "p/pool.toml".to_owned()]
+            {
+                assert!(error.message().contains(&part), "{part}: {error}");
+            }
+        }
     }
 
     #[test]
