@@ -52,8 +52,9 @@ fn text(args: &ScrubArgs, report: &ScrubReport) -> String {
     }
     if !heal.hurt.is_empty() {
         text.push_str(
-            "Something that these need is lost; restores pass over them. What is left of one can be \
-             exported (`outlive export --only`); `outlive prune JOB --drop EPOCH` gives it up.\n",
+            "Something that these need is lost; restores pass over them. `outlive verify POOL JOB` names \
+             regions or files. What is left of one can be exported (`outlive export --only`, or \
+             `outlive get`); `outlive prune POOL JOB --drop EPOCH` gives it up.\n",
         );
     }
     if report.is_whole() {

@@ -207,6 +207,9 @@ fn job_text(job: &JobCheck, text: &mut String) {
     for epoch in &job.hurt {
         let mut of_it = report.findings.iter().filter(|finding| finding.epoch == Some(*epoch));
         let first = of_it.next().map_or("", |finding| finding.error.message());
+        // The message says the checkpoint itself.
+        let first =
+            first.strip_prefix(&format!("checkpoint {epoch} of job {name}: ")).unwrap_or(first);
         let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {first}");
         let more = of_it.count() as u64;
         if more > 0 {

@@ -13,6 +13,7 @@ pub mod gc;
 mod handle;
 pub mod index;
 mod job;
+mod owners;
 mod pace;
 pub mod restore;
 pub mod retention;

@@ -2,15 +2,15 @@
 
 use crate::Job;
 use crate::commit::history;
-use crate::files::{FilesCheckpoint, is_of_files};
 use crate::index::read_segment;
-use crate::restore::{Checkpoint, ReadPlan, Wanted};
+use crate::owners::Opened;
+use crate::restore::{ReadPlan, Wanted};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
 use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PAGE_BYTES, PackId, Result, Rng};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// How often a job is looked at again because its log has changed meanwhile.
 const ATTEMPTS: usize = 8;
@@ -138,19 +138,25 @@ impl Job {
             }
             report.checkpoints += 1;
             let before = report.findings.len();
-            let wanted = match is_of_files(manifest) {
-                true => FilesCheckpoint::open(pool, self.name(), manifest.clone(), 0)
-                    .and_then(|checkpoint| checkpoint.wanted()),
-                false => Checkpoint::open(pool, self.name(), manifest.clone())
-                    .and_then(|checkpoint| checkpoint.wanted()),
-            };
-            let found = wanted.map(|wanted| verify_chunks(pool, wanted, sample, verified));
-            match found {
-                Ok((read_bytes, faults)) => {
+            let opened = Opened::new(pool, self.name(), manifest)
+                .and_then(|opened| opened.wanted().map(|wanted| (opened, wanted)));
+            match opened {
+                Ok((opened, wanted)) => {
+                    let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
                     report.read_bytes += read_bytes;
-                    report.findings.extend(faults.into_iter().map(|error| Finding {
-                        epoch: Some(epoch),
-                        error: error.context(format!("checkpoint {epoch} of job {}", self.name())),
+                    let fps = faults.iter().map(|(fp, _)| *fp);
+                    let owners = match faults.is_empty() {
+                        true => HashMap::new(),
+                        // Without names the damage is told all the same.
+                        false => opened.owners(pool, fps).unwrap_or_default(),
+                    };
+                    report.findings.extend(faults.into_iter().map(|(fp, error)| {
+                        let error = match owners.get(&fp) {
+                            Some(owners) => error.context(owners),
+                            None => error,
+                        };
+                        let of = format!("checkpoint {epoch} of job {}", self.name());
+                        Finding { epoch: Some(epoch), error: error.context(of) }
                     }));
                 }
                 Err(error) => report.findings.push(Finding { epoch: Some(epoch), error }),
@@ -166,13 +172,13 @@ impl Job {
     }
 }
 
-/// Bytes read, and what is wrong.
+/// Bytes read, and which chunks are wrong.
 fn verify_chunks(
     pool: &Pool,
     mut wanted: Vec<Wanted>,
     sample: Sample,
     verified: &mut HashSet<Place>,
-) -> (u64, Vec<Error>) {
+) -> (u64, Vec<(Fingerprint, Error)>) {
     wanted.sort_unstable_by_key(|w| w.place);
     wanted.dedup_by_key(|w| (w.place, w.fp));
     wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.place));
@@ -181,7 +187,7 @@ fn verify_chunks(
     let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
     let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
     verified.extend(good.map(|(_, w)| w.place));
-    (plan.read_bytes, faults.into_iter().map(|fault| fault.error).collect())
+    (plan.read_bytes, faults.into_iter().map(|f| (wanted[f.wanted].fp, f.error)).collect())
 }
 
 /// Of faults of shards that were listed before, those that are not a gc's doing: a shard that it has

@@ -125,7 +125,7 @@ impl FilesCheckpoint {
     ///
     /// # Errors
     /// `Damaged` if a recipe is missing or wrong; what `each` reports.
-    pub(super) fn pieces(
+    pub(crate) fn pieces(
         &self,
         item: &Item,
         each: &mut dyn FnMut(Piece) -> Result<()>,

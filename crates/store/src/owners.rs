@@ -1,0 +1,128 @@
+//! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
+
+use crate::files::{FilesCheckpoint, is_of_files};
+use crate::index::Locator;
+use crate::restore::{Checkpoint, RestorePlan, Wanted};
+use outlive_format::{Manifest, Piece};
+use outlive_pool::Pool;
+use outlive_types::{Fingerprint, JobName, PACKED_STREAM, Result};
+use std::collections::HashMap;
+
+/// What of a checkpoint needs a chunk: the first, and how many more there are.
+#[derive(Clone, Default)]
+struct Owners {
+    first: String,
+    more: u64,
+}
+
+/// A checkpoint of either kind, opened.
+pub enum Opened {
+    /// Of a program's memory.
+    Memory(Box<Checkpoint>),
+    /// Of files.
+    Files(Box<FilesCheckpoint>),
+}
+
+impl Opened {
+    /// Opens what `manifest` describes.
+    ///
+    /// # Errors
+    /// `Damaged` if its metadata is missing or wrong.
+    pub fn new(pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<Opened> {
+        let manifest = manifest.clone();
+        Ok(match is_of_files(&manifest) {
+            true => Opened::Files(Box::new(FilesCheckpoint::open(pool, job, manifest, 0)?)),
+            false => Opened::Memory(Box::new(Checkpoint::open(pool, job, manifest)?)),
+        })
+    }
+
+    /// Every chunk with its place.
+    ///
+    /// # Errors
+    /// `Damaged` if a place, or a recipe, is missing or wrong.
+    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+        match self {
+            Opened::Memory(checkpoint) => checkpoint.wanted(),
+            Opened::Files(checkpoint) => checkpoint.wanted(),
+        }
+    }
+
+    /// For each of `chunks` what needs it, in words. Reads the metadata once more.
+    ///
+    /// # Errors
+    /// As [`Opened::wanted`].
+    pub fn owners(
+        &self,
+        pool: &Pool,
+        chunks: impl Iterator<Item = Fingerprint>,
+    ) -> Result<HashMap<Fingerprint, String>> {
+        let mut found: HashMap<Fingerprint, Owners> =
+            chunks.map(|fp| (fp, Owners::default())).collect();
+        match self {
+            Opened::Memory(checkpoint) => regions(pool, checkpoint, &mut found)?,
+            Opened::Files(checkpoint) => files(checkpoint, &mut found)?,
+        }
+        let metadata = match self {
+            Opened::Memory(_) => "the catalog",
+            Opened::Files(_) => "the listing of files",
+        };
+        let words = |(fp, Owners { first, more })| {
+            let words = match (first.is_empty(), more) {
+                (true, _) => metadata.to_owned(),
+                (false, 0) => first,
+                (false, more) => format!("{first} and {more} more"),
+            };
+            (fp, words)
+        };
+        Ok(found.into_iter().map(words).collect())
+    }
+}
+
+fn note(owners: &mut Owners, name: &dyn Fn() -> String) {
+    match owners.first.is_empty() {
+        true => owners.first = name(),
+        false => owners.more += 1,
+    }
+}
+
+fn regions(
+    pool: &Pool,
+    checkpoint: &Checkpoint,
+    found: &mut HashMap<Fingerprint, Owners>,
+) -> Result<()> {
+    let locator = Locator::load(pool, &checkpoint.manifest().segments)?;
+    for stream in checkpoint.streams() {
+        let mut wanted = RestorePlan::wanted(pool, &locator, &[(0, &stream.tree)])?;
+        wanted.sort_unstable_by_key(|wanted| wanted.fp);
+        wanted.dedup_by_key(|wanted| wanted.fp);
+        let name = || match stream.name == PACKED_STREAM {
+            true => "regions below 64 KiB".to_owned(),
+            false => format!("region \"{}\"", stream.name.escape_debug()),
+        };
+        for Wanted { fp, .. } in wanted {
+            if let Some(owners) = found.get_mut(&fp) {
+                note(owners, &name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files(checkpoint: &FilesCheckpoint, found: &mut HashMap<Fingerprint, Owners>) -> Result<()> {
+    let mut items = checkpoint.items();
+    while let Some(item) = items.next_item()? {
+        let name = || format!("\"{}\"", String::from_utf8_lossy(&item.path).escape_debug());
+        let mut seen: Vec<Fingerprint> = Vec::new();
+        checkpoint.pieces(&item, &mut |Piece { fp, .. }| {
+            if let Some(owners) = found.get_mut(&fp)
+                && !seen.contains(&fp)
+            {
+                // Damaged chunks are few, and each counts once for a file.
+                seen.push(fp);
+                note(owners, &name);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
