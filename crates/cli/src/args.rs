@@ -10,7 +10,7 @@ pub use bench::{
 pub use files::{GetArgs, PutArgs};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -70,6 +70,13 @@ pub enum Command {
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
     Bench(BenchCommand),
+}
+
+impl Command {
+    /// Whether standard output takes the content of a file, and nothing else.
+    pub fn gives_content(&self) -> bool {
+        matches!(self, Command::Get(args) if !args.dry_run && args.to == Path::new("-"))
+    }
 }
 
 /// What can be done with a pool.
@@ -210,7 +217,7 @@ pub struct NoteArgs {
 #[derive(ClapArgs, Debug)]
 pub struct CollectArgs {
     /// Share of the bytes in packs that may stay unused, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
     pub max_unused: f64,
     /// Copy at most so many bytes a second
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -371,6 +378,10 @@ fn percent(text: &str) -> Result<f64, String> {
     between(text.trim_end_matches('%'), 0.001, 100.0)
 }
 
+fn percent_or_none(text: &str) -> Result<f64, String> {
+    between(text.trim_end_matches('%'), 0.0, 100.0)
+}
+
 fn minutes(text: &str) -> Result<f64, String> {
     between(text, 0.01, 1e6)
 }
@@ -387,6 +398,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nothing_unused_may_be_asked_for() {
+        let args = Args::try_parse_from(["outlive", "gc", "pool", "--max-unused", "0"]).unwrap();
+        assert!(matches!(args.command, Command::Gc(gc) if gc.collect.max_unused == 0.0));
+        for text in ["-1", "101", "x"] {
+            let words = ["outlive", "gc", "pool", "--max-unused", text];
+            assert!(Args::try_parse_from(words).is_err(), "{text}");
+        }
     }
 
     #[test]

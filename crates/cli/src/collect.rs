@@ -63,7 +63,8 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
 /// Long series are told in short: what is kept, and how many go.
 fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
     let dropped = plan.dropped().len();
-    let mut text = format!("Job {job}: {} go\n", count(dropped as u64, "checkpoint"));
+    let goes = if dropped == 1 { "goes" } else { "go" };
+    let mut text = format!("Job {job}: {} {goes}\n", count(dropped as u64, "checkpoint"));
     for decision in &plan.decisions {
         if let Some(why) = &decision.kept {
             let _ = writeln!(text, "  keep {}  {}", decision.epoch, shown(why));

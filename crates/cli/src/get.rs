@@ -5,10 +5,13 @@ use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::show::{select, skipped_json};
 use crate::{interrupt, pool};
-use outlive_store::files::{Choice, FilesCheckpoint, GetOptions, GetReport, InOrder, TroubleKind};
+use outlive_store::files::{
+    Choice, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
+};
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -38,7 +41,7 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
         let json = json!({ "dry_run": true, "epoch": plan.epoch, "items": plan.items,
             "files": plan.files, "bytes": plan.bytes, "in_the_way": in_the_way,
             "skipped": skipped_json(&skipped) });
-        return Ok(Answer::new(plan.to_string(), json));
+        return Ok(Answer::new(plan_text(&plan), json));
     }
     if args.to == Path::new("-") {
         return to_stdout(&checkpoint, &options, args.memory.unwrap_or(STREAM_BYTES), teller);
@@ -46,6 +49,20 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let report = checkpoint.get(&options)?;
     teller.finish();
     Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
+}
+
+fn plan_text(plan: &GetPlan) -> String {
+    let GetPlan { epoch, items, files, bytes: file_bytes, in_the_way } = plan;
+    let mut text = format!(
+        "get checkpoint {epoch}: {}, {} of {}\n",
+        count(*items, "item"),
+        count(*files, "file"),
+        bytes(*file_bytes)
+    );
+    for path in in_the_way {
+        let _ = writeln!(text, "  in the way: {}", shown(&String::from_utf8_lossy(path)));
+    }
+    text
 }
 
 /// The error for a job without files.

@@ -57,6 +57,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         }
     };
     let json = args.json;
+    let gives_content = args.command.gives_content();
     match execute(args.command, &words) {
         Ok(answer) => {
             let printed = match json {
@@ -79,7 +80,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
             let kind = error.kind();
             if json {
                 let error = json!({ "kind": kind.name(), "message": error.message() });
-                let _ = print_json(&json!({ "error": error }));
+                let error = json!({ "error": error });
+                match gives_content {
+                    // Whoever reads a file from there must not find this at its end.
+                    true => complain(&format!("{error:#}")),
+                    false => drop(print_json(&error)),
+                }
             } else {
                 complain(&format!("outlive: {}", said(&error)));
             }

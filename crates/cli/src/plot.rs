@@ -5,7 +5,9 @@
 
 use crate::output::bytes;
 use outlive_format::Manifest;
+use outlive_types::{Error, Result};
 use std::fmt::Write as _;
+use std::path::Path;
 
 const WIDTH: f64 = 720.0;
 const PANEL: f64 = 150.0;
@@ -19,6 +21,20 @@ pub type Series = (&'static str, Vec<f64>);
 
 /// Its title, how its values are written, and its lines.
 type Panel = (&'static str, fn(f64) -> String, Vec<Series>);
+
+/// Refuses a file whose name promises another kind of picture.
+///
+/// # Errors
+/// `Invalid` for an extension other than `svg`.
+pub fn check_name(file: &Path) -> Result<()> {
+    match file.extension() {
+        Some(extension) if !extension.eq_ignore_ascii_case("svg") => Err(Error::invalid(format!(
+            "pictures are SVG, and {} is the name of something else: call it .svg",
+            file.display()
+        ))),
+        _ => Ok(()),
+    }
+}
 
 /// Values over a common axis, as a picture of its own.
 pub fn lines(

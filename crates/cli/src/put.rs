@@ -7,11 +7,17 @@ use outlive_format::Remarks;
 use outlive_store::files::{Patterns, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_store::{Job, JobOptions, SaveNotes};
 use outlive_types::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+/// How often a silent standard input is left to look whether to stop.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Troubles printed as text; all that are known are in the JSON.
 const TROUBLES_SHOWN: usize = 20;
 
@@ -35,13 +41,13 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
             return Err(Error::invalid("what standard input holds is known when it was read"));
         }
         let (plan, troubles) = job.plan_put(&args.paths, &options)?;
-        let mut text = plan.to_string();
+        let mut text = plan_text(&plan);
         text.push_str(&troubles_text(&troubles));
         let json = json!({ "dry_run": true, "plan": plan_json(&plan),
             "troubles": troubles_json(&troubles) });
         return Ok(Answer { text, json, code: code_of(&troubles) });
     }
-    let mut stdin = std::io::stdin();
+    let mut stdin = Stdin { stop: options.stop.clone() };
     let source = match is_stream {
         true => PutSource::Stream {
             name: args.name.as_deref().unwrap_or("stdin").into(),
@@ -53,6 +59,31 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
     job.close()?;
     teller.finish();
     Ok(answer(&job, &report))
+}
+
+/// Standard input; a request to stop is noticed also while nothing comes.
+struct Stdin {
+    stop: Arc<AtomicBool>,
+}
+
+impl Read for Stdin {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other("stopped on request; nothing was committed"));
+            }
+            // Past the library's buffer, of which a poll knows nothing.
+            let waiting = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK));
+            match waiting.and_then(|ready| {
+                if ready == 0 { Ok(None) } else { read(&stdin, &mut *room).map(Some) }
+            }) {
+                Ok(None) | Err(Errno::INTR) => {}
+                Ok(Some(bytes)) => return Ok(bytes),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 fn options(args: &PutArgs) -> Result<PutOptions> {
@@ -122,6 +153,37 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
         "troubles": troubles_json(troubles),
     });
     Answer { text, json, code: code_of(troubles) }
+}
+
+fn plan_text(plan: &PutPlan) -> String {
+    let mut text = format!(
+        "put {}: {} directories, {} of {}; {} left out\n",
+        count(plan.items, "item"),
+        plan.directories,
+        count(plan.files, "file"),
+        bytes(plan.bytes),
+        plan.excluded
+    );
+    let _ = match plan.parent {
+        0 => writeln!(text, "no earlier put to take over from"),
+        parent => writeln!(
+            text,
+            "taken over from checkpoint {parent}: {} of {}",
+            count(plan.kept_files, "file"),
+            bytes(plan.kept_bytes)
+        ),
+    };
+    let (files, size) = (count(plan.read_files, "file"), bytes(plan.read_bytes));
+    let _ = writeln!(text, "to be read: {files} of {size}");
+    for (path, length) in &plan.named {
+        let path = shown(&String::from_utf8_lossy(path));
+        let _ = writeln!(text, "  {:>10} {path}", bytes(*length));
+    }
+    let more = plan.read_files.saturating_sub(plan.named.len() as u64);
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    text
 }
 
 fn plan_json(plan: &PutPlan) -> Value {

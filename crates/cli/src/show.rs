@@ -64,6 +64,7 @@ pub fn no_checkpoint(job: &Job) -> Error {
 
 /// `outlive show --plot`.
 fn plot(job: &Job, file: &Path) -> Result<Answer> {
+    crate::plot::check_name(file)?;
     let manifests: Vec<_> = job.epochs()?.into_iter().map(|info| info.manifest).collect();
     if manifests.is_empty() {
         return Err(no_checkpoint(job));

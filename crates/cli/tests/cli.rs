@@ -168,9 +168,12 @@ fn damage_is_named_and_passed_over() {
 
     let verify = outlive(&["verify", text(&pool)]);
     assert_eq!(verify.code, 3, "{verify:?}");
-    for part in
-        ["DAMAGED checkpoint 3", "2 of 3 checkpoints whole", "packs: 2 of 3", "takes checkpoint 2"]
-    {
+    for part in [
+        "DAMAGED checkpoint 3: region \"u\\u{1b}[2J\": ",
+        "2 of 3 checkpoints whole",
+        "packs: 2 of 3",
+        "takes checkpoint 2",
+    ] {
         assert!(verify.out.contains(part), "{part}: {}", verify.out);
     }
     let Run { code, out, .. } = outlive(&["verify", text(&pool), "--json"]);
@@ -270,7 +273,9 @@ fn checkpoints_are_noted_pruned_and_collected() {
     let before = files(&pool);
     let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--dry-run"]);
     assert_eq!(plan.code, 0, "{plan:?}");
-    assert!(plan.out.contains("2 checkpoints go") && plan.out.contains("keep 3"), "{}", plan.out);
+    assert!(plan.out.contains("2 checkpoints go\n") && plan.out.contains("keep 3"), "{}", plan.out);
+    let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "2", "--dry-run"]);
+    assert!(plan.out.contains("1 checkpoint goes\n"), "{}", plan.out);
     assert_eq!(before, files(&pool), "a dry run changes nothing");
     for (words, part) in [
         (vec!["prune", text(&pool), "gray scott"], "no rule"),
@@ -281,6 +286,7 @@ fn checkpoints_are_noted_pruned_and_collected() {
         (vec!["gc", text(&pool), "--fence", "nobody"], "nobody"),
         (vec!["note", text(&pool), "gray scott", "9", "--pin"], "no checkpoint 9"),
         (vec!["note", text(&pool), "gray scott", "1"], "--label"),
+        (vec!["show", text(&pool), "gray scott", "--plot", "saves.png"], "SVG"),
     ] {
         let run = outlive(&words);
         assert!(run.code == 2 && run.err.contains(part), "{words:?}: {run:?}");

@@ -266,7 +266,13 @@ class Plot:
         self.svg = svg
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the picture to a file."""
+        """Writes the picture to a file.
+
+        Raises:
+            InvalidError: If the name has an extension other than ``.svg``.
+        """
+        if Path(path).suffix.lower() not in ("", ".svg"):
+            raise InvalidError(f"pictures are SVG, and {path} is the name of something else")
         Path(path).write_text(self.svg, encoding="utf-8")
 
     def _repr_svg_(self) -> str:

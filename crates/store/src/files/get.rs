@@ -11,7 +11,6 @@ use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::borrow::Cow;
-use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,17 +49,6 @@ pub struct GetPlan {
     pub bytes: u64,
     /// The first thousand names that are taken.
     pub in_the_way: Vec<Vec<u8>>,
-}
-
-impl fmt::Display for GetPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GetPlan { epoch, items, files, bytes, in_the_way } = self;
-        writeln!(f, "get epoch {epoch}: {items} items, {files} files of {bytes} bytes")?;
-        for path in in_the_way {
-            writeln!(f, "  in the way: {}", String::from_utf8_lossy(path).escape_debug())?;
-        }
-        Ok(())
-    }
 }
 
 /// What a get did.

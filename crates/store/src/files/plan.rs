@@ -7,7 +7,6 @@ use outlive_format::{Content, Item, ItemKind, Piece, path_cmp};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};
 use std::cmp::Ordering;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering as Order};
 
 /// Files to be read that a plan names.
@@ -39,35 +38,6 @@ pub struct PutPlan {
     pub named: Vec<(Vec<u8>, u64)>,
     /// Left out by patterns.
     pub excluded: u64,
-}
-
-impl fmt::Display for PutPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PutPlan { items, directories, files, bytes, .. } = self;
-        writeln!(
-            f,
-            "put {items} items: {directories} directories, {files} files of {bytes} bytes; {} were \
-             excluded",
-            self.excluded
-        )?;
-        match self.parent {
-            0 => writeln!(f, "no earlier put to take over from")?,
-            parent => writeln!(
-                f,
-                "taken over from epoch {parent}: {} files of {} bytes",
-                self.kept_files, self.kept_bytes
-            )?,
-        }
-        writeln!(f, "to be read: {} files of {} bytes", self.read_files, self.read_bytes)?;
-        for (path, bytes) in &self.named {
-            writeln!(f, "  {bytes:>12} {}", String::from_utf8_lossy(path).escape_debug())?;
-        }
-        let more = self.read_files.saturating_sub(self.named.len() as u64);
-        if more > 0 {
-            writeln!(f, "  and {more} more")?;
-        }
-        Ok(())
-    }
 }
 
 /// What is to be done with an item.

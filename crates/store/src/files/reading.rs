@@ -95,7 +95,7 @@ impl Worker<'_> {
                 Ok(opened) => opened,
                 Err(found) => return trouble(found),
             };
-            let Opened { file, stat, mut item, ranges, without } = opened;
+            let Opened { file, stat, mut item, ranges, mut without } = opened;
             // Further names were listed as those of the file that was there then.
             let replaced = (item.device, item.inode) != (scanned.device, scanned.inode);
             let data_bytes: u64 = ranges.iter().filter(|r| !r.hole).map(|r| r.bytes).sum();
@@ -109,6 +109,10 @@ impl Worker<'_> {
                 return Ok(None);
             }
             let read = self.short(reader, &file, &mut item, &ranges);
+            if stat.st_size == 0 && item.bytes == PART_BYTES {
+                without.get_or_insert_with(|| cut(path));
+                item.unsettled = true;
+            }
             let after = match read {
                 Ok(()) => fstat(&file),
                 Err(Fault::Read(error)) => Err(error),
@@ -188,6 +192,12 @@ struct Opened {
     item: Item,
     ranges: Vec<Range>,
     without: Option<Trouble>,
+}
+
+/// The trouble with a file that says it is empty, and goes on and on.
+fn cut(path: &[u8]) -> Trouble {
+    let why = format!("it says that it is empty; its first {PART_BYTES} bytes are kept");
+    Trouble::new(path, TroubleKind::Incomplete, why)
 }
 
 /// The trouble with a file that does not hold still.
