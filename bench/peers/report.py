@@ -84,8 +84,8 @@ class Page:
             "commands": self._commands(),
             "machine": f"{cores} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
             f"Linux {machine['kernel']}, {machine['file_system']} on {machine['disk']}",
-            "date": machine["date"],
-            "commit": machine["outlive_commit"],
+            "date": " and ".join(dict.fromkeys(self._each("date"))),
+            "commit": self._commit(),
             "scale": _scale(save),
             "busy": self._busy(),
             "versions": ", ".join(f"{name} {version}" for name, version in one["versions"].items()),
@@ -129,10 +129,23 @@ class Page:
     def _commands(self) -> str:
         """The command, or the commands if parts were measured at several times."""
         torch = "" if self._missing("torch") else " TORCH=1"
+        # A later run of a part takes the place of an earlier one: what is left of each is said.
+        parts: dict[tuple[str, str], list[str]] = {}
+        for name, one in self.found.items():
+            parts.setdefault((one["options"], one["machine"]["outlive_commit"]), []).append(name)
         lines = []
-        for options in dict.fromkeys(one["options"] for one in self.found.values()):
-            lines.append(f"    make bench{torch}" + (f' ARGS="{options}"' if options else ""))
+        for (options, commit), names in parts.items():
+            line = f"    make bench{torch}" + (f' ARGS="{options}"' if options else "")
+            said = f"  # {', '.join(names)}; at commit {commit}" if len(parts) > 1 else ""
+            lines.append(line + said)
         return "\n".join(lines)
+
+    def _commit(self) -> str:
+        commits = dict.fromkeys(self._each("outlive_commit"))
+        return f"at commit {next(iter(commits))}" if len(commits) == 1 else "at those commits"
+
+    def _each(self, key: str) -> list[str]:
+        return [one["machine"][key] for one in self.found.values()]
 
     def _busy(self) -> str:
         """How much others used of the machine, where that must be said."""

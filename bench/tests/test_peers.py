@@ -189,10 +189,30 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "| `torch.save` | not installed |" in text
     assert "outlive: what came back was not what was saved" in text
     assert "pickle: no space" in text
+    assert "    make bench\n" in text
+    assert "on 2030-01-01, at commit abc1234." in text
     assert "Others used up to 50 %" in text
     assert text.count("*Not measured in this run.*") == 3
     assert sorted(path.stem for path in pictures) == ["restore", "save"]
     assert all(path.read_text().endswith("</svg>\n") for path in pictures)
+
+
+def test_the_page_says_at_which_commit(tmp_path: Path) -> None:
+    for name, options, commit in [
+        ("flip", "--what save,flip,kill", "0ldf1a9"),
+        ("kill", "--what save,flip,kill", "0ldf1a9"),
+        ("save", "--what save", "abc1234"),
+    ]:
+        machine = FACTS["machine"] | {"outlive_commit": commit}
+        facts = FACTS | {"options": options, "machine": machine}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"what": name, **facts, "rows": []}))
+    text = report.write(tmp_path, tmp_path / "docs")[0].read_text()
+    for line in (
+        'make bench ARGS="--what save,flip,kill"  # flip, kill; at commit 0ldf1a9\n',
+        'make bench ARGS="--what save"  # save; at commit abc1234\n',
+        "on 2030-01-01, at those commits.",
+    ):
+        assert line in text
 
 
 def test_nothing_measured_is_said(tmp_path: Path) -> None:
