@@ -7,7 +7,7 @@ use super::put::Putter;
 use super::reading::{ATTEMPTS, restless};
 use super::recipe::{Emit, RecipeBuilder, recipes_below};
 use super::trouble::{Trouble, TroubleKind, Troubles};
-use super::work::{Gate, Large, Message, Queue, Task};
+use super::work::{Backlog, Large, Message, Queue, Task};
 use crate::index::Fingerprints;
 use crate::save::{ChunkSink, Lane};
 use outlive_chunk::fingerprint;
@@ -187,7 +187,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         &mut self,
         messages: &Receiver<Message>,
         queue: &Queue,
-        gate: &Gate,
+        backlog: &Backlog,
         told: &dyn Fn(bool, &mut u64),
     ) -> Result<PutPlan> {
         let mut planned: Option<(u64, PutPlan)> = None;
@@ -229,7 +229,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
                 }
                 Message::Part { seq, number, pieces } => self.part(seq, number, pieces, queue)?,
             }
-            self.advance(gate)?;
+            self.advance(backlog)?;
             told(false, &mut last_told);
         }
     }
@@ -355,13 +355,13 @@ impl<'m, 'a> Assembly<'m, 'a> {
     }
 
     /// Lists what can be listed.
-    fn advance(&mut self, gate: &Gate) -> Result<()> {
+    fn advance(&mut self, backlog: &Backlog) -> Result<()> {
         while let Some(Slot::Item(_) | Slot::Nothing) = self.slots.front() {
             if let Some(Slot::Item(item)) = self.slots.pop_front() {
                 self.list(item)?;
             }
             self.first += 1;
-            gate.leave();
+            backlog.leave();
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Gives files back in the order of the listing, for streams. The recipe of a long stretch is known
+//! Gives files back in the order of the listing, for streams. The recipe of a long window is known
 //! before its first byte is read, so `restore/planner` decides which container is read when and what
 //! of it is kept until it is due; a thread reads ahead by a bounded number of bytes.
 
@@ -13,8 +13,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Bytes read in one go. Three times as many may be in memory besides what is kept.
 const AHEAD_BYTES: u64 = 16 << 20;
-/// Items and chunks of a stretch that is planned as one: about 64 MiB of memory, 4 GiB of data.
-const STRETCH_PARTS: usize = 256 << 10;
+/// Items and chunks of a window that is planned as one: about 64 MiB of memory, 4 GiB of data.
+const WINDOW_PARTS: usize = 256 << 10;
 
 /// So many containers fit in the memory, as planners see it.
 const CONTAINERS_MAX: u64 = 64;
@@ -42,7 +42,7 @@ enum Part {
     Item(Box<Item>),
     Inline(Vec<u8>),
     Zeros(u64),
-    /// A chunk, by its number in the stretch.
+    /// A chunk, by its number in the window.
     Chunk(usize),
 }
 
@@ -150,15 +150,15 @@ impl Ahead<'_> {
                         return Err(None);
                     }
                     // What is known to be right goes first.
-                    self.stretch()?;
+                    self.window()?;
                     return Err(Some(error));
                 }
             }
-            if self.parts.len() >= STRETCH_PARTS {
-                self.stretch()?;
+            if self.parts.len() >= WINDOW_PARTS {
+                self.window()?;
             }
         }
-        self.stretch()
+        self.window()
     }
 
     fn piece(&mut self, piece: Piece) -> Ended {
@@ -169,14 +169,14 @@ impl Ahead<'_> {
         let wanted = self.checkpoint.wanted_of(&piece)?;
         self.parts.push(Part::Chunk(self.wanted.len()));
         self.wanted.push(wanted);
-        if self.parts.len() >= STRETCH_PARTS {
-            self.stretch()?;
+        if self.parts.len() >= WINDOW_PARTS {
+            self.window()?;
         }
         Ok(())
     }
 
     /// Plans and reads what has gathered.
-    fn stretch(&mut self) -> Ended {
+    fn window(&mut self) -> Ended {
         let parts = std::mem::take(&mut self.parts);
         let wanted = std::mem::take(&mut self.wanted);
         let uses = uses_of(&wanted, self.checkpoint.pool().config().format.container_bytes);

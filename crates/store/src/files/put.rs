@@ -8,7 +8,7 @@ use super::plan::{Planner, PutPlan, Step, Work, stopped};
 use super::reading::Worker;
 use super::scan::{Root, Selection};
 use super::trouble::Troubles;
-use super::work::{Gate, Message, Queue, Task};
+use super::work::{Backlog, Message, Queue, Task};
 use crate::index::Known;
 use crate::save::{ChunkSink, Packer};
 use outlive_format::{Item, ItemKind, Recipe, TreeRef};
@@ -149,7 +149,7 @@ impl<'a> Putter<'a> {
         // Each reader fills a container of its own; one more is for the listing, two for what comes.
         let threads = self.pool.config().tuning.threads();
         let threads = threads.min(self.packer.lanes_max().saturating_sub(1)).max(1);
-        let (queue, gate) = (Queue::default(), Gate::new(STEPS_IN_FLIGHT));
+        let (queue, backlog) = (Queue::default(), Backlog::new(STEPS_IN_FLIGHT));
         let (done_bytes, seen_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let (sender, messages) = channel();
         let before = self.parent.filter(|_| !self.reread);
@@ -158,11 +158,11 @@ impl<'a> Putter<'a> {
         let worker = Worker { putter: self, roots, queue: &queue, done_bytes: &done_bytes };
         std::thread::scope(|scope| {
             let plan_sender = sender.clone();
-            let (queue, gate, seen_bytes) = (&queue, &gate, &seen_bytes);
-            let over = Over(queue, gate);
+            let (queue, backlog, seen_bytes) = (&queue, &backlog, &seen_bytes);
+            let over = Over(queue, backlog);
             scope.spawn(move || {
                 let _alarm = Alarm(&plan_sender);
-                plan(planner, queue, gate, seen_bytes, &plan_sender);
+                plan(planner, queue, backlog, seen_bytes, &plan_sender);
             });
             let readers = (0..threads).map(|_| {
                 let (sender, worker) = (sender.clone(), &worker);
@@ -193,7 +193,7 @@ impl<'a> Putter<'a> {
                     *last = done;
                 }
             };
-            let assembled = assembly.run(&messages, queue, gate, &told);
+            let assembled = assembly.run(&messages, queue, backlog, &told);
             // Whoever still works finds out and ends.
             drop(over);
             let plan = assembled?;
@@ -212,12 +212,12 @@ impl<'a> Putter<'a> {
 }
 
 /// When it goes, so may everybody who works for the listing: also if that ends by a panic.
-struct Over<'a>(&'a Queue, &'a Gate);
+struct Over<'a>(&'a Queue, &'a Backlog);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.close();
-        self.1.open_for_ever();
+        self.1.close();
     }
 }
 
@@ -238,7 +238,7 @@ impl Drop for Alarm<'_> {
 fn plan(
     mut planner: Planner<'_>,
     queue: &Queue,
-    gate: &Gate,
+    backlog: &Backlog,
     seen_bytes: &AtomicU64,
     sender: &Sender<Message>,
 ) {
@@ -250,7 +250,7 @@ fn plan(
             Err(error) => break Err(error),
         };
         seen_bytes.store(planner.plan.bytes, Ordering::Relaxed);
-        if !gate.enter() {
+        if !backlog.enter() {
             return;
         }
         let Step { item, root, work } = step;

@@ -168,17 +168,17 @@ impl Queue {
     }
 }
 
-/// Lets so many in at a time.
-pub struct Gate {
-    /// Free places; `None`: nobody is let in any more.
+/// Bounds the steps that are planned and not yet listed.
+pub struct Backlog {
+    /// Free places; `None` once it is closed.
     free: Mutex<Option<usize>>,
     freed: Condvar,
 }
 
-impl Gate {
-    /// A gate with so many places.
-    pub fn new(places: usize) -> Gate {
-        Gate { free: Mutex::new(Some(places)), freed: Condvar::new() }
+impl Backlog {
+    /// One with so many places.
+    pub fn new(places: usize) -> Backlog {
+        Backlog { free: Mutex::new(Some(places)), freed: Condvar::new() }
     }
 
     /// Waits for a place; false if there will be none.
@@ -201,8 +201,8 @@ impl Gate {
         self.freed.notify_one();
     }
 
-    /// Ends all waiting.
-    pub fn open_for_ever(&self) {
+    /// Ends all waiting; nobody gets a place any more.
+    pub fn close(&self) {
         *lock(&self.free) = None;
         self.freed.notify_all();
     }
