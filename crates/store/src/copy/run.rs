@@ -3,17 +3,18 @@
 
 use super::needs::{NodeSet, needs};
 use super::plan::{CopyOptions, JobCopy, plan, plan_job};
+use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::commit::Changes;
 use crate::files::{FilesCheckpoint, is_of_files};
 use crate::gc::JobState;
 use crate::index::{Fingerprints, Locator, SharedChunks};
 use crate::pace::Pace;
-use crate::restore::{ReadPlan, Select, Wanted, first_manifest};
-use crate::save::{Base, ChunkSink, FilesImage, Hits, Lane, Packer, SaveStats, Squeezing, Writer};
-use outlive_format::{EntryKind, ImageRef, Manifest, SegmentRef};
+use crate::restore::{Select, Wanted, first_manifest};
+use crate::save::{Base, ChunkSink, FilesImage, Hits, Packer, SaveStats, Writer};
+use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, Progress, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -345,11 +346,6 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Ends a search for the checkpoint here; the true error is noted elsewhere.
-fn elsewhere() -> Error {
-    Error::retry("the pool to copy to does not take it")
-}
-
 fn image_of(manifest: &Manifest) -> Result<ImageRef> {
     match manifest.images[..] {
         [image] => Ok(image),
@@ -369,84 +365,4 @@ fn open_files(
 ) -> Result<Option<FilesCheckpoint>> {
     let open = || FilesCheckpoint::open(pool, job, manifest.clone(), as_of);
     is_of_files(manifest).then(open).transpose()
-}
-
-/// Reads here and stores there.
-struct Store<'s, 'a> {
-    from: &'s Pool,
-    to: &'s Pool,
-    packer: &'s Packer<'a>,
-    sink: &'s ChunkSink<'s>,
-    pace: &'s Pace,
-    done_bytes: AtomicU64,
-    total_bytes: u64,
-    /// What went wrong there.
-    fault: Mutex<Option<Error>>,
-}
-
-impl Store<'_, '_> {
-    fn chunks(&self, wanted: &[Wanted]) -> Result<()> {
-        let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
-        let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
-        let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let take = |at: usize, bytes: &[u8]| {
-            self.step(bytes);
-            // One for each thread, in the end.
-            let idle = lock().pop();
-            let mut lane = idle.unwrap_or_else(|| self.packer.lane());
-            let Wanted { fp, place } = wanted[at];
-            // What was worth compressing there is so here.
-            let codec = place.frame.map(|frame| frame.codec);
-            let stored = lane
-                .set_squeezing(Squeezing::as_before(self.to.config(), codec))
-                .and_then(|()| self.sink.store(&mut lane, bytes, fp));
-            lock().push(lane);
-            stored.map_err(|error| self.blame(error))
-        };
-        self.read(wanted, threads, &take)?;
-        let lanes = lanes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let finished = lanes.into_iter().try_for_each(Lane::finish);
-        finished.and_then(|()| self.packer.join_lanes()).map_err(|error| self.blame(error))
-    }
-
-    fn nodes(&self, wanted: &[Wanted]) -> Result<()> {
-        let container_bytes = self.to.config().format.container_bytes;
-        let take = |at: usize, bytes: &[u8]| {
-            self.step(bytes);
-            if bytes.len() as u64 > container_bytes {
-                return Err(self.blame(Error::invalid(format!(
-                    "a node of {} bytes does not fit into containers of {container_bytes}: make a \
-                     pool with larger ones",
-                    bytes.len()
-                ))));
-            }
-            let stored = self.packer.append(bytes, wanted[at].fp, EntryKind::Node);
-            stored.map(|_| ()).map_err(|error| self.blame(error))
-        };
-        self.read(wanted, 1, &take)
-    }
-
-    fn read(
-        &self,
-        wanted: &[Wanted],
-        threads: usize,
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
-    ) -> Result<()> {
-        let faults = ReadPlan::new(self.from, wanted).execute(self.from, threads, false, take);
-        faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
-    }
-
-    fn step(&self, bytes: &[u8]) {
-        let bytes = bytes.len() as u64;
-        let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let event = Progress { what: "copy", done_bytes, total_bytes: self.total_bytes };
-        self.to.env().observer.event(Event::Progress(event));
-        self.pace.spend(bytes);
-    }
-
-    fn blame(&self, error: Error) -> Error {
-        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        fault.get_or_insert(error);
-        elsewhere()
-    }
 }

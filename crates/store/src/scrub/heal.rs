@@ -3,21 +3,18 @@
 
 use super::check::check_pack;
 use super::listed::{Listed, Places, add, directory_of};
+use super::rescue::is_damage;
 use crate::commit::LogHead;
-use crate::gc::{JobState, Survey, append_behind, archive_of, live_of};
+use crate::gc::{JobState, Survey, archive_of, live_of, tell, tell_all};
 use crate::index::Locator;
 use crate::pace::Pace;
-use crate::restore::{Live, ReadPlan, Wanted};
-use crate::save::{Lane, Packer, store_segments};
-use outlive_format::{Body, EntryKind, Manifest, SegmentRef, Sweep};
+use crate::restore::Live;
+use crate::save::{Packer, store_segments};
+use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
-
-/// How often a job is read again because its program has saved meanwhile.
-const ATTEMPTS: usize = 64;
 
 /// What was done about damaged packs, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -80,23 +77,24 @@ pub fn heal(
     closed.map(|()| report)
 }
 
-struct Heal<'a> {
-    pool: &'a Pool,
-    session: SessionId,
+/// A scrub that deals with what it found.
+pub struct Heal<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) session: SessionId,
     head: &'a mut LogHead,
-    next_pack: u32,
-    pace: &'a Pace,
+    pub(super) next_pack: u32,
+    pub(super) pace: &'a Pace,
     survey: Survey,
-    bad: HashSet<PackId>,
+    pub(super) bad: HashSet<PackId>,
     /// Packs in which what is damaged may be looked for.
-    good: Vec<PackId>,
+    pub(super) good: Vec<PackId>,
     /// Where things of bad packs are, or are now.
-    found: HashMap<Fingerprint, Place>,
-    lost: HashSet<Fingerprint>,
+    pub(super) found: HashMap<Fingerprint, Place>,
+    pub(super) lost: HashSet<Fingerprint>,
     /// Jobs whose hurt checkpoints have found what they missed: a save has stored it anew.
     healed: BTreeSet<JobName>,
     has_work: bool,
-    report: HealReport,
+    pub(super) report: HealReport,
 }
 
 impl<'a> Heal<'a> {
@@ -221,171 +219,35 @@ impl<'a> Heal<'a> {
             let listed = Listed::read(self.pool, &job.manifests, &self.bad)?;
             self.save(&listed, true)?;
         }
-        let mut told: BTreeMap<JobName, JobState> = BTreeMap::new();
-        loop {
-            let mut news = false;
-            for name in self.pool.jobs()? {
-                match told.get(&name) {
-                    // As in a gc: a session that begins now may have read other logs too early.
-                    Some(state) if state.is_open() => continue,
-                    Some(state) if self.pool.log().latest(&name)? == state.number => continue,
-                    _ => news = true,
-                }
-                let state = self.tell(&name)?;
-                told.insert(name, state);
-            }
-            if !news {
-                return Ok(self.report);
-            }
-        }
+        // As in a gc, a session that begins now may have read other logs too early.
+        tell_all(self.pool, &mut |name, _| self.tell(name))?;
+        Ok(self.report)
     }
 
     /// Tells a job, by an archive if it names anything bad and by a sweep otherwise.
     fn tell(&mut self, name: &JobName) -> Result<JobState> {
-        for _ in 0..ATTEMPTS {
-            self.head.check(self.pool)?;
-            let mut state = JobState::read(self.pool, name, false)?;
-            let listed = Listed::read(self.pool, &state.manifests, &self.bad)?;
+        let (pool, session) = (self.pool, self.session);
+        let told = tell(pool, session, name, &mut || {
+            self.head.check(pool)?;
+            let mut state = JobState::read(pool, name, false)?;
+            let listed = Listed::read(pool, &state.manifests, &self.bad)?;
             let is_new = |pack: &&PackId| !state.mentions(pack) || listed.packs.contains(*pack);
             let mut anew: Vec<PackId> = self.bad.iter().filter(is_new).copied().collect();
             anew.sort_unstable();
-            let body = if listed.concerns(&self.bad) || self.healed.remove(name) {
-                self.save(&listed, true)?;
-                let (places, hurt) = self.resolve(&state, listed)?;
-                let segments = self.store(&places)?;
-                self.note_hurt(name, &hurt);
-                state.hurt = hurt;
-                let kept: Vec<&Manifest> = state.manifests.iter().collect();
-                Body::Archive(archive_of(self.session, &state, &kept, anew.clone(), segments))
-            } else if anew.is_empty() {
-                return Ok(state);
-            } else {
-                Body::Sweep(Sweep { gc: self.session, packs: anew.clone() })
-            };
-            if append_behind(self.pool, &mut state, body)? {
-                state.held.extend(anew);
-                return Ok(state);
+            if !listed.concerns(&self.bad) && !self.healed.contains(name) {
+                return Ok((state, anew, None));
             }
-        }
-        Err(Error::retry(format!("job {name} saves faster than it can be told: try again later")))
-    }
-
-    /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
-    fn save(&mut self, listed: &Listed, write: bool) -> Result<()> {
-        let is_new = |fp: &Fingerprint, place: &Place| {
-            self.bad.contains(&place.pack)
-                && !self.found.contains_key(fp)
-                && !self.lost.contains(fp)
-        };
-        let mut wanted: HashMap<Fingerprint, (EntryKind, Place)> = listed
-            .places
-            .iter()
-            .filter(|(fp, (_, place))| is_new(fp, place))
-            .map(|(fp, there)| (*fp, *there))
-            .collect();
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        self.find_elsewhere(&mut wanted)?;
-        let mut entries: Vec<(EntryKind, Wanted)> =
-            wanted.into_iter().map(|(fp, (kind, place))| (kind, Wanted { fp, place })).collect();
-        entries.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
-        self.copy(&entries, write)
-    }
-
-    /// Looks into the directories of good packs, and makes sure that what they list is there.
-    fn find_elsewhere(
-        &mut self,
-        wanted: &mut HashMap<Fingerprint, (EntryKind, Place)>,
-    ) -> Result<()> {
-        let mut others: Vec<Wanted> = Vec::new();
-        for pack in &self.good {
-            let directory = match self.pool.directory_of(*pack) {
-                Ok((directory, _)) => directory,
-                Err(error) if is_damage(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            for entry in &directory.entries {
-                if wanted.get(&entry.fp).is_some_and(|(kind, _)| *kind == entry.kind) {
-                    let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
-                    let place = Place { pack: *pack, offset, length, frame };
-                    others.push(Wanted { fp: entry.fp, place });
-                }
-            }
-        }
-        let whole = Mutex::new(Vec::new());
-        let take = |at: usize, bytes: &[u8]| {
-            self.pace.spend(bytes.len() as u64);
-            whole.lock().unwrap_or_else(PoisonError::into_inner).push(others[at]);
-            Ok(())
-        };
-        let faults = ReadPlan::new(self.pool, &others).execute(self.pool, 1, true, &take);
-        other_than_damage(faults.into_iter().map(|fault| fault.error))?;
-        for other in whole.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            if wanted.remove(&other.fp).is_some() {
-                self.found.insert(other.fp, other.place);
-                self.report.mended += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies what is whole, chunks first; the rest is lost.
-    fn copy(&mut self, entries: &[(EntryKind, Wanted)], write: bool) -> Result<()> {
-        let total_bytes: u64 = entries.iter().map(|(_, w)| u64::from(w.place.length)).sum();
-        let packer = Packer::new(self.pool, self.session, self.next_pack, total_bytes);
-        let split = entries.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
-        let mut lost = Vec::new();
-        let mut whole = Vec::new();
-        for part in [&entries[..split], &entries[split..]] {
-            let wanted: Vec<Wanted> = part.iter().map(|(_, wanted)| *wanted).collect();
-            let lane = write.then(|| packer.lane());
-            let sink: Mutex<(Option<Lane<'_>>, Option<Error>)> = Mutex::new((lane, None));
-            let take = |at: usize, bytes: &[u8]| {
-                self.pace.spend(bytes.len() as u64);
-                let (kind, fp) = (part[at].0, wanted[at].fp);
-                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
-                let (lane, fault) = &mut *sink;
-                let stored = match lane {
-                    None => Ok(()),
-                    Some(lane) if kind == EntryKind::Chunk => lane.append(bytes, fp),
-                    Some(_) => packer.append(bytes, fp, kind).map(|_| ()),
-                };
-                // What fails here is our writing, not the pack that is read.
-                stored.inspect_err(|error| {
-                    fault.get_or_insert_with(|| error.clone());
-                })
-            };
-            let faults = ReadPlan::new(self.pool, &wanted).execute(self.pool, 1, true, &take);
-            let (lane, fault) = sink.into_inner().unwrap_or_else(PoisonError::into_inner);
-            if let Some(fault) = fault {
-                return Err(fault);
-            }
-            let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
-            other_than_damage(faults.into_iter().map(|fault| fault.error))?;
-            for (at, wanted) in wanted.iter().enumerate() {
-                match bad.contains(&at) {
-                    true => lost.push(wanted.fp),
-                    false => whole.push(*wanted),
-                }
-            }
-            if let Some(lane) = lane {
-                lane.finish()?;
-                packer.join_lanes()?;
-            }
-        }
-        let packed = packer.close()?;
-        self.next_pack = packer.next_pack();
-        let now = Locator::load(self.pool, &packed.own)?;
-        for Wanted { fp, place } in whole {
-            let place = if write { now.find(&fp)? } else { place };
-            self.found.insert(fp, place);
-            self.report.moved += 1;
-            self.report.moved_bytes += u64::from(place.length);
-        }
-        self.report.lost += lost.len() as u64;
-        self.lost.extend(lost);
-        Ok(())
+            self.save(&listed, true)?;
+            let (places, hurt) = self.resolve(&state, listed)?;
+            let segments = self.store(&places)?;
+            self.note_hurt(name, &hurt);
+            state.hurt = hurt;
+            let kept: Vec<&Manifest> = state.manifests.iter().collect();
+            let archive = archive_of(session, &state, &kept, anew.clone(), segments);
+            Ok((state, anew, Some(archive)))
+        })?;
+        self.healed.remove(name);
+        Ok(told)
     }
 
     /// The places of everything that a job lists and that can be read, and its hurt checkpoints.
@@ -464,14 +326,4 @@ fn walk(
         live_of(pool, locator, image, &mut visited, &mut each, Some(&mut lost))?;
     }
     Ok(is_lost || is_missing)
-}
-
-fn is_damage(error: &Error) -> bool {
-    // A pack of another pool or version under this name is not what was stored either.
-    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
-}
-
-/// A medium that cannot be asked has lost nothing yet.
-fn other_than_damage(errors: impl Iterator<Item = Error>) -> Result<()> {
-    errors.into_iter().find(|error| !is_damage(error)).map_or(Ok(()), Err)
 }

@@ -1,0 +1,244 @@
+//! Copies what is in use of packs that go, and stores the segments that say where it is now.
+
+use super::mark::{Marks, live_entries, segments_of};
+use super::run::Gc;
+use super::survey::Survey;
+use crate::index::{Fingerprints, Locator, Part};
+use crate::restore::{ReadPlan, Wanted};
+use crate::save::{Packer, Squeezing, store_segments};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SegmentRef};
+use outlive_pool::Place;
+use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+/// Packs' worth of bytes that are copied by one packer, which keeps their directories in memory.
+const PACKS_PER_COPY: u64 = 16;
+/// Memory for a fingerprint that was copied.
+const SEEN_BYTES: u64 = 64;
+
+/// What a gc knows and has done by the time that jobs are told.
+pub struct Work {
+    /// What is in use.
+    pub marks: Marks,
+    /// Packs that go.
+    pub condemned: HashSet<PackId>,
+    /// The directories of the packs that condemned entries were copied to.
+    pub copied: Vec<SegmentRef>,
+    /// New segments of jobs that need them, stored together.
+    pub segments: HashMap<JobName, Vec<SegmentRef>>,
+}
+
+impl Gc<'_> {
+    /// Copies what is in use of packs that go, each chunk once. A pack with a damaged one stays after
+    /// all: what is left may still be mended. The faults are answered.
+    pub(super) fn copy_out(&mut self, packs: &[PackId], work: &mut Work) -> Result<Vec<String>> {
+        let group_bytes = PACKS_PER_COPY * self.pool.config().format.pack_bytes;
+        let seen_max = self.pool.config().tuning.index_bytes_max / SEEN_BYTES;
+        let mut seen = Fingerprints::default();
+        let mut faults = Vec::new();
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        for (at, pack) in packs.iter().enumerate() {
+            group.push(*pack);
+            bytes += work.marks.packs.get(pack).map_or(0, |marks| marks.live_bytes);
+            if bytes < group_bytes && at + 1 < packs.len() {
+                continue;
+            }
+            let mut live = self.live_of(&group, &work.marks)?;
+            live.retain(|(_, wanted)| seen.insert(wanted.fp));
+            faults.extend(self.copy(&live, &mut work.copied)?);
+            // One that is copied again beyond this is dead at once, and goes with the next gc.
+            if seen.len() as u64 > seen_max {
+                seen.clear();
+            }
+            (group, bytes) = (Vec::new(), 0);
+        }
+        if !faults.is_empty() {
+            let lost: HashSet<Fingerprint> = faults.iter().map(|(wanted, _)| wanted.fp).collect();
+            for pack in packs {
+                let live = self.live_of(&[*pack], &work.marks)?;
+                if live.iter().any(|(_, wanted)| lost.contains(&wanted.fp)) {
+                    work.condemned.remove(pack);
+                }
+            }
+        }
+        Ok(faults.into_iter().map(|(_, error)| error.to_string()).collect())
+    }
+
+    /// Entries in use of some packs, nodes last.
+    fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<(EntryKind, Wanted)>> {
+        let mut live = Vec::new();
+        for pack in packs {
+            let (directory, _) = self.pool.directory_of(*pack)?;
+            for entry in &directory.entries {
+                if entry.kind != EntryKind::Segment && marks.is_live(pack, entry) {
+                    live.push((entry.kind, Wanted { fp: entry.fp, place: place(*pack, entry) }));
+                }
+            }
+        }
+        live.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        Ok(live)
+    }
+
+    /// Copies entries to packs of our own, in container order, and notes these packs' directories.
+    /// Answers those that are damaged.
+    fn copy(
+        &mut self,
+        live: &[(EntryKind, Wanted)],
+        copied: &mut Vec<SegmentRef>,
+    ) -> Result<Vec<(Wanted, Error)>> {
+        let split = live.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
+        let total_bytes: u64 = live.iter().map(|(_, w)| u64::from(w.place.length)).sum();
+        let pool = self.pool;
+        let packer = Packer::new(pool, self.session, self.next_pack, total_bytes);
+        let mut done_bytes = 0;
+        let mut step = |bytes: &[u8]| {
+            done_bytes += bytes.len() as u64;
+            let event = Progress { what: "copy", done_bytes, total_bytes };
+            pool.env().observer.event(Event::Progress(event));
+            self.pace.spend(bytes.len() as u64);
+        };
+        let mut damaged = Vec::new();
+        let mut fail = None;
+        let mut lane = packer.lane();
+        for (part, is_node) in [(&live[..split], false), (&live[split..], true)] {
+            let wanted: Vec<Wanted> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let sink = Mutex::new((&mut lane, &mut step, &mut fail));
+            let take = |at: usize, bytes: &[u8]| {
+                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let (lane, step, fail) = &mut *sink;
+                self.check_stop().inspect_err(|error| **fail = Some(error.clone()))?;
+                step(bytes);
+                let fp = wanted[at].fp;
+                let stored = match is_node {
+                    true => packer.append(bytes, fp, EntryKind::Node).map(|_| ()),
+                    false => {
+                        let codec = wanted[at].place.frame.map(|frame| frame.codec);
+                        lane.set_squeezing(Squeezing::as_before(pool.config(), codec))
+                            .and_then(|()| lane.append(bytes, fp))
+                    }
+                };
+                // What fails here is our writing, not the pack that is read.
+                stored.inspect_err(|error| **fail = Some(error.clone()))
+            };
+            let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, true, &take);
+            damaged.extend(faults.into_iter().map(|f| (wanted[f.wanted], f.error)));
+            if !is_node {
+                let full = std::mem::replace(&mut lane, packer.lane());
+                full.finish()?;
+                packer.join_lanes()?;
+            }
+        }
+        drop(lane);
+        if let Some(error) = fail {
+            return Err(error);
+        }
+        let packed = packer.close()?;
+        self.next_pack = packer.next_pack();
+        copied.extend(packed.own);
+        Ok(damaged)
+    }
+
+    /// Stores the new segments of all jobs that will need them, in one go: a pack for each of many
+    /// jobs would be many small packs.
+    pub(super) fn store_together(&mut self, survey: &Survey, work: &mut Work) -> Result<()> {
+        let jobs: Vec<_> = survey.jobs.iter().filter(|job| self.is_archived(job, work)).collect();
+        let expected: u64 = jobs
+            .iter()
+            .flat_map(|job| segments_of(&self.kept(job)))
+            .map(|segment| u64::from(segment.length))
+            .sum();
+        let packer = Packer::new(self.pool, self.session, self.next_pack, expected);
+        for job in jobs {
+            let segments = self.list(&self.kept(job), work, &packer)?;
+            work.segments.insert(job.name.clone(), segments);
+        }
+        packer.close()?;
+        self.next_pack = packer.next_pack();
+        Ok(())
+    }
+
+    /// Stores the segments of a job that was not as surveyed, and before that copies what it has come
+    /// to need of condemned packs.
+    pub(super) fn store_late(
+        &mut self,
+        kept: &[&Manifest],
+        work: &mut Work,
+    ) -> Result<Vec<SegmentRef>> {
+        let segments = segments_of(kept);
+        for part in self.parts(&segments) {
+            let live = live_entries(self.pool, &work.marks, &segments, part)?;
+            let copied = self.copied(work, part)?;
+            let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
+                work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
+            };
+            let mut late: Vec<(EntryKind, Wanted)> = live
+                .iter()
+                .filter(is_late)
+                .map(|(e, pack)| (e.kind, Wanted { fp: e.fp, place: place(*pack, e) }))
+                .collect();
+            if late.is_empty() {
+                continue;
+            }
+            late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+            if let Some((_, error)) = self.copy(&late, &mut work.copied)?.into_iter().next() {
+                return Err(error.context("copying what a save came to need meanwhile"));
+            }
+        }
+        let expected_bytes = segments.iter().map(|s| u64::from(s.length)).sum();
+        let packer = Packer::new(self.pool, self.session, self.next_pack, expected_bytes);
+        let stored = self.list(kept, work, &packer)?;
+        packer.close()?;
+        self.next_pack = packer.next_pack();
+        Ok(stored)
+    }
+
+    /// Stores one set of segments for some checkpoints, with new places for what was copied.
+    fn list(
+        &self,
+        kept: &[&Manifest],
+        work: &Work,
+        packer: &Packer<'_>,
+    ) -> Result<Vec<SegmentRef>> {
+        let segments = segments_of(kept);
+        let mut stored = Vec::new();
+        for part in self.parts(&segments) {
+            let copied = self.copied(work, part)?;
+            let mut packs: Vec<PackId> = Vec::new();
+            let mut numbers: HashMap<PackId, u32> = HashMap::new();
+            let mut entries = Vec::new();
+            for (entry, pack) in live_entries(self.pool, &work.marks, &segments, part)? {
+                let now = match work.condemned.contains(&pack) {
+                    true => copied.find(&entry.fp).map_err(|_| {
+                        Error::bug(format!("{:?} was condemned and not copied", entry.fp))
+                    })?,
+                    false => place(pack, &entry),
+                };
+                let pack = *numbers.entry(now.pack).or_insert_with(|| {
+                    packs.push(now.pack);
+                    packs.len() as u32 - 1
+                });
+                let Place { offset, length, frame, .. } = now;
+                entries.push(DirectoryEntry { pack, offset, length, frame, ..entry });
+            }
+            if !entries.is_empty() {
+                let part = store_segments(self.pool, packer, Directory::new(packs, entries))?;
+                stored.extend(part.into_iter().map(|(segment, _)| segment));
+            }
+        }
+        Ok(stored)
+    }
+
+    fn parts(&self, segments: &[SegmentRef]) -> Vec<Part> {
+        Part::of(segments, self.pool.config().tuning.index_bytes_max)
+    }
+
+    /// Where the copied entries of a part are now.
+    fn copied(&self, work: &Work, part: Part) -> Result<Locator> {
+        Locator::load_where(self.pool, &work.copied, |entry| part.holds(&entry.fp))
+    }
+}
+
+fn place(pack: PackId, entry: &DirectoryEntry) -> Place {
+    Place { pack, offset: entry.offset, length: entry.length, frame: entry.frame }
+}

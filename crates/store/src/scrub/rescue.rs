@@ -1,0 +1,144 @@
+//! Copies what is whole out of damaged packs, and looks for the rest in others; what is found neither
+//! way is lost.
+
+use super::heal::Heal;
+use super::listed::Listed;
+use crate::index::Locator;
+use crate::restore::{ReadPlan, Wanted};
+use crate::save::{Lane, Packer};
+use outlive_format::EntryKind;
+use outlive_pool::Place;
+use outlive_types::{Error, ErrorKind, Fingerprint, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+impl Heal<'_> {
+    /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
+    pub(super) fn save(&mut self, listed: &Listed, write: bool) -> Result<()> {
+        let is_new = |fp: &Fingerprint, place: &Place| {
+            self.bad.contains(&place.pack)
+                && !self.found.contains_key(fp)
+                && !self.lost.contains(fp)
+        };
+        let mut wanted: HashMap<Fingerprint, (EntryKind, Place)> = listed
+            .places
+            .iter()
+            .filter(|(fp, (_, place))| is_new(fp, place))
+            .map(|(fp, there)| (*fp, *there))
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        self.find_elsewhere(&mut wanted)?;
+        let mut entries: Vec<(EntryKind, Wanted)> =
+            wanted.into_iter().map(|(fp, (kind, place))| (kind, Wanted { fp, place })).collect();
+        entries.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        self.copy(&entries, write)
+    }
+
+    /// Looks into the directories of good packs, and makes sure that what they list is there.
+    fn find_elsewhere(
+        &mut self,
+        wanted: &mut HashMap<Fingerprint, (EntryKind, Place)>,
+    ) -> Result<()> {
+        let mut others: Vec<Wanted> = Vec::new();
+        for pack in &self.good {
+            let directory = match self.pool.directory_of(*pack) {
+                Ok((directory, _)) => directory,
+                Err(error) if is_damage(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            for entry in &directory.entries {
+                if wanted.get(&entry.fp).is_some_and(|(kind, _)| *kind == entry.kind) {
+                    let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
+                    let place = Place { pack: *pack, offset, length, frame };
+                    others.push(Wanted { fp: entry.fp, place });
+                }
+            }
+        }
+        let whole = Mutex::new(Vec::new());
+        let take = |at: usize, bytes: &[u8]| {
+            self.pace.spend(bytes.len() as u64);
+            whole.lock().unwrap_or_else(PoisonError::into_inner).push(others[at]);
+            Ok(())
+        };
+        let faults = ReadPlan::new(self.pool, &others).execute(self.pool, 1, true, &take);
+        other_than_damage(faults.into_iter().map(|fault| fault.error))?;
+        for other in whole.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            if wanted.remove(&other.fp).is_some() {
+                self.found.insert(other.fp, other.place);
+                self.report.mended += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is whole, chunks first; the rest is lost.
+    fn copy(&mut self, entries: &[(EntryKind, Wanted)], write: bool) -> Result<()> {
+        let total_bytes: u64 = entries.iter().map(|(_, w)| u64::from(w.place.length)).sum();
+        let packer = Packer::new(self.pool, self.session, self.next_pack, total_bytes);
+        let split = entries.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
+        let mut lost = Vec::new();
+        let mut whole = Vec::new();
+        for part in [&entries[..split], &entries[split..]] {
+            let wanted: Vec<Wanted> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let lane = write.then(|| packer.lane());
+            let sink: Mutex<(Option<Lane<'_>>, Option<Error>)> = Mutex::new((lane, None));
+            let take = |at: usize, bytes: &[u8]| {
+                self.pace.spend(bytes.len() as u64);
+                let (kind, fp) = (part[at].0, wanted[at].fp);
+                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let (lane, fault) = &mut *sink;
+                let stored = match lane {
+                    None => Ok(()),
+                    Some(lane) if kind == EntryKind::Chunk => lane.append(bytes, fp),
+                    Some(_) => packer.append(bytes, fp, kind).map(|_| ()),
+                };
+                // What fails here is our writing, not the pack that is read.
+                stored.inspect_err(|error| {
+                    fault.get_or_insert_with(|| error.clone());
+                })
+            };
+            let faults = ReadPlan::new(self.pool, &wanted).execute(self.pool, 1, true, &take);
+            let (lane, fault) = sink.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if let Some(fault) = fault {
+                return Err(fault);
+            }
+            let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
+            other_than_damage(faults.into_iter().map(|fault| fault.error))?;
+            for (at, wanted) in wanted.iter().enumerate() {
+                match bad.contains(&at) {
+                    true => lost.push(wanted.fp),
+                    false => whole.push(*wanted),
+                }
+            }
+            if let Some(lane) = lane {
+                lane.finish()?;
+                packer.join_lanes()?;
+            }
+        }
+        let packed = packer.close()?;
+        self.next_pack = packer.next_pack();
+        let now = Locator::load(self.pool, &packed.own)?;
+        for Wanted { fp, place } in whole {
+            let place = if write { now.find(&fp)? } else { place };
+            self.found.insert(fp, place);
+            self.report.moved += 1;
+            self.report.moved_bytes += u64::from(place.length);
+        }
+        self.report.lost += lost.len() as u64;
+        self.lost.extend(lost);
+        Ok(())
+    }
+}
+
+/// Whether an error says that something stored is not what it was.
+pub fn is_damage(error: &Error) -> bool {
+    // A pack of another pool or version under this name is not what was stored either.
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
+}
+
+/// A medium that cannot be asked has lost nothing yet.
+fn other_than_damage(errors: impl Iterator<Item = Error>) -> Result<()> {
+    errors.into_iter().find(|error| !is_damage(error)).map_or(Ok(()), Err)
+}
