@@ -90,8 +90,9 @@ enum TuningValue {
 }
 
 fn tune(config: &mut PoolConfig, key: &str, value: &TuningValue) -> Result<()> {
-    let Tuning { staging_bytes, freeze_bytes_max, index_bytes_max, threads, tracker, .. } =
-        &mut config.tuning;
+    let Tuning {
+        staging_bytes, freeze_bytes_max, index_bytes_max, threads, freeze, tracker, ..
+    } = &mut config.tuning;
     match (key, value) {
         ("staging_bytes", TuningValue::Number(value)) => *staging_bytes = *value,
         ("freeze_bytes_max", TuningValue::Number(value)) => *freeze_bytes_max = *value,
@@ -100,6 +101,7 @@ fn tune(config: &mut PoolConfig, key: &str, value: &TuningValue) -> Result<()> {
             *threads = u32::try_from(*value)
                 .map_err(|_| Error::invalid(format!("threads = {value} is not possible")))?;
         }
+        ("freeze", TuningValue::Word(word)) => freeze.clone_from(word),
         ("tracker", TuningValue::Word(word)) => tracker.clone_from(word),
         _ => return Err(Error::invalid(format!("there is no tuning key {key:?} of this type"))),
     }

@@ -176,6 +176,12 @@ fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDic
     figures.set_item("node_bytes", stats.node_bytes)?;
     figures.set_item("segment_bytes", stats.segment_bytes)?;
     figures.set_item("packs", stats.packs)?;
+    figures.set_item("freeze", &stats.freeze.freeze)?;
+    figures.set_item("tracker", &stats.freeze.tracker)?;
+    figures.set_item("copied_bytes", stats.freeze.copied_bytes)?;
+    figures.set_item("ahead_bytes", stats.freeze.ahead_bytes)?;
+    figures.set_item("forked_bytes", stats.freeze.forked_bytes)?;
+    figures.set_item("live_bytes", stats.freeze.live_bytes)?;
     figures.set_item("stall_s", stats.stall.as_secs_f64())?;
     figures.set_item("total_s", stats.total.as_secs_f64())?;
     Ok(figures)

@@ -65,7 +65,8 @@ fn scatter(threads: usize) {
 }
 
 fn request(tracker: &HashTracker) -> FreezeRequest {
-    FreezeRequest { baseline: tracker.baseline(), also: Vec::new(), freeze_bytes_max: u64::MAX }
+    let baseline = tracker.baseline();
+    FreezeRequest { baseline, freeze_bytes_max: u64::MAX, ..FreezeRequest::default() }
 }
 
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {

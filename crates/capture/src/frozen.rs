@@ -1,12 +1,13 @@
 //! An image that stands still.
 
 use crate::HashTracker;
+use crate::hold::Hold;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
-use outlive_types::{Epoch, Frozen, PAGE_BYTES, RegionDesc, Run, StreamDesc};
+use outlive_types::{Epoch, FreezeReport, Frozen, PAGE_BYTES, RegionDesc, Result, Run, StreamDesc};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,10 +22,11 @@ pub(crate) struct FrozenMemory {
     pub attachment: Arc<[u8]>,
     pub runs: Vec<Run>,
     pub changed_pages: u64,
-    /// Runs before this one that lie in the program's memory are live.
+    /// Runs before this one may be live.
     pub live_runs: usize,
-    /// For each run from `live_runs` on, where the arena holds its bytes, if it does.
-    pub offsets: Vec<usize>,
+    /// For each run, where its bytes are.
+    pub holds: Vec<Hold>,
+    pub report: FreezeReport,
     pub spare: Spare,
     /// Most bytes that either spare buffer may keep.
     pub freeze_bytes_max: u64,
@@ -64,22 +66,30 @@ impl Frozen for FrozenMemory {
         self.live_runs
     }
 
-    fn bytes(&self, run: usize) -> &[u8] {
-        let bytes = self.whole(run);
+    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let bytes = self.held(run, 0..self.runs[run].pages, scratch)?;
         if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
             let learnt = self.learn(run, 0, bytes);
             self.hashed[run].fetch_max(learnt, Ordering::Release);
         }
-        bytes
+        Ok(bytes)
     }
 
-    fn read(&self, run: usize, pages: Range<u32>) -> &[u8] {
-        let whole = self.whole(run);
-        let end = whole.len().min(pages.end as usize * PAGE_BYTES);
-        let bytes = &whole[pages.start as usize * PAGE_BYTES..end];
-        let learnt = self.learn(run, pages.start, bytes);
+    fn read<'a>(
+        &'a self,
+        run: usize,
+        pages: Range<u32>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        let first = pages.start;
+        let bytes = self.held(run, pages, scratch)?;
+        let learnt = self.learn(run, first, bytes);
         self.hashed[run].fetch_add(learnt, Ordering::Release);
-        bytes
+        Ok(bytes)
+    }
+
+    fn report(&self) -> FreezeReport {
+        self.report.clone()
     }
 
     fn release_live(&self) {
@@ -101,24 +111,34 @@ impl Frozen for FrozenMemory {
 }
 
 impl FrozenMemory {
-    /// The bytes of a run.
-    fn whole(&self, run: usize) -> &[u8] {
+    /// Pages of a run, numbered from its first, wherever they are held.
+    fn held<'a>(
+        &'a self,
+        run: usize,
+        pages: Range<u32>,
+        _scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
         let stream = self.runs[run].stream as usize;
         let (offset, length) = runs::extent(&self.runs[run], self.layout.streams[stream].bytes);
-        let (bytes, offset) = match self.layout.memory(stream) {
-            None => (&self.spare.packed[..], offset),
-            Some(Memory::Shared(bytes)) => (&bytes[..], offset),
-            Some(memory @ Memory::Raw(_)) if run < self.live_runs => {
+        let start = pages.start as usize * PAGE_BYTES;
+        let part = start..length.min(pages.end as usize * PAGE_BYTES);
+        let memory = self.layout.memory(stream);
+        let (bytes, offset) = match self.holds[run] {
+            Hold::Lent => match memory {
+                Some(memory) => (memory.bytes(), offset),
+                None => (&self.spare.packed[..], offset),
+            },
+            Hold::Live => {
                 // The program may be writing there by now, so its bytes must not be looked at.
                 assert!(
                     !self.released.load(Ordering::Acquire),
                     "live run {run} was read after the live runs had been released"
                 );
-                (memory.bytes(), offset)
+                (memory.map_or(&[][..], Memory::bytes), offset)
             }
-            Some(Memory::Raw(_)) => (self.spare.arena.bytes(), self.offsets[run - self.live_runs]),
+            Hold::Copied(at) => (self.spare.arena.bytes(), at),
         };
-        &bytes[offset..][..length]
+        Ok(&bytes[offset..][part])
     }
 
     /// Hashes pages of a run, the first of which is its page `first`, if its stream has no hashes
@@ -152,9 +172,10 @@ impl FrozenMemory {
 
     /// The hashes of a new stream; `None` if some of its live runs were never read.
     fn fresh_hashes(&self, stream: usize, runs: Range<usize>) -> Option<PageHashes> {
+        let mut scratch = Vec::new();
         for run in runs {
-            if run >= self.live_runs {
-                self.bytes(run);
+            if self.holds[run] != Hold::Live {
+                self.bytes(run, &mut scratch).ok()?;
             }
             if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
                 return None;

@@ -7,6 +7,7 @@
 mod arena;
 pub mod fill;
 mod frozen;
+mod hold;
 mod layout;
 mod memory;
 mod owned;

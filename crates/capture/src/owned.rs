@@ -6,7 +6,7 @@ use crate::track::TrackerChoice;
 use crate::{HashTracker, MemorySource, Region};
 use outlive_io::AlignedBuf;
 use outlive_types::{
-    Epoch, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc,
+    Epoch, FreezeReport, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -105,12 +105,21 @@ impl Frozen for OwnedFrozen {
         self.inner.live_runs()
     }
 
-    fn bytes(&self, run: usize) -> &[u8] {
-        self.inner.bytes(run)
+    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        self.inner.bytes(run, scratch)
     }
 
-    fn read(&self, run: usize, pages: Range<u32>) -> &[u8] {
-        self.inner.read(run, pages)
+    fn read<'a>(
+        &'a self,
+        run: usize,
+        pages: Range<u32>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        self.inner.read(run, pages, scratch)
+    }
+
+    fn report(&self) -> FreezeReport {
+        self.inner.report()
     }
 
     fn release_live(&self) {
@@ -125,12 +134,18 @@ impl Frozen for OwnedFrozen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::PAGE_BYTES;
+    use outlive_types::{FreezeMode, PAGE_BYTES};
 
     fn freeze(source: &mut OwnedSource, freeze_bytes_max: u64) -> Box<dyn Frozen> {
         let baseline = source.tracker().baseline();
-        let request = FreezeRequest { baseline, freeze_bytes_max, ..FreezeRequest::default() };
+        let freeze = FreezeMode::Copy;
+        let request =
+            FreezeRequest { baseline, freeze_bytes_max, freeze, ..FreezeRequest::default() };
         source.freeze(&request).unwrap()
+    }
+
+    fn held(frozen: &dyn Frozen, run: usize) -> Vec<u8> {
+        frozen.bytes(run, &mut Vec::new()).unwrap().to_vec()
     }
 
     #[test]
@@ -140,7 +155,7 @@ mod tests {
         let frozen = freeze(&mut source, 0);
         assert!(frozen.live_runs() > 0);
         assert!(source.edit().is_none(), "the runs are live");
-        assert_eq!(frozen.bytes(0)[7], 9);
+        assert_eq!(held(&*frozen, 0)[7], 9);
         frozen.release_live();
         assert!(source.edit().is_none(), "slices of live runs may still be in use");
         frozen.settle(Some(1));
@@ -150,7 +165,7 @@ mod tests {
         let frozen = freeze(&mut source, u64::MAX);
         assert_eq!((frozen.live_runs(), frozen.runs().len()), (0, 1));
         source.edit().expect("everything was copied")[PAGE_BYTES] = 2;
-        assert_eq!(frozen.bytes(0)[0], 1);
+        assert_eq!(held(&*frozen, 0)[0], 1);
     }
 
     #[test]
@@ -159,6 +174,6 @@ mod tests {
         source.edit().unwrap().fill(3);
         let frozen = freeze(&mut source, 0);
         drop(source);
-        assert!(frozen.bytes(0).iter().all(|byte| *byte == 3));
+        assert!(held(&*frozen, 0).iter().all(|byte| *byte == 3));
     }
 }

@@ -1,11 +1,13 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
-use crate::arena::Source;
 use crate::frozen::FrozenMemory;
+use crate::hold::HoldPlan;
 use crate::layout::Layout;
-use crate::memory::Memory;
+use crate::track::TrackerKind;
 use crate::{HashTracker, Region, runs};
-use outlive_types::{Error, FreezeRequest, Frozen, PageRange, PageSource, Result, Run, pages_of};
+use outlive_types::{
+    Error, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, pages_of,
+};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
@@ -91,11 +93,16 @@ impl PageSource for MemorySource {
                 None => Some(Mutex::new(vec![0; pages as usize])),
             });
         }
-        let (live_runs, offsets) = {
-            let copy = plan_copy(&layout, &all, request.freeze_bytes_max);
-            spare.arena.fill(&copy.sources, request.freeze_bytes_max, self.threads);
-            (copy.live_runs, copy.offsets)
+        let plan = HoldPlan::new(&layout, &all, request.freeze_bytes_max);
+        spare.arena.fill(&plan.sources, request.freeze_bytes_max, self.threads);
+        let report = FreezeReport {
+            freeze: "copy".to_owned(),
+            tracker: TrackerKind::Hash.name().to_owned(),
+            copied_bytes: plan.copied_bytes,
+            live_bytes: plan.live_bytes,
+            ..FreezeReport::default()
         };
+        let HoldPlan { holds, live_runs, .. } = plan;
         let hashed = all.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Box::new(FrozenMemory {
             tracker: Arc::clone(&self.tracker),
@@ -105,7 +112,8 @@ impl PageSource for MemorySource {
             runs: all,
             changed_pages,
             live_runs,
-            offsets,
+            holds,
+            report,
             spare,
             freeze_bytes_max: request.freeze_bytes_max,
             released: AtomicBool::new(false),
@@ -114,48 +122,4 @@ impl PageSource for MemorySource {
             hashed,
         }))
     }
-}
-
-/// What is copied aside.
-struct CopyPlan<'a> {
-    /// Runs before this one are live, as far as they lie in the program's memory; none after.
-    live_runs: usize,
-    /// For each run from `live_runs` on, where the arena holds its bytes, if it does.
-    offsets: Vec<usize>,
-    sources: Vec<Source<'a>>,
-}
-
-/// Takes the last runs, as many as fit: the live ones, which the store reads first, stay.
-fn plan_copy<'a>(layout: &'a Layout, runs: &[Run], bytes_max: u64) -> CopyPlan<'a> {
-    let source = |run: &Run| match layout.memory(run.stream as usize) {
-        Some(memory @ Memory::Raw(_)) => {
-            let (offset, length) = runs::extent(run, memory.length() as u64);
-            Some(Source { memory, offset, length })
-        }
-        _ => None,
-    };
-    let mut left_bytes = bytes_max;
-    let live_runs = runs
-        .iter()
-        .rposition(|run| match source(run) {
-            None => false,
-            Some(source) => match left_bytes.checked_sub(source.length as u64) {
-                None => true,
-                Some(less) => {
-                    left_bytes = less;
-                    false
-                }
-            },
-        })
-        .map_or(0, |last_live| last_live + 1);
-    let mut plan = CopyPlan { live_runs, offsets: Vec::new(), sources: Vec::new() };
-    let mut end = 0;
-    for run in &runs[live_runs..] {
-        plan.offsets.push(end);
-        if let Some(source) = source(run) {
-            end += source.length;
-            plan.sources.push(source);
-        }
-    }
-    plan
 }

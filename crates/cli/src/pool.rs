@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What the keys of `pool.toml` mean.
-const MEANINGS: [(&str, &str); 18] = [
+const MEANINGS: [(&str, &str); 19] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
@@ -18,7 +18,11 @@ const MEANINGS: [(&str, &str); 18] = [
     ("pack_bytes", "containers of a pack in all"),
     ("chunk_bytes_max", "longest chunk: what is deduplicated and verified as one"),
     ("staging_bytes", "memory for containers on their way to or from the target"),
-    ("freeze_bytes_max", "memory for frozen copies; more than this drains while save blocks"),
+    (
+        "freeze_bytes_max",
+        "memory for frozen copies; more is held by a fork, or drains while save blocks",
+    ),
+    ("freeze", "how dirty pages are held still: copy, fork, precopy, or auto (docs/capture.md)"),
     ("tracker", "how changed pages are found: auto, wp-async, mprotect or hash"),
     ("index_bytes_max", "memory for the index of known chunks; beyond it some are stored twice"),
     ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),

@@ -2,7 +2,7 @@
 
 use outlive_chunk::Compression;
 use outlive_format::REVISION;
-use outlive_types::{BLOCK_BYTES, Codec, Error, PAGE_BYTES, Result, TrackerChoice};
+use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -43,6 +43,9 @@ pub struct Tuning {
     pub staging_bytes: u64,
     /// Memory for frozen copies of dirty pages; more than this drains while `save` still blocks.
     pub freeze_bytes_max: u64,
+    /// How dirty pages are held still: `copy`, `fork`, `precopy`, or `auto`: whichever keeps the
+    /// program least (docs/capture.md).
+    pub freeze: String,
     /// How changed pages are found: `auto`, `wp-async`, `mprotect` or `hash`.
     pub tracker: String,
     /// Memory for the index of known chunks; a duplicate missed beyond it costs only space.
@@ -70,6 +73,7 @@ impl Default for Tuning {
         Tuning {
             staging_bytes: 64 << 20,
             freeze_bytes_max: 64 << 20,
+            freeze: FreezeMode::Auto.name().to_owned(),
             tracker: "auto".to_owned(),
             index_bytes_max: 64 << 20,
             threads: 0,
@@ -99,6 +103,19 @@ impl Tuning {
     /// `Invalid` for an unknown word.
     pub fn compression_files(&self) -> Result<Compression> {
         compression_of("compression_files", &self.compression_files)
+    }
+
+    /// How to hold dirty pages still.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown word.
+    pub fn freeze(&self) -> Result<FreezeMode> {
+        FreezeMode::from_name(&self.freeze).ok_or_else(|| {
+            let word = &self.freeze;
+            Error::invalid(format!(
+                "tuning.freeze = {word:?} is not possible: auto, copy, fork or precopy"
+            ))
+        })
     }
 
     /// How to find changed pages.
@@ -255,6 +272,7 @@ impl PoolConfig {
         if t.threads > 256 {
             return wrong("tuning.threads", u64::from(t.threads), "at most 256");
         }
+        t.freeze()?;
         t.compression()?;
         t.compression_files()?;
         t.tracker()?;
@@ -313,6 +331,7 @@ mod tests {
             ("staging_bytes = 67108864", "stagging_bytes = 1", "stagging_bytes"),
             ("staging_bytes = 67108864", "staging_bytes = -1", "staging_bytes"),
             ("compression = \"auto\"", "compression = \"lzma\"", "lzma"),
+            ("freeze = \"auto\"", "freeze = \"thaw\"", "freeze"),
             ("compression_level = 1", "compression_level = 13", "compression_level"),
             ("tracker = \"auto\"", "tracker = \"magic\"", "magic"),
             ("compression_files = \"zstd\"", "compression_files = \"gzip\"", "compression_files"),

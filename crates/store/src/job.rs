@@ -355,6 +355,7 @@ impl Inner {
             baseline: writer.base.as_ref().map(|base| base.epoch),
             also,
             freeze_bytes_max: self.pool.config().tuning.freeze_bytes_max,
+            freeze: self.pool.config().tuning.freeze()?,
         };
         let frozen = source.freeze(&request)?;
         let parent = writer.base.as_ref().map_or(0, |base| base.epoch);

@@ -13,8 +13,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
 pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use source::{
-    FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource, RegionDesc, RegionPlace, Run,
-    StreamDesc,
+    FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
+    RegionDesc, RegionPlace, Run, StreamDesc,
 };
 pub use tracking::{TrackerChoice, TrackerKind};
 

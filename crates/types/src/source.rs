@@ -6,6 +6,7 @@
 //! freezes (copy, fork) stays on its side.
 
 use crate::{Epoch, Result};
+use std::ops::Range;
 
 /// Name of the stream that holds all regions below [`crate::PACKED_BELOW_BYTES`]. No region may
 /// have this name (names are non-empty).
@@ -67,6 +68,59 @@ pub struct Run {
     pub first_page: u64,
 }
 
+/// How dirty pages are held still while they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FreezeMode {
+    /// Whichever keeps the program least: by dirty bytes, budget, and what a fork would cost.
+    #[default]
+    Auto,
+    /// Copied aside within the budget while the program stands; the rest is read while it waits.
+    Copy,
+    /// A child process that only sleeps holds them, and is read.
+    Fork,
+    /// Those that have gone quiet were copied before the freeze, in the background; the rest as
+    /// with `Auto`.
+    Precopy,
+}
+
+impl FreezeMode {
+    /// All of them.
+    pub const ALL: [FreezeMode; 4] =
+        [FreezeMode::Auto, FreezeMode::Copy, FreezeMode::Fork, FreezeMode::Precopy];
+
+    /// As `pool.toml` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FreezeMode::Auto => "auto",
+            FreezeMode::Copy => "copy",
+            FreezeMode::Fork => "fork",
+            FreezeMode::Precopy => "precopy",
+        }
+    }
+
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<FreezeMode> {
+        FreezeMode::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// What was done to freeze an image.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FreezeReport {
+    /// The way that was taken and why, such as "copy: 12.0 KiB fit into freeze_bytes_max".
+    pub freeze: String,
+    /// How changes were found.
+    pub tracker: String,
+    /// Bytes of large regions copied aside while the program stood.
+    pub copied_bytes: u64,
+    /// Bytes that had been copied before the freeze and were still valid.
+    pub ahead_bytes: u64,
+    /// Bytes held by a forked child.
+    pub forked_bytes: u64,
+    /// Bytes read from the program's memory while it waits.
+    pub live_bytes: u64,
+}
+
 /// What the store asks of a freeze.
 #[derive(Clone, Debug, Default)]
 pub struct FreezeRequest {
@@ -78,6 +132,8 @@ pub struct FreezeRequest {
     /// How many bytes of dirty pages may be copied aside. The rest is read from the program's
     /// memory while it waits.
     pub freeze_bytes_max: u64,
+    /// How they are to be held still.
+    pub freeze: FreezeMode,
 }
 
 /// A rank's memory as the store sees it.
@@ -112,13 +168,28 @@ pub trait Frozen: Send + Sync {
     /// are unread the program waits.
     fn live_runs(&self) -> usize;
 
-    /// The bytes of `runs()[run]`: its pages, cut off at the stream's end.
-    fn bytes(&self, run: usize) -> &[u8];
+    /// The bytes of `runs()[run]`: its pages, cut off at the stream's end. They are lent where they
+    /// lie in memory, else they are read into `scratch`, which grows to their length.
+    ///
+    /// # Errors
+    /// `Retry` if what held them still is gone: a forked child may be killed by anybody.
+    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]>;
 
     /// Some pages of `runs()[run]`, numbered from its first; to be asked for once, and stored at
     /// once: what the source wants to learn of them it learns while they are in the processor's
-    /// cache.
-    fn read(&self, run: usize, pages: std::ops::Range<u32>) -> &[u8];
+    /// cache. `scratch` as for [`Frozen::bytes`].
+    ///
+    /// # Errors
+    /// As for [`Frozen::bytes`].
+    fn read<'a>(
+        &'a self,
+        run: usize,
+        pages: Range<u32>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]>;
+
+    /// What was done to freeze it.
+    fn report(&self) -> FreezeReport;
 
     /// Says that no live run will be read again; the program may go on.
     fn release_live(&self);

@@ -33,6 +33,7 @@ def open(
     threads: int | None = None,
     staging_bytes: int | None = None,
     freeze_bytes_max: int | None = None,
+    freeze: str | None = None,
     tracker: str | None = None,
     index_bytes_max: int | None = None,
 ) -> Pool:
@@ -47,8 +48,9 @@ def open(
         threads: Threads that hash and copy; this and the following override `pool.toml`, for this
             process only. 0 is the number of cores, at most 4.
         staging_bytes: Memory for data on its way to or from the pool.
-        freeze_bytes_max: Memory for copies of what has changed. When more has changed, the rest is
-            written while `save` still holds the program up.
+        freeze_bytes_max: Memory for copies of what has changed. When more has changed, a forked
+            process holds it, or the rest is written while `save` still holds the program up.
+        freeze: How what has changed is held still: "auto", "copy", "fork" or "precopy".
         tracker: How changed pages are found: "auto", "wp-async", "mprotect" or "hash"; a way that
             does not work here falls back to "hash", and the statistics of a save say so.
         index_bytes_max: Memory for finding duplicates.
@@ -79,8 +81,8 @@ def open(
         if not 0 <= value < 1 << 63:
             raise InvalidError(f"{key} = {value} is not possible")
         tuning.append((key, value))
-    if tracker is not None:
-        tuning.append(("tracker", tracker))
+    words = {"freeze": freeze, "tracker": tracker}
+    tuning += [(key, word) for key, word in words.items() if word is not None]
     return Pool(_core.Pool(place, create, tuning), place, progress)
 
 

@@ -31,6 +31,13 @@ class SaveStats:
         segment_bytes: Part of `new_bytes` that is merged index segments.
         raw_bytes: Bytes of new data before compression.
         packs: Packs written.
+        freeze: How the changed pages were held still while they were written, and why so:
+            "fork: 3.1 GiB exceed freeze_bytes_max = 64.0 MiB", say.
+        tracker: How the changes were found.
+        copied_bytes: Bytes copied aside while `save` held the program up.
+        ahead_bytes: Bytes that had been copied before, in the background.
+        forked_bytes: Bytes that a forked process held.
+        live_bytes: Bytes written while `save` held the program up.
         stall_s: How long `save` held the program up, in seconds, with the walk through the state.
         total_s: From the call until the commit, in seconds.
     """
@@ -46,6 +53,12 @@ class SaveStats:
     segment_bytes: int
     raw_bytes: int
     packs: int
+    freeze: str
+    tracker: str
+    copied_bytes: int
+    ahead_bytes: int
+    forked_bytes: int
+    live_bytes: int
     stall_s: float
     total_s: float
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 /// A freeze of 4 MiB of `bytes` with a small packed region and this budget.
 fn budgeted(tracker: &Arc<HashTracker>, bytes: &[u8], freeze_bytes_max: u64) -> Box<dyn Frozen> {
     let regions = vec![raw("small", &bytes[..5000]), raw("large", bytes)];
-    let request = FreezeRequest { freeze_bytes_max, ..FreezeRequest::default() };
+    let freeze_mode = FreezeMode::Copy;
+    let request =
+        FreezeRequest { freeze_bytes_max, freeze: freeze_mode, ..FreezeRequest::default() };
     freeze(tracker, regions, &request).unwrap()
 }
 
@@ -30,12 +32,12 @@ fn the_last_runs_are_copied_up_to_the_budget() {
         let frozen = budgeted(&tracker, &bytes, budget_bytes as u64);
         assert_eq!(frozen.runs().len(), 4);
         assert_eq!(frozen.live_runs(), live, "budget {budget_bytes}");
-        assert_eq!(frozen.bytes(1), &want[..2 * MIB]);
+        assert_eq!(held(&*frozen, 1), &want[..2 * MIB]);
         frozen.release_live();
         bytes.fill(0xEE);
-        assert_eq!(frozen.bytes(0), &want[..5000], "packed bytes are never live");
+        assert_eq!(held(&*frozen, 0), &want[..5000], "packed bytes are never live");
         for run in 1..4 {
-            let read = catch_unwind(AssertUnwindSafe(|| frozen.bytes(run)));
+            let read = catch_unwind(AssertUnwindSafe(|| held(&*frozen, run)));
             if run < live {
                 assert!(read.is_err(), "a released run must not be read");
             } else {
@@ -55,8 +57,8 @@ fn a_settled_image_can_still_be_read() {
     first.settle(Some(1));
     let other = vec![4u8; 5 << 20];
     let second = budgeted(&tracker, &other, u64::MAX);
-    assert!(first.bytes(3).iter().all(|byte| *byte == 3), "its buffers are not reused yet");
-    assert!(second.bytes(3).iter().all(|byte| *byte == 4));
+    assert!(held(&*first, 3).iter().all(|byte| *byte == 3), "its buffers are not reused yet");
+    assert!(held(&*second, 3).iter().all(|byte| *byte == 4));
 }
 
 #[test]
@@ -66,7 +68,7 @@ fn shared_bytes_are_neither_copied_nor_live() {
     let region = Region::from_bytes("shared", "|u1", vec![], Arc::clone(&bytes));
     let frozen = freeze(&tracker, vec![region], &FreezeRequest::default()).unwrap();
     assert_eq!(frozen.live_runs(), 0);
-    assert_eq!(frozen.bytes(0).as_ptr(), bytes.as_ptr());
+    assert_eq!(frozen.bytes(0, &mut Vec::new()).unwrap().as_ptr(), bytes.as_ptr());
 }
 
 #[test]
@@ -74,7 +76,10 @@ fn the_copy_buffer_is_kept_and_stays_within_the_budget() {
     const MIB: usize = 1 << 20;
     let tracker = Arc::new(HashTracker::new());
     let bytes = vec![3u8; 5 * MIB];
-    let address = |budget: usize| budgeted(&tracker, &bytes, budget as u64).bytes(3).as_ptr();
+    let address = |budget: usize| {
+        let frozen = budgeted(&tracker, &bytes, budget as u64);
+        frozen.bytes(3, &mut Vec::new()).unwrap().as_ptr()
+    };
     assert_eq!(address(64 * MIB), address(64 * MIB), "no fresh memory for the second freeze");
     assert!(tracker.spare_bytes() <= 8 * MIB + 5000, "{}", tracker.spare_bytes());
     address(3 * MIB);

@@ -107,6 +107,31 @@ impl<'a> ChunkSink<'a> {
     }
 }
 
+/// Where a block's pages come from.
+pub trait Pages {
+    /// Pages of the run `name`, numbered from its first; lent, or read into `scratch`.
+    ///
+    /// # Errors
+    /// Whatever keeps them from being read.
+    fn pages<'a>(
+        &'a self,
+        name: usize,
+        pages: Range<u32>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]>;
+}
+
+impl Pages for &dyn Frozen {
+    fn pages<'a>(
+        &'a self,
+        name: usize,
+        pages: Range<u32>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        self.read(name, pages, scratch)
+    }
+}
+
 /// Cuts, fingerprints and stores chunks that are not known yet.
 pub struct Chunker<'a> {
     /// Takes the new ones.
@@ -129,22 +154,25 @@ impl<'a> Chunker<'a> {
     }
 
     /// The new extents of a block, from its dirty runs: first page in the block, number of pages, and
-    /// a name by which `read` gives some of these pages. It is asked for each page once, for a chunk
+    /// a name by which `from` gives some of these pages. It is asked for each page once, for a chunk
     /// at a time: so all that is done with a chunk's bytes is done while they are in the cache.
+    /// `scratch` holds a chunk where `from` cannot lend it.
     ///
     /// # Errors
-    /// What the target reports.
-    pub fn block<'b>(
+    /// What the target and `from` report.
+    pub fn block(
         &self,
         lane: &mut Lane<'_>,
+        scratch: &mut Vec<u8>,
         runs: impl Iterator<Item = (u32, u32, usize)>,
-        read: &dyn Fn(usize, Range<u32>) -> &'b [u8],
+        from: &impl Pages,
     ) -> Result<Vec<PageExtent>> {
         let mut extents = Vec::new();
         for (first_page, pages, name) in runs {
             for (page, count) in cut(first_page, pages, self.chunk_pages_max) {
                 let at = page - first_page;
-                self.piece(lane, page, read(name, at..at + count), &mut extents)?;
+                let bytes = from.pages(name, at..at + count, scratch)?;
+                self.piece(lane, page, bytes, &mut extents)?;
             }
         }
         Ok(extents)
@@ -208,6 +236,7 @@ impl<'a> Chunker<'a> {
         let work = || {
             let mut lane = self.packer.lane();
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
+            let mut scratch = Vec::new();
             let fail = |error| {
                 stop.store(true, Ordering::Relaxed);
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -223,7 +252,7 @@ impl<'a> Chunker<'a> {
                     let run = &frozen.runs()[number];
                     ((run.first_page % BLOCK_PAGES as u64) as u32, run.pages, number)
                 });
-                match self.block(&mut lane, runs, &|run, pages| frozen.read(run, pages)) {
+                match self.block(&mut lane, &mut scratch, runs, &frozen) {
                     Ok(extents) => {
                         let done =
                             BlockExtents { stream: block.stream, block: block.block, extents };

@@ -1,6 +1,6 @@
 //! Carries out a plan: all stages in order, then the commit.
 
-use super::chunks::Chunker;
+use super::chunks::{Chunker, Pages};
 use super::leaves::{LeafStage, Wish, within_budget};
 use super::mend::{Borrowed, Hits, Named};
 use super::packer::{Listed, Packed, Packer};
@@ -316,6 +316,7 @@ impl Stages<'_> {
             known_bytes: chunker.sink.counts.known_bytes.load(Ordering::Relaxed),
             raw_bytes: chunker.sink.counts.raw_bytes.load(Ordering::Relaxed),
             node_bytes: node_bytes + leaves.stored_bytes,
+            freeze: frozen.report(),
             ..SaveStats::default()
         };
         Ok(Image {
@@ -361,6 +362,21 @@ impl Stages<'_> {
     }
 }
 
+/// A block in memory of our own; a run's name is its first page.
+struct OwnBlock<'a>(&'a [u8]);
+
+impl Pages for OwnBlock<'_> {
+    fn pages<'a>(
+        &'a self,
+        first_page: usize,
+        pages: Range<u32>,
+        _: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        let stop = ((first_page + pages.end as usize) * PAGE_BYTES).min(self.0.len());
+        Ok(&self.0[(first_page + pages.start as usize) * PAGE_BYTES..stop])
+    }
+}
+
 /// The catalog takes the same way as the program's streams, from memory of our own.
 fn catalog_extents(
     chunker: &Chunker<'_>,
@@ -370,6 +386,7 @@ fn catalog_extents(
 ) -> Result<Vec<super::chunks::BlockExtents>> {
     let mut out = Vec::new();
     let mut lane = packer.lane();
+    let mut scratch = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         let first = (number * BLOCK_PAGES) as u64;
         let end = first + BLOCK_PAGES as u64;
@@ -379,11 +396,7 @@ fn catalog_extents(
             let first_page = (from.saturating_sub(first)) as u32;
             (from < to).then(|| (first_page, (to - from) as u32, first_page as usize))
         });
-        let read = |first_page: usize, pages: Range<u32>| {
-            let stop = ((first_page + pages.end as usize) * PAGE_BYTES).min(block.len());
-            &block[(first_page + pages.start as usize) * PAGE_BYTES..stop]
-        };
-        let extents = chunker.block(&mut lane, runs, &read)?;
+        let extents = chunker.block(&mut lane, &mut scratch, runs, &OwnBlock(block))?;
         if !extents.is_empty() {
             out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
         }

@@ -1,7 +1,7 @@
 //! What a save did.
 
 use outlive_format::{LABEL_BYTES_MAX, Remarks, SaveFigures};
-use outlive_types::{Epoch, Error, Result};
+use outlive_types::{Epoch, Error, FreezeReport, Result};
 use std::time::Duration;
 
 /// Figures of one committed save. Bytes are exact; times are this process's.
@@ -29,6 +29,8 @@ pub struct SaveStats {
     pub segment_bytes: u64,
     /// Packs written.
     pub packs: u64,
+    /// How the image was held still and its changes were found, and why so.
+    pub freeze: FreezeReport,
     /// How long the program stood still for the freeze, and for reading what was not copied.
     pub stall: Duration,
     /// From the call to the commit.
