@@ -231,7 +231,7 @@ fn check_bytes(frozen: &dyn Frozen, now: &Image, first: usize) {
         let bytes = &now[&frozen.streams()[run.stream as usize].name];
         let start = run.first_page as usize * PAGE_BYTES;
         let end = (start + run.pages as usize * PAGE_BYTES).min(bytes.len());
-        assert!(held(&*frozen, number) == &bytes[start..end], "run {number}: {run:?}");
+        assert!(held(frozen, number) == bytes[start..end], "run {number}: {run:?}");
     }
 }
 
@@ -239,7 +239,7 @@ fn check_bytes(frozen: &dyn Frozen, now: &Image, first: usize) {
 fn check_budget(frozen: &dyn Frozen, budget_bytes: u64) {
     let length = |number: usize| {
         let packed = frozen.streams()[frozen.runs()[number].stream as usize].name.is_empty();
-        if packed { 0 } else { held(&*frozen, number).len() as u64 }
+        if packed { 0 } else { held(frozen, number).len() as u64 }
     };
     let live = frozen.live_runs();
     let copied: u64 = (live..frozen.runs().len()).map(length).sum();
