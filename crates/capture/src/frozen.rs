@@ -1,13 +1,16 @@
 //! An image that stands still.
 
 use crate::HashTracker;
+use crate::fork::ForkImage;
 use crate::hold::Hold;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
-use outlive_types::{Epoch, FreezeReport, Frozen, PAGE_BYTES, RegionDesc, Result, Run, StreamDesc};
+use outlive_types::{
+    Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, RegionDesc, Result, Run, StreamDesc,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +29,8 @@ pub(crate) struct FrozenMemory {
     pub live_runs: usize,
     /// For each run, where its bytes are.
     pub holds: Vec<Hold>,
+    /// The child that holds the forked ones.
+    pub fork: Option<ForkImage>,
     pub report: FreezeReport,
     pub spare: Spare,
     /// Most bytes that either spare buffer may keep.
@@ -116,7 +121,7 @@ impl FrozenMemory {
         &'a self,
         run: usize,
         pages: Range<u32>,
-        _scratch: &'a mut Vec<u8>,
+        scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]> {
         let stream = self.runs[run].stream as usize;
         let (offset, length) = runs::extent(&self.runs[run], self.layout.streams[stream].bytes);
@@ -137,6 +142,14 @@ impl FrozenMemory {
                 (memory.map_or(&[][..], Memory::bytes), offset)
             }
             Hold::Copied(at) => (self.spare.arena.bytes(), at),
+            Hold::Forked(at) => {
+                let Some(fork) = &self.fork else {
+                    return Err(Error::bug("a run is held by a child, and none was forked"));
+                };
+                scratch.resize(part.len(), 0);
+                fork.read(at + part.start, scratch)?;
+                return Ok(scratch);
+            }
         };
         Ok(&bytes[offset..][part])
     }

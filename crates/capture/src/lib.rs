@@ -6,6 +6,7 @@
 
 mod arena;
 pub mod fill;
+mod fork;
 mod frozen;
 mod hold;
 mod layout;
@@ -16,6 +17,7 @@ mod runs;
 mod source;
 pub mod track;
 mod tracker;
+mod way;
 
 pub use outlive_chunk::default_threads;
 pub use owned::OwnedSource;

@@ -52,11 +52,11 @@ impl Memory {
         }
     }
 
-    /// Where it lies, if the program can write it.
+    /// Where it lies, if it is the program's and has any byte.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
             Memory::Raw(raw) if raw.length > 0 && raw.check().is_ok() => {
-                Some(Place { start: raw.start as usize, length: raw.length })
+                Some(Place { start: raw.start.addr(), length: raw.length })
             }
             _ => None,
         }

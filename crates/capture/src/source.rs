@@ -1,9 +1,11 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
+use crate::fork::Mappings;
 use crate::frozen::FrozenMemory;
-use crate::hold::HoldPlan;
+use crate::hold::{HoldPlan, program_bytes};
 use crate::layout::Layout;
 use crate::track::TrackerKind;
+use crate::way::{self, Dirty};
 use crate::{HashTracker, Region, runs};
 use outlive_types::{
     Error, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, pages_of,
@@ -93,14 +95,21 @@ impl PageSource for MemorySource {
                 None => Some(Mutex::new(vec![0; pages as usize])),
             });
         }
-        let plan = HoldPlan::new(&layout, &all, request.freeze_bytes_max);
-        spare.arena.fill(&plan.sources, request.freeze_bytes_max, self.threads);
+        let bytes_max = request.freeze_bytes_max;
+        let (bytes, _) = program_bytes(&layout, &all, None);
+        let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
+        let unfrozen = |mappings: &Mappings| program_bytes(&layout, &all, Some(mappings)).1;
+        let way::Taken { fork, why } = way::take(request.freeze, dirty, unfrozen);
+        let (fork, mappings) = fork.unzip();
+        let plan = HoldPlan::new(&layout, &all, bytes_max, mappings.as_ref());
+        spare.arena.fill(&plan.sources, bytes_max, self.threads);
         let report = FreezeReport {
-            freeze: "copy".to_owned(),
+            freeze: why,
             tracker: TrackerKind::Hash.name().to_owned(),
             copied_bytes: plan.copied_bytes,
+            ahead_bytes: 0,
+            forked_bytes: plan.forked_bytes,
             live_bytes: plan.live_bytes,
-            ..FreezeReport::default()
         };
         let HoldPlan { holds, live_runs, .. } = plan;
         let hashed = all.iter().map(|_| AtomicU32::new(0)).collect();
@@ -113,6 +122,7 @@ impl PageSource for MemorySource {
             changed_pages,
             live_runs,
             holds,
+            fork,
             report,
             spare,
             freeze_bytes_max: request.freeze_bytes_max,

@@ -168,19 +168,7 @@ pub fn shortened(shown: &str, chars_max: usize) -> String {
 }
 
 /// Bytes for people: "4.0 MiB".
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
+pub use outlive_types::shown_bytes as bytes;
 
 /// How long ago, for people: "3 min".
 pub fn age(then_ns: u64, now_ns: u64) -> String {

@@ -27,6 +27,21 @@ pub const BLOCK_BYTES: usize = PAGE_BYTES * BLOCK_PAGES;
 /// Regions smaller than this are packed together into the image's packed stream.
 pub const PACKED_BELOW_BYTES: usize = 64 * 1024;
 
+/// Bytes for people: "4.0 MiB".
+pub fn shown_bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
 /// Number of pages that `bytes` bytes touch; the last one may be partial.
 pub const fn pages_of(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE_BYTES as u64)

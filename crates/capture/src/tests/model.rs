@@ -32,6 +32,7 @@ enum Step {
         settle: bool,
         known: bool,
         budget_bytes: u64,
+        mode: FreezeMode,
         also: Vec<(u8, u64, u64)>,
     },
     Forget,
@@ -56,12 +57,14 @@ fn step() -> impl Strategy<Value = Step> {
         prop::bool::weighted(0.8),
         prop::bool::weighted(0.9),
         prop_oneof![Just(0u64), 0u64..300_000, Just(u64::MAX)],
+        prop_oneof![Just(FreezeMode::Copy), Just(FreezeMode::Fork)],
         prop::collection::vec((0u8..10, 0u64..600, 0u64..20), 0..4),
     )
-        .prop_map(|(settle, known, budget_bytes, also)| Step::Save {
+        .prop_map(|(settle, known, budget_bytes, mode, also)| Step::Save {
             settle,
             known,
             budget_bytes,
+            mode,
             also,
         });
     prop_oneof![
@@ -128,8 +131,8 @@ impl Program {
             }
             Step::Remove { region } if count > 0 => drop(self.regions.remove(region % count)),
             Step::Rotate if count > 0 => self.regions.rotate_left(1),
-            Step::Save { settle, known, budget_bytes, also } => {
-                self.save(settle, known, budget_bytes, &also);
+            Step::Save { settle, known, budget_bytes, mode, also } => {
+                self.save(settle, known, (mode, budget_bytes), &also);
             }
             Step::Forget => {
                 self.tracker.forget();
@@ -146,7 +149,13 @@ impl Program {
         }
     }
 
-    fn save(&mut self, settle: bool, known: bool, budget_bytes: u64, wanted: &[(u8, u64, u64)]) {
+    fn save(
+        &mut self,
+        settle: bool,
+        known: bool,
+        (freeze_mode, budget_bytes): (FreezeMode, u64),
+        wanted: &[(u8, u64, u64)],
+    ) {
         assert_eq!(self.tracker.baseline(), self.baseline.as_ref().map(|(epoch, _)| *epoch));
         let now = self.image();
         let request = FreezeRequest {
@@ -157,14 +166,20 @@ impl Program {
                 .chain(wanted.iter().map(|(_, first, count)| also("", *first, *count)))
                 .collect(),
             freeze_bytes_max: budget_bytes,
-            freeze: FreezeMode::Copy,
+            freeze: freeze_mode,
         };
         let frozen = freeze(&self.tracker, self.regions(), &request).unwrap();
         let streams: BTreeSet<_> = frozen.streams().iter().map(|s| s.name.clone()).collect();
         assert_eq!(streams, now.keys().cloned().collect());
         assert_eq!(pages_of_runs(&*frozen), self.expected_pages(&now, &request));
         check_bytes(&*frozen, &now, 0);
-        check_budget(&*frozen, budget_bytes);
+        let report = frozen.report();
+        match freeze_mode {
+            FreezeMode::Fork => {
+                assert_eq!((frozen.live_runs(), report.copied_bytes), (0, 0), "{}", report.freeze);
+            }
+            _ => check_budget(&*frozen, budget_bytes),
+        }
 
         frozen.release_live();
         let scribble = |program: &mut Program| {

@@ -1,0 +1,177 @@
+//! The system calls of a fork that runs no code of the program, and of reading what it holds: all
+//! unsafe code of this room.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
+/// `wait` of the program does not see the child.
+const FLAGS: usize = (libc::CLONE_FILES | libc::CLONE_UNTRACED | libc::CLONE_PIDFD) as u32 as usize;
+
+/// Keeps every signal from the calling thread, for ever. (glibc's own `pthread_sigmask` would leave
+/// out those that it uses itself.)
+pub fn block_signals() {
+    let all = u64::MAX;
+    // SAFETY: the kernel reads 8 bytes at `all`, which lives; the old mask is not asked for.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            std::ptr::null::<u64>(),
+            size_of::<u64>(),
+        )
+    };
+}
+
+/// Copies this process, all its memory as it is now, into a child that sleeps until it is killed,
+/// or until the calling thread ends, by whatever end. Answers its process id and a descriptor of it.
+///
+/// The child shares the descriptor table, so that no copy of a descriptor keeps anything open. It
+/// runs not one instruction of the program, of libc or of an allocator: only the system calls below,
+/// made by hand, on its own copy of this thread's stack. The caller must have blocked all signals:
+/// the child inherits that, and so no handler runs in it.
+///
+/// # Errors
+/// What clone(2) says.
+pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
+    let parent = std::process::id() as usize;
+    let mut pidfd = -1i32;
+    // SAFETY: without CLONE_VM this is a fork: the child continues here on a copy of the stack (the
+    // stack argument 0 keeps the stack pointer) and goes to `sleep`, which does not return, so that
+    // no value of the parent is used or dropped twice. With CLONE_PIDFD the kernel writes an i32 to
+    // the third argument, which points to one. The rest is unused.
+    let pid = unsafe { raw::syscall(raw::CLONE, [FLAGS, 0, (&raw mut pidfd).addr(), 0, 0]) };
+    if pid == 0 {
+        sleep(parent);
+    }
+    if pid < 0 {
+        return Err(Errno::from_raw_os_error(-pid as i32));
+    }
+    // SAFETY: the kernel made this descriptor for us.
+    Ok((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// What the child does. Only system calls that take numbers, or a constant.
+fn sleep(parent: usize) -> ! {
+    const NAME: &[u8; 16] = b"outlive-frozen\0\0";
+    let [death, name] = [libc::PR_SET_PDEATHSIG, libc::PR_SET_NAME].map(|what| what as usize);
+    // SAFETY: none of these calls has an effect on memory; NAME is 16 bytes that live for ever.
+    unsafe {
+        let armed = raw::syscall(raw::PRCTL, [death, libc::SIGKILL as usize, 0, 0, 0]);
+        raw::syscall(raw::PRCTL, [name, NAME.as_ptr().addr(), 0, 0, 0]);
+        // The parent may have ended before the first call. (0: it is in another pid namespace.)
+        let now = raw::syscall(raw::GETPPID, [0; 5]);
+        if armed < 0 || (now != 0 && now != parent as isize) {
+            raw::syscall(raw::EXIT_GROUP, [0; 5]);
+        }
+        loop {
+            raw::syscall(raw::PPOLL, [0; 5]);
+        }
+    }
+}
+
+/// Copies bytes at `address` of the process `pid` to `into`. Answers how many, at least one.
+///
+/// # Errors
+/// ESRCH if it is gone, EFAULT if it has no such memory, EPERM if it may not be read.
+pub fn read(pid: i32, address: usize, into: &mut [u8]) -> Result<usize, Errno> {
+    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let there =
+        libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: into.len() };
+    // SAFETY: the kernel writes at most `into.len()` bytes to `into`, which is ours alone; the other
+    // address it looks up in the other process, and answers EFAULT if nothing is there.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) };
+    match usize::try_from(read) {
+        Ok(0) => Err(Errno::FAULT),
+        Ok(read) => Ok(read),
+        Err(_) => Err(last_error()),
+    }
+}
+
+/// True if the process of `pidfd` has not been waited for: its number is still its own.
+pub fn is_ours(pidfd: BorrowedFd<'_>) -> bool {
+    // SAFETY: signal 0 is none; no memory is passed.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, std::ptr::null::<u8>(), 0)
+    };
+    // EPERM speaks of a process that is there.
+    sent == 0 || last_error() == Errno::PERM
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// System calls without libc, which would write its `errno`.
+#[cfg(target_arch = "x86_64")]
+mod raw {
+    pub const CLONE: usize = libc::SYS_clone as usize;
+    pub const PRCTL: usize = libc::SYS_prctl as usize;
+    pub const GETPPID: usize = libc::SYS_getppid as usize;
+    pub const PPOLL: usize = libc::SYS_ppoll as usize;
+    pub const EXIT_GROUP: usize = libc::SYS_exit_group as usize;
+
+    /// # Safety
+    /// As the call `number` with these arguments demands.
+    #[inline(always)]
+    pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
+        let result: isize;
+        // SAFETY: the kernel's convention for x86-64: number in rax, arguments in rdi, rsi, rdx, r10,
+        // r8; rcx and r11 are lost. What the call does is the caller's promise.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") number as isize => result,
+                in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+                lateout("rcx") _, lateout("r11") _,
+            );
+        }
+        result
+    }
+}
+
+/// System calls without libc, which would write its `errno`.
+#[cfg(target_arch = "aarch64")]
+mod raw {
+    pub const CLONE: usize = libc::SYS_clone as usize;
+    pub const PRCTL: usize = libc::SYS_prctl as usize;
+    pub const GETPPID: usize = libc::SYS_getppid as usize;
+    pub const PPOLL: usize = libc::SYS_ppoll as usize;
+    pub const EXIT_GROUP: usize = libc::SYS_exit_group as usize;
+
+    /// # Safety
+    /// As the call `number` with these arguments demands.
+    #[inline(always)]
+    pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
+        let result: isize;
+        // SAFETY: the kernel's convention for arm64: number in x8, arguments in x0 to x4. What the
+        // call does is the caller's promise.
+        unsafe {
+            std::arch::asm!(
+                "svc 0",
+                in("x8") number,
+                inlateout("x0") a as isize => result,
+                in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            );
+        }
+        result
+    }
+}
+
+/// Elsewhere nothing is forked: the answer is ENOSYS.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod raw {
+    pub const CLONE: usize = 0;
+    pub const PRCTL: usize = 0;
+    pub const GETPPID: usize = 0;
+    pub const PPOLL: usize = 0;
+    pub const EXIT_GROUP: usize = 0;
+
+    /// # Safety
+    /// None needed.
+    pub unsafe fn syscall(_: usize, _: [usize; 5]) -> isize {
+        -(libc::ENOSYS as isize)
+    }
+}

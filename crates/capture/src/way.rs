@@ -1,0 +1,200 @@
+//! Which way a freeze takes, and why: by dirty bytes, budget, and what a fork would cost.
+
+use crate::fork::{ForkImage, Mappings, available_bytes};
+use crate::track::Refusal;
+use outlive_types::{FreezeMode, shown_bytes};
+
+/// What a fork costs while the program stands, in seconds a GiB of the process's memory (all of it,
+/// dirty or not): of 4 KiB pages, and of huge ones. `outlive bench freeze` measures both.
+const FORK_SMALL_S_PER_GIB: f64 = 0.026;
+const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
+/// What it costs beside: a thread, a process.
+const FORK_S: f64 = 0.001;
+/// What it costs while the program stands to write a GiB, by and large: that depends on the disk.
+const DRAIN_S_PER_GIB: f64 = 0.35;
+
+/// What is known of the memory to be held still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Dirty {
+    /// Bytes that were written and lie in the program's memory.
+    pub bytes: u64,
+    /// Part of them that a fork does not freeze.
+    pub unfrozen_bytes: u64,
+    /// The budget for copies.
+    pub bytes_max: u64,
+}
+
+/// What is known of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    /// Anonymous memory in 4 KiB pages.
+    pub small_bytes: u64,
+    /// In huge pages.
+    pub huge_bytes: u64,
+    /// Memory left to it, if that is known.
+    pub available_bytes: Option<u64>,
+}
+
+/// Whether to fork, and why or why not, as a sentence goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    Copy(String),
+    Fork(String),
+}
+
+/// The part of the choice that needs no look at the process: `Err` if it would have to be looked at.
+pub(crate) fn at_once(mode: FreezeMode, dirty: Dirty) -> Option<Choice> {
+    let budget = shown_bytes(dirty.bytes_max);
+    let bytes = shown_bytes(dirty.bytes);
+    if dirty.bytes == 0 {
+        return Some(Choice::Copy("nothing of the program's own memory is to be held".to_owned()));
+    }
+    match mode {
+        FreezeMode::Copy => Some(Choice::Copy("as freeze = \"copy\" asks".to_owned())),
+        FreezeMode::Fork => None,
+        FreezeMode::Auto | FreezeMode::Precopy => (dirty.bytes <= dirty.bytes_max)
+            .then(|| Choice::Copy(format!("{bytes} fit into freeze_bytes_max = {budget}"))),
+    }
+}
+
+/// The choice for what [`at_once`] leaves open. A fork that was asked for is only refused where it
+/// would not hold the memory still; one that was not must also pay, and have room: the program may
+/// rewrite all that is dirty while the child keeps the old pages.
+pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Choice {
+    let budget = shown_bytes(dirty.bytes_max);
+    let bytes = shown_bytes(dirty.bytes);
+    if dirty.unfrozen_bytes > dirty.bytes_max {
+        return Choice::Copy(format!(
+            "of {bytes}, {} are shared, of files or kept from children, which a fork does not freeze, \
+             and exceed freeze_bytes_max = {budget}",
+            shown_bytes(dirty.unfrozen_bytes)
+        ));
+    }
+    if mode == FreezeMode::Fork {
+        return Choice::Fork("as freeze = \"fork\" asks".to_owned());
+    }
+    let held_bytes = dirty.bytes - dirty.unfrozen_bytes;
+    if let Some(available_bytes) = process.available_bytes
+        && available_bytes < held_bytes + held_bytes / 8
+    {
+        return Choice::Copy(format!(
+            "a fork could come to keep {} twice, and only {} of memory are left",
+            shown_bytes(held_bytes),
+            shown_bytes(available_bytes)
+        ));
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let fork_s = FORK_S
+        + gib(process.small_bytes) * FORK_SMALL_S_PER_GIB
+        + gib(process.huge_bytes) * FORK_HUGE_S_PER_GIB;
+    let drain_s = gib(dirty.bytes - dirty.bytes_max.min(dirty.bytes)) * DRAIN_S_PER_GIB;
+    let memory = format!(
+        "{} of 4 KiB pages and {} of huge ones",
+        shown_bytes(process.small_bytes),
+        shown_bytes(process.huge_bytes)
+    );
+    if fork_s > drain_s {
+        return Choice::Copy(format!(
+            "to fork {memory} would take longer than to write what of {bytes} exceeds \
+             freeze_bytes_max = {budget}"
+        ));
+    }
+    Choice::Fork(format!("{bytes} exceed freeze_bytes_max = {budget}; the process has {memory}"))
+}
+
+/// A fork, if it was chosen and done, with what it freezes.
+pub(crate) struct Taken {
+    /// The image and the mappings that it was taken of.
+    pub fork: Option<(ForkImage, Mappings)>,
+    /// The way and why, for the report.
+    pub why: String,
+}
+
+/// Chooses, and forks if that was chosen. `unfrozen_bytes` counts what mappings would not freeze.
+pub(crate) fn take(
+    mode: FreezeMode,
+    mut dirty: Dirty,
+    unfrozen_bytes: impl FnOnce(&Mappings) -> u64,
+) -> Taken {
+    let copy = |why: String| Taken { fork: None, why: format!("copy: {why}") };
+    if let Some(Choice::Copy(why)) = at_once(mode, dirty) {
+        return copy(why);
+    }
+    let refused = |Refusal(why)| copy(format!("no fork: {why}"));
+    let mappings = match Mappings::read() {
+        Ok(mappings) => mappings,
+        Err(refusal) => return refused(refusal),
+    };
+    dirty.unfrozen_bytes = unfrozen_bytes(&mappings);
+    let process = Process {
+        small_bytes: mappings.anonymous_bytes.saturating_sub(mappings.huge_bytes),
+        huge_bytes: mappings.huge_bytes,
+        available_bytes: available_bytes(),
+    };
+    match choose(mode, dirty, process) {
+        Choice::Copy(why) => copy(why),
+        Choice::Fork(why) => match ForkImage::take() {
+            Ok(image) => Taken { fork: Some((image, mappings)), why: format!("fork: {why}") },
+            Err(refusal) => refused(refusal),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn dirty(bytes: u64) -> Dirty {
+        Dirty { bytes, unfrozen_bytes: 0, bytes_max: 64 * MIB }
+    }
+
+    fn process(small_bytes: u64, huge_bytes: u64) -> Process {
+        Process { small_bytes, huge_bytes, available_bytes: Some(8 * GIB) }
+    }
+
+    #[test]
+    fn a_small_change_is_copied_and_a_copy_that_is_asked_for() {
+        let fits = at_once(FreezeMode::Auto, dirty(64 * MIB));
+        let Some(Choice::Copy(why)) = fits else { panic!("{fits:?}") };
+        assert_eq!(why, "64.0 MiB fit into freeze_bytes_max = 64.0 MiB");
+        assert_eq!(at_once(FreezeMode::Auto, dirty(64 * MIB + 1)), None);
+        assert_eq!(at_once(FreezeMode::Fork, dirty(1)), None);
+        let none = |mode| matches!(at_once(mode, dirty(0)), Some(Choice::Copy(_)));
+        assert!(FreezeMode::ALL.into_iter().all(none));
+        assert!(matches!(at_once(FreezeMode::Copy, dirty(GIB)), Some(Choice::Copy(_))));
+    }
+
+    #[test]
+    fn a_large_change_is_forked_where_that_pays_and_has_room() {
+        let forked = |dirty, process| match choose(FreezeMode::Auto, dirty, process) {
+            Choice::Fork(_) => true,
+            Choice::Copy(why) => {
+                println!("{why}");
+                false
+            }
+        };
+        assert!(forked(dirty(GIB), process(0, 4 * GIB)));
+        assert!(forked(dirty(GIB), process(4 * GIB, 0)));
+        // 32 GiB of small pages take 0.8 s; half a GiB is written sooner.
+        assert!(!forked(dirty(GIB / 2), process(32 * GIB, 0)));
+        assert!(forked(dirty(GIB / 2), process(0, 32 * GIB)));
+        let tight = |available| Process { available_bytes: available, ..process(0, 4 * GIB) };
+        assert!(!forked(dirty(GIB), tight(Some(GIB))));
+        assert!(forked(dirty(GIB), tight(Some(GIB + GIB / 8))));
+        assert!(forked(dirty(GIB), tight(None)), "nothing speaks against it");
+        let shared = |unfrozen_bytes| Dirty { unfrozen_bytes, ..dirty(GIB) };
+        assert!(forked(shared(64 * MIB), process(0, GIB)));
+        assert!(!forked(shared(64 * MIB + 1), process(0, GIB)));
+    }
+
+    #[test]
+    fn a_fork_that_is_asked_for_is_only_refused_if_it_would_not_freeze() {
+        let asked =
+            |dirty, process| matches!(choose(FreezeMode::Fork, dirty, process), Choice::Fork(_));
+        assert!(asked(dirty(MIB), Process { available_bytes: Some(0), ..process(GIB, 0) }));
+        assert!(!asked(Dirty { unfrozen_bytes: GIB, ..dirty(2 * GIB) }, process(0, GIB)));
+    }
+}
