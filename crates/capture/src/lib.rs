@@ -4,6 +4,7 @@
 //! the next, and freezes them by copying, or leaves them live where the budget ends.
 //! [`fill::Scatter`] takes restored bytes.
 
+pub mod ahead;
 mod arena;
 pub mod fill;
 mod fork;

@@ -8,7 +8,7 @@ mod mappings;
 mod room;
 mod sys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use mappings::Mappings;
 pub(crate) use room::available_bytes;
@@ -116,14 +116,7 @@ impl ForkImage {
     }
 
     fn copy(&self, address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
-        let mut done = 0;
-        while done < into.len() {
-            match sys::read(self.child.pid, address + done, &mut into[done..]) {
-                Ok(read) => done += read,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        fill_from(self.child.pid, address, into)?;
         // Had somebody waited for our child, its number could by now be another process's.
         if sys::is_ours(self.child.pidfd.as_fd()) { Ok(()) } else { Err(Errno::SRCH) }
     }
@@ -153,6 +146,27 @@ impl ForkImage {
     pub fn pid(&self) -> i32 {
         self.child.pid
     }
+}
+
+/// Fills `into` with memory of this process at `address`, by a copy that the kernel makes: so the
+/// memory may be written, or unmapped, meanwhile.
+///
+/// # Errors
+/// EFAULT if it is not there.
+pub(crate) fn read_own(address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
+    fill_from(std::process::id() as i32, address, into)
+}
+
+fn fill_from(pid: i32, address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
+    let mut done = 0;
+    while done < into.len() {
+        match sys::read(pid, address + done, &mut into[done..]) {
+            Ok(read) => done += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 impl Child {

@@ -22,7 +22,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Tests that count on a fork: they take turns, as the pause after a lost child is everybody's.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     PAUSE.store(0, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Freezes by fork, from the outside.
 
 use super::*;
+use crate::fork::tests::alone;
 use outlive_io::AlignedBuf;
 
 const MIB: usize = 1 << 20;
@@ -21,6 +22,7 @@ fn is_held(frozen: &dyn Frozen, want: &[u8]) -> bool {
 
 #[test]
 fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
+    let _turn = alone();
     let tracker = Arc::new(HashTracker::new());
     let mut memory = AlignedBuf::zeroed(96 * MIB);
     memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 5000) as u8);
@@ -44,6 +46,7 @@ fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
 
 #[test]
 fn a_stream_that_was_not_read_is_learnt_from_the_child() {
+    let _turn = alone();
     let tracker = Arc::new(HashTracker::new());
     let mut memory = AlignedBuf::zeroed(4 * MIB);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &request(FreezeMode::Fork, 0)).unwrap();
@@ -56,6 +59,7 @@ fn a_stream_that_was_not_read_is_learnt_from_the_child() {
 
 #[test]
 fn shared_memory_is_copied_beside_a_fork_or_keeps_the_program() {
+    let _turn = alone();
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let tracker = Arc::new(HashTracker::new());
     let mut private = AlignedBuf::zeroed(4 * MIB);
@@ -88,6 +92,7 @@ fn shared_memory_is_copied_beside_a_fork_or_keeps_the_program() {
 
 #[test]
 fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
+    let _turn = alone();
     let tracker = Arc::new(HashTracker::new());
     let memory = AlignedBuf::zeroed(4 * MIB);
     let asked = request(FreezeMode::Fork, 0);

@@ -267,6 +267,7 @@ proptest! {
 
     #[test]
     fn runs_are_exactly_what_changed(steps in prop::collection::vec(step(), 1..40)) {
+        let _turn = crate::fork::tests::alone();
         let mut program = Program {
             tracker: Arc::new(HashTracker::new()),
             regions: vec![("region 0".into(), vec![0; 3 << 20]), ("region 1".into(), vec![0; 9000])],
