@@ -311,4 +311,4 @@ fn clip(from: &[Pages], within: &[Pages]) -> Vec<Pages> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -28,13 +28,6 @@ pub(crate) struct Source<'a> {
     pub length: usize,
 }
 
-impl Source<'_> {
-    /// The address of the bytes in the program's memory, if they are there.
-    pub fn address(&self) -> Option<usize> {
-        Some(self.memory.place()?.start + self.offset)
-    }
-}
-
 impl Arena {
     pub fn bytes(&self) -> &[u8] {
         &self.buffer

@@ -1,8 +1,9 @@
 //! An image that stands still.
 
 use crate::HashTracker;
+use crate::ahead::Ahead;
 use crate::fork::ForkImage;
-use crate::hold::Hold;
+use crate::hold::{Hold, Piece, gather};
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
@@ -29,6 +30,10 @@ pub(crate) struct FrozenMemory {
     pub live_runs: usize,
     /// For each run, where its bytes are.
     pub holds: Vec<Hold>,
+    /// Of those that were partly copied ahead.
+    pub pieces: Vec<Piece>,
+    /// The copies.
+    pub ahead: Option<Ahead>,
     /// The child that holds the forked ones.
     pub fork: Option<ForkImage>,
     pub report: FreezeReport,
@@ -142,6 +147,17 @@ impl FrozenMemory {
                 (memory.map_or(&[][..], Memory::bytes), offset)
             }
             Hold::Copied(at) => (self.spare.arena.bytes(), at),
+            Hold::Pieces(from, to) => {
+                let pieces = &self.pieces[from as usize..to as usize];
+                let (Some(ahead), Some(first)) = (&self.ahead, pieces.first()) else {
+                    return Err(Error::bug("a run was copied ahead, and there is no copy"));
+                };
+                let start = first.addresses.start;
+                scratch.resize(part.len(), 0);
+                let addresses = start + part.start..start + part.end;
+                gather(pieces, addresses, self.spare.arena.bytes(), ahead, scratch);
+                return Ok(scratch);
+            }
             Hold::Forked(at) => {
                 let Some(fork) = &self.fork else {
                     return Err(Error::bug("a run is held by a child, and none was forked"));
@@ -207,5 +223,6 @@ impl Drop for FrozenMemory {
             spare.packed = Vec::new();
         }
         self.tracker.keep(spare);
+        self.tracker.keep_ahead(self.ahead.take());
     }
 }

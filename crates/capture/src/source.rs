@@ -1,14 +1,16 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
+use crate::ahead::Ahead;
 use crate::fork::Mappings;
 use crate::frozen::FrozenMemory;
-use crate::hold::{HoldPlan, program_bytes};
+use crate::hold::{HoldPlan, Holders, unfrozen_bytes};
 use crate::layout::Layout;
-use crate::track::TrackerKind;
+use crate::track::{Refusal, TrackerKind};
 use crate::way::{self, Dirty};
 use crate::{HashTracker, Region, runs};
 use outlive_types::{
-    Error, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, pages_of,
+    Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result,
+    pages_of, shown_bytes,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -68,6 +70,7 @@ impl PageSource for MemorySource {
             Error::invalid("more than 4,294,967,295 large regions cannot be saved: join some")
         })?;
         let (freeze, mut spare) = self.tracker.begin()?;
+        let ahead = self.tracker.stop_ahead();
         layout.pack(&mut spare.packed);
         let bytes = layout.stream_bytes(&spare.packed);
         let diffs = self.tracker.diff(request.baseline, &layout, &bytes, self.threads);
@@ -96,22 +99,32 @@ impl PageSource for MemorySource {
             });
         }
         let bytes_max = request.freeze_bytes_max;
-        let (bytes, _) = program_bytes(&layout, &all, None);
+        let (mut ahead, prelude) = ahead_of(request.freeze, ahead);
+        let ahead_bytes = ahead.as_ref().map_or(0, Ahead::copied_bytes);
+        let arena_bytes_max = bytes_max.saturating_sub(ahead_bytes);
+        let holders = Holders { fork: None, ahead: ahead.as_ref() };
+        let mut plan = HoldPlan::new(&layout, &all, arena_bytes_max, holders);
+        let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
         let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
-        let unfrozen = |mappings: &Mappings| program_bytes(&layout, &all, Some(mappings)).1;
+        let unfrozen = |mappings: &Mappings| unfrozen_bytes(&layout, &all, mappings);
         let way::Taken { fork, why } = way::take(request.freeze, dirty, unfrozen);
         let (fork, mappings) = fork.unzip();
-        let plan = HoldPlan::new(&layout, &all, bytes_max, mappings.as_ref());
+        if mappings.is_some() {
+            // The child holds all there is; what was copied is not needed.
+            let holders = Holders { fork: mappings.as_ref(), ahead: None };
+            plan = HoldPlan::new(&layout, &all, bytes_max, holders);
+            self.tracker.keep_ahead(ahead.take());
+        }
         spare.arena.fill(&plan.sources, bytes_max, self.threads);
         let report = FreezeReport {
-            freeze: why,
+            freeze: prelude + &why,
             tracker: TrackerKind::Hash.name().to_owned(),
             copied_bytes: plan.copied_bytes,
-            ahead_bytes: 0,
+            ahead_bytes: plan.ahead_bytes,
             forked_bytes: plan.forked_bytes,
             live_bytes: plan.live_bytes,
         };
-        let HoldPlan { holds, live_runs, .. } = plan;
+        let HoldPlan { holds, pieces, live_runs, .. } = plan;
         let hashed = all.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Box::new(FrozenMemory {
             tracker: Arc::clone(&self.tracker),
@@ -122,6 +135,8 @@ impl PageSource for MemorySource {
             changed_pages,
             live_runs,
             holds,
+            pieces,
+            ahead,
             fork,
             report,
             spare,
@@ -131,5 +146,23 @@ impl PageSource for MemorySource {
             fresh,
             hashed,
         }))
+    }
+}
+
+/// What was copied ahead, and how the report begins.
+fn ahead_of(
+    mode: FreezeMode,
+    ahead: Option<std::result::Result<Ahead, Refusal>>,
+) -> (Option<Ahead>, String) {
+    match (mode, ahead) {
+        (_, Some(Ok(ahead))) => {
+            let bytes = shown_bytes(ahead.copied_bytes());
+            (Some(ahead), format!("precopy: {bytes} had been copied ahead; in all, "))
+        }
+        (_, Some(Err(refusal))) => (None, format!("precopy: what was copied is void: {refusal}; ")),
+        (FreezeMode::Precopy, None) => {
+            (None, "precopy: nothing had been copied ahead; ".to_owned())
+        }
+        (_, None) => (None, String::new()),
     }
 }

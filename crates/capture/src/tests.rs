@@ -1,6 +1,7 @@
 //! Freezes against a model that compares bytes.
 #![allow(unsafe_code)]
 
+mod ahead;
 mod forked;
 mod limits;
 mod model;

@@ -1,20 +1,30 @@
 //! What is remembered between saves: the hashes of the last committed image, and spare buffers.
 
 use crate::Region;
+use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::track::{self, Place, Refusal, TrackerChoice, TrackerKind, Watches};
+use crate::track::{self, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches};
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_types::{Epoch, Error, PageRange, RegionDesc, RegionPlace, Result, StreamDesc};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Hashes of every page of the last settled image (16 bytes a page), by which the next freeze finds
 /// what changed. Shared by the sources of one rank; any thread may call it.
 #[derive(Debug, Default)]
 pub struct HashTracker {
     state: Mutex<State>,
+    ahead: Mutex<Copies>,
+}
+
+/// What is copied between saves.
+#[derive(Debug, Default)]
+struct Copies {
+    thread: Option<AheadThread>,
+    /// Buffers from the save before.
+    spare: Option<Ahead>,
 }
 
 #[derive(Debug, Default)]
@@ -165,11 +175,53 @@ impl HashTracker {
     /// Forgets everything: the next save is a full one. A freeze that is not settled yet ends
     /// without effect. Memory is given back.
     pub fn forget(&self) {
+        *self.copies() = Copies::default();
         let mut state = self.lock();
         let State { last, ref mut watches, ref mut fallback, .. } = *state;
         watches.clear();
         let (watches, fallback) = (std::mem::take(watches), fallback.take());
         *state = State { last, watches, fallback, ..State::default() };
+    }
+
+    /// Begins to copy ahead, until the next freeze: of `areas`, which `tracker` watches and has armed
+    /// when the baseline was frozen; `written` is what was collected since. Copies take at most
+    /// `bytes_max`, which counts as part of that freeze's `freeze_bytes_max`.
+    ///
+    /// Until then nobody else may collect from the tracker: what it tells is told once. The freeze
+    /// hears it all.
+    ///
+    /// # Errors
+    /// If no thread can be started; nothing is copied ahead then.
+    pub fn copy_ahead(
+        &self,
+        tracker: Arc<dyn PageTracker>,
+        areas: &[Pages],
+        written: &[Pages],
+        bytes_max: u64,
+    ) -> std::result::Result<(), Refusal> {
+        let mut copies = self.copies();
+        copies.thread = None;
+        let old = copies.spare.take().unwrap_or_default();
+        let ahead = Ahead::new(areas, written, bytes_max, old);
+        copies.thread = Some(AheadThread::start(tracker, ahead)?);
+        Ok(())
+    }
+
+    /// Ends the copying and takes what it has, if it was begun. The program stands.
+    pub(crate) fn stop_ahead(&self) -> Option<std::result::Result<Ahead, Refusal>> {
+        let thread = self.copies().thread.take()?;
+        Some(thread.stop())
+    }
+
+    /// Takes buffers of copies back.
+    pub(crate) fn keep_ahead(&self, ahead: Option<Ahead>) {
+        if ahead.is_some() {
+            self.copies().spare = ahead;
+        }
+    }
+
+    fn copies(&self) -> std::sync::MutexGuard<'_, Copies> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a freeze.

@@ -19,6 +19,10 @@ impl Told {
         Told { start, written: Mutex::default(), refuses: Mutex::default() }
     }
 
+    pub fn refuse(&self) {
+        *self.refuses.lock().unwrap() = true;
+    }
+
     pub fn write(&self, page: usize) {
         self.written.lock().unwrap().insert(page);
     }
@@ -190,7 +194,7 @@ fn what_is_refused_counts_as_written() {
     let mut ahead = Ahead::new(&[told.pages(0..8)], &[told.pages(2..4)], 1 << 20, Ahead::default());
     ahead.round(&told, &|| false).unwrap();
     assert_eq!(ahead.copied_bytes(), 2 * 4096, "what was collected before has gone quiet");
-    *told.refuses.lock().unwrap() = true;
+    told.refuse();
     assert!(ahead.round(&told, &|| false).is_err());
     assert_eq!((ahead.written(), ahead.copied_bytes()), (&[told.pages(0..8)][..], 0));
 }
