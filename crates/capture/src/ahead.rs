@@ -115,6 +115,29 @@ impl Ahead {
         buffer.get(place % BUFFER_PAGES * PAGE_BYTES..)?.get(..PAGE_BYTES)
     }
 
+    /// Makes copies of these pages void: they were written after the last look.
+    pub(crate) fn outdate(&mut self, written: &[Pages]) {
+        for pages in written {
+            for address in (pages.start..pages.end).step_by(PAGE_BYTES) {
+                if let Some(place) = self.copies.remove(&address) {
+                    self.free.push(place);
+                }
+            }
+        }
+    }
+
+    /// The pages of `within` that were written since the baseline, sorted and apart.
+    pub(crate) fn written_in(&self, within: Pages) -> Vec<Pages> {
+        clip(&self.written, &[within])
+    }
+
+    /// Those of them whose copies count; in no order.
+    pub(crate) fn copied(&self, within: Pages) -> impl Iterator<Item = Pages> {
+        let addresses = self.copies.keys().copied();
+        let inside = addresses.filter(move |at| (within.start..within.end).contains(at));
+        inside.map(|start| Pages { start, end: start + PAGE_BYTES })
+    }
+
     /// Bytes of copies that count.
     pub fn copied_bytes(&self) -> u64 {
         (self.copies.len() * PAGE_BYTES) as u64
@@ -137,13 +160,7 @@ impl Ahead {
         }
         let now = union(&now, &[]);
         // Copies of what was written do not count any more.
-        for pages in &now {
-            for address in (pages.start..pages.end).step_by(PAGE_BYTES) {
-                if let Some(place) = self.copies.remove(&address) {
-                    self.free.push(place);
-                }
-            }
-        }
+        self.outdate(&now);
         let hot = std::mem::take(&mut self.hot);
         self.waiting = subtract(&union(&self.waiting, &hot), &now);
         self.written = union(&self.written, &now);

@@ -10,7 +10,7 @@ use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
 use outlive_types::{
-    Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, RegionDesc, Result, Run, StreamDesc,
+    Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, PageRange, RegionDesc, Result, Run, StreamDesc,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -46,9 +46,14 @@ pub(crate) struct FrozenMemory {
     /// For each stream that had no hashes before, those of its pages. They are worked out when the
     /// store reads a run: so the program does not wait for it, and memory is read once.
     pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
-    /// For each run, how many of its pages are in `fresh`. (One that was read twice in place of
+    /// For each other stream, the pages of its difference whose hashes are learnt in the same way.
+    pub unknown: Vec<Vec<PageRange>>,
+    /// For each run, how many of its pages' hashes were learnt. (One that was read twice in place of
     /// another would leave that one without its hash: it would be saved once more.)
     pub hashed: Vec<AtomicU32>,
+    /// Whether pages are to be copied ahead of the next freeze.
+    pub copies_ahead: bool,
+    pub is_committed: AtomicBool,
 }
 
 impl Frozen for FrozenMemory {
@@ -78,7 +83,7 @@ impl Frozen for FrozenMemory {
 
     fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         let bytes = self.held(run, 0..self.runs[run].pages, scratch)?;
-        if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
+        if self.hashed[run].load(Ordering::Acquire) < self.unlearnt(run) {
             let learnt = self.learn(run, 0, bytes);
             self.hashed[run].fetch_max(learnt, Ordering::Release);
         }
@@ -108,12 +113,14 @@ impl Frozen for FrozenMemory {
 
     fn settle(&self, committed: Option<Epoch>) {
         self.release_live();
+        let is_known = self.unknown_is_learnt(committed.is_some());
         let diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(diffs) = diffs else { return };
         match committed {
             Some(epoch) => {
-                let changes = self.changes(diffs);
+                let changes = self.changes(diffs, &is_known);
                 self.tracker.commit(self.freeze, epoch, &self.layout.streams, changes);
+                self.is_committed.store(true, Ordering::Release);
             }
             None => self.tracker.abandon(self.freeze),
         }
@@ -170,11 +177,49 @@ impl FrozenMemory {
         Ok(&bytes[offset..][part])
     }
 
-    /// Hashes pages of a run, the first of which is its page `first`, if its stream has no hashes
-    /// yet. Answers how many.
+    /// How many pages of a run have hashes to be learnt.
+    fn unlearnt(&self, run: usize) -> u32 {
+        let run = &self.runs[run];
+        match &self.fresh[run.stream as usize] {
+            Some(_) => run.pages,
+            None => self.unknown_in(run, 0..run.pages).map(|range| range.count as u32).sum(),
+        }
+    }
+
+    /// Pages of a run, within those numbered so from its first, that are in `unknown`.
+    fn unknown_in(&self, run: &Run, pages: Range<u32>) -> impl Iterator<Item = PageRange> {
+        let first = run.first_page + u64::from(pages.start);
+        let end = run.first_page + u64::from(pages.end.min(run.pages));
+        let unknown = &self.unknown[run.stream as usize];
+        let from = unknown.partition_point(|range| range.first + range.count <= first);
+        let overlaps = unknown[from..].iter().take_while(move |range| range.first < end);
+        overlaps.map(move |range| {
+            let from = range.first.max(first);
+            PageRange { first: from, count: (range.first + range.count).min(end) - from }
+        })
+    }
+
+    /// Hashes pages of a run, the first of which is its page `first`, as far as their hashes are to be
+    /// learnt. Answers how many.
     fn learn(&self, run: usize, first: u32, bytes: &[u8]) -> u32 {
         let run = &self.runs[run];
-        let Some(fresh) = &self.fresh[run.stream as usize] else { return 0 };
+        let Some(fresh) = &self.fresh[run.stream as usize] else {
+            let end = first + bytes.len().div_ceil(PAGE_BYTES) as u32;
+            let start = run.first_page + u64::from(first);
+            let mut learnt = 0;
+            for range in self.unknown_in(run, first..end) {
+                let at = (range.first - start) as usize * PAGE_BYTES;
+                let end = bytes.len().min(at + range.count as usize * PAGE_BYTES);
+                let hashes = hash_pages(&bytes[at..end]);
+                learnt += range.count as u32;
+                let mut diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner);
+                let diffs = diffs.as_mut().and_then(|diffs| diffs.get_mut(run.stream as usize));
+                if let Some(Some(diff)) = diffs {
+                    diff.learn(range.first, &hashes);
+                }
+            }
+            return learnt;
+        };
         let hashes = hash_pages(bytes);
         let first = run.first_page as usize + first as usize;
         let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,8 +227,29 @@ impl FrozenMemory {
         hashes.len() as u32
     }
 
+    /// For each stream, whether all that was unknown of it is learnt, if need be now.
+    fn unknown_is_learnt(&self, is_needed: bool) -> Vec<bool> {
+        let mut is_known = vec![true; self.unknown.len()];
+        if is_needed && self.unknown.iter().any(|pages| !pages.is_empty()) {
+            let mut scratch = Vec::new();
+            for (number, run) in self.runs.iter().enumerate() {
+                let stream = run.stream as usize;
+                if self.unknown[stream].is_empty() || self.fresh[stream].is_some() {
+                    continue;
+                }
+                let is_read = |scratch: &mut Vec<u8>| {
+                    self.holds[number] != Hold::Live && self.bytes(number, scratch).is_ok()
+                };
+                is_known[stream] &= self.hashed[number].load(Ordering::Acquire)
+                    >= self.unlearnt(number)
+                    || is_read(&mut scratch);
+            }
+        }
+        is_known
+    }
+
     /// Puts together what is known of each stream by now.
-    fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
+    fn changes(&self, diffs: Vec<Option<Diff>>, is_known: &[bool]) -> Vec<Change> {
         let mut at = 0;
         let mut changes = Vec::with_capacity(diffs.len());
         for (stream, diff) in diffs.into_iter().enumerate() {
@@ -192,7 +258,8 @@ impl FrozenMemory {
             let runs = at..at + count;
             at += count;
             changes.push(match diff {
-                Some(diff) => Change::Known(diff),
+                Some(diff) if is_known[stream] => Change::Known(diff),
+                Some(_) => Change::Fresh(None),
                 None => Change::Fresh(self.fresh_hashes(stream, runs)),
             });
         }
@@ -224,5 +291,8 @@ impl Drop for FrozenMemory {
         }
         self.tracker.keep(spare);
         self.tracker.keep_ahead(self.ahead.take());
+        if self.copies_ahead && self.is_committed.load(Ordering::Acquire) {
+            self.tracker.begin_ahead(self.freeze_bytes_max);
+        }
     }
 }

@@ -5,7 +5,8 @@ use crate::fork::Mappings;
 use crate::frozen::FrozenMemory;
 use crate::hold::{HoldPlan, Holders, unfrozen_bytes};
 use crate::layout::Layout;
-use crate::track::{Refusal, TrackerKind};
+use crate::track::Refusal;
+use crate::tracker::Changes;
 use crate::way::{self, Dirty};
 use crate::{HashTracker, Region, runs};
 use outlive_types::{
@@ -70,10 +71,12 @@ impl PageSource for MemorySource {
             Error::invalid("more than 4,294,967,295 large regions cannot be saved: join some")
         })?;
         let (freeze, mut spare) = self.tracker.begin()?;
-        let ahead = self.tracker.stop_ahead();
+        let mut ahead = self.tracker.stop_ahead();
         layout.pack(&mut spare.packed);
         let bytes = layout.stream_bytes(&spare.packed);
-        let diffs = self.tracker.diff(request.baseline, &layout, &bytes, self.threads);
+        let copies = ahead.as_mut().and_then(|stopped| stopped.as_mut().ok());
+        let Changes { diffs, unknown } =
+            self.tracker.diff(request.baseline, &layout, &bytes, copies, self.threads);
         let mut also = runs::wanted(request, &layout.streams);
         let mut all = Vec::new();
         let mut fresh = Vec::new();
@@ -118,7 +121,7 @@ impl PageSource for MemorySource {
         spare.arena.fill(&plan.sources, bytes_max, self.threads);
         let report = FreezeReport {
             freeze: prelude + &why,
-            tracker: TrackerKind::Hash.name().to_owned(),
+            tracker: self.tracker.report(),
             copied_bytes: plan.copied_bytes,
             ahead_bytes: plan.ahead_bytes,
             forked_bytes: plan.forked_bytes,
@@ -144,7 +147,10 @@ impl PageSource for MemorySource {
             released: AtomicBool::new(false),
             diffs: Mutex::new(Some(diffs)),
             fresh,
+            unknown,
             hashed,
+            copies_ahead: request.freeze == FreezeMode::Precopy,
+            is_committed: AtomicBool::new(false),
         }))
     }
 }

@@ -5,7 +5,9 @@ use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::track::{self, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches};
+use crate::track::{
+    self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
+};
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_types::{Epoch, Error, PageRange, RegionDesc, RegionPlace, Result, StreamDesc};
 use std::collections::HashMap;
@@ -57,6 +59,15 @@ pub(crate) enum Change {
     Known(Diff),
     /// The hashes of a stream that had none; `None` if not all of it was read.
     Fresh(Option<PageHashes>),
+}
+
+/// What has changed since the baseline, for each stream.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// How it differs; `None`: all of it is new.
+    pub diffs: Vec<Option<Diff>>,
+    /// Pages of the difference whose hashes are to be learnt from what the freeze holds.
+    pub unknown: Vec<Vec<PageRange>>,
 }
 
 /// One freeze. After [`HashTracker::prime`] or [`HashTracker::forget`] an old one no longer counts.
@@ -122,6 +133,7 @@ impl HashTracker {
             hashes
         });
         let streams = streams.iter().map(|(name, _)| (*name).to_owned()).zip(hashes).collect();
+        self.copies().thread = None;
         let mut state = self.lock();
         state.baseline = Some(epoch);
         state.streams = streams;
@@ -210,7 +222,21 @@ impl HashTracker {
     /// Ends the copying and takes what it has, if it was begun. The program stands.
     pub(crate) fn stop_ahead(&self) -> Option<std::result::Result<Ahead, Refusal>> {
         let thread = self.copies().thread.take()?;
-        Some(thread.stop())
+        let stopped = thread.stop();
+        if stopped.is_err() {
+            // What its rounds collected is lost with it.
+            self.lock().watches.clear();
+        }
+        Some(stopped)
+    }
+
+    /// Begins to copy ahead of the next freeze, if the last one was committed and anything is armed.
+    pub(crate) fn begin_ahead(&self, bytes_max: u64) {
+        let armed = self.lock().watches.armed();
+        if let Some((tracker, areas)) = armed.filter(|(_, areas)| !areas.is_empty()) {
+            // Without a thread nothing is copied ahead; the freeze says so.
+            let _ = self.copy_ahead(tracker, &areas, &[], bytes_max);
+        }
     }
 
     /// Takes buffers of copies back.
@@ -239,7 +265,7 @@ impl HashTracker {
 
     /// What has changed since `baseline` in each stream of `layout`, whose bytes are `bytes`. `None` for
     /// a stream that is wholly dirty because nothing is known of it, or nearly so by a sample: hashing
-    /// it now would only keep the program waiting.
+    /// it now would only keep the program waiting. Of pages copied `ahead` the copies are what counts.
     ///
     /// Memory that can be watched is armed from the return on.
     pub(crate) fn diff(
@@ -247,8 +273,9 @@ impl HashTracker {
         baseline: Option<Epoch>,
         layout: &Layout,
         bytes: &[&[u8]],
+        mut ahead: Option<&mut Ahead>,
         threads: usize,
-    ) -> Vec<Option<Diff>> {
+    ) -> Changes {
         let mut state = self.lock();
         let State { watches, streams: hashes, baseline: has, .. } = &mut *state;
         let known = baseline.is_some() && baseline == *has;
@@ -259,28 +286,34 @@ impl HashTracker {
         let named = streams.iter().zip(&places);
         watches.begin(&named.filter_map(|(s, place)| Some((&s.name[..], (*place)?))).collect());
         let mut old = Vec::with_capacity(streams.len());
-        let mut pages = Vec::with_capacity(streams.len());
+        let mut looks: Vec<Option<Look>> = Vec::with_capacity(streams.len());
         for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
             let known = known.then(|| hashes.get(&stream.name)).flatten();
             let known = known.filter(|hashes| !hashes.is_dense(bytes));
+            let ahead = ahead.as_deref_mut();
             let place = place.filter(|place| place.length == bytes.len());
-            pages.push(place.and_then(|place| look(watches, &stream.name, place, known, bytes)));
+            looks.push(
+                place.and_then(|place| look(watches, &stream.name, place, known, bytes, ahead)),
+            );
             old.push(known);
         }
         let mut compares = Vec::with_capacity(streams.len());
-        for ((old, bytes), pages) in old.iter().zip(bytes).zip(&pages) {
-            let compare = |old| Compare { old, bytes, pages: pages.as_deref() };
-            compares.extend(old.map(compare));
+        for ((old, bytes), look) in old.iter().zip(bytes).zip(&looks) {
+            let pages = look.as_ref().map(|look| &look.compare[..]);
+            compares.extend(old.map(|old| Compare { old, bytes, pages }));
         }
         let mut diffs = diff_streams(&compares, threads).into_iter();
-        let diffs: Vec<Option<Diff>> =
-            old.iter().map(|old| old.and_then(|_| diffs.next())).collect();
-        for (stream, diff) in streams.iter().zip(&diffs) {
-            if let Some(diff) = diff {
+        let mut changes = Changes::default();
+        for ((stream, old), look) in streams.iter().zip(&old).zip(looks) {
+            let diff = old.and_then(|_| diffs.next());
+            if let Some(diff) = &diff {
                 watches.compared(&stream.name, diff);
             }
+            let unknown = look.map_or_else(Vec::new, |look| look.copied);
+            changes.diffs.push(diff.map(|diff| diff.with_unknown(&unknown)));
+            changes.unknown.push(unknown);
         }
-        diffs
+        changes
     }
 
     /// Ends a freeze without effect.
@@ -338,10 +371,11 @@ fn look(
     place: Place,
     old: Option<&PageHashes>,
     bytes: &[u8],
-) -> Option<Vec<PageRange>> {
+    ahead: Option<&mut Ahead>,
+) -> Option<Look> {
     // SAFETY: the place is that of a region which is being frozen; whoever called `Region::from_raw`
     // promised that it is readable meanwhile, so it is mapped.
-    unsafe { watches.look(name, place, old, bytes) }
+    unsafe { watches.look(name, place, old, bytes, ahead) }
 }
 
 /// What decides how the packed stream looks.

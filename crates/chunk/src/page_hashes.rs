@@ -30,6 +30,7 @@ pub struct PageHashes {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diff {
     runs: Vec<PageRange>,
+    /// Of all pages of the runs, one after the other.
     hashes: Vec<u128>,
     bytes: u64,
 }
@@ -49,6 +50,53 @@ impl Diff {
     /// The stream's new length.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The same, with other pages that are dirty whatever they hold. They are sorted, apart, and none
+    /// of the difference's own; their hashes must be learnt before it is applied.
+    pub fn with_unknown(self, pages: &[PageRange]) -> Diff {
+        if pages.is_empty() {
+            return self;
+        }
+        let mut known = self.runs.iter().copied().peekable();
+        let mut hashes = &self.hashes[..];
+        let unknown_pages: u64 = pages.iter().map(|range| range.count).sum();
+        let mut all = Diff {
+            runs: Vec::with_capacity(self.runs.len() + pages.len()),
+            hashes: Vec::with_capacity(self.hashes.len() + unknown_pages as usize),
+            bytes: self.bytes,
+        };
+        let mut take = |all: &mut Diff, run: PageRange| {
+            let (now, later) = hashes.split_at(run.count as usize);
+            all.hashes.extend_from_slice(now);
+            push_pages(&mut all.runs, run);
+            hashes = later;
+        };
+        for unknown in pages {
+            while let Some(run) = known.next_if(|run| run.first < unknown.first) {
+                take(&mut all, run);
+            }
+            all.hashes.resize(all.hashes.len() + unknown.count as usize, 0);
+            push_pages(&mut all.runs, *unknown);
+        }
+        known.for_each(|run| take(&mut all, run));
+        all
+    }
+
+    /// Sets the hashes of dirty pages side by side, the first of which is page `first`.
+    ///
+    /// # Panics
+    /// If not all of them are dirty.
+    pub fn learn(&mut self, first: u64, hashes: &[u128]) {
+        let mut before = 0;
+        let run = self.runs.iter().find(|run| {
+            let is_here = first < run.first + run.count;
+            before += if is_here { 0 } else { run.count };
+            is_here
+        });
+        let inside = run.and_then(|run| first.checked_sub(run.first));
+        let at = (before + inside.expect("the page is dirty")) as usize;
+        self.hashes[at..][..hashes.len()].copy_from_slice(hashes);
     }
 }
 

@@ -78,6 +78,10 @@ impl PageTracker for Told {
     fn disarm(&self, _: Pages) -> Result<(), Refusal> {
         Ok(())
     }
+
+    fn absent(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
+        Ok(())
+    }
 }
 
 const PAGES: usize = 64;

@@ -19,7 +19,7 @@ pub use outlive_types::{TrackerChoice, TrackerKind};
 pub(crate) use pins::Pins;
 pub use probe::{Costs, Probed, probe};
 pub(crate) use probe::{Opened, open};
-pub(crate) use watch::Place;
+pub(crate) use watch::{Look, Place};
 pub(crate) use watches::Watches;
 pub use wp_async::WpAsync;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{HashTracker, MemorySource, Region};
 use outlive_io::AlignedBuf;
-use outlive_types::{Epoch, FreezeRequest, PAGE_BYTES, PageSource};
+use outlive_types::{Epoch, FreezeMode, FreezeReport, FreezeRequest, PAGE_BYTES, PageSource};
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -15,13 +15,25 @@ struct Program {
     tracker: Arc<HashTracker>,
     image: Vec<u8>,
     epoch: Epoch,
+    freeze: FreezeMode,
+    /// What the last save said of its freeze.
+    report: FreezeReport,
 }
 
 impl Program {
     fn new(offset: usize, length: usize) -> Program {
         let memory = AlignedBuf::zeroed((offset + length).next_multiple_of(PAGE_BYTES));
         let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(TrackerKind::WpAsync)));
-        Program { memory, offset, length, tracker, image: vec![0; length], epoch: 0 }
+        Program {
+            memory,
+            offset,
+            length,
+            tracker,
+            image: vec![0; length],
+            epoch: 0,
+            freeze: FreezeMode::Copy,
+            report: FreezeReport::default(),
+        }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -36,14 +48,18 @@ impl Program {
         let region = unsafe { Region::from_raw("x", "|u1", vec![length as u64], start, length) };
         let mut source = MemorySource::new(self.tracker.clone(), vec![region], Vec::new(), 2);
         let baseline = (self.epoch > 0).then_some(self.epoch);
-        let request = FreezeRequest { baseline, freeze_bytes_max: 1 << 30, ..Default::default() };
+        let freeze = self.freeze;
+        let freeze_bytes_max = 1 << 30;
+        let request = FreezeRequest { baseline, freeze, freeze_bytes_max, ..Default::default() };
         let frozen = source.freeze(&request).unwrap();
         let mut image = self.image.clone();
         for (number, run) in frozen.runs().iter().enumerate() {
-            let bytes = frozen.bytes(number);
+            let mut scratch = Vec::new();
+            let bytes = frozen.bytes(number, &mut scratch).unwrap();
             image[run.first_page as usize * PAGE_BYTES..][..bytes.len()].copy_from_slice(bytes);
         }
         let changed = frozen.changed_pages();
+        self.report = frozen.report();
         if commit {
             self.epoch += 1;
             frozen.settle(Some(self.epoch));
@@ -232,4 +248,36 @@ fn a_block_that_stays_coarse_gets_its_huge_page_back() {
         program.save(true);
     }
     assert!(is_huge(1));
+}
+
+#[test]
+fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
+    if !works_here() {
+        return;
+    }
+    for offset in [0, 16] {
+        let mut program = Program::new(offset, 6 * MIB);
+        program.freeze = FreezeMode::Precopy;
+        program.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 91) as u8);
+        program.save(true);
+        program.save(true);
+        for round in 0..6 {
+            // Some pages go quiet early, some are written to the end, one anew after its copy.
+            (0..40).for_each(|page| program.write(7 * page + round));
+            for _ in 0..4 {
+                std::thread::sleep(std::time::Duration::from_millis(60));
+                (600..610).for_each(|page| program.write(page));
+            }
+            program.write(7 + round);
+            program.write(1400);
+            let changed = program.save(round != 3);
+            assert!((51..=150).contains(&changed), "{changed} pages");
+            if round != 3 {
+                // A failed save leaves nothing to copy ahead from.
+                let ahead = program.report.ahead_bytes;
+                assert!(round == 4 || ahead >= 30 * PAGE_BYTES as u64, "{ahead} bytes");
+            }
+        }
+        assert_eq!(program.save(true), 0, "what was learnt from the copies is right");
+    }
 }

@@ -6,6 +6,7 @@
 //! turn cold are armed again. docs/capture.md tells what it costs.
 
 use super::{PageTracker, Pages, Refusal, Then};
+use crate::ahead::Ahead;
 use outlive_chunk::{Diff, PageHashes};
 use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
 
@@ -62,6 +63,15 @@ impl Place {
     }
 }
 
+/// What a freeze has to look at; both sorted and apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Look {
+    /// Pages that may have changed.
+    pub compare: Vec<PageRange>,
+    /// Pages that were written and of which at least a part was copied ahead: they count as changed.
+    pub copied: Vec<PageRange>,
+}
+
 /// A watched region.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -112,10 +122,10 @@ impl Watch {
         self.inner
     }
 
-    /// Bytes whose writes are noted page by page.
-    pub fn armed_bytes(&self) -> usize {
+    /// Memory whose writes are noted page by page.
+    pub fn armed(&self) -> impl Iterator<Item = Pages> {
         let armed = self.blocks.iter().zip(0..).filter(|(block, _)| block.armed);
-        armed.map(|(_, at)| self.block(at)).map(|pages| pages.end - pages.start).sum()
+        armed.map(|(_, at)| self.block(at))
     }
 
     /// What the last freeze found is in a committed checkpoint. Blocks that stay coarse get their huge
@@ -145,19 +155,18 @@ impl Watch {
         tracker: &dyn PageTracker,
         hashes: &PageHashes,
         bytes: &[u8],
-    ) -> Result<Vec<PageRange>, Refusal> {
+        ahead: Option<&mut Ahead>,
+    ) -> Result<Look, Refusal> {
         self.freezes += 1;
         let mut look = std::mem::take(&mut self.pending);
+        let mut written = Vec::new();
         let mut at = 0;
         while at < self.blocks.len() {
             let armed = self.blocks[at].armed;
             let same = self.blocks[at..].iter().take_while(|block| block.armed == armed).count();
             let group = Pages { start: self.block(at).start, end: self.block(at + same - 1).end };
             if armed {
-                let mut written = Vec::new();
                 tracker.collect(group, Then::Rearm, &mut written)?;
-                look.extend(written.iter().map(|pages| self.place.region_pages(*pages)));
-                self.coarsen(tracker, &written)?;
             } else {
                 for block in at..at + same {
                     self.blocks[block].age = self.blocks[block].age.saturating_add(1);
@@ -167,6 +176,15 @@ impl Watch {
             }
             at += same;
         }
+        let mut copied = Vec::new();
+        if let Some(ahead) = ahead {
+            // What was written after the last look is not what was copied.
+            ahead.outdate(&written);
+            copied.extend(ahead.copied(self.inner).map(|pages| self.place.region_pages(pages)));
+            written.extend(ahead.written_in(self.inner));
+        }
+        look.extend(written.iter().map(|pages| self.place.region_pages(*pages)));
+        self.coarsen(tracker, &written)?;
         let mut absent = Vec::new();
         tracker.absent(self.inner, &mut absent)?;
         let absent: Vec<_> =
@@ -174,7 +192,8 @@ impl Watch {
         look.extend(hashes.not_zero(&absent));
         look.extend(self.edges());
         self.pending = joined(look);
-        Ok(self.pending.clone())
+        let copied = joined(copied);
+        Ok(Look { compare: without(&self.pending, &copied), copied })
     }
 
     /// Learns from a comparison whether blocks that were armed for it deserve it.
@@ -295,6 +314,25 @@ fn joined(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
         }
     }
     out
+}
+
+/// Pages of `from` that are not in `other`; both sorted and apart.
+fn without(from: &[PageRange], other: &[PageRange]) -> Vec<PageRange> {
+    let mut left = Vec::with_capacity(from.len());
+    let mut others = other.iter().peekable();
+    for range in from {
+        let (mut first, end) = (range.first, range.first + range.count);
+        while let Some(next) = others.next_if(|next| next.first < end) {
+            if first < next.first {
+                left.push(PageRange { first, count: next.first - first });
+            }
+            first = first.max(next.first + next.count);
+        }
+        if first < end {
+            left.push(PageRange { first, count: end - first });
+        }
+    }
+    left
 }
 
 /// From so many written pages of a block on, faults cost more than comparing all of it.

@@ -1,9 +1,9 @@
 //! The watched regions of a job.
 
-use super::watch::{Place, Watch};
-use super::{Opened, PageTracker, Pins, Refusal, TrackerKind};
+use super::watch::{Look, Place, Watch};
+use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
+use crate::ahead::Ahead;
 use outlive_chunk::{Diff, PageHashes};
-use outlive_types::PageRange;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Watches {
         self.tracker.is_some().then(Pins::of_this_process)
     }
 
-    /// Which pages of a region to compare with `old`; `None`: all. A region that is not watched yet is
+    /// Which pages of a region to compare with `old`, and which are in `ahead`; `None`: compare all. A region that is not watched yet is
     /// from now on, if it can be.
     ///
     /// # Safety
@@ -73,11 +73,12 @@ impl Watches {
         place: Place,
         old: Option<&PageHashes>,
         bytes: &[u8],
-    ) -> Option<Vec<PageRange>> {
+        ahead: Option<&mut Ahead>,
+    ) -> Option<Look> {
         let tracker = self.tracker.clone()?;
         if let Some(watch) = self.by_name.get_mut(name) {
             // What is not collected now stays noted until it is.
-            match watch.collect(&*tracker, old?, bytes) {
+            match watch.collect(&*tracker, old?, bytes, ahead) {
                 Ok(pages) => return Some(pages),
                 Err(_) => self.drop_watch(name),
             }
@@ -133,7 +134,12 @@ impl Watches {
 
     /// Bytes whose writes are noted page by page.
     pub fn armed_bytes(&self) -> usize {
-        self.by_name.values().map(Watch::armed_bytes).sum()
+        self.by_name.values().flat_map(Watch::armed).map(|pages| pages.end - pages.start).sum()
+    }
+
+    /// What copying ahead needs: the tracker, and the memory that it has armed.
+    pub fn armed(&self) -> Option<(Arc<dyn PageTracker>, Vec<Pages>)> {
+        Some((self.tracker.clone()?, self.by_name.values().flat_map(Watch::armed).collect()))
     }
 
     /// How changes are found, for people.

@@ -181,3 +181,25 @@ fn zero_pages_are_told_by_their_hashes() {
     bytes[9 * PAGE_BYTES] = 1;
     assert!(hashes.differs(9, &bytes) && !hashes.differs(10, &bytes));
 }
+
+#[test]
+fn dirty_pages_may_be_learnt_later() {
+    let old: Vec<u8> = (0..40 * PAGE_BYTES).map(|at| (at / 999) as u8).collect();
+    let hashes = PageHashes::compute(&old, 1);
+    let mut new = old.clone();
+    [3, 4, 9, 20, 39].iter().for_each(|page| new[page * PAGE_BYTES] ^= 1);
+    let range = |first, count| PageRange { first, count };
+    let asked = [range(0, 5), range(12, 28)];
+    let compare = Compare { old: &hashes, bytes: &new, pages: Some(&asked) };
+    let diff = diff_streams(&[compare], 1).pop().unwrap();
+    let unknown = [range(5, 1), range(9, 3)];
+    let mut diff = diff.with_unknown(&unknown);
+    assert_eq!(diff.runs(), [range(3, 3), range(9, 3), range(20, 1), range(39, 1)]);
+    for pages in [range(10, 2), range(5, 1), range(9, 1)] {
+        let bytes = &new[pages.first as usize * PAGE_BYTES..][..pages.count as usize * PAGE_BYTES];
+        diff.learn(pages.first, &hash_pages(bytes));
+    }
+    let mut now = hashes;
+    now.apply(diff);
+    assert_eq!(now, PageHashes::compute(&new, 1));
+}
