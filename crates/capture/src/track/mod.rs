@@ -8,6 +8,7 @@
 
 mod claims;
 mod maps;
+mod mprotect;
 mod pins;
 mod probe;
 mod sys;
@@ -15,6 +16,7 @@ mod watch;
 mod watches;
 mod wp_async;
 
+pub use mprotect::Mprotect;
 pub use outlive_types::{TrackerChoice, TrackerKind};
 pub(crate) use pins::Pins;
 pub use probe::{Costs, Probed, probe};

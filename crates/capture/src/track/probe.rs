@@ -1,7 +1,7 @@
 //! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
 
 use super::watch::dense_pages;
-use super::{PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
+use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;
 use outlive_types::PAGE_BYTES;
@@ -38,8 +38,12 @@ pub fn probe() -> Vec<Probed> {
     match &*found {
         Some((process_id, probed)) if *process_id == std::process::id() => probed.clone(),
         _ => {
-            let outcome = WpAsync::open().and_then(|tracker| attempt(&tracker));
-            let probed = vec![Probed { kind: TrackerKind::WpAsync, outcome }];
+            let wp_async = WpAsync::open().and_then(|tracker| attempt(&tracker));
+            let mprotect = Mprotect::new().and_then(|tracker| attempt(&tracker));
+            let probed = vec![
+                Probed { kind: TrackerKind::WpAsync, outcome: wp_async },
+                Probed { kind: TrackerKind::Mprotect, outcome: mprotect },
+            ];
             *found = Some((std::process::id(), probed.clone()));
             probed
         }
@@ -66,7 +70,11 @@ pub(crate) fn open(choice: TrackerChoice) -> Result<Option<Opened>, Refusal> {
     let outcome = probed.map_or_else(|| Err(Refusal("it is not built in".into())), |p| p.outcome);
     let opened = outcome.and_then(|costs| {
         let dense_pages = dense_pages(costs.fault_ns, costs.compare_ns);
-        Ok(Some(Opened { tracker: Arc::new(WpAsync::open()?), dense_pages }))
+        let tracker: Arc<dyn PageTracker> = match kind {
+            TrackerKind::Mprotect => Arc::new(Mprotect::new()?),
+            _ => Arc::new(WpAsync::open()?),
+        };
+        Ok(Some(Opened { tracker, dense_pages }))
     });
     opened.map_err(|Refusal(why)| Refusal(format!("{kind} does not work here: {why}")))
 }

@@ -1,0 +1,110 @@
+//! Writers that run while pages are collected.
+
+use super::*;
+use outlive_types::SeededRng;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::{scope, yield_now};
+
+/// Writers number their writes, and say which they have completed. Every collection must report each
+/// page whose last completed write is not yet in the image, which is copied after the collection.
+fn never_pausing(tracker: &dyn PageTracker, pages: usize, rounds: usize, writers: usize) {
+    let memory = Mapped::small(pages);
+    let completed: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
+    let mut image = vec![0u64; pages];
+    let end = AtomicBool::new(false);
+    watch_and_arm(tracker, &memory);
+    scope(|scope| {
+        for writer in 0..writers {
+            let (memory, completed, end) = (&memory, &completed, &end);
+            scope.spawn(move || {
+                let rng = SeededRng::new(writer as u64);
+                let mut number = 0;
+                while !end.load(SeqCst) {
+                    // Each page has one writer, so that numbers only grow; neighbours have others.
+                    let page = (rng.below(pages as u64) as usize) / writers * writers + writer;
+                    if page < pages {
+                        number += 1;
+                        memory.write(page, number);
+                        completed[page].store(number, SeqCst);
+                    }
+                    if number % 64 == 0 {
+                        yield_now();
+                    }
+                }
+            });
+        }
+        let rng = SeededRng::new(99);
+        for round in 0..rounds {
+            let before: Vec<u64> = completed.iter().map(|number| number.load(SeqCst)).collect();
+            // Some pages are let loose now and then: they count as written.
+            if rng.below(8) == 0 {
+                let first = rng.below(pages as u64) as usize;
+                tracker.disarm(memory.part(first, pages)).unwrap();
+            }
+            let found = collect_all(tracker, &memory).expect("nothing was unmapped");
+            for page in found {
+                image[page] = memory.read(page);
+            }
+            let missed: Vec<usize> =
+                (0..pages).filter(|page| image[*page] < before[*page]).collect();
+            if !missed.is_empty() {
+                end.store(true, SeqCst);
+                panic!("round {round}: completed writes were not reported: pages {missed:?}");
+            }
+        }
+        // And while they write, it is let go and taken on again.
+        for _ in 0..20 {
+            tracker.unwatch(memory.pages());
+            watch_and_arm(tracker, &memory);
+        }
+        end.store(true, SeqCst);
+    });
+    tracker.unwatch(memory.pages());
+}
+
+#[test]
+fn writers_that_never_pause_are_not_missed() {
+    each(|tracker| never_pausing(&**tracker, 600, 400, 3));
+}
+
+/// Few pages, so that handlers and collections meet all the time.
+#[test]
+fn writers_of_few_pages_are_not_missed() {
+    each(|tracker| never_pausing(&**tracker, 8, 3000, 4));
+}
+
+/// Several threads watch, arm, collect and let go, each its own memory, through one tracker.
+#[test]
+fn calls_from_several_threads_do_not_mix() {
+    each(|tracker| {
+        scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    let rng = SeededRng::new(thread);
+                    for round in 0..60 {
+                        let memory = Mapped::small(1 + rng.below(200) as usize);
+                        let pages = memory.part(0, 1).start..memory.pages().end;
+                        let count = (pages.end - pages.start) as u64 / 4096;
+                        watch_and_arm(&**tracker, &memory);
+                        for _ in 0..4 {
+                            let mut wanted: Vec<usize> =
+                                (0..rng.below(5)).map(|_| rng.below(count) as usize).collect();
+                            wanted.sort_unstable();
+                            wanted.dedup();
+                            wanted.iter().for_each(|page| memory.write(*page, round + 1));
+                            assert_eq!(collect_all(&**tracker, &memory), Some(wanted));
+                        }
+                        if round % 2 == 0 {
+                            tracker.unwatch(memory.pages());
+                        } else {
+                            // Gone before it is let go, and its place may be another thread's.
+                            let pages = memory.pages();
+                            tracker.disarm(pages).unwrap();
+                            tracker.unwatch(pages);
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
