@@ -3,6 +3,7 @@
 use outlive_capture::track::Pages;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
@@ -64,20 +65,26 @@ impl Mapped {
         self.part(page, page + 1).start as *mut u8
     }
 
-    /// A word of a page, not the first, as threads may use it.
-    pub fn word(&self, page: usize) -> &std::sync::atomic::AtomicU64 {
+    /// A word of a page, as threads may use it.
+    pub fn cell(&self, page: usize, number: usize) -> &AtomicU64 {
+        assert!(number < PAGE / 8);
         // SAFETY: within the page, aligned, and used by nobody but through this function.
-        unsafe { &*self.page(page).add(8 * (1 + page % 500)).cast() }
+        unsafe { &*self.page(page).add(8 * number).cast() }
+    }
+
+    /// A word of a page, not always the same one.
+    pub fn word(&self, page: usize) -> &AtomicU64 {
+        self.cell(page, 1 + page % 500)
     }
 
     /// Writes that word.
     pub fn write(&self, page: usize, value: u64) {
-        self.word(page).store(value, std::sync::atomic::Ordering::SeqCst);
+        self.word(page).store(value, SeqCst);
     }
 
     /// Reads it.
     pub fn read(&self, page: usize) -> u64 {
-        self.word(page).load(std::sync::atomic::Ordering::SeqCst)
+        self.word(page).load(SeqCst)
     }
 
     /// Lets it be, for somebody else to unmap.
