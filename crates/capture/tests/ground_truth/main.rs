@@ -1,0 +1,36 @@
+//! Images against the memory that they are of, for every way to find changed pages: programs that write
+//! while images are drained, in several threads, in the patterns that trackers find easy and hard.
+//!
+//! `OUTLIVE_TEST_INTERVALS` sets how many images are taken for each case (default 40).
+#![allow(unsafe_code)] // regions lie in memory that others write
+
+mod never_pausing;
+mod pausing;
+mod program;
+
+use outlive_capture::HashTracker;
+use outlive_capture::track::{TrackerChoice, TrackerKind};
+use std::sync::Arc;
+
+/// Every way that can be chosen, with its name.
+fn choices() -> Vec<(&'static str, TrackerChoice)> {
+    let only = |kind: TrackerKind| (kind.name(), TrackerChoice::Only(kind));
+    let mut choices = vec![("auto", TrackerChoice::Auto)];
+    choices.extend(TrackerKind::ALL.map(only));
+    choices
+}
+
+/// A tracker; a word on standard error if it is not what was chosen.
+fn tracker(name: &str, choice: TrackerChoice) -> Arc<HashTracker> {
+    let tracker = Arc::new(HashTracker::with(choice));
+    let report = tracker.report();
+    if name != "auto" && !report.starts_with(name) {
+        eprintln!("not tested: {name}: {report}");
+    }
+    tracker
+}
+
+fn intervals() -> u64 {
+    let text = std::env::var("OUTLIVE_TEST_INTERVALS").unwrap_or_default();
+    text.parse().unwrap_or(40)
+}

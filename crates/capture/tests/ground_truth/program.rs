@@ -1,0 +1,123 @@
+//! A program with arrays that move, and images put together from what is frozen.
+
+use outlive_capture::Region;
+use outlive_types::{Frozen, PACKED_BELOW_BYTES, PACKED_STREAM, PAGE_BYTES};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU8;
+
+/// The bytes of an image's streams, by name.
+pub type Image = BTreeMap<String, Vec<u8>>;
+
+/// An array that starts so many bytes behind the start of a page, as NumPy's large ones do at 16.
+#[derive(Debug)]
+pub struct Array {
+    pub name: String,
+    buffer: Vec<u8>,
+    behind: usize,
+    length: usize,
+}
+
+impl Array {
+    pub fn new(name: &str, behind: usize, length: usize) -> Array {
+        let mut array = Array { name: name.into(), buffer: Vec::new(), behind, length: 0 };
+        array.resize(length);
+        array
+    }
+
+    fn start(&self) -> usize {
+        let address = self.buffer.as_ptr() as usize;
+        (address - self.behind).next_multiple_of(PAGE_BYTES) + self.behind - address
+    }
+
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start()..][..self.length]
+    }
+
+    /// The byte at `at`, for threads that write while others do.
+    pub fn cell(&self, at: usize) -> &AtomicU8 {
+        let bytes = self.bytes();
+        // SAFETY: within the array, which the borrow of `self` keeps where it is; while threads run,
+        // nobody reads it otherwise (the tests pause them for that).
+        unsafe { AtomicU8::from_ptr(bytes[at..].as_ptr().cast_mut()) }
+    }
+
+    /// Grows or shrinks as realloc does: it may move, and what is new is zero.
+    pub fn resize(&mut self, length: usize) {
+        let kept = self.length.min(length);
+        let before = if self.length == 0 { 0 } else { self.start() };
+        self.buffer.resize(before.max(PAGE_BYTES) + PAGE_BYTES + length.max(self.length), 0);
+        let now = self.start();
+        self.buffer.copy_within(before..before + kept, now);
+        self.length = length;
+        self.buffer[now + kept..now + length].fill(0);
+    }
+
+    /// Moves to other memory; the old may be used for something else at once.
+    pub fn relocate(&mut self) {
+        let mut other = Array::new(&self.name, self.behind, self.length);
+        let start = other.start();
+        other.buffer[start..][..self.length].copy_from_slice(self.bytes());
+        *self = other;
+    }
+
+    pub fn region(&self) -> Region {
+        let (start, length) = (self.bytes().as_ptr(), self.length);
+        // SAFETY: the tests keep arrays where they are until the freeze is dropped or its live runs
+        // are released, and pause their writers so long (or say why not).
+        unsafe { Region::from_raw(&self.name, "|u1", vec![length as u64], start, length) }
+    }
+}
+
+/// What an image of these arrays must be.
+pub fn truth(arrays: &[Array]) -> Image {
+    let mut image = Image::new();
+    for array in arrays {
+        if array.length >= PACKED_BELOW_BYTES {
+            image.insert(array.name.clone(), array.bytes().to_vec());
+        } else {
+            let packed = image.entry(PACKED_STREAM.into()).or_default();
+            packed.resize(packed.len().next_multiple_of(16), 0);
+            packed.extend(array.bytes());
+        }
+    }
+    image
+}
+
+/// The streams of `frozen`, as the store has them before this save.
+pub fn begin_image(frozen: &dyn Frozen, last: &Image) -> Image {
+    let stream = |stream: &outlive_types::StreamDesc| {
+        let mut bytes = last.get(&stream.name).cloned().unwrap_or_default();
+        bytes.resize(stream.bytes as usize, 0);
+        (stream.name.clone(), bytes)
+    };
+    frozen.streams().iter().map(stream).collect()
+}
+
+/// Puts runs into an image, as the store does.
+pub fn apply(frozen: &dyn Frozen, runs: std::ops::Range<usize>, image: &mut Image) {
+    for number in runs {
+        let run = &frozen.runs()[number];
+        let name = &frozen.streams()[run.stream as usize].name;
+        let bytes = frozen.bytes(number);
+        let at = run.first_page as usize * PAGE_BYTES;
+        image.get_mut(name).expect("it is a stream")[at..][..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Pages of which two images differ, for a message.
+pub fn differences(a: &Image, b: &Image) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    for (name, bytes) in a {
+        let Some(other) = b.get(name).filter(|other| other.len() == bytes.len()) else {
+            found.push((name.clone(), usize::MAX));
+            continue;
+        };
+        let pages = bytes.chunks(PAGE_BYTES).zip(other.chunks(PAGE_BYTES)).enumerate();
+        found.extend(pages.filter(|(_, (a, b))| a != b).map(|(page, _)| (name.clone(), page)));
+    }
+    found
+}
