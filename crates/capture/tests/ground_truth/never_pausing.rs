@@ -4,7 +4,7 @@
 use crate::program::{Array, Image, apply, begin_image};
 use crate::{choices, intervals, tracker};
 use outlive_capture::MemorySource;
-use outlive_types::{FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
+use outlive_types::{FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{scope, sleep};
@@ -62,8 +62,10 @@ fn every_completed_write_is_in_the_next_image() {
                 let mut source =
                     MemorySource::new(Arc::clone(&tracker), vec![array.region()], Vec::new(), 2);
                 let baseline = (epoch > 1).then_some(epoch - 1);
+                let freeze = FreezeMode::ALL[epoch as usize / 3 % FreezeMode::ALL.len()];
+                let freeze_bytes_max = u64::MAX;
                 let request =
-                    FreezeRequest { baseline, freeze_bytes_max: u64::MAX, also: Vec::new() };
+                    FreezeRequest { baseline, freeze, freeze_bytes_max, also: Vec::new() };
                 let before = load(&completed);
                 let frozen = source.freeze(&request).unwrap();
                 let after = load(&issued);
@@ -76,11 +78,11 @@ fn every_completed_write_is_in_the_next_image() {
                 if let Some(at) = wrong {
                     failure = Some(format!(
                         "{name}, epoch {epoch}: word {at} is {} in the image, {} had been written \
-                         before and {} was the last by then; {}",
+                         before and {} was the last by then; {:?}",
                         saved(at),
                         before[at],
                         after[at],
-                        tracker.report()
+                        frozen.report()
                     ));
                     break;
                 }

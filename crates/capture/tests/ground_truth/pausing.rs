@@ -4,7 +4,7 @@ use crate::program::{Array, Image, apply, begin_image, differences, truth};
 use crate::{choices, intervals, tracker};
 use outlive_capture::MemorySource;
 use outlive_capture::track::TrackerChoice;
-use outlive_types::{FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
+use outlive_types::{FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
 use std::sync::Arc;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -80,8 +80,8 @@ fn change(arrays: &mut Vec<Array>, rng: &SeededRng) {
     }
 }
 
-/// Takes images of a program that writes in two threads, with all copied aside or all live, of which
-/// some are never committed; every one must be what the memory was while the writers stood.
+/// Takes images of a program that writes in two threads, held in all ways, of which some are never
+/// committed; every one must be what the memory was while the writers stood.
 fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
     let tracker = tracker(name, choice);
     let arrays = RwLock::new(vec![
@@ -117,8 +117,10 @@ fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
                 let mut source = MemorySource::new(Arc::clone(&tracker), regions, Vec::new(), 2);
                 let budget = [u64::MAX, 0, 2 << 20][rng.below(3) as usize];
                 let baseline = (epoch > 0).then_some(epoch);
+                let freeze = FreezeMode::ALL[rng.below(FreezeMode::ALL.len() as u64) as usize];
+                let freeze_bytes_max = budget;
                 let request =
-                    FreezeRequest { baseline, freeze_bytes_max: budget, also: Vec::new() };
+                    FreezeRequest { baseline, freeze, freeze_bytes_max, also: Vec::new() };
                 let frozen = source.freeze(&request).unwrap();
                 let wanted = truth(&standing);
                 let mut image = begin_image(&*frozen, &last);
@@ -131,10 +133,10 @@ fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
                 assert!(
                     wrong.is_empty() && wanted == image,
                     "{name}, {pattern:?}, interval {interval}: {} pages are not as they were, the \
-                     first {:?}; {}",
+                     first {:?}; {:?}",
                     wrong.len(),
                     wrong.first(),
-                    tracker.report()
+                    frozen.report()
                 );
                 if rng.below(6) == 0 {
                     frozen.settle(None);

@@ -99,10 +99,11 @@ pub fn begin_image(frozen: &dyn Frozen, last: &Image) -> Image {
 
 /// Puts runs into an image, as the store does.
 pub fn apply(frozen: &dyn Frozen, runs: std::ops::Range<usize>, image: &mut Image) {
+    let mut scratch = Vec::new();
     for number in runs {
         let run = &frozen.runs()[number];
         let name = &frozen.streams()[run.stream as usize].name;
-        let bytes = frozen.bytes(number);
+        let bytes = frozen.bytes(number, &mut scratch).expect("it is held");
         let at = run.first_page as usize * PAGE_BYTES;
         image.get_mut(name).expect("it is a stream")[at..][..bytes.len()].copy_from_slice(bytes);
     }
