@@ -114,7 +114,9 @@ impl Watch {
         let blocks = (inner.end - 1) / BLOCK_BYTES - inner.start / BLOCK_BYTES + 1;
         let block = Block { armed, ..Block::default() };
         let blocks = vec![block; blocks];
-        Ok(Watch { place, inner, blocks, pending: Vec::new(), dense_pages, freezes: 0 })
+        // This freeze compares all of it. Should its save fail, so must the next.
+        let pending = vec![PageRange { first: 0, count: pages_of(place.length as u64) }];
+        Ok(Watch { place, inner, blocks, pending, dense_pages, freezes: 0 })
     }
 
     /// The hardware pages it watches.

@@ -161,6 +161,38 @@ fn all(pattern: Pattern, changes: Change) {
     }
 }
 
+/// The first freeze that finds an array elsewhere compares all of it. If its save fails, the next one
+/// has to find the same.
+#[test]
+fn what_moved_is_found_again_if_its_save_failed() {
+    for (name, choice) in choices() {
+        let tracker = tracker(name, choice);
+        let mut array = Array::new("moves", 16, MIB);
+        let (mut last, mut epoch) = (Image::new(), 0);
+        for step in 0..20 {
+            array.cell(step * 5000).store(step as u8 + 1, Relaxed);
+            if step % 3 == 1 {
+                array.relocate();
+            }
+            let regions = vec![array.region()];
+            let mut source = MemorySource::new(Arc::clone(&tracker), regions, Vec::new(), 1);
+            let baseline = (epoch > 0).then_some(epoch);
+            let request =
+                FreezeRequest { baseline, freeze_bytes_max: u64::MAX, ..FreezeRequest::default() };
+            let frozen = source.freeze(&request).unwrap();
+            let mut image = begin_image(&*frozen, &last);
+            apply(&*frozen, 0..frozen.runs().len(), &mut image);
+            let wrong = differences(&truth(std::slice::from_ref(&array)), &image);
+            assert_eq!(wrong, [], "{name}, step {step}");
+            if step % 3 != 1 {
+                epoch += 1;
+                frozen.settle(Some(epoch));
+                last = image;
+            }
+        }
+    }
+}
+
 #[test]
 fn random_writes() {
     all(Pattern::Random, Change::Nothing);
