@@ -30,7 +30,8 @@ impl Mappings {
         match std::fs::read_to_string("/proc/self/smaps") {
             Ok(text) => Ok(Mappings::parse(&text)),
             Err(error) => Err(Refusal(format!(
-                "what a fork would freeze is not known: /proc/self/smaps: {error}"
+                "what it would freeze is not known: /proc/self/smaps: {error} (it is closed to a program \
+                 that is not dumpable)"
             ))),
         }
     }

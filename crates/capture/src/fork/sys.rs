@@ -37,6 +37,8 @@ pub fn block_signals() {
 /// What clone(2) says.
 pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     let parent = std::process::id() as usize;
+    // SAFETY: takes nothing.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as usize;
     let mut pidfd = -1i32;
     // SAFETY: without CLONE_VM this is a fork: the child continues here on a copy of the stack (the
     // stack argument 0 keeps the stack pointer) and goes to `sleep`, which does not return, so that
@@ -44,7 +46,7 @@ pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     // the third argument, which points to one. The rest is unused.
     let pid = unsafe { raw::syscall(raw::CLONE, [FLAGS, 0, (&raw mut pidfd).addr(), 0, 0]) };
     if pid == 0 {
-        sleep(parent);
+        sleep(parent, thread);
     }
     if pid < 0 {
         return Err(Errno::from_raw_os_error(-pid as i32));
@@ -54,16 +56,25 @@ pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
 }
 
 /// What the child does. Only system calls that take numbers, or a constant.
-fn sleep(parent: usize) -> ! {
+fn sleep(parent: usize, thread: usize) -> ! {
     const NAME: &[u8; 16] = b"outlive-frozen\0\0";
     let [death, name] = [libc::PR_SET_PDEATHSIG, libc::PR_SET_NAME].map(|what| what as usize);
     // SAFETY: none of these calls has an effect on memory; NAME is 16 bytes that live for ever.
     unsafe {
         let armed = raw::syscall(raw::PRCTL, [death, libc::SIGKILL as usize, 0, 0, 0]);
         raw::syscall(raw::PRCTL, [name, NAME.as_ptr().addr(), 0, 0, 0]);
-        // The parent may have ended before the first call. (0: it is in another pid namespace.)
+        // The parent may have ended before the first call, or only its thread, by an `exec`: signal 0
+        // asks for that. (Parent 0 is in another pid namespace, where its numbers mean nothing.)
         let now = raw::syscall(raw::GETPPID, [0; 5]);
-        if armed < 0 || (now != 0 && now != parent as isize) {
+        let is_orphan = match now {
+            0 => false,
+            _ if now != parent as isize => true,
+            _ => {
+                let asked = raw::syscall(raw::TGKILL, [parent, thread, 0, 0, 0]);
+                asked == -(libc::ESRCH as isize)
+            }
+        };
+        if armed < 0 || is_orphan {
             raw::syscall(raw::EXIT_GROUP, [0; 5]);
         }
         loop {
@@ -110,6 +121,7 @@ mod raw {
     pub const CLONE: usize = libc::SYS_clone as usize;
     pub const PRCTL: usize = libc::SYS_prctl as usize;
     pub const GETPPID: usize = libc::SYS_getppid as usize;
+    pub const TGKILL: usize = libc::SYS_tgkill as usize;
     pub const PPOLL: usize = libc::SYS_ppoll as usize;
     pub const EXIT_GROUP: usize = libc::SYS_exit_group as usize;
 
@@ -138,6 +150,7 @@ mod raw {
     pub const CLONE: usize = libc::SYS_clone as usize;
     pub const PRCTL: usize = libc::SYS_prctl as usize;
     pub const GETPPID: usize = libc::SYS_getppid as usize;
+    pub const TGKILL: usize = libc::SYS_tgkill as usize;
     pub const PPOLL: usize = libc::SYS_ppoll as usize;
     pub const EXIT_GROUP: usize = libc::SYS_exit_group as usize;
 
@@ -166,6 +179,7 @@ mod raw {
     pub const CLONE: usize = 0;
     pub const PRCTL: usize = 0;
     pub const GETPPID: usize = 0;
+    pub const TGKILL: usize = 0;
     pub const PPOLL: usize = 0;
     pub const EXIT_GROUP: usize = 0;
 

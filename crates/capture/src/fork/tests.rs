@@ -1,6 +1,8 @@
 //! Children that hold memory still, and how they end.
 #![allow(unsafe_code)]
 
+mod process;
+
 use super::*;
 use outlive_types::{BLOCK_BYTES, ErrorKind};
 use std::fs;
