@@ -94,7 +94,7 @@ impl Group {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let name = format!("outlive-test-{}", std::process::id());
         let inside = |controllers: &str, root: &str| {
-            let line = text.lines().find(|line| line.splitn(3, ':').nth(1) == Some(controllers))?;
+            let line = text.lines().find(|line| line.split(':').nth(1) == Some(controllers))?;
             Some(Path::new(root).join(line.splitn(3, ':').nth(2)?.trim_start_matches('/')))
         };
         let first = inside("memory", "/sys/fs/cgroup/memory").map(|dir| (dir, "limit_in_bytes"));
