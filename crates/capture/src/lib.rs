@@ -2,7 +2,7 @@
 //!
 //! [`MemorySource`] finds changed pages by hashes, which a [`HashTracker`] keeps from one save to
 //! the next, and freezes them by copying, or leaves them live where the budget ends.
-//! [`fill::Scatter`] takes restored bytes.
+//! [`fill::Scatter`] takes restored bytes, [`lazy::LazyMemory`] takes them while the program runs.
 
 pub mod ahead;
 mod arena;
@@ -11,6 +11,7 @@ mod fork;
 mod frozen;
 mod hold;
 mod layout;
+pub mod lazy;
 mod memory;
 mod owned;
 mod region;

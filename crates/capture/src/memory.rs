@@ -143,6 +143,16 @@ impl RawMutMemory {
         self.length
     }
 
+    /// Address of the first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.start.expose_provenance()
+    }
+
+    /// True if the memory is its own.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.is_some()
+    }
+
     /// True if the length promises bytes where none can be.
     pub(crate) fn is_impossible(&self) -> bool {
         (self.length > 0 && self.start.is_null()) || isize::try_from(self.length).is_err()
@@ -199,6 +209,10 @@ impl MutRegion {
     /// # Safety
     /// Until the value is dropped, the bytes must be writable from any thread, and nobody else may
     /// read or write them, be it through another region that overlaps this one.
+    ///
+    /// One that is given to a [`LazyMemory`](crate::lazy::LazyMemory) may be used as soon as its edges
+    /// and the streams that are not lazy are filled; until the value is dropped, it must stay mapped
+    /// where it is, and what it held before is given up.
     pub unsafe fn from_raw(start: *mut u8, length: usize) -> MutRegion {
         MutRegion(RawMutMemory::new(start, length, None))
     }

@@ -142,6 +142,14 @@ impl HashTracker {
         state.watches.clear();
     }
 
+    /// As [`HashTracker::prime`], of streams whose hashes are known already: by name.
+    pub fn prime_hashes(&self, epoch: Epoch, streams: Vec<(String, PageHashes)>) {
+        let mut state = self.lock();
+        state.baseline = Some(epoch);
+        state.streams = streams.into_iter().collect();
+        state.unsettled = None;
+    }
+
     /// Primes from restored regions. `image` is what the checkpoint of `epoch` says of its regions;
     /// only streams that `regions` reproduces are taken, the others will be saved whole: a region
     /// of its own by name and length, the packed stream if all its regions are there, in order.

@@ -5,6 +5,7 @@ mod env;
 mod error;
 mod event;
 mod ids;
+mod missing;
 mod source;
 mod tracking;
 
@@ -12,6 +13,7 @@ pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
 pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
+pub use missing::Missing;
 pub use source::{
     FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
     RegionDesc, RegionPlace, Run, StreamDesc,

@@ -1,0 +1,430 @@
+//! A fill under way: which memory waits for what, and how pages get to their place.
+//!
+//! What the background brings goes to a *shadow* first, private memory that lies to the hardware's
+//! blocks as the program's does. Once a unit of 2 MiB is whole there, its pages are moved to the
+//! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
+#![allow(unsafe_code)]
+
+use super::sys::{self, Mode, Placed, Shadow, Uffd};
+use super::unit::{Unit, WINDOW_BYTES, windows};
+use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a page is asked for again if the kernel has no memory, with a pause of 10 ms between.
+const MEMORY_ATTEMPTS: u32 = 300;
+
+/// Pages that were placed in one of the ways there are, in bytes.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub moved: AtomicU64,
+    pub copied: AtomicU64,
+    pub faults: AtomicU64,
+}
+
+/// One region whose interior is being filled.
+#[derive(Debug)]
+pub(super) struct Filling {
+    pub stream: usize,
+    /// Address of the region's first byte.
+    start: usize,
+    /// The whole pages of the region, by address.
+    pub interior: Range<usize>,
+    /// Address at which the first unit begins, a multiple of 2 MiB.
+    first: usize,
+    units: Vec<Mutex<Unit>>,
+    /// Units that the background has not brought wholly.
+    left_units: AtomicUsize,
+    shadow: Shadow,
+    /// Moving has been refused for good.
+    copies: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Filling {
+    /// Of a region at `start` whose whole pages are `interior`, which is not empty.
+    pub fn new(stream: usize, start: usize, interior: Range<usize>) -> std::io::Result<Filling> {
+        let first = interior.start / BLOCK_BYTES * BLOCK_BYTES;
+        let count = (interior.end - first).div_ceil(BLOCK_BYTES);
+        let units = (0..count).map(|number| {
+            let at = first + number * BLOCK_BYTES;
+            let range = interior.start.max(at) - at..interior.end.min(at + BLOCK_BYTES) - at;
+            Mutex::new(Unit::new(&range))
+        });
+        Ok(Filling {
+            stream,
+            start,
+            first,
+            units: units.collect(),
+            left_units: AtomicUsize::new(count),
+            shadow: Shadow::new(count * BLOCK_BYTES)?,
+            copies: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            interior,
+        })
+    }
+
+    fn unit(&self, number: usize) -> MutexGuard<'_, Unit> {
+        self.units[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where `address` has its twin.
+    fn shadow_of(&self, address: usize) -> usize {
+        self.shadow.start() + (address - self.first)
+    }
+
+    /// What is to be filled of a unit, by address.
+    fn range_of(&self, unit: usize) -> Range<usize> {
+        let at = self.first + unit * BLOCK_BYTES;
+        self.interior.start.max(at)..self.interior.end.min(at + BLOCK_BYTES)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+/// All regions of one restore.
+#[derive(Debug)]
+pub struct Fill {
+    uffd: Uffd,
+    /// By address.
+    fillings: Vec<Filling>,
+    by_stream: HashMap<usize, usize>,
+    pub(super) counts: Counts,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Regions that are not whole.
+    left: usize,
+    failure: Option<Error>,
+}
+
+impl Fill {
+    /// Takes on regions that are registered with `uffd` and have lost their pages.
+    pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>) -> Fill {
+        fillings.sort_unstable_by_key(|filling| filling.interior.start);
+        let state = State { left: fillings.len(), failure: None };
+        let by_stream = fillings.iter().enumerate().map(|(at, f)| (f.stream, at)).collect();
+        Fill {
+            uffd,
+            fillings,
+            by_stream,
+            counts: Counts::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.uffd.mode
+    }
+
+    pub(super) fn filling(&self, stream: usize) -> Option<&Filling> {
+        self.by_stream.get(&stream).map(|at| &self.fillings[*at])
+    }
+
+    /// Parts of regions that share their pages with other memory: stream and bytes.
+    pub(super) fn edges(&self, lengths: &dyn Fn(usize) -> usize) -> Vec<(usize, Range<u64>)> {
+        let edges_of = |filling: &Filling| {
+            let head = 0..(filling.interior.start - filling.start) as u64;
+            let tail =
+                (filling.interior.end - filling.start) as u64..lengths(filling.stream) as u64;
+            [(filling.stream, head), (filling.stream, tail)]
+        };
+        let edges = self.fillings.iter().flat_map(edges_of);
+        edges.filter(|(_, range)| !range.is_empty()).collect()
+    }
+
+    /// Takes verified bytes for a part of a region, or zeros.
+    pub(super) fn bring(
+        &self,
+        filling: &Filling,
+        offset: usize,
+        length: usize,
+        bytes: Option<&[u8]>,
+    ) {
+        let from = filling.start + offset;
+        let range = from.max(filling.interior.start)..(from + length).min(filling.interior.end);
+        let mut next = range.start;
+        while next < range.end {
+            let number = (next - filling.first) / BLOCK_BYTES;
+            let at = filling.first + number * BLOCK_BYTES;
+            let part = next - at..(range.end - at).min(BLOCK_BYTES);
+            next = at + part.end;
+            let mut unit = filling.unit(number);
+            let mut whole = false;
+            for (window, part) in windows(&part) {
+                if let Some(bytes) = bytes
+                    && !unit.is_placed(window)
+                {
+                    let bytes = &bytes[at + part.start - from..at + part.end - from];
+                    // SAFETY: the shadow is memory of ours and spans every unit; who writes a unit's
+                    // part of it, or moves it away, holds that unit's lock.
+                    unsafe { sys::write(filling.shadow_of(at + part.start), bytes) };
+                }
+                whole = unit.bring(window, part.len());
+            }
+            if whole {
+                self.place_unit(filling, number, &mut unit);
+            }
+        }
+    }
+
+    /// Places what faults have not placed of a unit that is whole in the shadow.
+    fn place_unit(&self, filling: &Filling, number: usize, unit: &mut Unit) {
+        let range = filling.range_of(number);
+        let at = filling.first + number * BLOCK_BYTES;
+        let relative = range.start - at..range.end - at;
+        let mut leftovers = unit.any_placed(&relative);
+        for run in unit.unplaced() {
+            let part = (at + run.start * WINDOW_BYTES).max(range.start)
+                ..(at + run.end * WINDOW_BYTES).min(range.end);
+            leftovers |= self.place(filling, &part);
+        }
+        windows(&relative).for_each(|(window, _)| unit.set_placed(window));
+        if leftovers {
+            let shadow = filling.shadow_of(range.start)..filling.shadow_of(range.end);
+            // SAFETY: the pages are ours, and everything that was brought is placed. If it fails, they
+            // stay until the fill is over.
+            let _ = unsafe { sys::drop_pages(&shadow) };
+        }
+        if filling.left_units.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end(filling);
+        }
+    }
+
+    /// Brings pages of the shadow to their place. True if some were copied and remain.
+    fn place(&self, filling: &Filling, range: &Range<usize>) -> bool {
+        let (mut done, bytes) = (0, range.len());
+        let mut moving = !filling.copies.load(Ordering::Relaxed);
+        let mut attempts = 0;
+        while done < bytes {
+            let (to, from) = (range.start + done, filling.shadow_of(range.start + done));
+            let placed = match moving {
+                // SAFETY: the unit's lock is held (see `bring`), so nobody uses its shadow.
+                true => unsafe { self.uffd.move_pages(to, from, bytes - done) },
+                // SAFETY: as above; memory of a mapping is initialised.
+                false => self.uffd.copy(to, unsafe { sys::slice(from, bytes - done) }),
+            };
+            let count = if moving { &self.counts.moved } else { &self.counts.copied };
+            let step = match &placed {
+                Placed::All => bytes - done,
+                Placed::UntilPresent(step) | Placed::Refused(step, _) => *step,
+                Placed::Gone => 0,
+            };
+            count.fetch_add(step as u64, Ordering::Relaxed);
+            done += step;
+            match placed {
+                Placed::All => {}
+                Placed::UntilPresent(_) => {
+                    let page = range.start + done;
+                    self.uffd.wake(&(page..page + PAGE_BYTES));
+                    done += PAGE_BYTES;
+                }
+                // The program has unmapped it: it waits for nothing there.
+                Placed::Gone => return true,
+                Placed::Refused(_, error) if moving => {
+                    moving = false;
+                    // Pages that a fork ever shared are busy; anything else will not change.
+                    if error.raw_os_error() != Some(libc::EBUSY) {
+                        filling.copies.store(true, Ordering::Relaxed);
+                    }
+                }
+                Placed::Refused(_, error) => {
+                    attempts += 1;
+                    if error.raw_os_error() != Some(libc::ENOMEM) || attempts > MEMORY_ATTEMPTS {
+                        self.fail(refused(&error));
+                        return true;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        !moving
+    }
+
+    /// Waits for a range that the program waits for and that is not at hand.
+    pub(super) fn next_missing(&self) -> Option<Missing> {
+        loop {
+            let address = self.uffd.next()?;
+            let at = self.fillings.partition_point(|known| known.interior.end <= address);
+            let Some(filling) = self.fillings.get(at).filter(|f| f.interior.contains(&address))
+            else {
+                continue;
+            };
+            self.counts.faults.fetch_add(1, Ordering::Relaxed);
+            let number = (address - filling.first) / BLOCK_BYTES;
+            let base = filling.first + number * BLOCK_BYTES;
+            let window = (address - base) / WINDOW_BYTES;
+            let range = window_of(filling, base, window);
+            let page = address..address + PAGE_BYTES;
+            let mut unit = filling.unit(number);
+            if !unit.is_placed(window) {
+                if !unit.is_brought(window) {
+                    let offset = (range.start - filling.start) as u64;
+                    let (stream, length) = (filling.stream, range.len());
+                    return Some(Missing { stream, offset, length });
+                }
+                self.place(filling, &range);
+                unit.set_placed(window);
+            } else if self.uffd.zero(&range) {
+                // All of what is placed is there, so what is missing is zero, or was dropped by the
+                // program since.
+                continue;
+            }
+            self.uffd.zero(&page);
+            self.uffd.wake(&page);
+        }
+    }
+
+    /// Places what a fault has asked for, unless the background came first.
+    pub(super) fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        let Some(filling) = self.filling(missing.stream).filter(|filling| !filling.is_over())
+        else {
+            return; // Whoever waited was woken when the region became whole.
+        };
+        let address = filling.start + missing.offset as usize;
+        let number = (address - filling.first) / BLOCK_BYTES;
+        let base = filling.first + number * BLOCK_BYTES;
+        let window = (address - base) / WINDOW_BYTES;
+        let range = address..address + bytes.len();
+        let mut unit = filling.unit(number);
+        if unit.is_placed(window) {
+            self.uffd.wake(&range);
+            return;
+        }
+        let (mut done, mut attempts) = (0, 0);
+        while done < bytes.len() {
+            match self.uffd.copy(address + done, &bytes[done..]) {
+                Placed::All | Placed::Gone => break,
+                Placed::UntilPresent(step) => {
+                    done += step + PAGE_BYTES;
+                    self.uffd.wake(&range);
+                }
+                Placed::Refused(step, error) => {
+                    done += step;
+                    attempts += 1;
+                    if error.raw_os_error() != Some(libc::ENOMEM) || attempts > MEMORY_ATTEMPTS {
+                        self.fail(refused(&error));
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        self.counts.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        unit.set_placed(window);
+    }
+
+    /// A region is whole: what is missing of it is zero, and the kernel may know.
+    fn end(&self, filling: &Filling) {
+        if let Err(error) = self.uffd.unregister(&filling.interior)
+            // The program has unmapped it.
+            && error.raw_os_error() != Some(libc::EINVAL)
+        {
+            self.fail(refused(&error));
+            return;
+        }
+        filling.over.store(true, Ordering::Release);
+        self.state().left -= 1;
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: Error) {
+        self.state().failure.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.state().failure.clone()
+    }
+
+    /// Waits until a region, or all of them, are whole, or it is clear that they never will be. False
+    /// if that takes longer than `timeout`.
+    pub(super) fn wait_for(&self, stream: Option<usize>, timeout: Option<Duration>) -> bool {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.state();
+        loop {
+            let over = match stream {
+                None => state.left == 0,
+                Some(stream) => self.filling(stream).is_none_or(Filling::is_over),
+            };
+            if over || state.failure.is_some() {
+                return true;
+            }
+            let left = match until {
+                None => Duration::from_secs(3600),
+                Some(until) => match until.checked_duration_since(Instant::now()) {
+                    None => return false,
+                    Some(left) => left,
+                },
+            };
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for everything.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> bool {
+        self.wait_for(None, timeout)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.state();
+        state.left == 0 || state.failure.is_some()
+    }
+
+    /// Nobody will fill any more: forks and waits must not wait for it.
+    pub(super) fn give_up(&self) {
+        self.fail(Error::retry("the fill was given up before it was whole"));
+    }
+
+    pub(super) fn stop(&self) {
+        self.uffd.stop();
+    }
+}
+
+impl Drop for Fill {
+    /// Regions that never became whole are the program's again, with whatever they hold.
+    fn drop(&mut self) {
+        for filling in self.fillings.iter().filter(|filling| !filling.is_over()) {
+            let _ = self.uffd.unregister(&filling.interior);
+        }
+    }
+}
+
+fn window_of(filling: &Filling, base: usize, window: usize) -> Range<usize> {
+    let at = base + window * WINDOW_BYTES;
+    at.max(filling.interior.start)..(at + WINDOW_BYTES).min(filling.interior.end)
+}
+
+fn refused(error: &std::io::Error) -> Error {
+    let text = format!("the kernel does not take restored memory: {error}");
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => Error::full(text),
+        _ => Error::bug(text),
+    }
+}
+
+/// Has the first touch of a region's pages wait, and drops what they hold.
+pub(super) fn arm(uffd: &Uffd, interior: &Range<usize>) -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    uffd.register(interior).map_err(told)?;
+    // SAFETY: who made the `MutRegion` has given up what it holds (`MutRegion::from_raw`), and the
+    // range is private and anonymous, as the caller has looked up.
+    unsafe { sys::drop_pages(interior) }.map_err(|error| {
+        let _ = uffd.unregister(interior);
+        told(error)
+    })
+}

@@ -1,0 +1,330 @@
+//! Lazy restart: the program runs at once; what it touches comes first, the rest in the background.
+//!
+//! [`LazyMemory`] is the place that such a restore fills. It registers the whole pages of regions with
+//! userfaultfd, so that the first touch of a page that is not there yet waits; who restores asks for
+//! what is waited for ([`LazyMemory::next_missing`]) and brings everything else meanwhile
+//! ([`LazyMemory::write`]). Why this way: `docs/design/012-lazy-restore.md`.
+
+mod fill;
+mod forks;
+mod maps;
+mod sys;
+mod unit;
+
+pub use fill::Fill;
+pub use sys::{Mode, end_program};
+
+use crate::fill::MutRegion;
+use fill::Filling;
+use maps::PrivateMemory;
+use outlive_chunk::{PageHashes, hash_pages};
+use outlive_types::{Error, Missing, PAGE_BYTES, Result, pages_of};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use sys::Uffd;
+
+/// Regions with fewer whole pages than this are filled before the program goes on: to wait for them
+/// would cost more.
+pub const LAZY_FROM_BYTES: usize = 256 * 1024;
+/// Regions filled lazily at most, the longest first: each may split a mapping in three, of which Linux
+/// allows 65,530.
+const REGIONS_MAX: usize = 8192;
+
+/// How memory is to be filled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LazyOptions {
+    /// Serve the program's own instructions only, even where system calls could be served too.
+    pub user_only: bool,
+    /// Fill everything before the program goes on.
+    pub eager: bool,
+}
+
+/// How memory is being filled.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct How {
+    /// Which faults are served; `None` if nothing is filled lazily.
+    pub mode: Option<Mode>,
+    /// Why memory that is long enough is filled before the program goes on; empty if none is.
+    pub eager_because: String,
+    /// Bytes filled while the program runs.
+    pub lazy_bytes: u64,
+}
+
+/// How pages came to their place so far, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Moved as they were.
+    pub moved_bytes: u64,
+    /// Copied, for faults or since they could not be moved.
+    pub copied_bytes: u64,
+    /// First touches that were waited for.
+    pub faults: u64,
+}
+
+/// Memory of a number of streams, filled while the program runs, as far as that is possible; all
+/// else (small regions, memory that is shared, of a file, locked, or if the kernel gives no userfaultfd)
+/// is to be filled before the program goes on. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct LazyMemory {
+    // Before `streams`: what is registered must still be there.
+    fill: Option<Arc<Fill>>,
+    streams: Vec<MutRegion>,
+    /// Of each page that was brought, by stream.
+    hashes: Vec<Mutex<Vec<u128>>>,
+    how: How,
+}
+
+impl LazyMemory {
+    /// Memory for stream 0, 1 and so on. What it holds is dropped as far as it will be filled lazily.
+    ///
+    /// # Errors
+    /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
+    pub fn new(streams: Vec<MutRegion>, options: LazyOptions) -> Result<LazyMemory> {
+        if let Some(stream) = streams.iter().position(|region| region.0.is_impossible()) {
+            return Err(Error::invalid(format!(
+                "the memory to restore stream {stream} into has {} bytes at an address where they \
+                 cannot be: pass the array's own address and length",
+                streams[stream].length()
+            )));
+        }
+        let pages = |region: &MutRegion| pages_of(region.length() as u64) as usize;
+        let hashes = streams.iter().map(|region| Mutex::new(vec![0; pages(region)])).collect();
+        let mut how = How::default();
+        let fill = arm_all(&streams, options, &mut how).map(Arc::new);
+        if let Some(fill) = &fill {
+            forks::watch(fill);
+        }
+        Ok(LazyMemory { fill, streams, hashes, how })
+    }
+
+    /// How it is filled.
+    pub fn how(&self) -> &How {
+        &self.how
+    }
+
+    /// How pages came so far.
+    pub fn traffic(&self) -> Traffic {
+        let Some(fill) = &self.fill else { return Traffic::default() };
+        Traffic {
+            moved_bytes: fill.counts.moved.load(Ordering::Relaxed),
+            copied_bytes: fill.counts.copied.load(Ordering::Relaxed),
+            faults: fill.counts.faults.load(Ordering::Relaxed),
+        }
+    }
+
+    fn filling(&self, stream: usize) -> Option<(&Fill, &Filling)> {
+        let fill = self.fill.as_deref()?;
+        fill.filling(stream).map(|filling| (fill, filling))
+    }
+
+    /// True if a stream is filled while the program runs, but for its edges.
+    pub fn is_lazy(&self, stream: usize) -> bool {
+        self.filling(stream).is_some()
+    }
+
+    /// Bytes of lazy streams that share a page with other memory. The program must wait for them.
+    pub fn edges(&self) -> Vec<(usize, Range<u64>)> {
+        let Some(fill) = &self.fill else { return Vec::new() };
+        fill.edges(&|stream| self.streams[stream].length())
+    }
+
+    /// Takes bytes of an edge.
+    ///
+    /// # Panics
+    /// If the range is part of no edge.
+    pub fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        let mut edges = self.edges().into_iter();
+        assert!(
+            edges.any(|(of, edge)| of == stream && edge.start <= offset && end <= edge.end),
+            "{} bytes at {offset} of stream {stream} are no part of an edge",
+            bytes.len()
+        );
+        self.streams[stream].0.write(offset as usize, bytes);
+    }
+
+    /// Takes bytes of a stream from a page on: whole pages, or up to the stream's end; none twice. What
+    /// the program has got already, or changed since, stays as it is.
+    ///
+    /// # Panics
+    /// If the range is another one.
+    pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        let at = self.check(stream, offset, bytes.len() as u64);
+        self.keep(stream, at, &hash_pages(bytes));
+        match self.filling(stream) {
+            None => self.streams[stream].0.write(at, bytes),
+            Some((fill, filling)) => fill.bring(filling, at, bytes.len(), Some(bytes)),
+        }
+    }
+
+    /// The same, of zeros.
+    ///
+    /// # Panics
+    /// As [`LazyMemory::write`].
+    pub fn zero(&self, stream: usize, offset: u64, length: u64) {
+        let (at, length) = (self.check(stream, offset, length), length as usize);
+        let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
+        let page = hash_pages(&[0; PAGE_BYTES])[0];
+        self.keep(stream, at, &vec![page; pages]);
+        self.keep(stream, at + pages * PAGE_BYTES, &hash_pages(&[0; PAGE_BYTES][..rest]));
+        match self.filling(stream) {
+            None => self.streams[stream].0.zero(at, length),
+            Some((fill, filling)) => fill.bring(filling, at, length, None),
+        }
+    }
+
+    fn check(&self, stream: usize, offset: u64, length: u64) -> usize {
+        let own = self.streams.get(stream).map_or(0, MutRegion::length) as u64;
+        let end = offset.checked_add(length).filter(|end| *end <= own);
+        let page = PAGE_BYTES as u64;
+        assert!(
+            end.is_some_and(|end| offset % page == 0 && (end % page == 0 || end == own)),
+            "{length} bytes at offset {offset} were restored to stream {stream}, which has {own}"
+        );
+        offset as usize
+    }
+
+    fn keep(&self, stream: usize, at: usize, hashes: &[u128]) {
+        let mut kept = self.hashes[stream].lock().unwrap_or_else(PoisonError::into_inner);
+        kept[at / PAGE_BYTES..][..hashes.len()].copy_from_slice(hashes);
+    }
+
+    /// Waits until the program waits for something that is not at hand. `None` once
+    /// [`LazyMemory::stop`] was called, or if nothing is lazy.
+    pub fn next_missing(&self) -> Option<Missing> {
+        self.fill.as_ref()?.next_missing()
+    }
+
+    /// Takes what the program waits for: all bytes of the range, verified.
+    ///
+    /// # Panics
+    /// If `bytes` has another length.
+    pub fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        assert_eq!(missing.length, bytes.len(), "what is missing must come whole");
+        if let Some(fill) = &self.fill {
+            fill.deliver(missing, bytes);
+        }
+    }
+
+    /// Ends every [`LazyMemory::next_missing`], now and later. Meant for when all is whole: what is
+    /// missing then stays missing.
+    pub fn stop(&self) {
+        if let Some(fill) = &self.fill {
+            fill.stop();
+        }
+    }
+
+    /// No more will come: waits and forks go on with what is there.
+    pub fn give_up(&self) {
+        if let Some(fill) = &self.fill {
+            fill.give_up();
+        }
+    }
+
+    /// Why the kernel did not take something, if it did not; the program cannot go on then.
+    pub fn failure(&self) -> Option<Error> {
+        self.fill.as_ref()?.failure()
+    }
+
+    /// Waits until a stream is whole, without one until all are; also ends if they never will be.
+    /// False if that takes longer than `timeout`. System calls may use what is whole.
+    pub fn wait(&self, stream: Option<usize>, timeout: Option<Duration>) -> bool {
+        self.fill.as_ref().is_none_or(|fill| fill.wait_for(stream, timeout))
+    }
+
+    /// Hashes of a stream as it was stored, once all of it was brought: what the memory held before the
+    /// program changed it.
+    pub fn take_hashes(&self, stream: usize) -> Option<PageHashes> {
+        let mut hashes = self.hashes.get(stream)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.streams[stream].length() as u64;
+        PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)
+    }
+
+    /// Reads a byte as a program does, and turns bits of it over: for tests and measurements, whose
+    /// programs have no other way to memory that is ours. Returns what it was.
+    ///
+    /// # Panics
+    /// If the memory is not our own ([`MutRegion::zeroed`]), or the offset lies outside.
+    #[allow(unsafe_code)]
+    pub fn touch(&self, stream: usize, offset: usize, flip: u8) -> u8 {
+        let region = &self.streams[stream];
+        assert!(region.0.is_owned() && offset < region.length(), "no byte of ours to touch");
+        // SAFETY: the memory is ours and mapped until `streams` goes. That other threads use it by
+        // `touch` only holds for lazy streams, which nothing else here reads or writes; others and
+        // edges are written before the program may touch anything.
+        unsafe { sys::touch(region.0.start() + offset, flip) }
+    }
+
+    /// The memory again, in the order given. Waits until it is whole, or never will be.
+    pub fn into_streams(self) -> Vec<MutRegion> {
+        self.wait(None, None);
+        self.streams
+    }
+}
+
+/// Registers what can be filled lazily.
+fn arm_all(streams: &[MutRegion], options: LazyOptions, how: &mut How) -> Option<Fill> {
+    if options.eager {
+        "it was asked for".clone_into(&mut how.eager_because);
+        return None;
+    }
+    let interior = |region: &MutRegion| {
+        let start = region.0.start();
+        let end = start.checked_add(region.length())? / PAGE_BYTES * PAGE_BYTES;
+        let range = start.checked_next_multiple_of(PAGE_BYTES)?..end;
+        (range.start < range.end && range.len() >= LAZY_FROM_BYTES).then_some(range)
+    };
+    let ranges = streams.iter().enumerate();
+    let mut ranges: Vec<(usize, Range<usize>)> =
+        ranges.filter_map(|(stream, region)| Some((stream, interior(region)?))).collect();
+    if ranges.is_empty() {
+        return None;
+    }
+    ranges.sort_by_key(|(_, range)| std::cmp::Reverse(range.len()));
+    if ranges.len() > REGIONS_MAX {
+        ranges.truncate(REGIONS_MAX);
+        how.eager_because = format!("only {REGIONS_MAX} regions can be filled lazily");
+    }
+    let uffd = match Uffd::open(options.user_only) {
+        Ok(uffd) => uffd,
+        Err(error) => {
+            how.eager_because = format!("the kernel gives no userfaultfd: {error}");
+            return None;
+        }
+    };
+    let private = match PrivateMemory::read() {
+        Ok(private) => private,
+        Err(error) => {
+            how.eager_because = format!("/proc/self/maps cannot be read: {error}");
+            return None;
+        }
+    };
+    let mut fillings = Vec::new();
+    for (stream, range) in ranges {
+        let start = streams[stream].0.start();
+        if !private.holds(&range) {
+            "memory is shared, or of a file".clone_into(&mut how.eager_because);
+            continue;
+        }
+        let armed = Filling::new(stream, start, range.clone())
+            .map_err(|error| error.to_string())
+            .and_then(|filling| fill::arm(&uffd, &range).map(|()| filling));
+        match armed {
+            Ok(filling) => {
+                how.lazy_bytes += range.len() as u64;
+                fillings.push(filling);
+            }
+            Err(error) => how.eager_because = format!("memory cannot be filled lazily: {error}"),
+        }
+    }
+    if fillings.is_empty() {
+        return None;
+    }
+    how.mode = Some(uffd.mode);
+    Some(Fill::new(uffd, fillings))
+}
+
+#[cfg(test)]
+mod tests;

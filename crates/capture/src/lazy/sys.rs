@@ -1,0 +1,413 @@
+//! userfaultfd, as far as missing pages go: the ioctls of `linux/userfaultfd.h`, defined by hand.
+#![allow(unsafe_code)]
+
+use outlive_types::PAGE_BYTES;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io;
+use std::ops::Range;
+
+/// _IOWR('\xAA', nr, size) and _IOR, as on x86 and Arm.
+const fn iowr(number: u64, size: usize) -> u64 {
+    (3 << 30) | ((size as u64) << 16) | (0xAA << 8) | number
+}
+const fn ior(number: u64, size: usize) -> u64 {
+    (2 << 30) | ((size as u64) << 16) | (0xAA << 8) | number
+}
+
+const UFFD_API: u64 = 0xAA;
+const UFFDIO_API: u64 = iowr(0x3F, size_of::<Api>());
+const UFFDIO_REGISTER: u64 = iowr(0x00, size_of::<Register>());
+const UFFDIO_UNREGISTER: u64 = ior(0x01, size_of::<Span>());
+const UFFDIO_WAKE: u64 = ior(0x02, size_of::<Span>());
+const UFFDIO_COPY: u64 = iowr(0x03, size_of::<Place>());
+const UFFDIO_ZEROPAGE: u64 = iowr(0x04, size_of::<Zero>());
+const UFFDIO_MOVE: u64 = iowr(0x05, size_of::<Place>());
+
+const FEATURE_MOVE: u64 = 1 << 16;
+const REGISTER_MODE_MISSING: u64 = 1;
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const USER_MODE_ONLY: u64 = 1;
+/// `_IO(0xAA, 0x00)`: /dev/userfaultfd gives a descriptor.
+const USERFAULTFD_IOC_NEW: u64 = 0xAA << 8;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Span {
+    start: u64,
+    bytes: u64,
+}
+
+#[repr(C)]
+struct Register {
+    span: Span,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_copy` and `struct uffdio_move`.
+#[repr(C)]
+struct Place {
+    to: u64,
+    from: u64,
+    bytes: u64,
+    mode: u64,
+    /// Bytes placed, or a negative error.
+    done: i64,
+}
+
+#[repr(C)]
+struct Zero {
+    span: Span,
+    mode: u64,
+    done: i64,
+}
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+/// Which faults of missing pages are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// All, those of system calls too.
+    Full,
+    /// Those of the program's own instructions; system calls into missing memory fail with EFAULT.
+    UserOnly,
+}
+
+/// What became of an attempt to place pages.
+#[derive(Debug)]
+pub(super) enum Placed {
+    /// All of it is there.
+    All,
+    /// The first so many bytes are there; the next page is there already, by other means.
+    UntilPresent(usize),
+    /// The first so many bytes are there; the rest cannot be placed in this way.
+    Refused(usize, io::Error),
+    /// The memory is gone, or registered no more.
+    Gone,
+}
+
+/// A userfaultfd. Its methods place pages only where they are missing in registered memory; they
+/// never change a page that is there.
+#[derive(Debug)]
+pub(super) struct Uffd {
+    fd: OwnedFd,
+    stop: OwnedFd,
+    pub mode: Mode,
+}
+
+impl Uffd {
+    /// The one with the widest mode that the kernel gives; `user_only` asks for no more than that.
+    pub fn open(user_only: bool) -> io::Result<Uffd> {
+        let full = if user_only { Err(io::ErrorKind::Unsupported.into()) } else { open_full() };
+        let (fd, mode) = match full {
+            Ok(fd) => (fd, Mode::Full),
+            Err(_) => (open_with(USER_MODE_ONLY)?, Mode::UserOnly),
+        };
+        // Older kernels do not know MOVE; the attempt tells.
+        let fd = match handshake(&fd, FEATURE_MOVE) {
+            Ok(()) => fd,
+            Err(_) => {
+                let fd = match mode {
+                    Mode::Full => open_full()?,
+                    Mode::UserOnly => open_with(USER_MODE_ONLY)?,
+                };
+                handshake(&fd, 0)?;
+                fd
+            }
+        };
+        // SAFETY: no memory is involved; a descriptor that was made is owned by nobody else.
+        let stop = unsafe {
+            let stop = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+            if stop < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(stop)
+        };
+        Ok(Uffd { fd, stop, mode })
+    }
+
+    /// Has the first touch of each missing page wait.
+    pub fn register(&self, range: &Range<usize>) -> io::Result<()> {
+        let span = span(range);
+        let mut register = Register { span, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+        self.ioctl(UFFDIO_REGISTER, &mut register)
+    }
+
+    /// Ends that, and wakes who waits: pages that are still missing are zero from then on.
+    pub fn unregister(&self, range: &Range<usize>) -> io::Result<()> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut span(range))
+    }
+
+    /// Wakes who waits for these pages; who finds one still missing faults again.
+    pub fn wake(&self, range: &Range<usize>) {
+        // A range that is registered no more has nobody who waits.
+        let _ = self.ioctl(UFFDIO_WAKE, &mut span(range));
+    }
+
+    /// Places copies of `bytes`, whole pages.
+    pub fn copy(&self, to: usize, bytes: &[u8]) -> Placed {
+        let mut place = Place {
+            to: to as u64,
+            from: bytes.as_ptr().expose_provenance() as u64,
+            bytes: bytes.len() as u64,
+            mode: 0,
+            done: 0,
+        };
+        self.place(UFFDIO_COPY, &mut place)
+    }
+
+    /// Places the pages at `from` themselves, which are missing there afterwards. Where none is, none
+    /// is placed.
+    ///
+    /// # Safety
+    /// The pages at `from` must be the caller's, and nobody may use them meanwhile.
+    pub unsafe fn move_pages(&self, to: usize, from: usize, bytes: usize) -> Placed {
+        let mut place = Place {
+            to: to as u64,
+            from: from as u64,
+            bytes: bytes as u64,
+            mode: MOVE_MODE_ALLOW_SRC_HOLES,
+            done: 0,
+        };
+        self.place(UFFDIO_MOVE, &mut place)
+    }
+
+    /// Places zero pages where pages are missing; false if one is there already.
+    pub fn zero(&self, range: &Range<usize>) -> bool {
+        let mut zero = Zero { span: span(range), mode: 0, done: 0 };
+        loop {
+            match self.ioctl(UFFDIO_ZEROPAGE, &mut zero) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && zero.done <= 0 => {}
+                placed => return placed.is_ok(),
+            }
+        }
+    }
+
+    fn place(&self, request: u64, place: &mut Place) -> Placed {
+        let mut before = 0;
+        loop {
+            place.done = 0;
+            let Err(error) = self.ioctl(request, place) else { return Placed::All };
+            if place.done > 0 {
+                let done = place.done as u64;
+                place.to += done;
+                place.from += done;
+                place.bytes -= done;
+                before += done as usize;
+            }
+            match error.raw_os_error() {
+                // Somebody maps memory at this moment, or only a part was placed.
+                Some(libc::EAGAIN) if place.bytes > 0 => {}
+                Some(libc::EAGAIN) => return Placed::All,
+                Some(libc::EEXIST) => return Placed::UntilPresent(before),
+                Some(libc::ENOENT | libc::ESRCH) => return Placed::Gone,
+                _ => return Placed::Refused(before, error),
+            }
+        }
+    }
+
+    /// The address that a thread waits for; `None` once [`Uffd::stop`] was called.
+    pub fn next(&self) -> Option<usize> {
+        loop {
+            let mut ready = [&self.stop, &self.fd].map(|fd| libc::pollfd {
+                fd: fd.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: the array is writable and has two entries.
+            let polled = unsafe { libc::poll(ready.as_mut_ptr(), 2, -1) };
+            if polled > 0 && ready[0].revents != 0 {
+                return None;
+            }
+            let mut message =
+                Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 };
+            // SAFETY: the message may be written as a whole; any bytes are a valid one.
+            let read = unsafe {
+                libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size_of::<Message>())
+            };
+            // Another thread may have taken it.
+            if read == size_of::<Message>() as isize && message.event == EVENT_PAGEFAULT {
+                return Some(message.address as usize / PAGE_BYTES * PAGE_BYTES);
+            }
+        }
+    }
+
+    /// Ends every [`Uffd::next`], now and later.
+    pub fn stop(&self) {
+        // SAFETY: only a number is handed over.
+        unsafe { libc::eventfd_write(self.stop.as_raw_fd(), 1) };
+    }
+
+    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
+        ioctl(&self.fd, request, argument)
+    }
+}
+
+fn span(range: &Range<usize>) -> Span {
+    Span { start: range.start as u64, bytes: (range.end - range.start) as u64 }
+}
+
+fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the requests of this file are made from the size of the structure that they take, which
+    // may be read and written here. What they do to other memory: they place pages where the program
+    // has none, which no reference can point to (`LazyMemory` says why), and read `Place::from`, which
+    // is a live slice or what the caller of `move_pages` promised.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn handshake(fd: &OwnedFd, features: u64) -> io::Result<()> {
+    ioctl(fd, UFFDIO_API, &mut Api { api: UFFD_API, features, ioctls: 0 })
+}
+
+fn open_full() -> io::Result<OwnedFd> {
+    open_with(0).or_else(|error| open_device().map_err(|_| error))
+}
+
+fn open_with(flags: u64) -> io::Result<OwnedFd> {
+    let flags = flags as libc::c_int | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the call takes no memory; a descriptor that was made is owned by nobody else.
+    unsafe {
+        match libc::syscall(libc::SYS_userfaultfd, flags) {
+            fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd as i32)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// By the device, whose file's rights say who may.
+fn open_device() -> io::Result<OwnedFd> {
+    let device = std::fs::File::open("/dev/userfaultfd")?;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the request takes a number; a descriptor that was made is owned by nobody else.
+    unsafe {
+        match libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags) {
+            fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Private memory of our own, without pages at first, at a multiple of 2 MiB.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    whole: *mut libc::c_void,
+    whole_bytes: usize,
+    start: usize,
+}
+
+// SAFETY: it is only addresses; who reads or writes through them says why that may be.
+unsafe impl Send for Shadow {}
+// SAFETY: as above.
+unsafe impl Sync for Shadow {}
+
+impl Shadow {
+    /// For `bytes` bytes, a multiple of 2 MiB.
+    pub fn new(bytes: usize) -> io::Result<Shadow> {
+        let block = outlive_types::BLOCK_BYTES;
+        let whole_bytes = bytes + block;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping where the kernel likes disturbs nothing.
+        let whole =
+            unsafe { libc::mmap(std::ptr::null_mut(), whole_bytes, protection, flags, -1, 0) };
+        if whole == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping is ours. Without huge pages it works as well.
+        unsafe { libc::madvise(whole, whole_bytes, libc::MADV_HUGEPAGE) };
+        let start = whole.expose_provenance().next_multiple_of(block);
+        Ok(Shadow { whole, whole_bytes, start })
+    }
+
+    /// Its address.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and who has a `Shadow` has no slice of it any more.
+        unsafe { libc::munmap(self.whole, self.whole_bytes) };
+    }
+}
+
+/// Drops the pages: what was there is gone, the next touch finds zeros, or waits.
+///
+/// # Safety
+/// The range, whole pages of private anonymous memory, must be the caller's, and nobody may rely on
+/// what it holds.
+pub(super) unsafe fn drop_pages(range: &Range<usize>) -> io::Result<()> {
+    let start = std::ptr::with_exposed_provenance_mut(range.start);
+    // SAFETY: passed on to the caller.
+    match unsafe { libc::madvise(start, range.end - range.start, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends the process at once, with `message` on standard error: no destructor and no handler runs,
+/// since any of them might wait for memory that does not come. The exit code is 3, as that of the
+/// command for damage.
+pub fn end_program(message: &str) -> ! {
+    let text = format!("outlive: {message}\n");
+    // SAFETY: the bytes are there; 2 is a descriptor or an error; `_exit` takes a number.
+    unsafe {
+        libc::write(2, text.as_ptr().cast(), text.len());
+        libc::_exit(3)
+    }
+}
+
+/// Has `prepare` called before every `fork` of this process, by the thread that forks.
+pub(super) fn before_fork(prepare: extern "C" fn()) -> bool {
+    // SAFETY: the function is there for as long as the process.
+    unsafe { libc::pthread_atfork(Some(prepare), None, None) == 0 }
+}
+
+/// Copies `bytes` to our own memory.
+///
+/// # Safety
+/// `to` must be memory of ours that nobody else uses meanwhile, with room for all of `bytes`.
+pub(super) unsafe fn write(to: usize, bytes: &[u8]) {
+    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(to);
+    // SAFETY: passed on to the caller; memory that nobody else uses does not overlap a live slice.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// Our own memory as a slice, for as long as the caller needs it.
+///
+/// # Safety
+/// `at` must be initialised memory of ours of `bytes` bytes that nobody writes meanwhile.
+pub(super) unsafe fn slice<'a>(at: usize, bytes: usize) -> &'a [u8] {
+    let at: *const u8 = std::ptr::with_exposed_provenance(at);
+    // SAFETY: passed on to the caller.
+    unsafe { std::slice::from_raw_parts(at, bytes) }
+}
+
+/// Reads a byte of the program's memory as the program would, and turns bits of it over.
+///
+/// # Safety
+/// `at` must be mapped and writable; other threads may use it only in this way.
+pub(super) unsafe fn touch(at: usize, flip: u8) -> u8 {
+    let at: *const std::sync::atomic::AtomicU8 = std::ptr::with_exposed_provenance(at);
+    // SAFETY: passed on to the caller; an atomic may be used from several threads.
+    unsafe { (*at).fetch_xor(flip, std::sync::atomic::Ordering::Relaxed) }
+}

@@ -1,0 +1,252 @@
+//! Fills as a restore makes them, of memory whose contents the tests know.
+#![allow(unsafe_code)]
+
+use super::*;
+use outlive_io::AlignedBuf;
+use outlive_types::{Rng, SeededRng};
+use std::sync::atomic::AtomicUsize;
+
+const MIB: usize = 1 << 20;
+
+/// What page `page` of stream `stream` holds; every seventh is zero.
+fn expected(stream: usize, offset: usize) -> u8 {
+    let page = offset / PAGE_BYTES;
+    match page % 7 {
+        3 => 0,
+        _ => (offset % 251) as u8 ^ (page as u8) ^ (stream as u8) | 1,
+    }
+}
+
+fn bytes_of(stream: usize, range: Range<usize>) -> Vec<u8> {
+    range.map(|offset| expected(stream, offset)).collect()
+}
+
+/// Does what a restore does: eager streams and edges first, then the program, then pieces of
+/// `piece_pages` pages in the order of `order`, with a thread that serves faults. `program` may touch
+/// what is lazy meanwhile.
+fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn() + Sync)) {
+    for (stream, edge) in memory.edges() {
+        let bytes = bytes_of(stream, edge.start as usize..edge.end as usize);
+        memory.write_edge(stream, edge.start, &bytes);
+    }
+    let rng = SeededRng::new(seed);
+    let mut pieces = Vec::new();
+    for (stream, length) in lengths.iter().enumerate() {
+        let mut at = 0;
+        while at < *length {
+            let end = (at + (1 + rng.next_u64() as usize % 16) * PAGE_BYTES).min(*length);
+            pieces.push((stream, at..end));
+            at = end;
+        }
+    }
+    let eager = |piece: &&(usize, Range<usize>)| !memory.is_lazy(piece.0);
+    let bring = |(stream, range): &(usize, Range<usize>)| {
+        let bytes = bytes_of(*stream, range.clone());
+        match bytes.iter().all(|byte| *byte == 0) {
+            true => memory.zero(*stream, range.start as u64, range.len() as u64),
+            false => memory.write(*stream, range.start as u64, &bytes),
+        }
+    };
+    pieces.iter().filter(eager).for_each(bring);
+    pieces.retain(|piece| !eager(&piece));
+    for last in (1..pieces.len()).rev() {
+        pieces.swap(last, rng.next_u64() as usize % (last + 1));
+    }
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(missing) = memory.next_missing() {
+                    let from = missing.offset as usize;
+                    let bytes = bytes_of(missing.stream, from..from + missing.length);
+                    memory.deliver(&missing, &bytes);
+                }
+            });
+            scope.spawn(|| {
+                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    bring(piece);
+                }
+            });
+        }
+        program();
+        memory.wait(None, None);
+        memory.stop();
+    });
+    assert_eq!(memory.failure(), None);
+}
+
+fn lazily(lengths: &[usize], options: LazyOptions) -> LazyMemory {
+    let streams = lengths.iter().map(|length| MutRegion::zeroed(*length)).collect();
+    LazyMemory::new(streams, options).unwrap()
+}
+
+fn check(memory: LazyMemory, lengths: &[usize]) {
+    for (stream, length) in lengths.iter().enumerate() {
+        let want = PageHashes::compute(&bytes_of(stream, 0..*length), 1);
+        assert_eq!(memory.take_hashes(stream), Some(want), "hashes of stream {stream}");
+    }
+    for (stream, region) in memory.into_streams().into_iter().enumerate() {
+        let got = region.into_bytes().unwrap();
+        assert!(*got == bytes_of(stream, 0..lengths[stream]), "stream {stream}");
+    }
+}
+
+#[test]
+fn it_is_filled_in_any_order_while_threads_touch_it() {
+    for user_only in [false, true] {
+        let lengths = [9 * MIB + 5, 3, 2 * MIB, 300 * 1024 + 1, 100_000, 0];
+        let memory = lazily(&lengths, LazyOptions { user_only, eager: false });
+        let how = memory.how();
+        assert!(how.mode.is_some() && how.eager_because.is_empty(), "{how:?}");
+        let lazy: Vec<bool> = (0..6).map(|stream| memory.is_lazy(stream)).collect();
+        assert_eq!(lazy, [true, false, true, true, false, false]);
+        restore(&memory, &lengths, 1, &|| {
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let memory = &memory;
+                    scope.spawn(move || {
+                        let rng = SeededRng::new(thread + 10);
+                        for _ in 0..3000 {
+                            let at = rng.next_u64() as usize % lengths[0];
+                            assert_eq!(memory.touch(0, at, 0), expected(0, at), "at {at}");
+                        }
+                    });
+                }
+            });
+        });
+        assert!(memory.traffic().faults > 0, "{:?}", memory.traffic());
+        check(memory, &lengths);
+    }
+}
+
+#[test]
+fn what_the_program_writes_stays() {
+    let lengths = [5 * MIB];
+    let memory = lazily(&lengths, LazyOptions::default());
+    restore(&memory, &lengths, 2, &|| {
+        for page in (0..5 * MIB / PAGE_BYTES).step_by(3) {
+            memory.touch(0, page * PAGE_BYTES + 9, 0x55);
+        }
+    });
+    let want = PageHashes::compute(&bytes_of(0, 0..5 * MIB), 1);
+    assert_eq!(memory.take_hashes(0), Some(want), "hashes are of what was stored");
+    let got = memory.into_streams().pop().unwrap().into_bytes().unwrap();
+    for (at, byte) in got.iter().enumerate() {
+        let changed = at % PAGE_BYTES == 9 && (at / PAGE_BYTES) % 3 == 0;
+        let want = expected(0, at) ^ if changed { 0x55 } else { 0 };
+        assert_eq!(*byte, want, "at {at}");
+    }
+}
+
+/// Programs' arrays begin and end anywhere, beside other memory that must not be touched.
+#[test]
+fn arrays_off_page_boundaries_keep_their_neighbours() {
+    for (skip, length) in [(16, 4 * MIB + 100), (4095, 2 * MIB), (1, 600_000), (2048, 260_000)] {
+        let mut buffer = AlignedBuf::zeroed(5 * MIB);
+        buffer.fill(0xEE);
+        let start = buffer.as_mut_ptr();
+        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
+        // else until it is gone.
+        let region = unsafe { MutRegion::from_raw(start.add(skip), length) };
+        let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
+        assert!(memory.is_lazy(0) == (length > 2 * PAGE_BYTES + LAZY_FROM_BYTES), "{length}");
+        restore(&memory, &[length], 3, &|| {});
+        drop(memory);
+        assert!(buffer[..skip].iter().chain(&buffer[skip + length..]).all(|byte| *byte == 0xEE));
+        assert!(buffer[skip..][..length] == bytes_of(0, 0..length), "skip {skip}");
+    }
+}
+
+#[test]
+fn a_fork_waits_for_the_fill_and_its_child_sees_everything() {
+    let lengths = [8 * MIB];
+    let memory = lazily(&lengths, LazyOptions::default());
+    restore(&memory, &lengths, 4, &|| {
+        // SAFETY: the child calls nothing but `touch`, which reads memory, and `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let same =
+                (0..8 * MIB).step_by(777).all(|at| memory.touch(0, at, 0) == expected(0, at));
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(i32::from(!same)) }
+        }
+        let mut status = -1;
+        // SAFETY: the status may be written.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child read something else");
+    });
+    check(memory, &lengths);
+}
+
+/// With the full mode the kernel waits as the program does; without it, it must say so.
+#[test]
+fn system_calls_into_missing_memory() {
+    let lengths = [2 * MIB];
+    for user_only in [false, true] {
+        let memory = lazily(&lengths, LazyOptions { user_only, eager: false });
+        let mode = memory.how().mode.unwrap();
+        assert!(!user_only || mode == Mode::UserOnly);
+        let address = memory.streams[0].0.start();
+        restore(&memory, &lengths, 5, &|| {
+            let page = (MIB + 5 * PAGE_BYTES) as *const u8;
+            let page = address + page.addr();
+            let mut pipe = [0; 2];
+            // SAFETY: the array may be written; the kernel checks the address that it reads from.
+            let written = unsafe {
+                libc::pipe(pipe.as_mut_ptr());
+                libc::write(pipe[1], page as *const _, PAGE_BYTES)
+            };
+            match mode {
+                Mode::Full => assert_eq!(written, PAGE_BYTES as isize),
+                // The background may have brought it by now.
+                Mode::UserOnly => assert!(
+                    written == PAGE_BYTES as isize
+                        || std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+                ),
+            }
+            memory.wait(Some(0), None);
+            // SAFETY: as above.
+            let written = unsafe { libc::write(pipe[1], page as *const _, PAGE_BYTES) };
+            assert_eq!(written, PAGE_BYTES as isize, "what is whole is whole for the kernel, too");
+        });
+        check(memory, &lengths);
+    }
+}
+
+#[test]
+fn shared_memory_is_filled_before_the_program_goes_on() {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes disturbs nothing.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), MIB, protection, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: the mapping is ours, and stays.
+    let region = unsafe { MutRegion::from_raw(start.cast(), MIB) };
+    let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
+    assert!(!memory.is_lazy(0) && memory.how().eager_because.contains("shared"));
+    restore(&memory, &[MIB], 6, &|| {});
+    drop(memory);
+    // SAFETY: the mapping is ours, and nobody writes it now.
+    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), MIB) };
+    assert!(bytes == bytes_of(0, 0..MIB));
+}
+
+#[test]
+fn it_can_be_asked_to_wait_and_dropped_early() {
+    let memory = lazily(&[3 * MIB], LazyOptions { eager: true, ..LazyOptions::default() });
+    assert!(!memory.is_lazy(0) && memory.next_missing().is_none() && memory.wait(None, None));
+    assert_eq!(memory.how().eager_because, "it was asked for");
+    let memory = lazily(&[3 * MIB], LazyOptions::default());
+    assert!(!memory.wait(None, Some(Duration::from_millis(5))));
+    memory.give_up();
+    assert!(memory.wait(None, None) && memory.failure().is_some());
+    drop(memory);
+    // SAFETY: there is none in `Fill`'s drop to be waited for: a fork now ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it ends the child.
+        unsafe { libc::_exit(0) }
+    }
+    // SAFETY: no status is asked for.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+}
