@@ -37,7 +37,7 @@ pub fn put<'py>(
         one_file_system,
         reread,
         leave_out,
-        notes: SaveNotes::new(Remarks { pinned, label }, metrics).or_raise(py)?,
+        notes: SaveNotes::new(Remarks { pinned, suspect: false, label }, metrics).or_raise(py)?,
         stop: stop.clone(),
     };
     let inside = core.enter(tick)?;

@@ -219,7 +219,7 @@ impl Job {
                     images.iter().map(|image| image.regions).sum(),
                     images.iter().map(|image| image.state_bytes).sum(),
                 ];
-                let Remarks { label, pinned } = manifest.remarks;
+                let Remarks { label, pinned, .. } = manifest.remarks;
                 (whole, figures, (label, pinned, manifest.metrics))
             })
             .collect())

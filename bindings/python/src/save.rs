@@ -99,7 +99,7 @@ pub fn save(
 ) -> PyResult<Save> {
     let py = tick.py();
     core.check_process(py)?;
-    let notes = SaveNotes::new(Remarks { pinned, label }, metrics).or_raise(py)?;
+    let notes = SaveNotes::new(Remarks { pinned, suspect: false, label }, metrics).or_raise(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;

@@ -69,6 +69,9 @@ fn remarks(manifest: &Manifest) -> String {
     if manifest.remarks.pinned {
         remarks.push("pinned".to_owned());
     }
+    if manifest.remarks.suspect {
+        remarks.push("suspect".to_owned());
+    }
     if !manifest.remarks.label.is_empty() {
         remarks.push(format!("\"{}\"", shown(&manifest.remarks.label)));
     }
@@ -96,6 +99,7 @@ pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
         "files": is_of_files(manifest),
         "label": manifest.remarks.label,
         "pinned": manifest.remarks.pinned,
+        "suspect": manifest.remarks.suspect,
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "regions": regions(manifest),
         "segments": manifest.segments.len(),

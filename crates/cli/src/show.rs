@@ -127,6 +127,9 @@ pub fn head_text(job: &Job, manifest: &Manifest, noun: &str) -> String {
     if remarks.pinned {
         line("pinned", "prunings keep it".to_owned());
     }
+    if remarks.suspect {
+        line("suspect", "a lazy restore found damage; restores pass over it".to_owned());
+    }
     for (name, value) in &manifest.metrics {
         line("metric", format!("{} = {value}", shown(name)));
     }

@@ -28,6 +28,8 @@ struct JobCheck {
     hurt: BTreeSet<Epoch>,
     /// The newest checkpoint that was looked at and is whole.
     newest_whole: Option<Epoch>,
+    /// Checkpoints that were suspect and are whole: they are suspect no more.
+    cleared: Vec<Epoch>,
 }
 
 /// What was found in the shards themselves.
@@ -67,13 +69,17 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
     let job = Job::open(pool, name.as_str(), JobOptions::default())?;
     let report = job.verify_sample(only, sample)?;
     let hurt: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
-    let newest_whole = job
-        .epochs()?
-        .iter()
-        .map(|info| info.epoch)
-        .filter(|epoch| only.is_none_or(|only| only == *epoch) && !hurt.contains(epoch))
-        .max();
-    Ok(JobCheck { name, report, hurt, newest_whole })
+    let epochs = job.epochs()?;
+    let is_whole = |epoch: Epoch| only.is_none_or(|only| only == epoch) && !hurt.contains(&epoch);
+    let whole = epochs.iter().filter(|info| is_whole(info.epoch));
+    let newest_whole = whole.clone().map(|info| info.epoch).max();
+    let mut cleared = Vec::new();
+    for info in whole.filter(|info| info.manifest.remarks.suspect && sample == Sample::ALL) {
+        job.note(info.epoch, |remarks| remarks.suspect = false)
+            .map_err(|e| e.context(format!("taking the mark off checkpoint {}", info.epoch)))?;
+        cleared.push(info.epoch);
+    }
+    Ok(JobCheck { name, report, hurt, newest_whole, cleared })
 }
 
 /// Reads whole shards, of one job's writers or all, every byte of them.
@@ -216,6 +222,10 @@ fn job_text(job: &JobCheck, text: &mut String) {
             let _ = writeln!(text, "          and {}", count(more, "more place"));
         }
     }
+    for epoch in &job.cleared {
+        let _ =
+            writeln!(text, "  checkpoint {epoch} was suspect and is whole: restores take it again");
+    }
     for finding in report.findings.iter().filter(|finding| finding.epoch.is_none()) {
         let _ = writeln!(text, "  DAMAGED log: {}", finding.error.message());
     }
@@ -285,6 +295,7 @@ fn job_json(job: &JobCheck) -> Value {
         "read_bytes": job.report.read_bytes,
         "damaged_epochs": job.hurt,
         "newest_whole_epoch": job.newest_whole,
+        "cleared_epochs": job.cleared,
         "findings": job.report.findings.iter().map(finding).collect::<Vec<_>>(),
     })
 }

@@ -132,7 +132,11 @@ fn segments() -> impl Strategy<Value = Vec<SegmentRef>> {
 }
 
 fn remarks() -> impl Strategy<Value = Remarks> {
-    (any::<bool>(), "\\PC{0,20}").prop_map(|(pinned, label)| Remarks { pinned, label })
+    (any::<(bool, bool)>(), "\\PC{0,20}").prop_map(|((pinned, suspect), label)| Remarks {
+        pinned,
+        suspect,
+        label,
+    })
 }
 
 fn manifest() -> impl Strategy<Value = Manifest> {

@@ -1,10 +1,13 @@
 //! A job: the handle through which a program saves and restores.
 
-use crate::commit::{LogHead, append_note, history};
+use crate::commit::{Entry, LogHead, append_note, history};
 use crate::drain::Drain;
 use crate::handle::SaveHandle;
 use crate::index::Known;
-use crate::restore::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::restore::{
+    Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, RestoreStats, Runner, Select, Skipped,
+    first_good, refuse_suspect,
+};
 use crate::retention::{RetentionPlan, Rules};
 use crate::save::{Base, Order, SaveNotes, SavePlan, Writer};
 use outlive_chunk::PageHashes;
@@ -62,6 +65,8 @@ pub(crate) struct Inner {
     writer: Mutex<Writer>,
     /// Held while a save is being started: saves start one after the other.
     starting: Mutex<Option<SaveHandle>>,
+    /// The lazy restore that still fills memory.
+    filling: Mutex<Option<LazyFill>>,
     /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
     last_start_ns: AtomicU64,
 }
@@ -87,6 +92,7 @@ impl Job {
             process_id: std::process::id(),
             writer: Mutex::new(writer),
             starting: Mutex::new(None),
+            filling: Mutex::new(None),
             last_start_ns: AtomicU64::new(0),
         };
         Ok(Job { inner: Arc::new(inner) })
@@ -141,6 +147,7 @@ impl Job {
         let inner = &self.inner;
         inner.check_process()?;
         let mut current = inner.starting();
+        inner.wait_filled()?;
         if let Some(handle) = current.as_ref() {
             handle.wait_done(None);
             if let Some(error) = handle.unseen_failure() {
@@ -186,6 +193,15 @@ impl Job {
         work(&self.inner)
     }
 
+    /// Waits until a lazy restore has filled all memory. A save and a close do so by themselves.
+    ///
+    /// # Errors
+    /// Why it never will.
+    pub fn wait_filled(&self) -> Result<()> {
+        self.inner.check_process()?;
+        self.inner.wait_filled()
+    }
+
     /// Waits until no save is under way.
     ///
     /// # Errors
@@ -217,6 +233,7 @@ impl Job {
         // Held to the end: a save that began now would be committed in a session that is over, and a
         // gc would not know of it.
         let current = self.inner.starting();
+        self.wait_filled()?;
         let failure = current.as_ref().and_then(|handle| {
             handle.wait_done(None);
             handle.unseen_failure()
@@ -304,6 +321,7 @@ impl Job {
         done: &mut dyn FnMut(&Checkpoint, S) -> Result<()>,
     ) -> Result<Option<Restored>> {
         self.wait()?;
+        self.wait_filled()?;
         let mut attempt = |checkpoint: &Checkpoint| {
             let (selected, sink) = prepare(checkpoint)?;
             let stats = checkpoint.read(&selected, &sink)?;
@@ -319,6 +337,50 @@ impl Job {
             self.inner.adopt(&checkpoint);
         }
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
+    }
+
+    /// Restores lazily: returns when the page tree is read, and what the sink does not fill lazily. The
+    /// rest follows while the program runs; saves, closes and restores wait for it. Otherwise as
+    /// [`Job::restore`], but that damage found after the return ends the fill: `ends` says what
+    /// becomes of the program then, whose memory has holes. Checkpoints of which somebody has said
+    /// before that something is damaged are passed over.
+    ///
+    /// # Errors
+    /// As [`Job::restore`]; `Retry` if no thread can be started.
+    pub fn restore_lazily<S: LazySink>(
+        &self,
+        select: Select,
+        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
+        ends: LazyEnds<S>,
+    ) -> Result<Option<(Restored, LazyFill)>> {
+        self.wait()?;
+        self.wait_filled()?;
+        let (pool, name) = (self.pool(), self.name());
+        let listed = pool.log().latest(name)?;
+        let mut attempt = |checkpoint: &Checkpoint| {
+            let is_it = |entry: &Entry| {
+                entry.manifest().is_some_and(|manifest| manifest.epoch == checkpoint.epoch())
+            };
+            let hurt = history(pool, name)?.find(is_it).is_some_and(|entry| entry.hurt);
+            refuse_suspect(checkpoint, hurt, select)?;
+            let (selected, sink) = prepare(checkpoint)?;
+            let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
+            Ok((selected, sink, stats))
+        };
+        let Some((checkpoint, (selected, sink, stats), skipped)) =
+            first_good(pool, name, select, &mut attempt)?
+        else {
+            return Ok(None);
+        };
+        let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
+        let job = Job { inner: self.inner.clone() };
+        let fill = Runner::start(job, (checkpoint, listed), &selected, sink, ends)?;
+        *self.inner.filling() = Some(fill.clone());
+        Ok(Some((restored, fill)))
+    }
+
+    pub(crate) fn adopt(&self, checkpoint: &Checkpoint) {
+        self.inner.adopt(checkpoint);
     }
 }
 
@@ -338,6 +400,21 @@ impl Inner {
 
     pub fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filling(&self) -> MutexGuard<'_, Option<LazyFill>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_filled(&self) -> Result<()> {
+        let Some(fill) = self.filling().clone() else { return Ok(()) };
+        match fill.wait(None) {
+            Some(Err(error)) => Err(error.context("a lazy restore has failed")),
+            _ => {
+                self.filling().take();
+                Ok(())
+            }
+        }
     }
 
     fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {

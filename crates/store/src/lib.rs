@@ -24,6 +24,9 @@ mod verify;
 
 pub use handle::SaveHandle;
 pub use job::{EpochInfo, Job, JobOptions, Prepared, Restored};
-pub use restore::{Checkpoint, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
+pub use restore::{
+    Checkpoint, LazyEnds, LazyFill, LazySink, RestorePlan, RestoreSink, RestoreStats, Select,
+    Skipped,
+};
 pub use save::{SaveNotes, SavePlan, SaveStats};
 pub use verify::{Finding, Sample, VerifyReport, verify_shard, without_collected};

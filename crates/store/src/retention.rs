@@ -176,10 +176,15 @@ impl Rules {
         let newest_ns = manifests.iter().map(|m| m.frozen_ns).max().unwrap_or(0);
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, manifests))).collect();
+        let is_sound = |files| move |m: &&Manifest| !m.remarks.suspect && is_of_files(m) == files;
+        let sound = [false, true].map(|files| manifests.iter().any(|m| is_sound(files)(&m)));
         let mut newest_of = [true; 2];
         for (at, manifest) in manifests.iter().enumerate() {
             let epoch = manifest.epoch;
-            let is_newest = std::mem::take(&mut newest_of[usize::from(is_of_files(manifest))]);
+            // What a restore passes over is no newest to fall back on.
+            let kind = is_of_files(manifest);
+            let passed_over = manifest.remarks.suspect && sound[usize::from(kind)];
+            let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
             let age_ns = newest_ns.saturating_sub(manifest.frozen_ns);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| (at as u64) < last) {
@@ -276,6 +281,7 @@ mod tests {
             next_pack: 0,
             remarks: Remarks {
                 pinned: epoch == 2,
+                suspect: epoch == 21,
                 label: if epoch == 3 { "paper".to_owned() } else { String::new() },
             },
             metrics: vec![("loss".to_owned(), epoch.abs_diff(5) as f64)],
@@ -303,6 +309,8 @@ mod tests {
         // 2 is pinned and 3 has a label.
         assert_eq!(kept(&rules(|r| r.last = Some(1)), 20), [2, 3, 20]);
         assert_eq!(kept(&rules(|r| r.last = Some(0)), 20), [2, 3, 20], "the newest stays");
+        let last = kept(&rules(|r| r.last = Some(1)), 21);
+        assert_eq!(last, [2, 3, 20, 21], "21 is suspect, so 20 must stay to fall back on");
         assert_eq!(kept(&rules(|r| r.every = Some(7)), 20), [2, 3, 7, 14, 20]);
         assert_eq!(
             kept(&rules(|r| r.within = Some(Duration::from_secs(7200))), 20),

@@ -86,7 +86,7 @@ fn what_arrives_is_what_was_there_and_only_what_is_new_is_sent() {
     let (from, to) = (memory_pool(), memory_pool());
     let mut states = past(&from, "job");
     let notes = SaveNotes::new(
-        Remarks { pinned: true, label: "good".to_owned() },
+        Remarks { pinned: true, label: "good".to_owned(), ..Remarks::default() },
         vec![("loss".to_owned(), 0.5)],
     );
     let program = Program::start(&from, "job");

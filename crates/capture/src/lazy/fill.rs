@@ -5,7 +5,7 @@
 //! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
 #![allow(unsafe_code)]
 
-use super::sys::{self, Mode, Placed, Shadow, Uffd};
+use super::sys::{self, Placed, Shadow, Uffd};
 use super::unit::{Unit, WINDOW_BYTES, windows};
 use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
 use std::collections::HashMap;
@@ -120,10 +120,6 @@ impl Fill {
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
-    }
-
-    pub(super) fn mode(&self) -> Mode {
-        self.uffd.mode
     }
 
     pub(super) fn filling(&self, stream: usize) -> Option<&Filling> {

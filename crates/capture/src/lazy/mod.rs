@@ -180,7 +180,9 @@ impl LazyMemory {
         let end = offset.checked_add(length).filter(|end| *end <= own);
         let page = PAGE_BYTES as u64;
         assert!(
-            end.is_some_and(|end| offset % page == 0 && (end % page == 0 || end == own)),
+            end.is_some_and(
+                |end| offset.is_multiple_of(page) && (end.is_multiple_of(page) || end == own)
+            ),
             "{length} bytes at offset {offset} were restored to stream {stream}, which has {own}"
         );
         offset as usize

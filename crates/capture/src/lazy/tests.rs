@@ -3,7 +3,7 @@
 
 use super::*;
 use outlive_io::AlignedBuf;
-use outlive_types::{Rng, SeededRng};
+use outlive_types::SeededRng;
 use std::sync::atomic::AtomicUsize;
 
 const MIB: usize = 1 << 20;
@@ -132,7 +132,7 @@ fn what_the_program_writes_stays() {
     assert_eq!(memory.take_hashes(0), Some(want), "hashes are of what was stored");
     let got = memory.into_streams().pop().unwrap().into_bytes().unwrap();
     for (at, byte) in got.iter().enumerate() {
-        let changed = at % PAGE_BYTES == 9 && (at / PAGE_BYTES) % 3 == 0;
+        let changed = at % PAGE_BYTES == 9 && (at / PAGE_BYTES).is_multiple_of(3);
         let want = expected(0, at) ^ if changed { 0x55 } else { 0 };
         assert_eq!(*byte, want, "at {at}");
     }

@@ -58,11 +58,14 @@ pub struct SaveFigures {
     pub drain_ns: u64,
 }
 
-/// What a user says about a checkpoint.
+/// What is said about a checkpoint, by its user or by a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Remarks {
     /// A pruning keeps it, whatever its rules.
     pub pinned: bool,
+    /// Damage was found in it, by somebody who needed it whole: it is passed over until a
+    /// verification has found all of it whole.
+    pub suspect: bool,
     /// A word for it; may be empty. At most [`LABEL_BYTES_MAX`].
     pub label: String,
 }
@@ -115,7 +118,7 @@ impl Manifest {
         out.u32(self.segments.len() as u32);
         out.u16(self.metrics.len() as u16);
         out.u16(self.remarks.label.len() as u16);
-        out.u8(u8::from(self.remarks.pinned));
+        out.u8(self.remarks.flags());
         out.reserved(3);
         for image in &self.images {
             out.u32(image.rank);
@@ -144,7 +147,7 @@ impl Manifest {
         let next_pack = from.u32()?;
         let (image_count, segment_count) = (from.u32()?, from.u32()?);
         let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
-        let pinned = read_flag(from)?;
+        let flags = from.u8()?;
         from.reserved(3)?;
         let mut images = Vec::with_capacity(from.count(image_count.into(), IMAGE_BYTES)?);
         for _ in 0..image_count {
@@ -170,7 +173,7 @@ impl Manifest {
             let name = from.text(name_bytes.into())?.to_owned();
             metrics.push((name, f64::from_bits(from.u64()?)));
         }
-        let remarks = Remarks { pinned, label: from.text(label_bytes.into())?.to_owned() };
+        let remarks = Remarks::read(flags, label_bytes, from)?;
         Ok(Manifest {
             session,
             world_size,
@@ -243,13 +246,17 @@ impl Remarks {
         demand!(self.label.len() <= LABEL_BYTES_MAX, "the label is too long");
         Ok(())
     }
-}
 
-/// A byte that is 0 or 1.
-pub(super) fn read_flag(from: &mut Reader<'_>) -> Result<bool> {
-    match from.u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        other => Err(from.damaged(format!("a flag is {other}"))),
+    pub(super) fn flags(&self) -> u8 {
+        u8::from(self.pinned) | u8::from(self.suspect) << 1
+    }
+
+    /// The label comes next in `from`.
+    pub(super) fn read(flags: u8, label_bytes: u16, from: &mut Reader<'_>) -> Result<Remarks> {
+        if flags > 3 {
+            return Err(from.damaged(format!("its remarks have flags {flags}")));
+        }
+        let label = from.text(label_bytes.into())?.to_owned();
+        Ok(Remarks { pinned: flags & 1 != 0, suspect: flags & 2 != 0, label })
     }
 }

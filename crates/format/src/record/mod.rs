@@ -9,7 +9,6 @@ pub use manifest::{ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Remarks, Save
 pub use segment::{SegmentKind, SegmentRef};
 
 use crate::codec::{Check, Reader, Writer, damaged, demand, encodable, fingerprint};
-use manifest::read_flag;
 use outlive_types::{Epoch, Fingerprint, PackId, Result, SessionId};
 
 const WHAT: &str = "log record";
@@ -74,7 +73,7 @@ pub struct Close {
     pub session: SessionId,
 }
 
-/// What a user said about a checkpoint after it was made.
+/// What was said about a checkpoint after it was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
     /// Which checkpoint.
@@ -228,7 +227,7 @@ impl Sweep {
 impl Note {
     fn write(&self, out: &mut Writer) {
         out.u64(self.epoch);
-        out.u8(u8::from(self.remarks.pinned));
+        out.u8(self.remarks.flags());
         out.reserved(1);
         out.u16(self.remarks.label.len() as u16);
         out.reserved(4);
@@ -237,11 +236,10 @@ impl Note {
 
     fn read(from: &mut Reader<'_>) -> Result<Note> {
         let epoch = from.u64()?;
-        let pinned = read_flag(from)?;
+        let flags = from.u8()?;
         from.reserved(1)?;
         let label_bytes = from.u16()?;
         from.reserved(4)?;
-        let label = from.text(label_bytes.into())?.to_owned();
-        Ok(Note { epoch, remarks: Remarks { pinned, label } })
+        Ok(Note { epoch, remarks: Remarks::read(flags, label_bytes, from)? })
     }
 }

@@ -181,7 +181,7 @@ pub fn manifest() -> Manifest {
             drain_ns: 7,
         },
         next_pack: 0x0A0B_0C0D,
-        remarks: Remarks { pinned: true, label: "gut".to_owned() },
+        remarks: Remarks { pinned: true, suspect: false, label: "gut".to_owned() },
         metrics: vec![("loss".to_owned(), 0.5)],
         images: vec![ImageRef {
             rank: 0,
@@ -239,7 +239,10 @@ pub fn records() -> Vec<Record> {
             hurt: vec![kept.epoch],
             manifests: vec![kept],
         }),
-        Body::Note(Note { epoch: 12, remarks: Remarks { pinned: false, label: "ü".to_owned() } }),
+        Body::Note(Note {
+            epoch: 12,
+            remarks: Remarks { pinned: false, suspect: false, label: "ü".to_owned() },
+        }),
     ];
     let record =
         |(number, body)| Record { number, previous: fp(if number == 1 { 0 } else { 0xFE }), body };

@@ -1,6 +1,6 @@
 //! A checkpoint opened for reading: its catalog and page trees, every node of them verified.
 
-use super::plan::{RestorePlan, RestoreSink, RestoreStats};
+use super::plan::{Pieces, RestorePlan, RestoreSink, RestoreStats};
 use super::read::Wanted;
 use super::walk::read_trees;
 use crate::index::Locator;
@@ -145,6 +145,24 @@ impl Checkpoint {
     /// Number of the newest record in the log when this was opened.
     pub(crate) fn as_of(&self) -> u64 {
         self.as_of
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn locator(&self) -> &Locator {
+        &self.locator
+    }
+
+    /// Where the bytes of `selected` streams come from.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is in none of the segments.
+    pub(super) fn pieces(&self, selected: &[usize]) -> Result<Pieces> {
+        let trees: Vec<(usize, &PageTree)> =
+            selected.iter().map(|at| (*at, &self.streams[*at].tree)).collect();
+        Pieces::of(&self.pool, &self.locator, &trees)
     }
 
     pub(crate) fn catalog_tree(&self) -> &PageTree {

@@ -93,6 +93,14 @@ pub fn while_moving<T>(
     }
 }
 
+/// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
+pub fn suspect(epoch: Epoch, job: &JobName) -> Error {
+    Error::damaged(format!(
+        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `outlive \
+         verify` says where, or clears the mark if all of it is whole again"
+    ))
+}
+
 struct Search<'a> {
     pool: &'a Pool,
     name: &'a JobName,
@@ -125,6 +133,10 @@ impl Search<'_> {
                     match select {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
                         Select::Newest if !is_kind(manifest) => continue,
+                        Select::Newest if manifest.remarks.suspect => {
+                            self.skipped.push((manifest.epoch, suspect(manifest.epoch, name)));
+                            continue;
+                        }
                         _ => {}
                     }
                     attempt(manifest, self.as_of)

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod find;
+mod lazy;
 mod plan;
 pub mod planner;
 mod read;
@@ -11,6 +12,8 @@ pub use checkpoint::{Checkpoint, Stream};
 pub(crate) use checkpoint::{read_catalog, read_stream};
 pub(crate) use find::while_moving;
 pub use find::{Select, Skipped, first_good, first_manifest};
+pub use lazy::{LazyEnds, LazyFill, LazySink};
+pub(crate) use lazy::{Runner, refuse_suspect};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
 pub(crate) use walk::{Live, Lost, read_inner, read_leaf_nodes, read_leaves, walk_live};

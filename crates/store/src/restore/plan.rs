@@ -7,8 +7,10 @@ use crate::save::read_merged;
 use crate::tree::{LeafNode, PageTree};
 use outlive_format::Leaf;
 use outlive_pool::Pool;
-use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result};
+use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result, blocks_of};
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Leaves merged at a time: bounds the memory for those that are not kept.
@@ -25,21 +27,36 @@ pub trait RestoreSink: Sync {
 
 /// Part of a chunk and where it goes.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
-    stream: u32,
+pub(super) struct Piece {
+    pub stream: u32,
     /// Bytes from the chunk's start.
     from: u32,
     /// Bytes.
-    length: u32,
+    pub length: u32,
     /// Bytes from the stream's start.
-    to: u64,
+    pub to: u64,
+}
+
+impl Piece {
+    /// Its part of the chunk.
+    pub fn of<'a>(&self, chunk: &'a [u8]) -> &'a [u8] {
+        &chunk[self.from as usize..][..self.length as usize]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Zeros {
-    stream: u32,
-    to: u64,
-    length: u64,
+pub(super) struct Zeros {
+    pub stream: u32,
+    pub to: u64,
+    pub length: u64,
+}
+
+/// Where the bytes of streams, or of parts of them, come from: for each piece what is wanted for it.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    pub wanted: Vec<Wanted>,
+    pub pieces: Vec<Piece>,
+    pub zeros: Vec<Zeros>,
 }
 
 /// What a restore will read and write.
@@ -73,7 +90,7 @@ impl RestorePlan {
         locator: &Locator,
         trees: &[(usize, &PageTree)],
     ) -> Result<RestorePlan> {
-        let Builder { wanted, pieces, zeros, .. } = Builder::build(pool, locator, trees)?;
+        let Pieces { wanted, pieces, zeros } = Pieces::of(pool, locator, trees)?;
         let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
         Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })
     }
@@ -87,7 +104,7 @@ impl RestorePlan {
         locator: &Locator,
         trees: &[(usize, &PageTree)],
     ) -> Result<Vec<Wanted>> {
-        Builder::build(pool, locator, trees).map(|built| built.wanted)
+        Pieces::of(pool, locator, trees).map(|pieces| pieces.wanted)
     }
 
     /// Reads, verifies and hands over.
@@ -103,8 +120,7 @@ impl RestorePlan {
         let step_bytes = (total_bytes / 256).max(1 << 20);
         let take = |at: usize, bytes: &[u8]| {
             let piece = &self.pieces[at];
-            let part = &bytes[piece.from as usize..][..piece.length as usize];
-            sink.write(piece.stream as usize, piece.to, part);
+            sink.write(piece.stream as usize, piece.to, piece.of(bytes));
             let length = u64::from(piece.length);
             let before = done.fetch_add(length, Ordering::Relaxed);
             if before / step_bytes != (before + length) / step_bytes {
@@ -140,68 +156,79 @@ impl fmt::Display for RestorePlan {
     }
 }
 
-struct Builder<'a> {
-    locator: &'a Locator,
-    wanted: Vec<Wanted>,
-    pieces: Vec<Piece>,
-    zeros: Vec<Zeros>,
-}
-
-impl<'a> Builder<'a> {
-    fn build(
-        pool: &Pool,
-        locator: &'a Locator,
-        trees: &[(usize, &PageTree)],
-    ) -> Result<Builder<'a>> {
-        let mut builder =
-            Builder { locator, wanted: Vec::new(), pieces: Vec::new(), zeros: Vec::new() };
+impl Pieces {
+    /// Of whole trees.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Pieces> {
+        let mut pieces = Pieces::default();
         for (number, tree) in trees {
-            builder.tree(pool, *number as u32, tree)?;
+            pieces.tree(pool, locator, *number as u32, tree)?;
         }
-        Ok(builder)
+        Ok(pieces)
     }
 
-    fn tree(&mut self, pool: &Pool, stream: u32, tree: &PageTree) -> Result<()> {
+    fn tree(&mut self, pool: &Pool, locator: &Locator, stream: u32, tree: &PageTree) -> Result<()> {
         let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
         tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
-        let mut filled = 0; // up to here every byte has a source
+        let mut part = Part { locator, stream, range: 0..tree.bytes };
         for batch in leaves.chunks(LEAF_BATCH) {
             let unkept: Vec<&LeafNode> =
                 batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
             let mut read = read_merged(pool, &unkept)?.into_iter();
             for (block, node) in batch {
                 match &node.kept {
-                    Some(kept) => self.leaf(stream, tree.bytes, *block, kept, &mut filled)?,
+                    Some(kept) => self.leaf(&mut part, *block, kept)?,
                     None => {
                         let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
-                        self.leaf(stream, tree.bytes, *block, &leaf, &mut filled)?;
+                        self.leaf(&mut part, *block, &leaf)?;
                     }
                 }
             }
         }
-        self.zeros_until(stream, &mut filled, tree.bytes);
+        self.zeros_until(&mut part, tree.bytes);
         Ok(())
     }
 
-    fn leaf(
+    /// Adds a part of a stream. `leaf_of` gives the leaf of a block, `None` where all pages are zero.
+    ///
+    /// # Errors
+    /// Those of `leaf_of`; `Damaged` if a chunk is nowhere or too short.
+    pub fn range(
         &mut self,
+        locator: &Locator,
         stream: u32,
-        stream_bytes: u64,
-        block: u64,
-        leaf: &Leaf,
-        filled: &mut u64,
+        range: Range<u64>,
+        leaf_of: &mut dyn FnMut(u64) -> Result<Option<Arc<Leaf>>>,
     ) -> Result<()> {
+        let (first, end) = (range.start / BLOCK_BYTES as u64, range.end);
+        let mut part = Part { locator, stream, range };
+        for block in first..blocks_of(end) {
+            if let Some(leaf) = leaf_of(block)? {
+                self.leaf(&mut part, block, &leaf)?;
+            }
+        }
+        self.zeros_until(&mut part, end);
+        Ok(())
+    }
+
+    fn leaf(&mut self, part: &mut Part<'_>, block: u64, leaf: &Leaf) -> Result<()> {
         let page = PAGE_BYTES as u64;
         for extent in leaf.page_extents() {
             let Some(fp) = extent.chunk else { continue };
-            let to = block * BLOCK_BYTES as u64 + u64::from(extent.page) * page;
+            let begin = block * BLOCK_BYTES as u64 + u64::from(extent.page) * page;
             // A stream that has become shorter may end inside an extent.
-            let end = (to + u64::from(extent.pages) * page).min(stream_bytes);
-            if to >= end {
+            let end = (begin + u64::from(extent.pages) * page).min(part.range.end);
+            let to = begin.max(part.range.start);
+            if begin >= part.range.end {
                 break;
             }
-            let place = self.locator.find(&fp)?;
-            let from = u32::from(extent.first) * PAGE_BYTES as u32;
+            if to >= end {
+                continue;
+            }
+            let place = part.locator.find(&fp)?;
+            let from = u32::from(extent.first) * PAGE_BYTES as u32 + (to - begin) as u32;
             let length = (end - to) as u32;
             if from.checked_add(length).is_none_or(|last| last > place.length) {
                 return Err(Error::damaged(format!(
@@ -209,18 +236,26 @@ impl<'a> Builder<'a> {
                     place.length
                 )));
             }
-            self.zeros_until(stream, filled, to);
-            *filled = end;
+            self.zeros_until(part, to);
+            part.range.start = end;
             self.wanted.push(Wanted { fp, place });
-            self.pieces.push(Piece { stream, from, length, to });
+            self.pieces.push(Piece { stream: part.stream, from, length, to });
         }
         Ok(())
     }
 
-    fn zeros_until(&mut self, stream: u32, filled: &mut u64, end: u64) {
-        if *filled < end {
-            self.zeros.push(Zeros { stream, to: *filled, length: end - *filled });
-            *filled = end;
+    fn zeros_until(&mut self, part: &mut Part<'_>, end: u64) {
+        let to = part.range.start;
+        if to < end {
+            self.zeros.push(Zeros { stream: part.stream, to, length: end - to });
+            part.range.start = end;
         }
     }
+}
+
+/// The part of a stream that pieces are looked for; what has a source is cut off its start.
+struct Part<'a> {
+    locator: &'a Locator,
+    stream: u32,
+    range: Range<u64>,
 }

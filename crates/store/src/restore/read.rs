@@ -3,7 +3,7 @@
 use outlive_chunk::{Decompressor, fingerprint};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
-use outlive_types::{Error, Fingerprint, Result};
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -54,6 +54,12 @@ pub struct ReadFault {
 impl ReadPlan {
     /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
     pub fn new(pool: &Pool, wanted: &[Wanted]) -> ReadPlan {
+        ReadPlan::within(pool, wanted, u64::MAX)
+    }
+
+    /// The same in reads of at most `span_bytes_max`, but for single frames and chunks: somebody else
+    /// who wants something small does not wait long behind them.
+    pub fn within(pool: &Pool, wanted: &[Wanted], span_bytes_max: u64) -> ReadPlan {
         let container = pool.config().format.container_bytes;
         let gap_max = pool.config().tuning.read_gap_bytes;
         let mut sorted: Vec<(u32, Wanted)> =
@@ -67,8 +73,12 @@ impl ReadPlan {
                 let last_end = u64::from(last.span.offset) + u64::from(last.span.length);
                 let same_container = last.span.pack == place.pack
                     && u64::from(last.span.offset) / container == (end - 1) / container;
-                if same_container && u64::from(place.offset) <= last_end + gap_max {
-                    last.span.length = (last_end.max(end) - u64::from(last.span.offset)) as u32;
+                let span_bytes = last_end.max(end) - u64::from(last.span.offset);
+                if same_container
+                    && u64::from(place.offset) <= last_end + gap_max
+                    && (span_bytes <= span_bytes_max || end <= last_end)
+                {
+                    last.span.length = span_bytes as u32;
                     last.items.end = at + 1;
                     continue;
                 }
@@ -86,6 +96,17 @@ impl ReadPlan {
         self.steps.len()
     }
 
+    /// For each of the wanted, the read that brings it.
+    pub fn step_of(&self) -> Vec<u32> {
+        let mut step_of = vec![0; self.sorted.len()];
+        for (number, step) in self.steps.iter().enumerate() {
+            for (at, _) in &self.sorted[step.items.clone()] {
+                step_of[*at as usize] = number as u32;
+            }
+        }
+        step_of
+    }
+
     /// Reads everything with `threads` threads and hands each verified item to `take`, with its
     /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
     /// the work.
@@ -97,18 +118,32 @@ impl ReadPlan {
         take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     ) -> Vec<ReadFault> {
         let next = AtomicUsize::new(0);
+        let next = || Some(next.fetch_add(1, Ordering::Relaxed));
+        self.execute_as(pool, (threads, READS_IN_FLIGHT), keep_going, &next, take)
+    }
+
+    /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
+    /// ends a thread. `(threads, depth)`: reads asked for over all threads are at most `depth`.
+    pub fn execute_as(
+        &self,
+        pool: &Pool,
+        (threads, depth): (usize, usize),
+        keep_going: bool,
+        next: &(dyn Fn() -> Option<usize> + Sync),
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
         let stop = AtomicBool::new(false);
         let faults = Mutex::new(Vec::new());
-        let threads = threads.clamp(1, self.steps.len().max(1)).min(READS_IN_FLIGHT);
+        let threads = threads.clamp(1, self.steps.len().max(1)).min(depth);
         let worker = Worker {
             plan: self,
             pool,
-            next: &next,
+            next,
             stop: &stop,
             faults: &faults,
             keep_going,
             take,
-            depth: READS_IN_FLIGHT.div_ceil(threads),
+            depth: depth.div_ceil(threads),
         };
         if threads == 1 {
             worker.run();
@@ -121,12 +156,40 @@ impl ReadPlan {
         }
         faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    /// Reads everything at once into buffers made for it: for a few small reads that must not wait for
+    /// those of others to come back.
+    ///
+    /// # Errors
+    /// `Damaged` for the first thing that is missing or wrong.
+    pub fn execute_now(
+        &self,
+        pool: &Pool,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let read = |step: &Step| {
+            // Wherever it begins within a page.
+            let bytes = (step.span.length as usize + PAGE_BYTES).next_multiple_of(PAGE_BYTES);
+            pool.read(step.span, AlignedBuf::zeroed(bytes))
+        };
+        let tickets: Vec<_> = self.steps.iter().map(read).collect();
+        let (stop, faults) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        let (next, keep_going, depth) = (&|| None, false, 1);
+        let (stop, faults) = (&stop, &faults);
+        let worker = Worker { plan: self, pool, next, stop, faults, keep_going, take, depth };
+        let mut frame = Frame::default();
+        for (step, ticket) in self.steps.iter().zip(tickets) {
+            worker.hand_on(step, ticket.wait(), &mut frame);
+        }
+        let mut faults = faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        faults.pop().map_or(Ok(()), |fault: ReadFault| Err(fault.error))
+    }
 }
 
 struct Worker<'a> {
     plan: &'a ReadPlan,
     pool: &'a Pool,
-    next: &'a AtomicUsize,
+    next: &'a (dyn Fn() -> Option<usize> + Sync),
     stop: &'a AtomicBool,
     faults: &'a Mutex<Vec<ReadFault>>,
     keep_going: bool,
@@ -151,7 +214,7 @@ impl Worker<'_> {
                     }
                     None => break,
                 };
-                let at = self.next.fetch_add(1, Ordering::Relaxed);
+                let Some(at) = (self.next)() else { break };
                 let Some(step) = self.plan.steps.get(at) else { break };
                 in_flight.push_back((at, self.pool.read(step.span, buffer)));
             }

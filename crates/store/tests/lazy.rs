@@ -1,0 +1,399 @@
+//! Lazy restores: bit-exact while the program runs; saves, gcs and damage meanwhile.
+
+mod common;
+
+use common::{Program, State, noise, pool_of, regions_of};
+use outlive_capture::fill::MutRegion;
+use outlive_capture::lazy::{LazyMemory, LazyOptions};
+use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, Thoroughness, collect};
+use outlive_store::retention::Rules;
+use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Restored, Select};
+use outlive_target::{FaultWorld, ShardName};
+use outlive_types::{
+    BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,
+};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Holds the background up until it is opened.
+#[derive(Clone, Default)]
+struct Latch(Arc<(Mutex<bool>, Condvar)>);
+
+impl Latch {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+}
+
+struct Sink {
+    memory: Arc<LazyMemory>,
+    latch: Latch,
+}
+
+impl RestoreSink for Sink {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        if self.memory.is_lazy(stream) {
+            self.latch.pass();
+        }
+        self.memory.write(stream, offset, bytes);
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.memory.zero(stream, offset, length);
+    }
+}
+
+impl LazySink for Sink {
+    fn is_lazy(&self, stream: usize) -> bool {
+        self.memory.is_lazy(stream)
+    }
+    fn edges(&self) -> Vec<(usize, Range<u64>)> {
+        self.memory.edges()
+    }
+    fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.memory.write_edge(stream, offset, bytes);
+    }
+    fn next_missing(&self) -> Option<Missing> {
+        self.memory.next_missing()
+    }
+    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        self.memory.deliver(missing, bytes);
+    }
+    fn failure(&self) -> Option<Error> {
+        self.memory.failure()
+    }
+    fn give_up(&self) {
+        self.memory.give_up();
+    }
+    fn stop(&self) {
+        self.memory.stop();
+    }
+}
+
+/// A restore under way.
+struct Lazy {
+    restored: Restored,
+    fill: LazyFill,
+    memory: Arc<LazyMemory>,
+    failures: Mutex<Receiver<Error>>,
+    names: Vec<String>,
+}
+
+impl Lazy {
+    /// The state, once it is whole.
+    fn into_state(self, pool: &Pool) -> State {
+        self.fill.wait(None).unwrap().unwrap();
+        let program = Program::start(pool, "job");
+        let select = Select::Epoch(self.restored.epoch);
+        let (checkpoint, _) = program.job.checkpoint(select).unwrap().unwrap();
+        // The fill's threads let go of it soon after its end.
+        let mut memory = self.memory;
+        let memory = loop {
+            match Arc::try_unwrap(memory) {
+                Ok(memory) => break memory,
+                Err(shared) => memory = shared,
+            }
+            std::thread::yield_now();
+        };
+        let streams = memory.into_streams().into_iter();
+        let streams: Vec<Vec<u8>> = streams.map(|s| s.into_bytes().unwrap().to_vec()).collect();
+        regions_of(&checkpoint, &streams)
+    }
+
+    fn stream(&self, name: &str) -> usize {
+        self.names.iter().position(|known| known == name).unwrap()
+    }
+}
+
+/// Restores as a front door does: the tracker is primed when all is there.
+fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<Lazy>> {
+    let (mut taken, mut names) = (None, Vec::new());
+    let (sender, failures): (Sender<Error>, _) = channel();
+    let failures = Mutex::new(failures);
+    let tracker = program.tracker.clone();
+    let ends = LazyEnds {
+        filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+            let streams = checkpoint.streams().iter().enumerate();
+            let hashes = |(at, stream): (usize, &outlive_store::restore::Stream)| {
+                Some((stream.name.clone(), sink.memory.take_hashes(at)?))
+            };
+            tracker.prime_hashes(checkpoint.epoch(), streams.filter_map(hashes).collect());
+        }),
+        failed: Box::new(move |error| sender.send(error.clone()).unwrap()),
+    };
+    let mut prepare = |checkpoint: &Checkpoint| {
+        let streams = checkpoint.streams();
+        names = streams.iter().map(|stream| stream.name.clone()).collect();
+        let memory = streams.iter().map(|s| MutRegion::zeroed(s.tree.bytes as usize)).collect();
+        let memory = Arc::new(LazyMemory::new(memory, LazyOptions::default())?);
+        taken = Some(memory.clone());
+        Ok(((0..streams.len()).collect(), Sink { memory, latch: latch.clone() }))
+    };
+    let done = program.job.restore_lazily(select, &mut prepare, ends)?;
+    Ok(done.map(|(restored, fill)| Lazy {
+        restored,
+        fill,
+        memory: taken.take().unwrap(),
+        failures,
+        names,
+    }))
+}
+
+fn open() -> Latch {
+    let latch = Latch::default();
+    latch.open();
+    latch
+}
+
+fn change(state: &mut State, region: &str, page: usize, seed: u64) {
+    let bytes = state.get_mut(region).unwrap();
+    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
+}
+
+/// Large and small, odd lengths, zeros inside and only zeros.
+fn state() -> State {
+    let mut holed = noise(3, 3 * BLOCK_BYTES + 77);
+    holed[100 * PAGE_BYTES..700 * PAGE_BYTES].fill(0);
+    State::from([
+        ("big".to_owned(), noise(1, 5 * BLOCK_BYTES)),
+        ("holed".to_owned(), holed),
+        ("small".to_owned(), vec![1, 2, 3]),
+        ("medium".to_owned(), noise(2, 100_001)),
+        ("zeros".to_owned(), vec![0; BLOCK_BYTES + 5 * PAGE_BYTES]),
+        ("empty".to_owned(), Vec::new()),
+    ])
+}
+
+/// Three epochs: each changes some scattered pages.
+fn saved() -> (FaultWorld, Vec<State>) {
+    let world = FaultWorld::new();
+    let pool = pool(&world);
+    let program = Program::start(&pool, "job");
+    let mut states = vec![state()];
+    program.save(&states[0]).unwrap();
+    for step in 1..3u64 {
+        let mut next = states.last().unwrap().clone();
+        for page in 0..60 {
+            change(&mut next, "big", (page * 41 + step as usize) % 2560, step * 1000 + page as u64);
+        }
+        program.save(&next).unwrap();
+        states.push(next);
+    }
+    program.job.close().unwrap();
+    (world, states)
+}
+
+fn pool(world: &FaultWorld) -> Pool {
+    pool_of(world.target(), world.log())
+}
+
+#[test]
+fn every_touch_finds_what_was_saved() {
+    let (world, states) = saved();
+    let pool = pool(&world);
+    for (epoch, want) in (1..).zip(&states) {
+        let latch = Latch::default();
+        let program = Program::start(&pool, "job");
+        let lazy = restore(&program, Select::Epoch(epoch), &latch).unwrap().unwrap();
+        assert_eq!(lazy.restored.epoch, epoch);
+        assert!(!lazy.fill.done());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let lazy = &lazy;
+                scope.spawn(move || {
+                    let rng = SeededRng::new(thread);
+                    for name in ["big", "holed", "zeros"].iter().cycle().take(600) {
+                        let at = rng.next_u64() as usize % want[*name].len();
+                        let got = lazy.memory.touch(lazy.stream(name), at, 0);
+                        assert_eq!(got, want[*name][at], "byte {at} of {name}");
+                    }
+                });
+            }
+            scope.spawn(|| {
+                // The first touches are served while the background does nothing.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                latch.open();
+            });
+        });
+        assert!(lazy.memory.traffic().faults > 0);
+        let (done, total) = lazy.fill.progress();
+        assert!(done <= total);
+        assert!(lazy.into_state(&pool) == *want, "epoch {epoch}");
+    }
+}
+
+#[test]
+fn a_save_waits_for_the_fill_and_is_incremental() {
+    let (world, states) = saved();
+    let pool = pool(&world);
+    let program = Program::start(&pool, "job");
+    let latch = Latch::default();
+    let lazy = restore(&program, Select::Newest, &latch).unwrap().unwrap();
+    let mut now = states[2].clone();
+    // The program changes a page before it is there.
+    let stream = lazy.stream("big");
+    lazy.memory.touch(stream, 7 * PAGE_BYTES + 1, 0xFF);
+    now.get_mut("big").unwrap()[7 * PAGE_BYTES + 1] ^= 0xFF;
+    let stats = std::thread::scope(|scope| {
+        let save = scope.spawn(|| program.save(&now).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!save.is_finished() && !lazy.fill.done(), "a save must wait for the fill");
+        latch.open();
+        save.join().unwrap()
+    });
+    assert_eq!((stats.epoch, stats.changed_bytes), (4, PAGE_BYTES as u64), "{stats:?}");
+    assert!(lazy.into_state(&pool) == now);
+    let (_, again) = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(again == now);
+}
+
+/// Shards of the newest epoch: those that were not there with two.
+fn newest_shards(world: &FaultWorld) -> Vec<ShardName> {
+    let job = Program::start(&pool(world), "job").job;
+    let epochs = job.epochs().unwrap();
+    let packs = |at: usize| -> Vec<_> {
+        epochs[at].manifest.segments.iter().map(|segment| segment.pack).collect()
+    };
+    let before = packs(1);
+    let new = packs(2).into_iter().filter(|pack| !before.contains(pack));
+    new.map(|pack| ShardName { pack, shard: 0 }).collect()
+}
+
+#[test]
+fn damage_marks_the_epoch_and_the_next_start_takes_the_one_before() {
+    let (world, states) = saved();
+    let target = world.target();
+    let shard = newest_shards(&world)[0];
+    let mut outcomes = [0; 2];
+    // A byte in each page; some are of the tree, and are found before the program goes on.
+    let offsets: Vec<u64> = (4096..target.length(shard).unwrap()).step_by(4096).collect();
+    for offset in offsets.into_iter().map(|offset| offset + 7) {
+        world.corrupt(shard, offset, 4);
+        let program = Program::start(&pool(&world), "job");
+        let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();
+        if lazy.restored.epoch == 3 {
+            match lazy.fill.wait(None).unwrap() {
+                // Padding, or what only readers of the shard itself look at.
+                Ok(_) => assert!(lazy.into_state(&pool(&world)) == states[2]),
+                Err(error) => {
+                    outcomes[1] += 1;
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                    assert!(error.message().contains("marked suspect"), "{error}");
+                    assert_eq!(lazy.failures.lock().unwrap().recv().unwrap(), error);
+                    let failed = program.save(&states[2]).unwrap_err();
+                    assert!(failed.message().contains("lazy restore"), "{failed}");
+                    check_passed_over(&world, &states);
+                }
+            }
+        } else {
+            outcomes[0] += 1;
+            assert!(lazy.into_state(&pool(&world)) == states[1]);
+        }
+        world.corrupt(shard, offset, 4);
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}
+
+/// Epoch 3 is suspect: every start takes 2 and says why, until the mark is taken away.
+fn check_passed_over(world: &FaultWorld, states: &[State]) {
+    let program = Program::start(&pool(world), "job");
+    let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();
+    let (skipped, why) = lazy.restored.skipped[0].clone();
+    assert_eq!((lazy.restored.epoch, skipped), (2, 3));
+    assert!(why.message().contains("suspect"), "{why}");
+    assert!(lazy.into_state(&pool(world)) == states[1]);
+    assert_eq!(program.restore(Select::Newest).unwrap().unwrap().0, 2);
+    let refused = restore(&program, Select::Epoch(3), &open()).err().unwrap();
+    assert!(refused.kind() == ErrorKind::Damaged, "{refused}");
+    let rules = Rules { last: Some(1), ..Rules::default() };
+    assert_eq!(program.job.retention(&rules).unwrap().dropped(), [1].into(), "2 is what is left");
+    let whole = program.job.verify(Some(3)).unwrap().findings.is_empty();
+    assert!(!whole, "a verification finds the damage, too");
+    program.job.note(3, |remarks| remarks.suspect = false).unwrap();
+}
+
+#[test]
+fn damage_that_only_a_fault_meets_ends_the_program_too() {
+    let (world, _) = saved();
+    let target = world.target();
+    for shard in target.list().unwrap() {
+        for offset in (4096..target.length(shard).unwrap()).step_by(4096) {
+            world.corrupt(shard, offset + 100, 1);
+        }
+    }
+    // The page trees are damaged as well; nothing can begin.
+    let program = Program::start(&pool(&world), "job");
+    let error = restore(&program, Select::Newest, &open()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+
+    let (world, _) = saved();
+    let latch = Latch::default();
+    let program = Program::start(&pool(&world), "job");
+    let lazy = restore(&program, Select::Newest, &latch).unwrap().unwrap();
+    let target = world.target();
+    for shard in target.list().unwrap() {
+        for offset in (4096..target.length(shard).unwrap()).step_by(512) {
+            world.corrupt(shard, offset + 100, 1);
+        }
+    }
+    let (memory, stream) = (lazy.memory.clone(), lazy.stream("big"));
+    // In a program this thread would wait until the process ends. Here its memory is given back.
+    let toucher = std::thread::spawn(move || memory.touch(stream, 3 * BLOCK_BYTES, 0));
+    let error = lazy.failures.lock().unwrap().recv().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    latch.open();
+    assert!(lazy.fill.wait(None).unwrap().is_err());
+    assert!(!toucher.is_finished());
+}
+
+#[test]
+fn what_a_gc_moves_meanwhile_is_found_again() {
+    let (world, states) = saved();
+    let pool = pool(&world);
+    let latch = Latch::default();
+    let program = Program::start(&pool, "job");
+    let lazy = restore(&program, Select::Newest, &latch).unwrap().unwrap();
+    let before = world.target().list().unwrap();
+    let drop: std::collections::BTreeSet<Epoch> = [1, 2].into();
+    let options = GcOptions {
+        drop: [(JobName::new("job").unwrap(), drop)].into(),
+        thoroughness: Thoroughness { unused_max: 0.0, ..Thoroughness::default() },
+        ..GcOptions::default()
+    };
+    let report = collect(&pool, &options).unwrap();
+    let after = world.target().list().unwrap();
+    assert!(report.deleted > 0 && before.iter().any(|shard| !after.contains(shard)), "{report:?}");
+    // By a fault first, then by the background.
+    let stream = lazy.stream("big");
+    for at in (0..states[2]["big"].len()).step_by(BLOCK_BYTES / 2) {
+        assert_eq!(lazy.memory.touch(stream, at, 0), states[2]["big"][at]);
+    }
+    latch.open();
+    assert!(lazy.into_state(&pool) == states[2]);
+}
+
+#[test]
+fn without_lazy_memory_it_is_an_eager_restore() {
+    let (world, states) = saved();
+    let pool = pool(&world);
+    let program = Program::start(&pool, "job");
+    let small = State::from([("a".to_owned(), noise(1, 70_000)), ("b".to_owned(), vec![4; 9])]);
+    let other = Program::start(&pool, "other");
+    other.save(&small).unwrap();
+    let lazy = restore(&other, Select::Newest, &open()).unwrap().unwrap();
+    assert!(lazy.fill.done() && !lazy.memory.is_lazy(0) && !lazy.memory.is_lazy(1));
+    let stats = other.save(&small).unwrap();
+    assert_eq!(stats.changed_bytes, 0, "the first save afterwards is incremental");
+    assert!(restore(&Program::start(&pool, "none"), Select::Newest, &open()).unwrap().is_none());
+    drop((program, states));
+}
