@@ -2,16 +2,18 @@
 
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use crate::restore::Taken;
 use crate::wait::{self, Gate, Inside};
 use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
 use outlive_format::Remarks;
 use outlive_pool::Pool;
-use outlive_store::{EpochInfo, JobOptions, SaveHandle};
+use outlive_store::{EpochInfo, JobOptions, LazyFill, SaveHandle};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +28,11 @@ pub struct Core {
     gate: Gate,
     /// The last save, until its outcome has been looked at.
     last: Mutex<Option<SaveHandle>>,
+    /// The last lazy restore, until it is over.
+    fill: Mutex<Option<LazyFill>>,
+    /// Buffers that lazy restores fill, each with whether it is over. Threads of the fill do not hold
+    /// them: to let go of a buffer takes the GIL.
+    kept: Mutex<Vec<(Taken, Arc<AtomicBool>)>>,
     process_id: u32,
 }
 
@@ -74,6 +81,42 @@ impl Core {
         Ok(())
     }
 
+    /// Waits until memory that is being filled lazily is there.
+    pub fn settle_fill(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(fill) = fill {
+            wait::wait(&self.events, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
+            self.fill.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        self.let_go();
+        Ok(())
+    }
+
+    /// Remembers a lazy restore.
+    pub fn set_fill(&self, fill: LazyFill) {
+        *self.fill.lock().unwrap_or_else(PoisonError::into_inner) = Some(fill);
+    }
+
+    /// Keeps what a lazy restore fills until it is `over`.
+    pub fn keep(&self, taken: Taken, over: Arc<AtomicBool>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((taken, over));
+        self.let_go();
+    }
+
+    /// Lets go of buffers that nobody fills any more. Answers whether there are others.
+    fn let_go(&self) -> bool {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut *kept);
+        let (over, still): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, over)| over.load(Ordering::Acquire));
+        *kept = still;
+        let others = !kept.is_empty();
+        drop(kept);
+        // Without the lock: this may run Python code.
+        drop(over);
+        others
+    }
+
     /// Remembers the newest save.
     pub fn set_last(&self, handle: SaveHandle) {
         *self.last() = Some(handle);
@@ -107,6 +150,8 @@ impl Job {
             events,
             gate: Gate::default(),
             last: Mutex::new(None),
+            fill: Mutex::new(None),
+            kept: Mutex::default(),
             process_id: std::process::id(),
         };
         Ok(Job { core: Arc::new(core) })
@@ -131,10 +176,10 @@ impl Job {
         self.core.events.waiting()
     }
 
-    /// True while a save is under way, or if one has failed and nobody has been told.
+    /// True while a save is under way or memory is being filled, or if a save has failed and nobody has been told.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.last().is_some())
+        Ok(self.core.let_go() || self.core.last().is_some())
     }
 
     /// Saves regions, given by their names, dtypes, shapes and leaves; `notes` are label, pin and
@@ -155,14 +200,16 @@ impl Job {
 
     /// Restores; `None` if there is no checkpoint. `plan` gets the epoch, the names, dtypes, shapes
     /// and lengths of the regions, and the attachment; it answers for each region `None` (leave it
-    /// out), `True` (as a value) or a writable buffer to fill.
+    /// out), `True` (as a value) or a writable buffer to fill. Lazily unless `user_only` is `None`; true
+    /// serves the program's own instructions only.
     fn restore<'py>(
         &self,
         epoch: Option<u64>,
         plan: &Bound<'py, PyAny>,
+        user_only: Option<bool>,
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        restore::restore(&self.core, epoch, plan, tick)
+        restore::restore(&self.core, epoch, plan, user_only, tick)
     }
 
     /// Puts files; `choices` are patterns, use of ignore files, one file system, reread, and what is
@@ -275,14 +322,21 @@ impl Job {
         waited.or_raise(py).and(told)
     }
 
-    /// Waits for the drain, raises its failure if nobody has been told, and ends the session.
-    fn close(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Waits for the drain, raises its failure if nobody has been told, and ends the session. At the
+    /// end of the process nobody needs to wait for memory that is being filled.
+    fn close(&self, at_exit: bool, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();
         let core = &self.core;
         core.check_process(py)?;
         let inside = core.enter(tick)?;
         core.settle_last(tick)?;
-        let closed = py.detach(|| core.job.close());
+        if !at_exit {
+            core.settle_fill(tick)?;
+        }
+        let closed = py.detach(|| match at_exit {
+            true => core.job.close_at_exit(),
+            false => core.job.close(),
+        });
         drop(inside);
         core.last().take();
         let told = wait::tell(&core.events, tick);

@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod files;
 mod job;
+mod lazy;
 mod pool;
 mod restore;
 mod save;
@@ -31,6 +32,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::job::Job;
+    #[pymodule_export]
+    use crate::lazy::Fill;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]

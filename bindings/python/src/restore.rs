@@ -6,15 +6,18 @@
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::to_py;
 use crate::job::{Core, invalid};
+use crate::lazy;
 use crate::values;
 use crate::wait;
 use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_io::AlignedBuf;
 use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
 use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
@@ -57,15 +60,25 @@ struct Done {
     restored: Restored,
     /// By stream, as far as they went into memory of ours.
     ours: HashMap<usize, AlignedBuf>,
+    /// What follows while the program runs.
+    fill: Option<lazy::Fill>,
+}
+
+/// How memory is to be filled lazily.
+#[derive(Clone)]
+struct Lazily {
+    user_only: bool,
+    /// Set once no memory of the program will be touched any more.
+    over: Arc<AtomicBool>,
 }
 
 /// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
 #[derive(Default)]
-struct Leave(RwLock<bool>);
+pub struct Leave(RwLock<bool>);
 
 impl Leave {
     /// Calls `work`, unless the leave was withdrawn.
-    fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let withdrawn = self.0.read().unwrap_or_else(PoisonError::into_inner);
         (!*withdrawn).then(work)
     }
@@ -95,7 +108,7 @@ impl RestoreSink for Sink {
 }
 
 /// The regions of the checkpoint that is being restored, and where they go.
-struct Taken {
+pub struct Taken {
     regions: Vec<RegionDesc>,
     streams: HashMap<String, usize>,
     wishes: Vec<Wish>,
@@ -112,16 +125,20 @@ pub fn restore<'py>(
     core: &Arc<Core>,
     epoch: Option<Epoch>,
     plan: &Bound<'py, PyAny>,
+    user_only: Option<bool>,
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
     let py = tick.py();
     core.check_process(py)?;
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
+    core.settle_fill(tick)?;
     let started = Instant::now();
     let (sender, receiver) = channel();
     let leave = Arc::new(Leave::default());
-    let reader = Reader { core: core.clone(), epoch, sender, leave: leave.clone() };
+    let lazily = user_only.map(|user_only| Lazily { user_only, over: Arc::default() });
+    let (core_too, leave_too) = (core.clone(), leave.clone());
+    let reader = Reader { core: core_too, epoch, sender, leave: leave_too, lazily: lazily.clone() };
     std::thread::Builder::new()
         .name("outlive-restore".to_owned())
         .spawn(move || reader.run())
@@ -132,10 +149,26 @@ pub fn restore<'py>(
     let outcome = serve(core, &Mutex::new(receiver), plan, tick, &mut taken);
     // Also when all went well: the buffers go away now.
     py.detach(|| leave.withdraw());
-    let result = match (outcome?, taken) {
-        (None, _) => None,
+    let result = outcome.and_then(|done| conclude(py, done, taken.as_ref(), started));
+    if let (Some(lazily), Some(taken)) = (lazily, taken) {
+        // Also after an interruption: the fill may be under way.
+        core.keep(taken, lazily.over);
+    }
+    drop(inside);
+    result
+}
+
+/// What Python gets.
+fn conclude<'py>(
+    py: Python<'py>,
+    done: Option<Done>,
+    taken: Option<&Taken>,
+    started: Instant,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    match (done, taken) {
+        (None, _) => Ok(None),
         (Some(done), Some(taken)) => {
-            let values = hand_out(py, &taken, &done)?;
+            let values = hand_out(py, taken, &done)?;
             let result = PyDict::new(py);
             result.set_item("epoch", done.restored.epoch)?;
             result.set_item("seconds", started.elapsed().as_secs_f64())?;
@@ -145,14 +178,13 @@ pub fn restore<'py>(
             let skipped: Vec<_> = skipped.map(|(epoch, e)| (*epoch, e.message())).collect();
             result.set_item("skipped", skipped)?;
             result.set_item("values", values)?;
-            Some(result)
+            if let Some(fill) = done.fill {
+                result.set_item("fill", Bound::new(py, fill)?)?;
+            }
+            Ok(Some(result))
         }
-        (Some(_), None) => {
-            return Err(to_py(py, &Error::bug("a checkpoint was restored without a plan")));
-        }
-    };
-    drop(inside);
-    Ok(result)
+        (Some(_), None) => Err(to_py(py, &Error::bug("a checkpoint was restored without a plan"))),
+    }
 }
 
 /// Answers the reading thread's questions until it is done.
@@ -331,30 +363,64 @@ struct Reader {
     epoch: Option<Epoch>,
     sender: Sender<Message>,
     leave: Arc<Leave>,
+    lazily: Option<Lazily>,
 }
 
 impl Reader {
     fn run(self) {
-        let outcome = self.read();
+        let outcome = match &self.lazily {
+            None => self.read(),
+            Some(lazily) => self.read_lazily(lazily),
+        };
         // Nobody listens any more if the wait was interrupted.
         let _ = self.sender.send(Message::Done(outcome));
     }
 
-    fn read(&self) -> Result<Option<Done>> {
-        let interrupted = || Error::retry("the restore was interrupted");
-        let select = self.epoch.map_or(Select::Newest, Select::Epoch);
-        let mut prepare = |checkpoint: &Checkpoint| {
-            let (reply, answer) = sync_channel(1);
-            let streams = checkpoint.streams().iter().enumerate();
-            let question = Question {
-                epoch: checkpoint.epoch(),
-                regions: checkpoint.regions().to_vec(),
-                attachment: checkpoint.attachment().to_vec(),
-                streams: streams.map(|(at, stream)| (stream.name.clone(), at)).collect(),
-                reply,
+    /// Asks the calling thread what goes where.
+    fn ask(&self, checkpoint: &Checkpoint) -> Result<Answer> {
+        let (reply, answer) = sync_channel(1);
+        let streams = checkpoint.streams().iter().enumerate();
+        let question = Question {
+            epoch: checkpoint.epoch(),
+            regions: checkpoint.regions().to_vec(),
+            attachment: checkpoint.attachment().to_vec(),
+            streams: streams.map(|(at, stream)| (stream.name.clone(), at)).collect(),
+            reply,
+        };
+        self.sender.send(Message::Plan(Box::new(question))).map_err(|_| interrupted())?;
+        answer.recv().map_err(|_| interrupted())?
+    }
+
+    fn select(&self) -> Select {
+        self.epoch.map_or(Select::Newest, Select::Epoch)
+    }
+
+    fn read_lazily(&self, lazily: &Lazily) -> Result<Option<Done>> {
+        let mut sink = |checkpoint: &Checkpoint| {
+            let Answer { fills, whole } = self.ask(checkpoint)?;
+            let eager =
+                |(at, fill): (usize, &Fill)| (!matches!(fill, Fill::Theirs(_))).then_some(at);
+            let options = LazyOptions {
+                user_only: lazily.user_only,
+                eager_streams: fills.iter().enumerate().filter_map(eager).collect(),
+                ..LazyOptions::default()
             };
-            self.sender.send(Message::Plan(Box::new(question))).map_err(|_| interrupted())?;
-            let answer = answer.recv().map_err(|_| interrupted())??;
+            let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
+            let (selected, memory, _) = places(checkpoint, fills)?;
+            let memory = Arc::new(LazyMemory::new(memory, options)?);
+            Ok((selected, lazy::Sink { memory, leave: self.leave.clone(), names, whole }))
+        };
+        let begun = lazy::begin(&self.core, self.select(), &lazily.over, &mut sink)?;
+        Ok(begun.map(|lazy::Begun { restored, ours, fill }| Done {
+            restored,
+            ours,
+            fill: Some(fill),
+        }))
+    }
+
+    fn read(&self) -> Result<Option<Done>> {
+        let mut prepare = |checkpoint: &Checkpoint| {
+            let answer = self.ask(checkpoint)?;
             self.sink(checkpoint, answer)
         };
         let mut sink = None;
@@ -363,7 +429,7 @@ impl Reader {
             sink = Some(filled);
             Ok(())
         };
-        let restored = self.core.job.restore(select, &mut prepare, &mut done)?;
+        let restored = self.core.job.restore(self.select(), &mut prepare, &mut done)?;
         let (Some(restored), Some(sink)) = (restored, sink) else { return Ok(None) };
         let Sink { scatter, streams, whole, .. } = sink;
         let filled = scatter.into_streams().into_iter().enumerate();
@@ -374,34 +440,14 @@ impl Reader {
                 .with(|| self.prime(restored.epoch, &streams, &ours))
                 .ok_or_else(interrupted)?;
         }
-        Ok(Some(Done { restored, ours }))
+        Ok(Some(Done { restored, ours, fill: None }))
     }
 
     fn sink(&self, checkpoint: &Checkpoint, answer: Answer) -> Result<(Vec<usize>, Sink)> {
         let Answer { fills, whole } = answer;
-        let mut memory = Vec::with_capacity(fills.len());
-        let mut selected = Vec::new();
-        let mut streams = Vec::with_capacity(fills.len());
-        for (at, (fill, stream)) in fills.into_iter().zip(checkpoint.streams()).enumerate() {
-            let (region, theirs) = match fill {
-                Fill::Not => (MutRegion::zeroed(0), None),
-                Fill::Ours => {
-                    let bytes = stream.tree.bytes;
-                    let length =
-                        usize::try_from(bytes).ok().filter(|l| isize::try_from(*l).is_ok());
-                    let length = length.ok_or_else(|| {
-                        Error::full(format!("{bytes} bytes of memory are not to be had"))
-                    })?;
-                    (MutRegion::zeroed(length), None)
-                }
-                Fill::Theirs(bytes) => (to_fill(bytes), Some(bytes)),
-            };
-            if !matches!(fill, Fill::Not) {
-                selected.push(at);
-            }
-            memory.push(region);
-            streams.push((stream.name.clone(), theirs));
-        }
+        let (selected, memory, theirs) = places(checkpoint, fills)?;
+        let names = checkpoint.streams().iter().map(|stream| stream.name.clone());
+        let streams = names.zip(theirs).collect();
         let scatter = Scatter::new(memory)?;
         Ok((selected, Sink { scatter, leave: self.leave.clone(), streams, whole }))
     }
@@ -432,10 +478,46 @@ impl Reader {
     }
 }
 
+fn interrupted() -> Error {
+    Error::retry("the restore was interrupted")
+}
+
+/// Which streams are read, and for each the memory for it, and the program's part of that.
+#[allow(clippy::type_complexity)]
+fn places(
+    checkpoint: &Checkpoint,
+    fills: Vec<Fill>,
+) -> Result<(Vec<usize>, Vec<MutRegion>, Vec<Option<RawBytes>>)> {
+    let mut memory = Vec::with_capacity(fills.len());
+    let mut selected = Vec::new();
+    let mut all_theirs = Vec::with_capacity(fills.len());
+    for (at, (fill, stream)) in fills.into_iter().zip(checkpoint.streams()).enumerate() {
+        let (region, theirs) = match fill {
+            Fill::Not => (MutRegion::zeroed(0), None),
+            Fill::Ours => {
+                let bytes = stream.tree.bytes;
+                let length = usize::try_from(bytes).ok().filter(|l| isize::try_from(*l).is_ok());
+                let length = length.ok_or_else(|| {
+                    Error::full(format!("{bytes} bytes of memory are not to be had"))
+                })?;
+                (MutRegion::zeroed(length), None)
+            }
+            Fill::Theirs(bytes) => (to_fill(bytes), Some(bytes)),
+        };
+        if !matches!(fill, Fill::Not) {
+            selected.push(at);
+        }
+        memory.push(region);
+        all_theirs.push(theirs);
+    }
+    Ok((selected, memory, all_theirs))
+}
+
 #[allow(unsafe_code)]
 fn to_fill(bytes: RawBytes) -> MutRegion {
     // SAFETY: the address is of a writable buffer that the calling thread keeps until it has
-    // withdrawn the leave, and `Sink` writes only with that leave. No other region of the plan
+    // withdrawn the leave, and `Sink` writes only with that leave; a `LazyMemory`'s buffers are kept
+    // with the job until its fill is over (`Core::keep`). No other region of the plan
     // overlaps it (`answer`), and that no Python thread uses the array meanwhile is what
     // `outlive.Job.restore` asks of its caller.
     unsafe { bytes.to_fill() }

@@ -103,6 +103,7 @@ pub fn save(
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
+    core.settle_fill(tick)?;
     let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
     let regions = std::mem::take(&mut leaves.regions);
     let saved = py.detach(|| {

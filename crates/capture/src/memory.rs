@@ -176,6 +176,18 @@ impl RawMutMemory {
         });
     }
 
+    /// A copy of all bytes.
+    pub(crate) fn copy(&self) -> AlignedBuf {
+        let mut copy = AlignedBuf::zeroed(self.length);
+        let to = copy.as_mut_ptr();
+        self.each_unit(0, self.length, |start, done, length| {
+            // SAFETY: `each_unit` lends `length` bytes at `start` that nobody else uses meanwhile; the
+            // copy has as many from `done` on, and is nobody else's.
+            unsafe { to.add(done).copy_from_nonoverlapping(start, length) };
+        });
+        copy
+    }
+
     /// Calls `work` with each part of the range that lies in one unit: its address, how much of the
     /// range came before it, its length. Until it returns, nobody else uses that part.
     fn each_unit(&self, offset: usize, length: usize, work: impl Fn(*mut u8, usize, usize)) {

@@ -4,8 +4,8 @@ mod bench;
 mod files;
 
 pub use bench::{
-    BenchChurnArgs, BenchCommand, BenchIoArgs, BenchMemoryArgs, BenchPlanArgs, BenchSaveArgs,
-    BenchSteadyArgs,
+    BenchChurnArgs, BenchCommand, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs, BenchPlanArgs,
+    BenchSaveArgs, BenchSteadyArgs,
 };
 pub use files::{GetArgs, PutArgs};
 

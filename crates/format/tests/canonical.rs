@@ -188,7 +188,7 @@ fn manifests() {
     refused(172, &[1], "rank");
     refused(176, &[2], "kind of an image");
     refused(176, &[1], "files with a packed stream");
-    refused(168, &[2], "pinned");
+    refused(168, &[4], "flags of the remarks");
     refused(169, &[1], "reserved");
     refused(412, &[0, 0], "a metric without a name");
     refused(424, &[0xFF, 0xFF], "a metric that is no number");

@@ -229,11 +229,20 @@ impl Job {
     /// # Errors
     /// The last save's failure, if nobody has been told it yet; what the log reports.
     pub fn close(&self) -> Result<()> {
+        self.wait_filled()?;
+        self.close_at_exit()
+    }
+
+    /// The same at the end of the process, which needs no memory any more: a lazy restore that still
+    /// fills it is not waited for.
+    ///
+    /// # Errors
+    /// As [`Job::close`].
+    pub fn close_at_exit(&self) -> Result<()> {
         self.inner.check_process()?;
         // Held to the end: a save that began now would be committed in a session that is over, and a
         // gc would not know of it.
         let current = self.inner.starting();
-        self.wait_filled()?;
         let failure = current.as_ref().and_then(|handle| {
             handle.wait_done(None);
             handle.unseen_failure()

@@ -27,7 +27,16 @@ from outlive._errors import (
 )
 from outlive._files import FileTrouble, Got, Put
 from outlive._memory import array, empty, zeros
-from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
+from outlive._saves import (
+    Collected,
+    Epoch,
+    LazyRestored,
+    Plot,
+    Pruned,
+    Restored,
+    Save,
+    SaveStats,
+)
 
 __all__ = [
     "BugError",
@@ -41,6 +50,7 @@ __all__ = [
     "Got",
     "InvalidError",
     "Job",
+    "LazyRestored",
     "Plot",
     "Pool",
     "Pruned",

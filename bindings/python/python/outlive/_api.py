@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 from outlive import _core, _exit
 from outlive._errors import DamagedError, Error, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild
-from outlive._saves import Collected, Epoch, Plot, Pruned, Restored, Save, SaveStats
+from outlive._saves import Collected, Epoch, LazyRestored, Plot, Pruned, Restored, Save, SaveStats
 from outlive._tree import flatten
 
 _log = logging.getLogger("outlive")
@@ -293,12 +293,31 @@ class Job:
 
     @overload
     def restore(
-        self, *, epoch: int | Epoch | None = None, only: str | Iterable[str] | None = None
+        self,
+        *,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        lazy: bool = False,
     ) -> Any: ...
 
     @overload
     def restore(
-        self, into: Any, epoch: int | Epoch | None = None, only: str | Iterable[str] | None = None
+        self,
+        into: Any,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        *,
+        lazy: Literal[True],
+    ) -> LazyRestored: ...
+
+    @overload
+    def restore(
+        self,
+        into: Any,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        *,
+        lazy: bool = False,
     ) -> Restored: ...
 
     def restore(
@@ -306,6 +325,8 @@ class Job:
         into: Any = FRESH,
         epoch: int | Epoch | None = None,
         only: str | Iterable[str] | None = None,
+        *,
+        lazy: bool = False,
     ) -> Any:
         """Restores the newest checkpoint that is whole.
 
@@ -321,16 +342,29 @@ class Job:
 
         Without `into` a new tree is made. Arrays of other packages come back as NumPy arrays.
 
+        With `lazy` it returns once the page tree is read, with all values and small arrays. Large
+        arrays follow while the program runs: what it touches first comes first, the rest in the
+        background. `save`, `close`, another `restore` and `os.fork` wait for all of it.
+        Damage that is found then cannot be stepped back from: the program ends at once, with a
+        message and exit code 3, and the checkpoint is marked suspect, so that the next start takes
+        the one before. Without the right to serve system calls (root, CAP_SYS_PTRACE, or sysctl
+        vm.unprivileged_userfaultfd=1) a system call that meets missing memory, such as
+        `file.write(array)`, fails with EFAULT: call `wait` of the report before. Arrays in shared
+        memory, and all where the kernel has no userfaultfd to give, are read before the return, and
+        the report says so.
+
         Args:
             into: The state to fill.
             epoch: The checkpoint to take, instead of the newest.
             only: Names of what to restore, such as "model/weights" (all below it included) or
                 "model/*/bias" (`*` also matches "/"); the rest is left alone, or left out of a new
                 tree (None in its lists).
+            lazy: Return at once, and let memory follow.
 
         Returns:
             With `into` a report, which is false if the job has no checkpoint yet. Without it the
-            tree, or None if there is no checkpoint; the report is `Job.last_restore`.
+            tree, or None if there is no checkpoint; the report is `Job.last_restore`. With `lazy`
+            it is a `LazyRestored`.
 
         Raises:
             InvalidError: If there is no such epoch, if `into` does not match (the message and the
@@ -342,7 +376,7 @@ class Job:
         rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
         epoch = _epoch_number(epoch)
         try:
-            done = self._core.restore(epoch, rebuild.plan, self._tick)
+            done = self._core.restore(epoch, rebuild.plan, False if lazy else None, self._tick)
         except DamagedError as error:
             if fresh or not rebuild.planned:
                 raise
@@ -350,11 +384,27 @@ class Job:
                 f"{error}. Arrays of `into` may hold parts of it; its values are as they were"
             ) from None
         if done is None:
-            self.last_restore = Restored(None)
+            self.last_restore = LazyRestored(None) if lazy else Restored(None)
             return None if fresh else self.last_restore
         tree = rebuild.finish(done.pop("values"))
         skipped = tuple((number or None, reason) for number, reason in done.pop("skipped"))
-        self.last_restore = Restored(skipped=skipped, **done)
+        if lazy:
+            fill = done.pop("fill")
+            mode, because, lazy_bytes = fill.how()
+            self.last_restore = LazyRestored(
+                skipped=skipped,
+                mode=mode,
+                lazy_bytes=lazy_bytes,
+                eager_because=because,
+                _fill=fill,
+                _select=rebuild.select(),
+                _tick=self._tick,
+                **done,
+            )
+            if because:
+                _log.warning("job %s: not all is restored lazily: %s", self._name, because)
+        else:
+            self.last_restore = Restored(skipped=skipped, **done)
         _log.info("job %s: restored epoch %s", self._name, self.last_restore.epoch)
         return tree if fresh else self.last_restore
 
@@ -521,12 +571,14 @@ class Job:
         return Pruned(kept, dropped, Collected(**report))
 
     def close(self) -> None:
-        """Waits until nothing is being saved any more. The job can be used again afterwards.
+        """Waits until nothing is being saved any more, nor memory being filled by a lazy restore.
+
+        The job can be used again afterwards.
 
         Raises:
             Error: The failure of the last save, if nobody has been told.
         """
-        self._core.close(self._tick)
+        self._core.close(False, self._tick)
 
     def __enter__(self) -> Self:
         """The job itself."""

@@ -63,7 +63,7 @@ def _finish() -> None:
             print("outlive: interrupted; the save under way is lost", file=sys.stderr)
             return
         try:
-            core.close(tick)
+            core.close(True, tick)
         except Error as error:
             # Nothing is lost by that: the session ends with the process.
             _log.info("a job was not closed: %s", error)

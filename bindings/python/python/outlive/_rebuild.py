@@ -169,6 +169,16 @@ class Rebuild:
         self.later.append((at, put))
         return wish
 
+    def select(self) -> Callable[[str], list[str]]:
+        """A function that gives the names of the regions that a name means, as in `only`."""
+        there, epoch = self.there, self.epoch  # and not the program's arrays
+
+        def select(wanted: str) -> list[str]:
+            chosen = Selection(wanted).of(there, epoch)
+            return [name for name, wish in zip(there.names, chosen, strict=True) if wish]
+
+        return select
+
     # --- After everything was read ----------------------------------------------------------------
 
     def finish(self, values: list[Any]) -> Any:

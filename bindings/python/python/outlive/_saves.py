@@ -189,6 +189,55 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class LazyRestored(Restored):
+    """What a lazy restore has done so far; `restored_bytes` and `read_bytes` are of that.
+
+    Attributes:
+        mode: "full" if system calls may use arrays before they are whole; "user-only" if only the
+            program's own instructions may, and a system call that meets missing memory fails with
+            EFAULT (`wait` first); "eager" if everything was read before the return.
+        lazy_bytes: Bytes that follow, or followed, while the program runs.
+        eager_because: Why arrays that are large enough were read before the return; empty if none
+            was.
+    """
+
+    mode: str = "eager"
+    lazy_bytes: int = 0
+    eager_because: str = ""
+    _fill: _core.Fill | None = field(default=None, repr=False, compare=False)
+    _select: Callable[[str], list[str]] | None = field(default=None, repr=False, compare=False)
+    _tick: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def done(self) -> bool:
+        """True once all memory is there."""
+        return self._fill is None or self._fill.done()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes that the background has brought so far, and in all."""
+        return (0, 0) if self._fill is None else self._fill.progress()
+
+    def wait(self, name: str | None = None, timeout: float | None = None) -> None:
+        """Waits until memory is there: from then on system calls, too, may use it.
+
+        Args:
+            name: What to wait for, as in `only` of `Job.restore`, such as "model/weights"; it is
+                fetched first. None waits for everything.
+            timeout: Seconds to wait at most; None is for ever.
+
+        Raises:
+            TimeoutError: If it is not there by then. It goes on.
+            InvalidError: If nothing has that name.
+        """
+        if self._fill is None or self._tick is None or self._select is None:
+            return
+        names = None if name is None else self._select(name)
+        if not self._fill.wait(names, timeout, self._tick):
+            raise TimeoutError(f"{name or 'the memory'} is not there yet; it goes on")
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """A committed checkpoint of a job.
 

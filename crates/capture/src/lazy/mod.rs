@@ -18,6 +18,7 @@ use crate::fill::MutRegion;
 use fill::Filling;
 use maps::PrivateMemory;
 use outlive_chunk::{PageHashes, hash_pages};
+use outlive_io::AlignedBuf;
 use outlive_types::{Error, Missing, PAGE_BYTES, Result, pages_of};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -33,12 +34,14 @@ pub const LAZY_FROM_BYTES: usize = 256 * 1024;
 const REGIONS_MAX: usize = 8192;
 
 /// How memory is to be filled.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LazyOptions {
     /// Serve the program's own instructions only, even where system calls could be served too.
     pub user_only: bool,
     /// Fill everything before the program goes on.
     pub eager: bool,
+    /// Fill these streams before the program goes on.
+    pub eager_streams: Vec<usize>,
 }
 
 /// How memory is being filled.
@@ -92,7 +95,7 @@ impl LazyMemory {
         let pages = |region: &MutRegion| pages_of(region.length() as u64) as usize;
         let hashes = streams.iter().map(|region| Mutex::new(vec![0; pages(region)])).collect();
         let mut how = How::default();
-        let fill = arm_all(&streams, options, &mut how).map(Arc::new);
+        let fill = arm_all(&streams, &options, &mut how).map(Arc::new);
         if let Some(fill) = &fill {
             forks::watch(fill);
         }
@@ -117,6 +120,11 @@ impl LazyMemory {
     fn filling(&self, stream: usize) -> Option<(&Fill, &Filling)> {
         let fill = self.fill.as_deref()?;
         fill.filling(stream).map(|filling| (fill, filling))
+    }
+
+    /// Length of a stream in bytes.
+    pub fn length(&self, stream: usize) -> usize {
+        self.streams[stream].length()
     }
 
     /// True if a stream is filled while the program runs, but for its edges.
@@ -244,6 +252,12 @@ impl LazyMemory {
         PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)
     }
 
+    /// A copy of a stream that is not lazy and whose memory is our own.
+    pub fn copy_of(&self, stream: usize) -> Option<AlignedBuf> {
+        let region = self.streams.get(stream)?;
+        (region.0.is_owned() && !self.is_lazy(stream)).then(|| region.0.copy())
+    }
+
     /// Reads a byte as a program does, and turns bits of it over: for tests and measurements, whose
     /// programs have no other way to memory that is ours. Returns what it was.
     ///
@@ -267,7 +281,7 @@ impl LazyMemory {
 }
 
 /// Registers what can be filled lazily.
-fn arm_all(streams: &[MutRegion], options: LazyOptions, how: &mut How) -> Option<Fill> {
+fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Option<Fill> {
     if options.eager {
         "it was asked for".clone_into(&mut how.eager_because);
         return None;
@@ -279,6 +293,7 @@ fn arm_all(streams: &[MutRegion], options: LazyOptions, how: &mut How) -> Option
         (range.start < range.end && range.len() >= LAZY_FROM_BYTES).then_some(range)
     };
     let ranges = streams.iter().enumerate();
+    let ranges = ranges.filter(|(stream, _)| !options.eager_streams.contains(stream));
     let mut ranges: Vec<(usize, Range<usize>)> =
         ranges.filter_map(|(stream, region)| Some((stream, interior(region)?))).collect();
     if ranges.is_empty() {

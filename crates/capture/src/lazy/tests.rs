@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use outlive_io::AlignedBuf;
 use outlive_types::SeededRng;
 use std::sync::atomic::AtomicUsize;
 
@@ -95,7 +94,7 @@ fn check(memory: LazyMemory, lengths: &[usize]) {
 fn it_is_filled_in_any_order_while_threads_touch_it() {
     for user_only in [false, true] {
         let lengths = [9 * MIB + 5, 3, 2 * MIB, 300 * 1024 + 1, 100_000, 0];
-        let memory = lazily(&lengths, LazyOptions { user_only, eager: false });
+        let memory = lazily(&lengths, LazyOptions { user_only, ..LazyOptions::default() });
         let how = memory.how();
         assert!(how.mode.is_some() && how.eager_because.is_empty(), "{how:?}");
         let lazy: Vec<bool> = (0..6).map(|stream| memory.is_lazy(stream)).collect();
@@ -183,7 +182,7 @@ fn a_fork_waits_for_the_fill_and_its_child_sees_everything() {
 fn system_calls_into_missing_memory() {
     let lengths = [2 * MIB];
     for user_only in [false, true] {
-        let memory = lazily(&lengths, LazyOptions { user_only, eager: false });
+        let memory = lazily(&lengths, LazyOptions { user_only, ..LazyOptions::default() });
         let mode = memory.how().mode.unwrap();
         assert!(!user_only || mode == Mode::UserOnly);
         let address = memory.streams[0].0.start();

@@ -11,6 +11,8 @@ pub enum BenchCommand {
     Save(BenchSaveArgs),
     /// Verified restores into used and into fresh memory; against raw reads
     Restore(BenchIoArgs),
+    /// Lazy restarts: until the program goes on, and until a step is done; against eager ones
+    Lazy(BenchLazyArgs),
     /// Many saves with a few pages changed at random: bytes written, and restores afterwards
     Churn(BenchChurnArgs),
     /// Saves at a steady rate for minutes: does the work keep up, does memory grow?
@@ -51,7 +53,7 @@ pub struct BenchSaveArgs {
     pub state: String,
 }
 
-/// `bench save` and `bench restore`.
+/// `bench save`, `bench restore` and `bench lazy`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchIoArgs {
     /// A directory on the device to be measured; only a directory of our own in it is touched
@@ -62,6 +64,16 @@ pub struct BenchIoArgs {
     /// Rounds; in each, every measurement is taken once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+}
+
+/// `bench lazy`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchLazyArgs {
+    #[command(flatten)]
+    pub io: BenchIoArgs,
+    /// Serve the program's own instructions only, as for users without rights
+    #[arg(long)]
+    pub user_only: bool,
 }
 
 /// `bench churn`.

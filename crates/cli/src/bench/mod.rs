@@ -2,6 +2,7 @@
 //! are ratios. Each measurement is one file; what they share is here and in `scratch` and `report`.
 
 mod churn;
+mod lazy;
 mod machine;
 mod memory;
 mod plan;
@@ -55,6 +56,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
     let report = match command {
         BenchCommand::Save(args) => save::run(start("save", &args.io.dir)?, &args),
         BenchCommand::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
+        BenchCommand::Lazy(args) => lazy::run(start("lazy", &args.io.dir)?, &args),
         BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),

@@ -1,0 +1,283 @@
+//! `outlive bench lazy`: how soon a program is back at work when its memory follows later.
+
+use super::machine::Cpu;
+use super::raw::Baseline;
+use super::report::{Goal, Report, Unit};
+use super::state::{self, JOB};
+use super::{Bench, gb_per_s, gib_bytes, median};
+use crate::args::BenchLazyArgs;
+use outlive_capture::fill::MutRegion;
+use outlive_capture::lazy::{How, LazyMemory, LazyOptions, Mode, Traffic};
+use outlive_pool::Environment;
+use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use outlive_types::{Error, Missing, PAGE_BYTES, Result, SeededRng};
+use serde_json::json;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Until the program goes on.
+const RETURN_S_MAX: f64 = 0.1;
+/// The background against the device.
+const SHARE_MIN: f64 = 0.90;
+const SEED: u64 = 12;
+
+/// What the program does once it is back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Nothing.
+    Idle,
+    /// One page in a hundred, side by side.
+    Run,
+    /// As many, anywhere.
+    Scattered,
+    /// All pages in order.
+    All,
+}
+
+const STEPS: [Step; 4] = [Step::Idle, Step::Run, Step::Scattered, Step::All];
+
+/// One restart.
+struct Restart {
+    memory: Arc<LazyMemory>,
+    /// Seconds from the beginning, which is before the pool is opened, until the program goes on.
+    return_s: f64,
+    /// Until its step was done.
+    step_s: f64,
+    /// Until all memory was there.
+    whole_s: f64,
+    traffic: Traffic,
+}
+
+pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
+    let total_bytes = gib_bytes(args.io.gib);
+    bench.step("saving the state");
+    let path = bench.scratch.join("pool");
+    {
+        let pool = state::pool(&path)?;
+        state::save(&state::job(&pool)?, &mut state::source(total_bytes, SEED)?)?;
+    }
+    bench.scratch.quiet()?;
+    let mut raw = Baseline::of_reads(&mut bench, total_bytes)?;
+    let lazily = LazyOptions { user_only: args.user_only, ..LazyOptions::default() };
+    let eagerly = LazyOptions { eager: true, ..lazily.clone() };
+    let (mut raws, mut shares, mut used) = (Vec::new(), Vec::new(), Vec::new());
+    // For each way, by step: return, step, whole.
+    let mut times = [(); 2].map(|()| STEPS.map(|_| [(); 3].map(|()| Vec::new())));
+    let mut traffic = STEPS.map(|_| Vec::new());
+    let (before, begun) = (Cpu::now(), Instant::now());
+    let mut how = How::default();
+    let mut last = None;
+    for run in 1..=args.io.runs {
+        bench.step(&format!("round {run} of {}: raw reads", args.io.runs));
+        raws.push(raw.read_round(&bench.scratch)?);
+        bench.step(&format!("round {run} of {}: restarts", args.io.runs));
+        for (number, step) in STEPS.into_iter().enumerate() {
+            for (way, options) in [&eagerly, &lazily].into_iter().enumerate() {
+                drop(last.take());
+                let restart = restart(&path, fresh(total_bytes)?, options, step)?;
+                let taken = [restart.return_s, restart.step_s, restart.whole_s];
+                times[way][number].iter_mut().zip(taken).for_each(|(all, one)| all.push(one));
+                if !options.eager {
+                    traffic[number].push(restart.traffic);
+                    restart.memory.how().clone_into(&mut how);
+                }
+                if (step, options.eager) == (Step::Idle, false) {
+                    let speed = gb_per_s(total_bytes, restart.whole_s);
+                    shares.push(speed / raws[raws.len() - 1]);
+                }
+                last = Some(restart.memory);
+            }
+        }
+        // What a program that has written its arrays before pays: its pages must go first.
+        let region = last.take().map(into_region).transpose()?;
+        let restart = restart(&path, region.ok_or_else(lost)?, &lazily, Step::Idle)?;
+        used.push(restart.return_s);
+        last = Some(restart.memory);
+    }
+    bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
+    bench.step("checking what was restored");
+    let bytes = last.map(into_region).transpose()?.and_then(MutRegion::into_bytes);
+    if !state::is_filled(&bytes.ok_or_else(lost)?, SEED) {
+        return Err(Error::bug("a lazy restore handed back other bytes than were saved"));
+    }
+    let report = &mut bench.report;
+    let m = |way: usize, step: Step, which: usize| median(&times[way][step as usize][which]);
+    report.add("raw sequential read, O_DIRECT (best)", median(&raws), Unit::GbPerS);
+    report.add("eager restore returns", m(0, Step::Idle, 0), Unit::Seconds);
+    let goal = Goal::AtMost(RETURN_S_MAX);
+    report.goal("lazy restore returns", m(1, Step::Idle, 0), Unit::Seconds, goal);
+    report.add("lazy restore into used memory returns", median(&used), Unit::Seconds);
+    for (step, what) in [
+        (Step::Run, "a step on 1 %, side by side"),
+        (Step::Scattered, "a step on 1 %, random pages"),
+        (Step::All, "a step on 100 %"),
+    ] {
+        let (eager, lazy) = (m(0, step, 1), m(1, step, 1));
+        report.add(format!("{what}: done, eager"), eager, Unit::Seconds);
+        report.add(format!("{what}: done, lazy"), lazy, Unit::Seconds);
+        report.add(format!("{what}: lazy / eager"), lazy / eager, Unit::Ratio);
+    }
+    report.add("all memory there, lazy", m(1, Step::Idle, 2), Unit::Seconds);
+    let goal = Goal::AtLeast(SHARE_MIN);
+    report.goal("background fill, share of raw", median(&shares), Unit::Ratio, goal);
+    let served = match how.mode {
+        Some(Mode::Full) => "userfaultfd serves the program and its system calls",
+        Some(Mode::UserOnly) => {
+            "userfaultfd serves the program's own instructions; system calls into missing memory fail"
+        }
+        None => "nothing was filled lazily",
+    };
+    let because = match how.eager_because.as_str() {
+        "" => String::new(),
+        why => format!(" ({why})"),
+    };
+    report.note(format!(
+        "Medians of {} rounds, each time from opening the pool on; {} GiB, nothing of it in the page \
+         cache. A step reads and writes a byte of each page it touches. {served}{because}. Raw is the \
+         faster, round by round, of: {}.",
+        args.io.runs,
+        args.io.gib,
+        raw.names()
+    ));
+    report.detail(
+        "mode",
+        json!(how.mode.map(|mode| match mode {
+            Mode::Full => "full",
+            Mode::UserOnly => "user-only",
+        })),
+    );
+    report.detail("eager_because", json!(how.eager_because));
+    report.detail("lazy_bytes", json!(how.lazy_bytes));
+    report.detail("raw_rounds", raw.details());
+    report.detail("raw_gb_per_s", json!(raws));
+    report.detail("fill_shares", json!(shares));
+    report.detail("used_return_s", json!(used));
+    for (way, name) in ["eager", "lazy"].into_iter().enumerate() {
+        for (number, step) in STEPS.into_iter().enumerate() {
+            let [returned, done, whole] = &times[way][number];
+            report.detail(
+                &format!("{name}_{step:?}").to_lowercase(),
+                json!({ "return_s": returned, "step_s": done, "whole_s": whole }),
+            );
+        }
+    }
+    for (number, step) in STEPS.into_iter().enumerate() {
+        let all = traffic[number].iter().map(|traffic: &Traffic| {
+            json!({ "faults": traffic.faults, "moved_bytes": traffic.moved_bytes,
+                "copied_bytes": traffic.copied_bytes })
+        });
+        report.detail(&format!("traffic_{step:?}").to_lowercase(), all.collect());
+    }
+    Ok(bench.report)
+}
+
+fn lost() -> Error {
+    Error::bug("restored memory was lost")
+}
+
+fn fresh(total_bytes: u64) -> Result<MutRegion> {
+    let length = usize::try_from(total_bytes)
+        .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
+    Ok(MutRegion::zeroed(length))
+}
+
+/// The memory again, once the threads of its fill have let go of it.
+fn into_region(mut memory: Arc<LazyMemory>) -> Result<MutRegion> {
+    loop {
+        match Arc::try_unwrap(memory) {
+            Ok(memory) => return memory.into_streams().pop().ok_or_else(lost),
+            Err(shared) => memory = shared,
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What a program does that starts again: open everything, restore, do a step.
+fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) -> Result<Restart> {
+    let started = Instant::now();
+    let elapsed = || started.elapsed().as_secs_f64();
+    let pool = outlive_pool::open(path, Environment::system())?;
+    let job = state::job(&pool)?;
+    let (mut region, mut taken) = (Some(region), None);
+    let mut prepare = |checkpoint: &Checkpoint| {
+        let memory =
+            Arc::new(LazyMemory::new(region.take().into_iter().collect(), options.clone())?);
+        taken = Some(memory.clone());
+        Ok(((0..checkpoint.streams().len()).collect(), Sink(memory)))
+    };
+    let ends = LazyEnds { filled: Box::new(|_, _| {}), failed: Box::new(|_| {}) };
+    let done = job.restore_lazily(Select::Newest, &mut prepare, ends)?;
+    let (_, fill): (_, LazyFill) =
+        done.ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))?;
+    let return_s = elapsed();
+    let memory = taken.ok_or_else(lost)?;
+    work(&memory, step);
+    let step_s = elapsed();
+    fill.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))?;
+    Ok(Restart { return_s, step_s, whole_s: elapsed(), traffic: memory.traffic(), memory })
+}
+
+/// A step of the program.
+fn work(memory: &LazyMemory, step: Step) {
+    let pages = memory.length(0) / PAGE_BYTES;
+    let touch = |page: usize| {
+        memory.touch(0, page * PAGE_BYTES, 0);
+    };
+    match step {
+        Step::Idle => {}
+        Step::Run => (pages / 2..pages / 2 + pages / 100).for_each(touch),
+        Step::Scattered => {
+            let rng = SeededRng::new(SEED);
+            (0..pages / 100).map(|_| rng.next_u64() as usize % pages).for_each(touch);
+        }
+        Step::All => (0..pages).for_each(touch),
+    }
+}
+
+struct Sink(Arc<LazyMemory>);
+
+impl RestoreSink for Sink {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.0.write(stream, offset, bytes);
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.0.zero(stream, offset, length);
+    }
+}
+
+impl LazySink for Sink {
+    fn is_lazy(&self, stream: usize) -> bool {
+        self.0.is_lazy(stream)
+    }
+
+    fn edges(&self) -> Vec<(usize, Range<u64>)> {
+        self.0.edges()
+    }
+
+    fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.0.write_edge(stream, offset, bytes);
+    }
+
+    fn next_missing(&self) -> Option<Missing> {
+        self.0.next_missing()
+    }
+
+    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        self.0.deliver(missing, bytes);
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.0.failure()
+    }
+
+    fn give_up(&self) {
+        self.0.give_up();
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}
