@@ -3,7 +3,7 @@
 mod common;
 mod stepped;
 
-use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use common::{Program, State, changed, memory_pool, noise, pool_of, small_config};
 use outlive_format::Remarks;
 use outlive_pool::{Environment, Pool};
 use outlive_store::copy::{CopyOptions, CopyReport, copy, plan};
@@ -11,13 +11,13 @@ use outlive_store::diff::{Chosen, diff};
 use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, SaveNotes, Select};
-use outlive_target::{CutMode, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Target};
-use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
+use outlive_target::{CutMode, FaultWorld, MemoryLog, MemoryTarget};
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stepped::{SteppedLog, SteppedTarget, Steps};
+use stepped::{Steps, World};
 
 fn name(job: &str) -> JobName {
     JobName::new(job).unwrap()
@@ -33,12 +33,6 @@ fn state(seed: u64) -> State {
         ("b".to_owned(), vec![seed as u8; 50]),
         ("zero".to_owned(), vec![0; (2 << 20) + 4096]),
     ])
-}
-
-fn changed(mut state: State, page: usize, seed: u64) -> State {
-    let bytes = state.get_mut("a").unwrap();
-    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
-    state
 }
 
 type States = BTreeMap<Epoch, State>;
@@ -349,7 +343,7 @@ fn a_copy_one_of_whose_steps_fails() {
     let from = memory_pool();
     let states = past(&from, "job");
     for kind in [ErrorKind::Retry, ErrorKind::Full] {
-        let mut number = 0;
+        let (mut number, mut failures) = (0, 0);
         loop {
             let world = FaultWorld::new();
             world.fail_at(number, kind);
@@ -357,6 +351,7 @@ fn a_copy_one_of_whose_steps_fails() {
             let failed = copy(&from, &to, &one("job"));
             let over = world.ops() <= number;
             if failed.is_err() {
+                failures += 1;
                 copy(&from, &to, &one("job")).unwrap();
             }
             check(&to, "job", &states, &format!("{kind:?} at {number}: {failed:?}"));
@@ -365,29 +360,7 @@ fn a_copy_one_of_whose_steps_fails() {
             }
             number += 1;
         }
-        assert!(number > 8, "{number} steps");
-    }
-}
-
-struct World {
-    target: Arc<dyn Target>,
-    log: Arc<dyn ManifestLog>,
-}
-
-impl World {
-    fn new() -> World {
-        World { target: Arc::new(MemoryTarget::new()), log: Arc::new(MemoryLog::new()) }
-    }
-
-    fn pool(&self) -> Pool {
-        pool_of(self.target.clone(), self.log.clone())
-    }
-
-    fn stepped(&self, steps: &Steps) -> Pool {
-        pool_of(
-            Arc::new(SteppedTarget(self.target.clone(), steps.clone())),
-            Arc::new(SteppedLog(self.log.clone(), steps.clone())),
-        )
+        assert!(number > 8 && failures > 4, "{failures} failures in {number} steps");
     }
 }
 

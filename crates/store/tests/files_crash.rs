@@ -55,6 +55,7 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
         assert_eq!(put_all(&world_on(&calm, compression), &sources), sources.len());
         let ops = calm.ops();
         assert!(ops > 20, "the puts are long enough to be worth crashing: {ops} operations");
+        let mut crashed = 0;
         for number in 0..ops {
             // Compressed chunks wait longer in memory; what the medium does is the same.
             let modes = if compression == "none" { CutMode::ALL.len() } else { 1 };
@@ -67,6 +68,7 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
                 if !world.crashed() {
                     continue;
                 }
+                crashed += 1;
                 let (target, log) = world.reboot();
                 let again = World::on(target, log, |_| {});
                 let job = again.job();
@@ -91,6 +93,7 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
                 }
             }
         }
+        assert!(crashed > ops / 2, "{crashed} crashes at {ops} operations");
     }
 }
 
@@ -102,6 +105,7 @@ fn a_single_failure_anywhere_costs_at_most_that_put() {
     for compression in ["none", "lz4"] {
         let calm = FaultWorld::new();
         assert_eq!(put_all(&world_on(&calm, compression), &sources), sources.len());
+        let mut failed = 0;
         for number in 0..calm.ops() {
             for kind in [ErrorKind::Retry, ErrorKind::Full, ErrorKind::Damaged] {
                 let what = format!("{compression}: {kind:?} at {number}");
@@ -123,6 +127,7 @@ fn a_single_failure_anywhere_costs_at_most_that_put() {
                     }
                 }
                 assert!(failures <= 1, "{what}: {failures} puts failed");
+                failed += failures;
                 let (epoch, at) = last.unwrap();
                 let reader = world.job();
                 assert_eq!(reader.verify(None).unwrap().findings, vec![], "{what}");
@@ -132,6 +137,11 @@ fn a_single_failure_anywhere_costs_at_most_that_put() {
                 }
             }
         }
+        assert!(
+            failed > calm.ops(),
+            "{failed} puts failed, of {} operations three times",
+            calm.ops()
+        );
     }
 }
 

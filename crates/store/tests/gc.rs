@@ -228,9 +228,8 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(before.1.unwrap(), after.1.unwrap());
 }
 
-#[test]
-fn a_damaged_log_or_checkpoint_stops_it() {
-    let world = FaultWorld::new();
+/// Three checkpoints of one job, whose program may still save.
+fn three_saved(world: &FaultWorld) -> (Pool, Program, Vec<State>) {
     let pool = pool_of(world.target(), world.log());
     let program = Program::start(&pool, "job");
     let states: Vec<State> =
@@ -238,6 +237,13 @@ fn a_damaged_log_or_checkpoint_stops_it() {
     for state in &states {
         program.save(state).unwrap();
     }
+    (pool, program, states)
+}
+
+#[test]
+fn a_damaged_log_or_checkpoint_stops_it() {
+    let world = FaultWorld::new();
+    let (pool, program, states) = three_saved(&world);
     drop(program);
     let job = JobName::new("job").unwrap();
     world.corrupt_record(&job, 3, 100, 1);
@@ -266,13 +272,7 @@ fn a_damaged_log_or_checkpoint_stops_it() {
 #[test]
 fn a_damaged_record_can_be_given_up() {
     let world = FaultWorld::new();
-    let pool = pool_of(world.target(), world.log());
-    let program = Program::start(&pool, "job");
-    let states: Vec<State> =
-        (0..3).map(|seed| State::from([("a".to_owned(), noise(seed, 100_000))])).collect();
-    for state in &states {
-        program.save(state).unwrap();
-    }
+    let (pool, program, states) = three_saved(&world);
     drop(program);
     world.corrupt_record(&JobName::new("job").unwrap(), 3, 100, 1);
     let options = GcOptions { forget_damaged: true, ..GcOptions::default() };
@@ -289,13 +289,7 @@ fn a_damaged_newest_record_can_be_given_up() {
     // The last save's, and the end of the session behind it.
     for record in [4, 5] {
         let world = FaultWorld::new();
-        let pool = pool_of(world.target(), world.log());
-        let program = Program::start(&pool, "job");
-        let states: Vec<State> =
-            (0..3).map(|seed| State::from([("a".to_owned(), noise(seed, 100_000))])).collect();
-        for state in &states {
-            program.save(state).unwrap();
-        }
+        let (pool, program, states) = three_saved(&world);
         if record == 5 {
             program.job.close().unwrap();
         }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Program, State, noise, pool_of};
+use common::{Program, State, changed, noise, pool_of};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{CutMode, FaultWorld};
-use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::BTreeMap;
 
 fn pool(world: &FaultWorld) -> Pool {
@@ -22,13 +22,6 @@ fn prune(pool: &Pool, job: &str, drop: &[Epoch]) -> Result<GcReport> {
     };
     let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
-}
-
-fn changed(state: &State, page: usize, seed: u64) -> State {
-    let mut state = state.clone();
-    let bytes = state.get_mut("a").unwrap();
-    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
-    state
 }
 
 fn epochs(pool: &Pool, job: &str) -> Vec<Epoch> {
@@ -50,7 +43,7 @@ fn check(pool: &Pool, job: &str, states: &BTreeMap<Epoch, State>, what: &str) {
 fn past(world: &FaultWorld, shared: bool) -> (BTreeMap<Epoch, State>, State) {
     let pool = pool(world);
     let first = State::from([("a".to_owned(), noise(1, 150_000))]);
-    let states = [first.clone(), changed(&first, 3, 50), changed(&first, 20, 51)];
+    let states = [first.clone(), changed(first.clone(), 3, 50), changed(first.clone(), 20, 51)];
     let program = Program::start(&pool, "job");
     for state in &states {
         program.save(state).unwrap();
@@ -126,14 +119,14 @@ fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
         let saving = pool(&world);
         let program = Program::start(&saving, "job");
         program.restore(Select::Newest).unwrap();
-        let fourth = changed(&states[&3], 30, 52);
+        let fourth = changed(states[&3].clone(), 30, 52);
         states.insert(program.save(&fourth).unwrap().epoch, fourth.clone());
         // While the program pauses, its past is moved, and condemned beneath it.
         prune(&pool(&world), "job", &[1, 2, 3]).unwrap();
         states.retain(|epoch, _| *epoch == 4);
         let from = world.ops();
         world.fail_when(move |at, _| (at == from + number).then_some(ErrorKind::Full));
-        let fifth = changed(&fourth, 31, 53);
+        let fifth = changed(fourth.clone(), 31, 53);
         let what = format!("failure {number}");
         let failed = match program.save(&fifth) {
             Ok(stats) => {
@@ -148,7 +141,7 @@ fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
             states.insert(5, fifth.clone());
         }
         prune(&pool(&world), "job", &[]).unwrap();
-        let sixth = changed(&fifth, 32, 54);
+        let sixth = changed(fifth.clone(), 32, 54);
         let stats = program.save(&sixth).unwrap_or_else(|e| panic!("{what}: {e}"));
         states.insert(stats.epoch, sixth);
         check(&saving, "job", &states, &what);

@@ -3,57 +3,25 @@
 mod common;
 mod stepped;
 
-use common::{Program, State, noise, pool_of};
+use common::{Program, State, changed, noise};
 use outlive_format::{Body, SegmentRef};
 use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
 use outlive_store::{Job, Select, verify_shard, without_collected};
-use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ManifestLog, MemoryLog,
-    MemoryTarget, ShardName, Target,
-};
-use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
+use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ShardName};
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use stepped::{Gate, SteppedLog, SteppedTarget, Steps};
-
-/// A pool in memory, seen by several processes.
-struct World {
-    target: Arc<dyn Target>,
-    log: Arc<dyn ManifestLog>,
-}
-
-impl World {
-    fn new() -> World {
-        World { target: Arc::new(MemoryTarget::new()), log: Arc::new(MemoryLog::new()) }
-    }
-
-    fn pool(&self) -> Pool {
-        pool_of(self.target.clone(), self.log.clone())
-    }
-
-    fn stepped(&self, steps: &Steps) -> Pool {
-        pool_of(
-            Arc::new(SteppedTarget(self.target.clone(), steps.clone())),
-            Arc::new(SteppedLog(self.log.clone(), steps.clone())),
-        )
-    }
-}
+use stepped::{Gate, Steps, World};
 
 /// What each job's checkpoints must be.
 type Expected = BTreeMap<&'static str, BTreeMap<Epoch, State>>;
 
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
-}
-
-fn changed(mut state: State, page: usize, seed: u64) -> State {
-    let bytes = state.get_mut("a").unwrap();
-    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
-    state
 }
 
 fn epochs(pool: &Pool, job: &str) -> Vec<Epoch> {

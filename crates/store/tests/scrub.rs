@@ -3,7 +3,7 @@
 mod common;
 mod stepped;
 
-use common::{Program, State, noise, pool_of, tuned_on};
+use common::{Program, State, changed, noise, pool_of, tuned_on};
 use outlive_pool::Pool;
 use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
@@ -35,12 +35,6 @@ fn gc(pool: &Pool) -> Result<GcReport> {
 
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
-}
-
-fn changed(mut state: State, page: usize, seed: u64) -> State {
-    let bytes = state.get_mut("a").unwrap();
-    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
-    state
 }
 
 type Expected = BTreeMap<&'static str, BTreeMap<Epoch, State>>;

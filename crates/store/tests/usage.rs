@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Program, State, memory_pool, noise, pool_of, tuned};
+use common::{Program, State, changed, memory_pool, noise, pool_of, tuned};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, Thoroughness, UsageOf, collect, usage};
 use outlive_target::FaultWorld;
-use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES};
+use outlive_types::{Epoch, ErrorKind, JobName};
 
 fn name(job: &str) -> JobName {
     JobName::new(job).unwrap()
@@ -14,12 +14,6 @@ fn name(job: &str) -> JobName {
 
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 300_000)), ("b".to_owned(), vec![seed as u8; 50])])
-}
-
-fn changed(mut state: State, page: usize, seed: u64) -> State {
-    let bytes = state.get_mut("a").unwrap();
-    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
-    state
 }
 
 /// Job `a` has two generations of two checkpoints each; `b` shares the first.

@@ -6,7 +6,7 @@ use outlive_capture::{HashTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
-use outlive_types::{Epoch, PACKED_STREAM, RegionPlace, Result};
+use outlive_types::{Epoch, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -48,6 +48,13 @@ pub fn tuned_on(target: Arc<dyn Target>, change: impl Fn(&mut Tuning)) -> Pool {
     let mut config = small_config();
     change(&mut config.tuning);
     Pool::new(config, target, Arc::new(MemoryLog::new()), Environment::system())
+}
+
+/// The state with another page in its region `a`.
+pub fn changed(mut state: State, page: usize, seed: u64) -> State {
+    let bytes = state.get_mut("a").expect("a state with a region a");
+    bytes[page * PAGE_BYTES..][..PAGE_BYTES].copy_from_slice(&noise(seed, PAGE_BYTES));
+    state
 }
 
 /// A job and the tracker that a front door keeps with it.

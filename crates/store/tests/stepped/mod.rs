@@ -2,9 +2,12 @@
 //! or the log, from whichever thread makes it.
 #![allow(dead_code)] // each test file uses its part
 
+use crate::common::pool_of;
 use outlive_io::{AlignedBuf, Ticket};
+use outlive_pool::Pool;
 use outlive_target::{
-    Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
+    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, ReadRange, ShardName, ShardWriter,
+    Target, WriteTicket,
 };
 use outlive_types::{JobName, Result};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -133,6 +136,31 @@ impl ManifestLog for SteppedLog {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.1.step("sync");
         self.0.sync(job)
+    }
+}
+
+/// A pool in memory, seen by several processes.
+pub struct World {
+    pub target: Arc<dyn Target>,
+    pub log: Arc<dyn ManifestLog>,
+}
+
+impl World {
+    pub fn new() -> World {
+        World { target: Arc::new(MemoryTarget::new()), log: Arc::new(MemoryLog::new()) }
+    }
+
+    /// The pool as a process has it.
+    pub fn pool(&self) -> Pool {
+        pool_of(self.target.clone(), self.log.clone())
+    }
+
+    /// The same, its steps counted.
+    pub fn stepped(&self, steps: &Steps) -> Pool {
+        pool_of(
+            Arc::new(SteppedTarget(self.target.clone(), steps.clone())),
+            Arc::new(SteppedLog(self.log.clone(), steps.clone())),
+        )
     }
 }
 
