@@ -2,7 +2,7 @@
 
 use crate::args::{CollectArgs, GcArgs, PruneArgs};
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::{interrupt, pool};
+use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
@@ -110,7 +110,7 @@ fn answer(report: &GcReport, dry_run: bool, before: String, retention: Value) ->
         "held_by": held_by.iter().map(JobName::as_str).collect::<Vec<_>>(),
         "damaged": damaged,
     });
-    Answer { text, json, code: if damaged.is_empty() { 0 } else { 3 } }
+    Answer { text, json, code: if damaged.is_empty() { 0 } else { EXIT_DAMAGED } }
 }
 
 fn plan_text(plan: &GcPlan) -> String {

@@ -2,15 +2,12 @@
 
 use crate::args::CopyArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::pool;
+use crate::{EXIT_DAMAGED, pool};
 use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, JobCopy, copy as run, plan};
 use outlive_types::{Epoch, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
-
-/// Exit code when damage was found: that of an error of kind `Damaged`.
-const EXIT_DAMAGED: i32 = 3;
 
 /// `outlive copy`.
 pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {

@@ -2,15 +2,12 @@
 
 use crate::args::DuArgs;
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
-use crate::pool;
+use crate::{EXIT_DAMAGED, pool};
 use outlive_store::gc::{Usage, UsageOf, UsageRow, usage};
 use outlive_types::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
-
-/// Exit code when something could not be read: that of an error of kind `Damaged`.
-const EXIT_DAMAGED: i32 = 3;
 
 /// `outlive du`.
 pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {

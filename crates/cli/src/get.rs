@@ -4,12 +4,12 @@ use crate::args::GetArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::show::{select, skipped_json};
-use crate::{interrupt, pool};
+use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_store::files::{
     Choice, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
 };
 use outlive_store::{Job, JobOptions};
-use outlive_types::{Error, ErrorKind, Result};
+use outlive_types::{Error, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -101,11 +101,7 @@ fn answer(
         "skipped": skipped,
     });
     let damaged = troubles.count(TroubleKind::Damaged) > 0;
-    Answer {
-        text,
-        json,
-        code: if damaged { crate::exit_code(ErrorKind::Damaged) } else { code_of(troubles) },
-    }
+    Answer { text, json, code: if damaged { EXIT_DAMAGED } else { code_of(troubles) } }
 }
 
 /// Writes the content of the one file that is wanted; there is no other answer.

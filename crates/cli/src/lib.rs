@@ -37,6 +37,8 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+/// Exit code when damage was found: that of an error of kind `Damaged`.
+const EXIT_DAMAGED: i32 = 3;
 /// Exit code for an interruption by Ctrl-C: that of a shell for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 /// Exit code for files that are missing or doubtful, when everything else went well.
@@ -128,7 +130,7 @@ fn exit_code(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::Bug => 1,
         ErrorKind::Invalid => 2,
-        ErrorKind::Damaged => 3,
+        ErrorKind::Damaged => EXIT_DAMAGED,
         ErrorKind::Full => 4,
         ErrorKind::Fenced => 5,
         ErrorKind::Retry => 6,

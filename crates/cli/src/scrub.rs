@@ -2,7 +2,7 @@
 
 use crate::args::ScrubArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::pool;
+use crate::{EXIT_DAMAGED, pool};
 use outlive_store::Sample;
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
 use outlive_types::{PackId, Result};
@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
-
-/// Exit code when damage was found: that of an error of kind `Damaged`.
-const EXIT_DAMAGED: i32 = 3;
 
 /// `outlive scrub`.
 pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {

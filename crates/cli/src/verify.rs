@@ -2,7 +2,7 @@
 
 use crate::args::VerifyArgs;
 use crate::output::{Answer, Teller, bytes, count};
-use crate::pool;
+use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
@@ -16,9 +16,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Exit code when damage was found: that of an error of kind `Damaged`.
-const EXIT_DAMAGED: i32 = 3;
 
 /// What was found in a job.
 struct JobCheck {
