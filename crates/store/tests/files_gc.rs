@@ -14,7 +14,7 @@ use std::fs::{self};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stepped::{SteppedLog, SteppedTarget, Steps};
 use trees::*;
 
@@ -177,4 +177,27 @@ fn a_gc_at_any_step_of_a_get_hurts_nothing() {
         }
         number += 1;
     }
+}
+
+#[test]
+fn a_put_reads_no_more_of_a_log_that_has_grown() {
+    let (target, log): (Arc<dyn Target>, Arc<dyn ManifestLog>) =
+        (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let (steps, reads) = (Steps::default(), Arc::new(AtomicU64::new(0)));
+    let counted = reads.clone();
+    steps.hook(move |_, what| {
+        counted.fetch_add(u64::from(what == "read record"), Ordering::SeqCst);
+    });
+    let world = World::on(target, Arc::new(SteppedLog(log, steps)), |_| {});
+    let source = world.directory("source");
+    let job = world.job();
+    let counts: Vec<u64> = (0..40)
+        .map(|number| {
+            fs::write(source.join("file"), noise(number, 1000)).unwrap();
+            let before = reads.load(Ordering::SeqCst);
+            put_whole(&job, &source);
+            reads.load(Ordering::SeqCst) - before
+        })
+        .collect();
+    assert!(counts[5] > 0 && counts[39] == counts[5], "{counts:?}");
 }

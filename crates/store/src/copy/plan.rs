@@ -143,7 +143,9 @@ pub fn plan_job(
     let mut has_common = false;
     for manifest in &manifests {
         let epoch = manifest.epoch;
-        match state.manifests.iter().find(|there| there.epoch == epoch) {
+        // Newest first.
+        let there = state.manifests.binary_search_by(|there| epoch.cmp(&there.epoch));
+        match there.ok().map(|at| &state.manifests[at]) {
             Some(there) if is_same(manifest, there) => {
                 has_common = true;
                 plan.there.extend(is_chosen(epoch).then_some(epoch));

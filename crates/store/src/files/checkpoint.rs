@@ -68,6 +68,10 @@ impl FilesCheckpoint {
     /// # Errors
     /// What the log reports.
     pub(super) fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
+        // A log may be long, and is read whole only if its newest checkpoint of files does not open.
+        if let Some(newest) = FilesCheckpoint::newest_at_once(pool, job)? {
+            return Ok(newest);
+        }
         // What a scrub has found hurt may open: the damage lies in chunks.
         let hurt: HashSet<Epoch> = history(pool, job)?
             .filter(|entry| entry.hurt)
@@ -86,6 +90,25 @@ impl FilesCheckpoint {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The same if nothing newer is damaged; `None` if something is.
+    fn newest_at_once(pool: &Pool, job: &JobName) -> Result<Option<Option<FilesCheckpoint>>> {
+        let mut as_of = 0;
+        for entry in history(pool, job)? {
+            as_of = as_of.max(entry.number);
+            if entry.record.is_err() {
+                return Ok(None);
+            }
+            let is_sound = |manifest: &&Manifest| is_of_files(manifest) && !entry.hurt;
+            let Some(manifest) = entry.manifest().filter(is_sound) else { continue };
+            return match FilesCheckpoint::open(pool, job, manifest.clone(), as_of) {
+                Ok(checkpoint) => Ok(Some(Some(checkpoint))),
+                Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        Ok(Some(None))
     }
 
     /// Its epoch.
