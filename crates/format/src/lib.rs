@@ -9,6 +9,7 @@
 mod catalog;
 mod codec;
 mod directory;
+mod item;
 mod leaf;
 mod listing;
 mod node;
@@ -20,11 +21,13 @@ mod tree;
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
 pub use directory::{Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
+pub use item::{
+    Attribute, Content, FileTime, INLINE_BYTES_MAX, ITEM_BYTES_MAX, ITEM_PIECES_MAX, Item,
+    ItemKind, path_cmp,
+};
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use listing::{
-    Attribute, Content, FileTime, INLINE_BYTES_MAX, ITEM_BYTES_MAX, ITEM_PIECES_MAX, Item,
-    ItemKind, LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end,
-    listing_head, path_cmp,
+    LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end, listing_head,
 };
 pub use node::InnerNode;
 pub use outlive_types::Codec;
