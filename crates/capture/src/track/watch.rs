@@ -9,6 +9,9 @@ use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
 use outlive_chunk::{Diff, PageHashes};
 use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread;
 
 /// Pages of a coarse block that are looked at first. Eight: of a block with a tenth of its pages
 /// written they tell two times in three; what they miss, the comparison sees.
@@ -19,6 +22,8 @@ const WAIT_MAX: u8 = 32;
 const STEADY: u8 = 16;
 /// Coarse for so many freezes, a block gets back the huge page that tracking has split.
 const COLLAPSED_AFTER: u8 = 3;
+/// From so many armed blocks on (256 MiB) a second thread costs less than it saves.
+const BLOCKS_WALKED_TWICE: usize = 128;
 /// Most blocks that are collapsed after a freeze: one takes 0.3 ms, and the next freeze may wait.
 const COLLAPSED_MAX: usize = 32;
 
@@ -161,23 +166,12 @@ impl Watch {
     ) -> Result<Look, Refusal> {
         self.freezes += 1;
         let mut look = std::mem::take(&mut self.pending);
-        let mut written = Vec::new();
-        let mut at = 0;
-        while at < self.blocks.len() {
-            let armed = self.blocks[at].armed;
-            let same = self.blocks[at..].iter().take_while(|block| block.armed == armed).count();
-            let group = Pages { start: self.block(at).start, end: self.block(at + same - 1).end };
-            if armed {
-                tracker.collect(group, Then::Rearm, &mut written)?;
-            } else {
-                for block in at..at + same {
-                    self.blocks[block].age = self.blocks[block].age.saturating_add(1);
-                    self.ask_canaries(tracker, block, hashes, bytes)?;
-                }
-                look.push(self.place.region_pages(group));
-            }
-            at += same;
-        }
+        let (armed, coarse): (Vec<Range<usize>>, _) =
+            self.groups().into_iter().partition(|group| self.blocks[group.start].armed);
+        let (mut written, absent) = self.walk(tracker, &armed)?;
+        let absent: Vec<_> =
+            absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
+        look.extend(hashes.not_zero(&absent));
         let mut copied = Vec::new();
         if let Some(ahead) = ahead {
             // What was written after the last look is not what was copied.
@@ -187,15 +181,63 @@ impl Watch {
         }
         look.extend(written.iter().map(|pages| self.place.region_pages(*pages)));
         self.coarsen(tracker, &written)?;
-        let mut absent = Vec::new();
-        tracker.absent(self.inner, &mut absent)?;
-        let absent: Vec<_> =
-            absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
-        look.extend(hashes.not_zero(&absent));
+        for group in coarse {
+            for block in group.clone() {
+                self.blocks[block].age = self.blocks[block].age.saturating_add(1);
+                self.ask_canaries(tracker, block, hashes, bytes)?;
+            }
+            look.push(self.place.region_pages(self.joined_blocks(&group)));
+        }
         look.extend(self.edges());
         self.pending = joined(look);
         let copied = joined(copied);
         Ok(Look { compare: without(&self.pending, &copied), copied })
+    }
+
+    /// Walks the page table of blocks that are armed: what was written, which is armed again, and what
+    /// holds nothing. Over much memory the two walks go side by side.
+    fn walk(
+        &self,
+        tracker: &dyn PageTracker,
+        armed: &[Range<usize>],
+    ) -> Result<(Vec<Pages>, Vec<Pages>), Refusal> {
+        let collect = || {
+            let mut written = Vec::new();
+            let mut groups = armed.iter().map(|group| self.joined_blocks(group));
+            groups.try_for_each(|pages| tracker.collect(pages, Then::Rearm, &mut written))?;
+            Ok(written)
+        };
+        let absent = || {
+            let mut absent = Vec::new();
+            let mut groups = armed.iter().map(|group| self.joined_blocks(group));
+            groups.try_for_each(|pages| tracker.absent(pages, &mut absent))?;
+            Ok(absent)
+        };
+        if armed.iter().map(Range::len).sum::<usize>() < BLOCKS_WALKED_TWICE {
+            return Ok((collect()?, absent()?));
+        }
+        thread::scope(|scope| {
+            let helper = thread::Builder::new().name("outlive-walk".into());
+            let walking = helper.spawn_scoped(scope, absent);
+            let written = collect()?;
+            let absent = match walking {
+                Ok(walking) => walking.join().unwrap_or_else(|panic| resume_unwind(panic))?,
+                Err(_) => absent()?,
+            };
+            Ok((written, absent))
+        })
+    }
+
+    /// Blocks side by side of the same kind.
+    fn groups(&self) -> Vec<Range<usize>> {
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        for (at, block) in self.blocks.iter().enumerate() {
+            match groups.last_mut() {
+                Some(last) if self.blocks[last.start].armed == block.armed => last.end = at + 1,
+                _ => groups.push(at..at + 1),
+            }
+        }
+        groups
     }
 
     /// Learns from a comparison whether blocks that were armed for it deserve it.
@@ -283,6 +325,11 @@ impl Watch {
             counts[number] += (stop - at).div_ceil(PAGE_BYTES);
             at = stop;
         }
+    }
+
+    /// The part of some blocks side by side that is watched.
+    fn joined_blocks(&self, blocks: &Range<usize>) -> Pages {
+        Pages { start: self.block(blocks.start).start, end: self.block(blocks.end - 1).end }
     }
 
     /// The part of a block that is watched.
