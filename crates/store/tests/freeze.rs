@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// Tells this test program, started anew, which part to play and where.
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
 const MIB: usize = 1 << 20;
-const STATE_BYTES: usize = 96 * MIB;
+const STATE_BYTES: usize = 160 * MIB;
 /// Room for the state, the staging buffers and this program, but not for the state twice.
-const LIMIT_BYTES: usize = 176 * MIB;
+const LIMIT_BYTES: usize = 300 * MIB;
 
 fn slow_pool(dir: &Path, freeze: &str) -> Pool {
     let tuning = Tuning {
@@ -30,7 +30,7 @@ fn slow_pool(dir: &Path, freeze: &str) -> Pool {
     };
     let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning };
     let target = DirectoryTarget::open(dir, &DirectoryOptions::default()).unwrap();
-    let throttle = Throttle { bytes_per_s: Some(64 << 20), ..Throttle::default() };
+    let throttle = Throttle { bytes_per_s: Some(96 << 20), ..Throttle::default() };
     let target = Arc::new(ThrottledTarget::new(Arc::new(target), throttle));
     let log = Arc::new(DirectoryLog::open(dir));
     Pool::new(config, target, log, Environment::system())

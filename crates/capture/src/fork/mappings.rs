@@ -30,8 +30,7 @@ impl Mappings {
         match std::fs::read_to_string("/proc/self/smaps") {
             Ok(text) => Ok(Mappings::parse(&text)),
             Err(error) => Err(Refusal(format!(
-                "what it would freeze is not known: /proc/self/smaps: {error} (it is closed to a program \
-                 that is not dumpable)"
+                "what it would freeze is not known: /proc/self/smaps: {error}"
             ))),
         }
     }

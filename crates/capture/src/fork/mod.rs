@@ -18,12 +18,15 @@ use outlive_io::AlignedBuf;
 use outlive_types::{Error, PAGE_BYTES, Result};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// All memory of this process as it was at one moment; but see [`Mappings::is_frozen`].
 ///
@@ -33,6 +36,10 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub(crate) struct ForkImage {
     child: Arc<Child>,
+    /// Its `/proc/PID/mem`: bound to the memory and not to the number, so that it is never another
+    /// process's. A read of it borrows the page. (`process_vm_readv` pins it, for which the kernel
+    /// gives the child a copy of its own since Linux 5.19: all that is read would be there twice.)
+    memory: File,
     /// Dropping it ends the holder.
     end: Option<Sender<()>>,
     holder: Option<JoinHandle<()>>,
@@ -51,6 +58,9 @@ struct Child {
 const PAUSE_FREEZES: u32 = 8;
 /// What is left of that pause.
 static PAUSE: AtomicU32 = AtomicU32::new(0);
+
+const NOT_READABLE: &str = "the child may not be read: it needs the right to trace one's own child \
+                            (ptrace_scope, a program that is not dumpable, seccomp)";
 
 /// Stack of the holder, which does next to nothing.
 const HOLDER_STACK_BYTES: usize = 64 << 10;
@@ -91,19 +101,23 @@ impl ForkImage {
                 });
             }
         };
+        let path = format!("/proc/{}/mem", child.pid);
+        let memory = match File::open(path) {
+            Ok(memory) => memory,
+            Err(error) => {
+                drop(end);
+                let _ = holder.join();
+                return Err(Refusal(format!("{NOT_READABLE} (/proc/PID/mem: {error})")));
+            }
+        };
         let process_id = std::process::id();
-        let image = ForkImage { child, end: Some(end), holder: Some(holder), process_id };
+        let image = ForkImage { child, memory, end: Some(end), holder: Some(holder), process_id };
         black_box(&mut proof)[..8].copy_from_slice(b"changed\0");
         let mut seen = [0; 8];
         match image.copy(proof.as_ptr().addr(), &mut seen) {
             Ok(()) if &seen == b"as then\0" => Ok(image),
             Ok(()) => refuse("a forked process does not keep memory as it was, on this system"),
-            Err(Errno::PERM) => refuse(
-                "the child may not be read: process_vm_readv is forbidden (ptrace_scope, a program \
-                 that is not dumpable, or seccomp)",
-            ),
-            Err(Errno::NOSYS) => refuse("the system has no process_vm_readv"),
-            Err(errno) => Err(Refusal(format!("the child could not be read: {errno}"))),
+            Err(error) => Err(Refusal(format!("{NOT_READABLE} ({error})"))),
         }
     }
 
@@ -112,28 +126,26 @@ impl ForkImage {
     /// # Errors
     /// `Retry` if the child is gone.
     pub fn read(&self, address: usize, into: &mut [u8]) -> Result<()> {
-        self.copy(address, into).map_err(|errno| self.lost(errno))
+        self.copy(address, into).map_err(|error| self.lost(&error))
     }
 
-    fn copy(&self, address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
-        fill_from(self.child.pid, address, into)?;
-        // Had somebody waited for our child, its number could by now be another process's.
-        if sys::is_ours(self.child.pidfd.as_fd()) { Ok(()) } else { Err(Errno::SRCH) }
+    fn copy(&self, address: usize, into: &mut [u8]) -> std::io::Result<()> {
+        self.memory.read_exact_at(into, address as u64)
     }
 
-    fn lost(&self, errno: Errno) -> Error {
+    fn lost(&self, error: &std::io::Error) -> Error {
         let pid = self.child.pid;
-        let is_gone = errno == Errno::SRCH;
-        let end = self.child.end(is_gone);
-        if is_gone || end.is_some() {
+        let end = self.child.end();
+        if end != End::None {
             PAUSE.store(PAUSE_FREEZES, Ordering::Relaxed);
         }
         let how = match end {
-            Some(libc::SIGKILL) => {
+            End::Signal(libc::SIGKILL) => {
                 "was killed (signal 9): by the kernel for want of memory, most likely".to_owned()
             }
-            Some(signal) => format!("was ended by signal {signal}"),
-            None => format!("cannot be read any more ({errno})"),
+            End::Signal(signal) => format!("was ended by signal {signal}"),
+            End::Unknown => "has ended".to_owned(),
+            End::None => format!("cannot be read any more ({error})"),
         };
         Error::retry(format!(
             "process {pid}, a fork of this one that held the image, {how}; nothing of this save counts, \
@@ -154,13 +166,9 @@ impl ForkImage {
 /// # Errors
 /// EFAULT if it is not there.
 pub(crate) fn read_own(address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
-    fill_from(std::process::id() as i32, address, into)
-}
-
-fn fill_from(pid: i32, address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
     let mut done = 0;
     while done < into.len() {
-        match sys::read(pid, address + done, &mut into[done..]) {
+        match sys::read_own(address + done, &mut into[done..]) {
             Ok(read) => done += read,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
@@ -169,14 +177,34 @@ fn fill_from(pid: i32, address: usize, into: &mut [u8]) -> std::result::Result<(
     Ok(())
 }
 
+/// What became of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// It lives.
+    None,
+    Signal(i32),
+    /// Somebody else has waited for it.
+    Unknown,
+}
+
+/// How long a child that cannot be read may take to end, until it counts as living.
+const END_WAIT: Duration = Duration::from_secs(2);
+
 impl Child {
-    /// By which signal it ended, if it did and nobody has waited for it. One whose memory is gone
-    /// `must_end`: that is waited for.
-    fn end(&self, must_end: bool) -> Option<i32> {
-        let mut options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | ALL;
-        options.set(WaitIdOptions::NOHANG, !must_end);
-        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;
-        status.terminating_signal()
+    /// How it ended. One that is about to is waited for.
+    fn end(&self) -> End {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | ALL;
+        let started = Instant::now();
+        loop {
+            match waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
+                Ok(Some(status)) => {
+                    return status.terminating_signal().map_or(End::Unknown, End::Signal);
+                }
+                Err(Errno::CHILD) => return End::Unknown,
+                _ if started.elapsed() > END_WAIT => return End::None,
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 }
 

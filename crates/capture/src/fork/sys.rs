@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
 /// `wait` of the program does not see the child.
@@ -83,36 +83,28 @@ fn sleep(parent: usize, thread: usize) -> ! {
     }
 }
 
-/// Copies bytes at `address` of the process `pid` to `into`. Answers how many, at least one.
+/// Copies bytes at `address` of this process to `into`, by the kernel. Answers how many, at least one.
 ///
 /// # Errors
-/// ESRCH if it is gone, EFAULT if it has no such memory, EPERM if it may not be read.
-pub fn read(pid: i32, address: usize, into: &mut [u8]) -> Result<usize, Errno> {
-    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+/// EFAULT if there is no such memory.
+pub fn read_own(address: usize, into: &mut [u8]) -> Result<usize, Errno> {
+    let length = into.len();
+    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
     let there =
-        libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: into.len() };
-    // SAFETY: the kernel writes at most `into.len()` bytes to `into`, which is ours alone; the other
-    // address it looks up in the other process, and answers EFAULT if nothing is there.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) };
+        libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: length };
+    let own = std::process::id() as libc::pid_t;
+    // SAFETY: the kernel writes at most `length` bytes to `into`, which is ours alone; the other
+    // address it looks up as another process's, and answers EFAULT if nothing is there. Whoever writes
+    // that memory meanwhile races with the kernel and not with Rust code.
+    let read = unsafe { libc::process_vm_readv(own, &raw const here, 1, &raw const there, 1, 0) };
     match usize::try_from(read) {
         Ok(0) => Err(Errno::FAULT),
         Ok(read) => Ok(read),
-        Err(_) => Err(last_error()),
+        Err(_) => {
+            let error = std::io::Error::last_os_error();
+            Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        }
     }
-}
-
-/// True if the process of `pidfd` has not been waited for: its number is still its own.
-pub fn is_ours(pidfd: BorrowedFd<'_>) -> bool {
-    // SAFETY: signal 0 is none; no memory is passed.
-    let sent = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, std::ptr::null::<u8>(), 0)
-    };
-    // EPERM speaks of a process that is there.
-    sent == 0 || last_error() == Errno::PERM
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// System calls without libc, which would write its `errno`.

@@ -61,7 +61,7 @@ fn a_role() {
             freezes();
         }
         "may not read" => {
-            forbid(libc::SYS_process_vm_readv as u32);
+            forbid(libc::SYS_pread64 as u32);
             freezes();
         }
         "may not clone" => {
@@ -152,9 +152,9 @@ fn what_is_forbidden_is_named_and_memory_is_copied() {
     for (role, user, want) in [
         ("freezes", None, "fork: as freeze"),
         ("freezes", Some(NOBODY), "fork: as freeze"),
-        ("is not dumpable", Some(NOBODY), "copy: no fork: what it would freeze is not known"),
+        ("is not dumpable", Some(NOBODY), "copy: no fork: the child may not be read"),
         ("may not fork", Some(NOBODY), "copy: no fork: no thread could be started"),
-        ("may not read", None, "copy: no fork: the child may not be read: process_vm_readv"),
+        ("may not read", None, "copy: no fork: the child may not be read"),
         ("may not clone", None, "copy: no fork: the system forbids it (clone"),
     ] {
         let mut command = play(role);
