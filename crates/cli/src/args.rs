@@ -6,7 +6,7 @@ mod files;
 
 pub use bench::{
     BenchChurnArgs, BenchCommand, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs, BenchPlanArgs,
-    BenchSaveArgs, BenchSteadyArgs,
+    BenchSaveArgs, BenchSteadyArgs, BenchTrackArgs,
 };
 pub use care::{CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs};
 pub use files::{GetArgs, PutArgs};

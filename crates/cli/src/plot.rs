@@ -14,7 +14,7 @@ const PANEL: f64 = 150.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 const GAP: f64 = 46.0;
-const COLOURS: [&str; 4] = ["#3366cc", "#dc7633", "#4a9c5d", "#8e44ad"];
+const COLOURS: [&str; 6] = ["#3366cc", "#dc7633", "#4a9c5d", "#8e44ad", "#b7950b", "#7f8c8d"];
 
 /// One line of a panel: its name, and its values by epoch.
 pub type Series = (&'static str, Vec<f64>);
@@ -47,6 +47,57 @@ pub fn lines(
     let height = 50.0 + PANEL + GAP;
     let mut out = begin(title, height);
     panel(&mut out, 60.0, "", unit, (axis, at), lines);
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Values of several series side by side, in groups, each with its value above it.
+pub fn bars(title: &str, groups: &[String], unit: fn(f64) -> String, series: &[Series]) -> String {
+    const LEGEND: f64 = 120.0;
+    let height = 90.0 + 2.0 * PANEL + GAP;
+    let mut out = begin(title, height);
+    for (number, ((name, _), colour)) in series.iter().zip(COLOURS).enumerate() {
+        let (x, y) = (LEFT + LEGEND * (number % 5) as f64, 36.0 + 18.0 * (number / 5) as f64);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>\
+             <text x=\"{}\" y=\"{}\" font-size=\"10\">{}</text>",
+            x + 14.0,
+            y + 9.0,
+            escaped(name)
+        );
+    }
+    let most = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let most = if most > 0.0 { most } else { 1.0 };
+    let bottom = 90.0 + 2.0 * PANEL;
+    let group_width = (WIDTH - LEFT - RIGHT) / groups.len().max(1) as f64;
+    let bar_width = group_width * 0.85 / series.len().max(1) as f64;
+    for (at, group) in groups.iter().enumerate() {
+        let left = LEFT + group_width * at as f64;
+        for (number, ((_, values), colour)) in series.iter().zip(COLOURS).enumerate() {
+            let value = values.get(at).copied().unwrap_or(0.0);
+            let tall = value / most * 2.0 * PANEL;
+            let x = left + bar_width * number as f64;
+            let _ = writeln!(
+                out,
+                "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" \
+                 fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\" font-size=\"7\" \
+                 text-anchor=\"middle\">{}</text>",
+                bottom - tall,
+                bar_width - 1.0,
+                x + bar_width / 2.0,
+                bottom - tall - 2.0,
+                unit(value)
+            );
+        }
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{}\" font-size=\"10\" text-anchor=\"middle\">{}</text>",
+            left + group_width * 0.42,
+            bottom + 16.0,
+            escaped(group)
+        );
+    }
     out.push_str("</svg>\n");
     out
 }
@@ -206,6 +257,17 @@ mod tests {
             images: Vec::new(),
             segments: Vec::new(),
         }
+    }
+
+    #[test]
+    fn bars_stand_inside_the_picture() {
+        let series = [("a & b", vec![1.0, 12.5]), ("c", vec![0.0, 3.0])];
+        let groups = ["first".to_owned(), "<second>".to_owned()];
+        let picture = bars("title", &groups, |value| format!("{value:.1}"), &series);
+        assert!(picture.contains("a &amp; b") && picture.contains("&lt;second&gt;"));
+        assert!(picture.contains(">12.5<") && !picture.contains("NaN"));
+        assert_eq!(picture.matches("<rect").count(), 1 + 2 + 4);
+        assert!(bars("nothing", &[], |_| String::new(), &[]).ends_with("</svg>\n"));
     }
 
     #[test]

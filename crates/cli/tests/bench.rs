@@ -73,6 +73,27 @@ fn memory_is_measured() {
 }
 
 #[test]
+fn tracking_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("track.svg");
+    let words = ["bench", "track", "--gib=0.02", "--intervals=2", "--json", "--plot"];
+    let report = json(&[&words[..], &[plot.to_str().unwrap()]].concat());
+    assert_eq!(report["bench"], "track");
+    let rows = report["details"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 36);
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!(number("changed_pages") >= 1.0, "{row}");
+        assert!(number("copied_pages") >= number("changed_pages"), "{row}");
+        assert!(number("program_alone_s") > 0.0 && number("copy_s") > 0.0, "{row}");
+    }
+    let copies_all = |row: &&Value| row["policy"] == "copy all";
+    assert!(rows.iter().filter(copies_all).all(|row| row["copied_pages"] == 5243.0), "{rows:?}");
+    assert_eq!(report["measures"].as_array().unwrap().len(), 20);
+    assert!(fs::read_to_string(plot).unwrap().contains("growing"));
+}
+
+#[test]
 fn people_get_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();

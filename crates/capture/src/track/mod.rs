@@ -9,6 +9,7 @@
 mod claims;
 mod maps;
 mod mprotect;
+mod owned;
 mod pins;
 mod probe;
 mod sys;
@@ -18,6 +19,7 @@ mod wp_async;
 
 pub use mprotect::Mprotect;
 pub use outlive_types::{TrackerChoice, TrackerKind};
+pub use owned::OwnedPages;
 pub(crate) use pins::Pins;
 pub use probe::{Costs, Probed, probe};
 pub(crate) use probe::{Opened, open};

@@ -19,6 +19,8 @@ pub enum BenchCommand {
     Steady(BenchSteadyArgs),
     /// Memory that saves need beyond the state
     Memory(BenchMemoryArgs),
+    /// What finding changed pages costs a program, by tracker and pattern of writing
+    Track(BenchTrackArgs),
     /// Container reads that planners of stream restores need, on a recorded trace
     Plan(BenchPlanArgs),
 }
@@ -122,4 +124,18 @@ pub struct BenchMemoryArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
     pub gib: f64,
+}
+
+/// `bench track`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchTrackArgs {
+    /// State size in GiB
+    #[arg(long, default_value_t = 1.0, value_parser = gib)]
+    pub gib: f64,
+    /// Images that are measured of each pattern, behind as many and four to warm up
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..1000))]
+    pub intervals: u32,
+    /// Draw how much faster each tracker is than mprotect page by page into this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }

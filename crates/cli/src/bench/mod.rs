@@ -13,6 +13,7 @@ mod save;
 mod scratch;
 mod state;
 mod steady;
+mod track;
 
 use crate::args::BenchCommand;
 use crate::output::{Answer, Teller, shown};
@@ -61,6 +62,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
         BenchCommand::Plan(args) => return plan::run(&args),
+        BenchCommand::Track(args) => return track::run(&args, words, teller),
     }?;
     teller.finish();
     Ok(report.answer())

@@ -1,0 +1,227 @@
+//! Ways to find and copy what a program has changed.
+
+use outlive_capture::track::{Mprotect, OwnedPages, PageTracker, Refusal, TrackerChoice, WpAsync};
+use outlive_capture::{HashTracker, OwnedSource};
+use outlive_io::AlignedBuf;
+use outlive_types::{Error, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result};
+use rustix::time::{ClockId, clock_gettime};
+use std::ops::Range;
+
+/// A way that is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// mprotect and SIGSEGV, page by page: the paper's PGCK.
+    Pgck,
+    /// The same, with runs that grow where faults follow each other: ACCK as published.
+    Acck,
+    /// WP_ASYNC, page by page.
+    WpAsync,
+    /// What a job does by itself.
+    Auto,
+    /// Every page is hashed and compared.
+    Hash,
+    /// Everything is copied.
+    CopyAll,
+}
+
+/// All of them.
+pub const POLICIES: [Policy; 6] =
+    [Policy::Pgck, Policy::Acck, Policy::WpAsync, Policy::Auto, Policy::Hash, Policy::CopyAll];
+
+impl Policy {
+    /// For tables and pictures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Pgck => "mprotect",
+            Policy::Acck => "mprotect, growing runs",
+            Policy::WpAsync => "wp-async",
+            Policy::Auto => "auto",
+            Policy::Hash => "hash",
+            Policy::CopyAll => "copy all",
+        }
+    }
+}
+
+/// Longest run of ACCK: 64 MiB.
+const RUN_PAGES_MAX: usize = 16_384;
+
+/// A program's memory under a policy, with the image that its copies make.
+pub struct Tracked {
+    memory: Memory,
+    image: AlignedBuf,
+    epoch: u64,
+}
+
+enum Memory {
+    Pages(OwnedPages),
+    Source(OwnedSource),
+    Plain(AlignedBuf),
+}
+
+/// What one image took.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Took {
+    /// Finding what was written and arming it again, comparing included.
+    pub find_s: f64,
+    /// Copying what was found.
+    pub copy_s: f64,
+    /// Pages copied, and pages whose bytes had changed.
+    pub copied_pages: usize,
+    pub changed_pages: usize,
+}
+
+impl Tracked {
+    /// Memory of `bytes` bytes, armed if the policy arms any.
+    pub fn new(policy: Policy, bytes: usize) -> Result<Tracked> {
+        let fill = |memory: &mut [u8]| super::super::state::fill(memory, 1);
+        let own = |tracker: std::result::Result<Box<dyn PageTracker>, Refusal>| {
+            let pages = tracker.and_then(|tracker| OwnedPages::new(bytes, tracker, fill));
+            pages.map(Memory::Pages).map_err(refused)
+        };
+        let source = |tracker: HashTracker| -> Result<Memory> {
+            let mut source = OwnedSource::tracked("state", bytes, 1, tracker);
+            fill(super::super::state::edit(&mut source)?);
+            Ok(Memory::Source(source))
+        };
+        let boxed = |tracker: Mprotect| Box::new(tracker) as Box<dyn PageTracker>;
+        let memory = match policy {
+            Policy::Pgck => own(Mprotect::bare(1).map(boxed))?,
+            Policy::Acck => own(Mprotect::bare(RUN_PAGES_MAX).map(boxed))?,
+            Policy::WpAsync => own(WpAsync::open().map(|t| Box::new(t) as Box<dyn PageTracker>))?,
+            Policy::Auto => source(HashTracker::with(TrackerChoice::Auto))?,
+            Policy::Hash => source(HashTracker::new())?,
+            Policy::CopyAll => {
+                let mut memory = AlignedBuf::zeroed(bytes);
+                fill(&mut memory);
+                Memory::Plain(memory)
+            }
+        };
+        Tracked::begin(memory)
+    }
+
+    /// The same with one kind of tracker under the policy of a job.
+    pub fn forced(choice: TrackerChoice, bytes: usize) -> Result<Tracked> {
+        let mut source = OwnedSource::tracked("state", bytes, 1, HashTracker::with(choice));
+        super::super::state::fill(super::super::state::edit(&mut source)?, 1);
+        Tracked::begin(Memory::Source(source))
+    }
+
+    /// Memory that nobody tracks.
+    pub fn bare(bytes: usize) -> Result<Tracked> {
+        Tracked::new(Policy::CopyAll, bytes)
+    }
+
+    fn begin(memory: Memory) -> Result<Tracked> {
+        let mut tracked = Tracked { memory, image: AlignedBuf::zeroed(0), epoch: 0 };
+        let mut image = AlignedBuf::zeroed(tracked.bytes().len());
+        image.copy_from_slice(tracked.bytes());
+        tracked.image = image;
+        Ok(tracked)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Pages(pages) => pages.bytes(),
+            Memory::Source(source) => source.bytes(),
+            Memory::Plain(memory) => memory,
+        }
+    }
+
+    /// The bytes, for the program.
+    pub fn edit(&mut self) -> Result<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Pages(pages) => Ok(pages.edit()),
+            Memory::Source(source) => super::super::state::edit(source),
+            Memory::Plain(memory) => Ok(memory),
+        }
+    }
+
+    /// Takes an image.
+    ///
+    /// # Errors
+    /// `Bug` if it is not what the memory is.
+    pub fn take(&mut self) -> Result<Took> {
+        let changed_pages = pages_that_differ(&self.image, self.bytes());
+        let mut took = Took { changed_pages, ..Took::default() };
+        let Tracked { memory, image, epoch } = self;
+        match memory {
+            Memory::Pages(pages) => {
+                let start = cpu_s();
+                let found: Vec<Range<usize>> = pages.collect().map_err(refused)?.collect();
+                took.find_s = cpu_s() - start;
+                took.copy(
+                    found.iter().map(|range| (range.start, &pages.bytes()[range.clone()])),
+                    image,
+                );
+            }
+            Memory::Source(source) => {
+                let baseline = (*epoch > 0).then_some(*epoch);
+                let request = FreezeRequest {
+                    baseline,
+                    freeze_bytes_max: u64::MAX,
+                    freeze: FreezeMode::Copy,
+                    ..FreezeRequest::default()
+                };
+                let start = cpu_s();
+                let frozen = source.freeze(&request)?;
+                // What a drain does for the tracker: it reads each run, which may be hashed then. What
+                // is copied aside is lent, not copied again.
+                let mut unused = Vec::new();
+                for run in 0..frozen.runs().len() {
+                    frozen.bytes(run, &mut unused)?;
+                }
+                *epoch += 1;
+                frozen.settle(Some(*epoch));
+                let all_s = cpu_s() - start;
+                // The freeze has copied them already; once more to know what of it that was.
+                let start = cpu_s();
+                for (number, run) in frozen.runs().iter().enumerate() {
+                    let bytes = frozen.bytes(number, &mut unused)?;
+                    image[run.first_page as usize * PAGE_BYTES..][..bytes.len()]
+                        .copy_from_slice(bytes);
+                    took.copied_pages += bytes.len() / PAGE_BYTES;
+                }
+                took.copy_s = cpu_s() - start;
+                took.find_s = (all_s - took.copy_s).max(0.0);
+            }
+            Memory::Plain(memory) => took.copy(std::iter::once((0, &memory[..])), image),
+        }
+        if self.image[..] != *self.bytes() {
+            return Err(Error::bug("a tracker has missed a change: the image is not the memory"));
+        }
+        Ok(took)
+    }
+
+    /// How changes were found, for people.
+    pub fn report(&self) -> String {
+        match &self.memory {
+            Memory::Source(source) => source.tracker().report(),
+            _ => String::new(),
+        }
+    }
+}
+
+impl Took {
+    fn copy<'a>(&mut self, found: impl Iterator<Item = (usize, &'a [u8])>, image: &mut [u8]) {
+        let start = cpu_s();
+        for (at, bytes) in found {
+            image[at..][..bytes.len()].copy_from_slice(bytes);
+            self.copied_pages += bytes.len() / PAGE_BYTES;
+        }
+        self.copy_s = cpu_s() - start;
+    }
+}
+
+fn refused(refusal: Refusal) -> Error {
+    Error::invalid(format!("a tracker does not work here: {refusal}"))
+}
+
+fn pages_that_differ(a: &[u8], b: &[u8]) -> usize {
+    a.chunks(PAGE_BYTES).zip(b.chunks(PAGE_BYTES)).filter(|(a, b)| a != b).count()
+}
+
+/// Processor time of this thread, in the kernel as well.
+pub fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
