@@ -47,6 +47,20 @@ fn restores_are_measured() {
 }
 
 #[test]
+fn lazy_restarts_are_measured() {
+    for more in [&["--gib=0.03125", "--runs=1"][..], &["--gib=0.03125", "--runs=1", "--user-only"]]
+    {
+        let report = measured("lazy", more);
+        let mode = report["details"]["mode"].as_str().unwrap();
+        assert!(mode == "user-only" || (mode == "full" && more.len() == 2), "{mode}");
+        assert!(value(&report, "background fill, share of raw") > 0.0);
+        let all = &report["details"]["traffic_all"][0];
+        let placed = all["moved_bytes"].as_u64().unwrap() + all["copied_bytes"].as_u64().unwrap();
+        assert_eq!(placed, 1 << 25, "{all}");
+    }
+}
+
+#[test]
 fn churn_is_measured() {
     let report = measured("churn", &["--gib=0.03125", "--saves=5", "--percent=1", "--runs=1"]);
     assert!(value(&report, "bytes written / changed, mean over saves") > 1.0);

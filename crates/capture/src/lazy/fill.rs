@@ -11,7 +11,7 @@ use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// How often a page is asked for again if the kernel has no memory, with a pause of 10 ms between.
@@ -41,7 +41,9 @@ pub(super) struct Filling {
     shadow: Shadow,
     /// Moving has been refused for good.
     copies: AtomicBool,
-    over: AtomicBool,
+    /// Whoever places pages holds it as a reader, and looks first: once a region is whole, another
+    /// fill may have the same memory.
+    over: RwLock<bool>,
 }
 
 impl Filling {
@@ -62,7 +64,7 @@ impl Filling {
             left_units: AtomicUsize::new(count),
             shadow: Shadow::new(count * BLOCK_BYTES)?,
             copies: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            over: RwLock::new(false),
             interior,
         })
     }
@@ -82,8 +84,12 @@ impl Filling {
         self.interior.start.max(at)..self.interior.end.min(at + BLOCK_BYTES)
     }
 
+    fn over(&self) -> RwLockReadGuard<'_, bool> {
+        self.over.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        *self.over()
     }
 }
 
@@ -167,14 +173,18 @@ impl Fill {
                 }
                 whole = unit.bring(window, part.len());
             }
-            if whole {
-                self.place_unit(filling, number, &mut unit);
+            let last = whole && self.place_unit(filling, number, &mut unit);
+            // Whoever waits for the unit may keep the region from being declared whole.
+            drop(unit);
+            if last {
+                self.end(filling);
             }
         }
     }
 
-    /// Places what faults have not placed of a unit that is whole in the shadow.
-    fn place_unit(&self, filling: &Filling, number: usize, unit: &mut Unit) {
+    /// Places what faults have not placed of a unit that is whole in the shadow. True if it was the
+    /// last.
+    fn place_unit(&self, filling: &Filling, number: usize, unit: &mut Unit) -> bool {
         let range = filling.range_of(number);
         let at = filling.first + number * BLOCK_BYTES;
         let relative = range.start - at..range.end - at;
@@ -191,59 +201,87 @@ impl Fill {
             // stay until the fill is over.
             let _ = unsafe { sys::drop_pages(&shadow) };
         }
-        if filling.left_units.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end(filling);
-        }
+        filling.left_units.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Brings pages of the shadow to their place. True if some were copied and remain.
+    /// Brings pages of the shadow to their place. True if some remain there.
     fn place(&self, filling: &Filling, range: &Range<usize>) -> bool {
-        let (mut done, bytes) = (0, range.len());
         let mut moving = !filling.copies.load(Ordering::Relaxed);
-        let mut attempts = 0;
-        while done < bytes {
-            let (to, from) = (range.start + done, filling.shadow_of(range.start + done));
-            let placed = match moving {
+        let mut copied = !moving;
+        let whole = self.place_each(range, &mut |to, bytes| {
+            let from = filling.shadow_of(to);
+            if moving {
                 // SAFETY: the unit's lock is held (see `bring`), so nobody uses its shadow.
-                true => unsafe { self.uffd.move_pages(to, from, bytes - done) },
-                // SAFETY: as above; memory of a mapping is initialised.
-                false => self.uffd.copy(to, unsafe { sys::slice(from, bytes - done) }),
-            };
-            let count = if moving { &self.counts.moved } else { &self.counts.copied };
+                match unsafe { self.uffd.move_pages(to, from, bytes) } {
+                    Placed::Refused(done, error) => {
+                        (moving, copied) = (false, true);
+                        // Pages that a fork ever shared are busy; anything else will not change.
+                        if error.raw_os_error() != Some(libc::EBUSY) {
+                            filling.copies.store(true, Ordering::Relaxed);
+                        }
+                        if done > 0 {
+                            return (&self.counts.moved, Placed::Refused(done, error));
+                        }
+                    }
+                    placed => return (&self.counts.moved, placed),
+                }
+            }
+            // SAFETY: as above; memory of a mapping is initialised.
+            let bytes = unsafe { sys::slice(from, bytes) };
+            (&self.counts.copied, self.uffd.copy(to, bytes))
+        });
+        copied || !whole
+    }
+
+    /// Has `place` place all of a range, in as many parts as it takes. False if some of it belongs to
+    /// the program no more, or the kernel refused.
+    fn place_each<'a>(
+        &self,
+        range: &Range<usize>,
+        place: &mut dyn FnMut(usize, usize) -> (&'a AtomicU64, Placed),
+    ) -> bool {
+        let (mut done, mut whole, mut attempts) = (0, true, 0);
+        let mut bytes_max = range.len();
+        while done < range.len() {
+            let bytes = bytes_max.min(range.len() - done);
+            let (count, placed) = place(range.start + done, bytes);
             let step = match &placed {
-                Placed::All => bytes - done,
-                Placed::UntilPresent(step) | Placed::Refused(step, _) => *step,
-                Placed::Gone => 0,
+                Placed::All => bytes,
+                Placed::UntilPresent(step) | Placed::Refused(step, _) | Placed::NotOne(step) => {
+                    *step
+                }
             };
             count.fetch_add(step as u64, Ordering::Relaxed);
             done += step;
             match placed {
-                Placed::All => {}
+                Placed::All => bytes_max = range.len(),
                 Placed::UntilPresent(_) => {
                     let page = range.start + done;
                     self.uffd.wake(&(page..page + PAGE_BYTES));
                     done += PAGE_BYTES;
                 }
-                // The program has unmapped it: it waits for nothing there.
-                Placed::Gone => return true,
-                Placed::Refused(_, error) if moving => {
-                    moving = false;
-                    // Pages that a fork ever shared are busy; anything else will not change.
-                    if error.raw_os_error() != Some(libc::EBUSY) {
-                        filling.copies.store(true, Ordering::Relaxed);
-                    }
+                Placed::NotOne(_) if bytes - step > PAGE_BYTES => {
+                    bytes_max = ((bytes - step) / 2).next_multiple_of(PAGE_BYTES);
+                }
+                // The program has unmapped the page: it waits for nothing there.
+                Placed::NotOne(_) => {
+                    done += PAGE_BYTES;
+                    whole = false;
                 }
                 Placed::Refused(_, error) => {
                     attempts += 1;
-                    if error.raw_os_error() != Some(libc::ENOMEM) || attempts > MEMORY_ATTEMPTS {
+                    let again = step > 0 || error.raw_os_error() == Some(libc::ENOMEM);
+                    if !again || attempts > MEMORY_ATTEMPTS {
                         self.fail(refused(&error));
-                        return true;
+                        return false;
                     }
-                    std::thread::sleep(Duration::from_millis(10));
+                    if step == 0 {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
                 }
             }
         }
-        !moving
+        whole
     }
 
     /// Waits for a range that the program waits for and that is not at hand.
@@ -261,6 +299,10 @@ impl Fill {
             let window = (address - base) / WINDOW_BYTES;
             let range = window_of(filling, base, window);
             let page = address..address + PAGE_BYTES;
+            let over = filling.over();
+            if *over {
+                continue; // Whoever waited was woken when the region became whole.
+            }
             let mut unit = filling.unit(number);
             if !unit.is_placed(window) {
                 if !unit.is_brought(window) {
@@ -296,31 +338,16 @@ impl Fill {
             self.uffd.wake(&range);
             return;
         }
-        let (mut done, mut attempts) = (0, 0);
-        while done < bytes.len() {
-            match self.uffd.copy(address + done, &bytes[done..]) {
-                Placed::All | Placed::Gone => break,
-                Placed::UntilPresent(step) => {
-                    done += step + PAGE_BYTES;
-                    self.uffd.wake(&range);
-                }
-                Placed::Refused(step, error) => {
-                    done += step;
-                    attempts += 1;
-                    if error.raw_os_error() != Some(libc::ENOMEM) || attempts > MEMORY_ATTEMPTS {
-                        self.fail(refused(&error));
-                        return;
-                    }
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-            }
-        }
-        self.counts.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.place_each(&range, &mut |to, length| {
+            let bytes = &bytes[to - address..][..length];
+            (&self.counts.copied, self.uffd.copy(to, bytes))
+        });
         unit.set_placed(window);
     }
 
     /// A region is whole: what is missing of it is zero, and the kernel may know.
     fn end(&self, filling: &Filling) {
+        let mut over = filling.over.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.uffd.unregister(&filling.interior)
             // The program has unmapped it.
             && error.raw_os_error() != Some(libc::EINVAL)
@@ -328,7 +355,8 @@ impl Fill {
             self.fail(refused(&error));
             return;
         }
-        filling.over.store(true, Ordering::Release);
+        *over = true;
+        drop(over);
         self.state().left -= 1;
         self.changed.notify_all();
     }

@@ -20,9 +20,9 @@ use maps::PrivateMemory;
 use outlive_chunk::{PageHashes, hash_pages};
 use outlive_io::AlignedBuf;
 use outlive_types::{Error, Missing, PAGE_BYTES, Result, pages_of};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::Uffd;
 
@@ -72,11 +72,30 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct LazyMemory {
     // Before `streams`: what is registered must still be there.
-    fill: Option<Arc<Fill>>,
+    fill: Option<Owner>,
     streams: Vec<MutRegion>,
     /// Of each page that was brought, by stream.
     hashes: Vec<Mutex<Vec<u128>>>,
     how: How,
+}
+
+/// Whoever waits for a fill when its memory goes waits in vain, and is told.
+#[derive(Debug)]
+struct Owner(Arc<Fill>);
+
+impl Deref for Owner {
+    type Target = Fill;
+    fn deref(&self) -> &Fill {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if !self.0.is_over() {
+            self.0.give_up();
+        }
+    }
 }
 
 impl LazyMemory {
@@ -99,7 +118,7 @@ impl LazyMemory {
         if let Some(fill) = &fill {
             forks::watch(fill);
         }
-        Ok(LazyMemory { fill, streams, hashes, how })
+        Ok(LazyMemory { fill: fill.map(Owner), streams, hashes, how })
     }
 
     /// How it is filled.
@@ -118,7 +137,7 @@ impl LazyMemory {
     }
 
     fn filling(&self, stream: usize) -> Option<(&Fill, &Filling)> {
-        let fill = self.fill.as_deref()?;
+        let fill: &Fill = self.fill.as_ref()?;
         fill.filling(stream).map(|filling| (fill, filling))
     }
 
@@ -175,7 +194,7 @@ impl LazyMemory {
         let (at, length) = (self.check(stream, offset, length), length as usize);
         let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
         let page = hash_pages(&[0; PAGE_BYTES])[0];
-        self.keep(stream, at, &vec![page; pages]);
+        self.kept(stream)[at / PAGE_BYTES..][..pages].fill(page);
         self.keep(stream, at + pages * PAGE_BYTES, &hash_pages(&[0; PAGE_BYTES][..rest]));
         match self.filling(stream) {
             None => self.streams[stream].0.zero(at, length),
@@ -197,8 +216,11 @@ impl LazyMemory {
     }
 
     fn keep(&self, stream: usize, at: usize, hashes: &[u128]) {
-        let mut kept = self.hashes[stream].lock().unwrap_or_else(PoisonError::into_inner);
-        kept[at / PAGE_BYTES..][..hashes.len()].copy_from_slice(hashes);
+        self.kept(stream)[at / PAGE_BYTES..][..hashes.len()].copy_from_slice(hashes);
+    }
+
+    fn kept(&self, stream: usize) -> MutexGuard<'_, Vec<u128>> {
+        self.hashes[stream].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the program waits for something that is not at hand. `None` once
@@ -325,9 +347,14 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
             "memory is shared, or of a file".clone_into(&mut how.eager_because);
             continue;
         }
-        let armed = Filling::new(stream, start, range.clone())
-            .map_err(|error| error.to_string())
-            .and_then(|filling| fill::arm(&uffd, &range).map(|()| filling));
+        // Locked memory is refused here, before a shadow, which might be locked as well, is made.
+        let armed = fill::arm(&uffd, &range).and_then(|()| {
+            let filling = Filling::new(stream, start, range.clone());
+            filling.map_err(|error| {
+                let _ = uffd.unregister(&range);
+                error.to_string()
+            })
+        });
         match armed {
             Ok(filling) => {
                 how.lazy_bytes += range.len() as u64;

@@ -97,8 +97,9 @@ pub(super) enum Placed {
     UntilPresent(usize),
     /// The first so many bytes are there; the rest cannot be placed in this way.
     Refused(usize, io::Error),
-    /// The memory is gone, or registered no more.
-    Gone,
+    /// The first so many bytes are there; the rest is not registered any more, not mapped, or lies in
+    /// several mappings (which differ in some advice, say): then parts of it can be placed.
+    NotOne(usize),
 }
 
 /// A userfaultfd. Its methods place pages only where they are missing in registered memory; they
@@ -215,7 +216,13 @@ impl Uffd {
                 Some(libc::EAGAIN) if place.bytes > 0 => {}
                 Some(libc::EAGAIN) => return Placed::All,
                 Some(libc::EEXIST) => return Placed::UntilPresent(before),
-                Some(libc::ENOENT | libc::ESRCH) => return Placed::Gone,
+                Some(libc::ENOENT) => return Placed::NotOne(before),
+                // MOVE says so of several mappings, but of other things as well.
+                Some(libc::EINVAL) if place.bytes > PAGE_BYTES as u64 => {
+                    return Placed::NotOne(before);
+                }
+                // The process ends.
+                Some(libc::ESRCH) => return Placed::All,
                 _ => return Placed::Refused(before, error),
             }
         }

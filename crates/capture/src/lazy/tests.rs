@@ -249,3 +249,63 @@ fn it_can_be_asked_to_wait_and_dropped_early() {
     // SAFETY: no status is asked for.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
 }
+
+/// An array may lie in mappings that differ in their advice; each is a mapping of its own for the kernel.
+#[test]
+fn an_array_across_mappings() {
+    for seed in 0..10 {
+        let length = 7 * MIB + 4096;
+        let mut buffer = AlignedBuf::zeroed(8 * MIB);
+        let start = buffer.as_mut_ptr();
+        for at in [5 * 4096, MIB, MIB + 40 * 4096, 3 * MIB - 4096, 5 * MIB + 65536] {
+            // SAFETY: the advice is about memory of ours, and changes nothing of what it holds.
+            let advised =
+                unsafe { libc::madvise(start.add(at).cast(), 3 * 4096, libc::MADV_DONTDUMP) };
+            assert_eq!(advised, 0);
+        }
+        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
+        // else until it is gone, but for the sweep, which only reads what is lazy.
+        let region = unsafe { MutRegion::from_raw(start.add(777), length) };
+        let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
+        let address = memory.streams[0].0.start();
+        restore(&memory, &[length], seed, &|| {
+            for at in (0..length).step_by(4096).filter(|_| seed % 2 == 0) {
+                // SAFETY: the address lies within the buffer.
+                let got = unsafe { ((address + at) as *const u8).read_volatile() };
+                assert_eq!(got, expected(0, at), "at {at}");
+            }
+        });
+        // Without faults all but zeros is moved, if in parts.
+        let traffic = memory.traffic();
+        assert!(seed % 2 == 0 || traffic.moved_bytes > length as u64 * 9 / 10, "{traffic:?}");
+        drop(memory);
+        assert!(buffer[777..][..length] == bytes_of(0, 0..length));
+    }
+}
+
+/// Fresh memory that begins anywhere, read in order while it is filled.
+#[test]
+fn a_sweep_through_fresh_memory_keeps_up_with_the_fill() {
+    for round in 0..60 {
+        let (skip, length) = (0xB_9B80 + round * 0x1_0010, 8_000_000);
+        let mut buffer = AlignedBuf::zeroed(16 * MIB);
+        if round % 2 == 1 {
+            buffer.fill(0xEE);
+        }
+        let start = buffer.as_mut_ptr();
+        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
+        // else until it is gone, but for the sweep, which only reads what is lazy.
+        let region = unsafe { MutRegion::from_raw(start.add(skip), length) };
+        let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
+        let address = memory.streams[0].0.start();
+        restore(&memory, &[length], round as u64, &|| {
+            for at in (0..length).step_by(512) {
+                // SAFETY: the address lies within the buffer.
+                let got = unsafe { ((address + at) as *const u8).read_volatile() };
+                assert_eq!(got, expected(0, at), "round {round}, at {at}, {:x}", address + at);
+            }
+        });
+        drop(memory);
+        assert!(buffer[skip..][..length] == bytes_of(0, 0..length), "round {round}");
+    }
+}

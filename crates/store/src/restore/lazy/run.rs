@@ -112,12 +112,20 @@ impl<S: LazySink> Runner<S> {
             runner.fill();
             return Ok(fill);
         }
-        for _ in 0..FAULT_THREADS {
-            let runner = runner.clone();
-            spawn("outlive-fault", move || runner.serve())?;
+        let spawned = (0..FAULT_THREADS)
+            .try_for_each(|_| {
+                let runner = runner.clone();
+                spawn("outlive-fault", move || runner.serve())
+            })
+            .and_then(|()| {
+                let runner = runner.clone();
+                spawn("outlive-fill", move || runner.fill())
+            });
+        if spawned.is_err() {
+            runner.sink.give_up();
+            runner.sink.stop();
         }
-        spawn("outlive-fill", move || runner.fill())?;
-        Ok(fill)
+        spawned.map(|()| fill)
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
