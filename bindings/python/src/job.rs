@@ -337,6 +337,7 @@ impl Job {
             true => core.job.close_at_exit(),
             false => core.job.close(),
         });
+        core.tracker.let_go();
         drop(inside);
         core.last().take();
         let told = wait::tell(&core.events, tick);

@@ -132,6 +132,8 @@ pub fn restore<'py>(
     core.check_process(py)?;
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
+    // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
+    core.tracker.let_go();
     core.settle_fill(tick)?;
     let started = Instant::now();
     let (sender, receiver) = channel();

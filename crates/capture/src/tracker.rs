@@ -192,6 +192,13 @@ impl HashTracker {
         Ok(())
     }
 
+    /// Lets go of all memory that is watched: somebody else is to have it, or nobody saves any more.
+    /// The next freeze compares everything, and watches it anew.
+    pub fn let_go(&self) {
+        self.copies().thread = None;
+        self.lock().watches.clear();
+    }
+
     /// Forgets everything: the next save is a full one. A freeze that is not settled yet ends
     /// without effect. Memory is given back.
     pub fn forget(&self) {

@@ -281,3 +281,31 @@ fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
         assert_eq!(program.save(true), 0, "what was learnt from the copies is right");
     }
 }
+
+#[test]
+fn what_was_let_go_is_compared_and_watched_anew() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(16, 4 * MIB);
+    program.save(true);
+    program.save(true);
+    program.write(700);
+    program.tracker.let_go();
+    program.write(3);
+    // Somebody else may have it now.
+    let other = WpAsync::open().unwrap();
+    let start = (program.bytes().as_ptr() as usize).next_multiple_of(PAGE_BYTES);
+    let pages = Pages { start, end: start + MIB };
+    #[allow(unsafe_code)]
+    // SAFETY: the program's own memory.
+    unsafe { other.watch(pages) }.unwrap();
+    assert_eq!(program.save(true), 2);
+    assert!(program.tracker.report().contains("another job of this process"));
+    other.unwatch(pages);
+    program.write(4);
+    assert_eq!(program.save(true), 1);
+    program.write(5);
+    assert_eq!(program.save(true), 1);
+    assert!(!program.tracker.report().contains("another job"));
+}
