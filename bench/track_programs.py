@@ -49,7 +49,7 @@ def sparse_solver(mib: int) -> tuple[State, Step]:
     columns = rng.integers(0, rows, (rows, per_row))
     values = rng.random((rows, per_row)) * (0.5 / per_row)
     b = rng.random(rows)
-    state = {"columns": columns, "values": values, "x": np.zeros(rows), "r": b.copy()}
+    state: State = {"columns": columns, "values": values, "x": np.zeros(rows), "r": b.copy()}
     state |= {"p": b.copy(), "q": np.zeros(rows)}
 
     def step(state: State) -> None:
@@ -69,7 +69,7 @@ def sparse_solver(mib: int) -> tuple[State, Step]:
 def hash_table(mib: int) -> tuple[State, Step]:
     """Counts keys in a table of counters: 2,000 words anywhere, and 20,000 that come often."""
     slots = (mib << 20) // 8
-    state = {"table": np.zeros(slots, dtype=np.int64), "seen": 0}
+    state: State = {"table": np.zeros(slots, dtype=np.int64), "seen": 0}
     state["table"][:] = 1
     rng = np.random.default_rng(2)
 
@@ -92,7 +92,7 @@ def adam(mib: int) -> tuple[State, Step]:
     rows = 64
     width = weights // rows
     data = rng.random((rows, width), dtype=np.float32)
-    state = {"data": data, "w": np.zeros((rows, width), np.float32), "t": 0}
+    state: State = {"data": data, "w": np.zeros((rows, width), np.float32), "t": 0}
     state |= {name: np.zeros((rows, width), np.float32) for name in ("m", "v")}
 
     def step(state: State) -> None:
@@ -117,7 +117,7 @@ def graph_search(mib: int) -> tuple[State, Step]:
     rng = np.random.default_rng(4)
     degree = 4
     vertices = (mib << 20) // (degree * 8 + 8)
-    state = {"edges": rng.integers(0, vertices, (vertices, degree)), "level": 0, "start": 0}
+    state: State = {"edges": rng.integers(0, vertices, (vertices, degree)), "level": 0, "start": 0}
     state["distance"] = np.full(vertices, -1)
     state["distance"][0] = 0
 
@@ -151,18 +151,20 @@ def run(program: str, tracker: str, folder: str, mib: int, steps: int) -> dict[s
     if tracker == ALONE:
         times = [timed(step, state) for _ in range(WARM_UP_STEPS + steps)]
         return {"step_s": statistics.median(times[WARM_UP_STEPS:])}
-    step_s, stall_s, changed, cpu_s = [], [], [], []
+    step_s, stall_s, changed, cpu_s, how = [], [], [], [], ""
     with outlive.open(folder, tracker=tracker) as pool:
         job = pool.job("program")
         for number in range(WARM_UP_STEPS + steps):
             took_s = timed(step, state)
             before = time.process_time()
             figures = job.save(state).wait()
+            assert figures is not None, "every save is asked for, none is skipped"
             if number >= WARM_UP_STEPS:
                 step_s.append(took_s)
                 cpu_s.append(time.process_time() - before)
                 stall_s.append(figures.stall_s)
                 changed.append(figures.changed_bytes)
+                how = figures.tracker
         # The last image is what the program holds, or the figures are worth nothing.
         back, _ = PROGRAMS[program](mib)
         job.restore(into=back)
@@ -174,7 +176,7 @@ def run(program: str, tracker: str, folder: str, mib: int, steps: int) -> dict[s
         "stall_s": statistics.median(stall_s),
         "save_cpu_s": statistics.median(cpu_s),
         "changed_bytes": statistics.median(changed),
-        "tracker": figures.tracker,
+        "tracker": how,
     }
 
 
@@ -242,7 +244,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("PROGRAM", "TRACKER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(run(*args.one, args.dir, args.mib, args.steps)))
+        program, tracker = args.one
+        print(json.dumps(run(program, tracker, args.dir, args.mib, args.steps)))
         return
     rows = in_turn(args)
     print(json.dumps(rows, indent=2) if args.json else table(rows))
