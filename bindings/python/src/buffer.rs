@@ -72,6 +72,11 @@ impl Buffer {
         self.view.len.unsigned_abs()
     }
 
+    /// True if it cannot be written by way of the object.
+    pub fn is_readonly(&self) -> bool {
+        self.view.readonly != 0
+    }
+
     /// Where it is.
     pub fn raw(&self) -> RawBytes {
         RawBytes { start: self.view.buf.cast(), length: self.length() }
@@ -140,6 +145,16 @@ impl RawBytes {
     pub unsafe fn region(&self, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
         // SAFETY: passed on to the caller.
         unsafe { Region::from_raw(name, dtype, shape, self.start, self.length) }
+    }
+
+    /// A region over these bytes, which nobody changes.
+    ///
+    /// # Safety
+    /// What [`Region::from_constant`] asks: the buffer that this came from must be kept, and its bytes
+    /// stay as they are, as long as anything frozen from the region exists.
+    pub unsafe fn constant(&self, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
+        // SAFETY: passed on to the caller.
+        unsafe { Region::from_constant(name, dtype, shape, self.start, self.length) }
     }
 
     /// Memory to be filled.

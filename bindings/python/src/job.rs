@@ -1,5 +1,6 @@
 //! A job, opened for Python.
 
+use crate::buffer::Buffer;
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::restore::Taken;
@@ -33,7 +34,20 @@ pub struct Core {
     /// Buffers that lazy restores fill, each with whether it is over. Threads of the fill do not hold
     /// them: to let go of a buffer takes the GIL.
     kept: Mutex<Vec<(Taken, Arc<AtomicBool>)>>,
+    /// Arrays that nobody changes, which the save under way reads where they are.
+    constants: Mutex<Vec<Buffer>>,
     process_id: u32,
+}
+
+impl Drop for Core {
+    /// A save that is still under way reads the constants.
+    fn drop(&mut self) {
+        if self.constants.get_mut().is_ok_and(|constants| !constants.is_empty())
+            && let Some(handle) = self.job.current()
+        {
+            handle.wait_done(None);
+        }
+    }
 }
 
 /// A message for a caller who must correct the call.
@@ -117,6 +131,15 @@ impl Core {
         others
     }
 
+    /// Keeps what the save under way reads, in place of what the one before it has read.
+    pub fn keep_constants(&self, buffers: Vec<Buffer>) {
+        let mut kept = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *kept, buffers);
+        drop(kept);
+        // Released without the lock: that may run other Python code.
+        drop(before);
+    }
+
     /// Remembers the newest save.
     pub fn set_last(&self, handle: SaveHandle) {
         *self.last() = Some(handle);
@@ -152,6 +175,7 @@ impl Job {
             last: Mutex::new(None),
             fill: Mutex::new(None),
             kept: Mutex::default(),
+            constants: Mutex::default(),
             process_id: std::process::id(),
         };
         Ok(Job { core: Arc::new(core) })
@@ -338,6 +362,7 @@ impl Job {
             false => core.job.close(),
         });
         core.tracker.let_go();
+        core.keep_constants(Vec::new());
         drop(inside);
         core.last().take();
         let told = wait::tell(&core.events, tick);

@@ -9,7 +9,7 @@ use outlive_capture::{MemorySource, Region};
 use outlive_format::Remarks;
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,11 +23,15 @@ struct Leaves {
     _copied: Vec<u8>,
     /// The memory of the other arrays. Regions point into it.
     _buffers: Vec<Buffer>,
+    /// Of arrays that nobody changes. They are neither copied nor forked, so they must be kept until
+    /// the save is over.
+    constants: Vec<Buffer>,
 }
 
 enum Bytes {
     Copied { offset: usize, length: usize },
     Lent(RawBytes),
+    Constant(RawBytes),
 }
 
 impl Leaves {
@@ -40,6 +44,7 @@ impl Leaves {
         let py = names.py();
         let mut copied = Vec::new();
         let mut buffers = Vec::new();
+        let mut constants = Vec::new();
         let mut places = Vec::with_capacity(leaves.len());
         for (leaf, dtype) in leaves.iter().zip(dtypes.iter()) {
             let offset = copied.len();
@@ -51,6 +56,10 @@ impl Leaves {
             if buffer.length() < COPIED_BELOW_BYTES {
                 buffer.copy_to(py, &mut copied);
                 places.push(Bytes::Copied { offset, length: buffer.length() });
+            } else if leaf.is_exact_instance_of::<PyMemoryView>() && buffer.is_readonly() {
+                // Only of arrays that nobody changes the Python side makes memory views.
+                places.push(Bytes::Constant(buffer.raw()));
+                constants.push(buffer);
             } else {
                 places.push(Bytes::Lent(buffer.raw()));
                 buffers.push(buffer);
@@ -70,13 +79,16 @@ impl Leaves {
             })?;
             let shape = shape.cast::<PyTuple>()?;
             let shape = if shape.is_empty() { Vec::new() } else { shape.extract()? };
-            let bytes = match place {
-                Bytes::Copied { offset, length } => RawBytes::of(&copied[offset..][..length]),
-                Bytes::Lent(bytes) => bytes,
-            };
-            regions.push(region(bytes, text, dtype.cast::<PyString>()?.to_str()?, shape));
+            let dtype = dtype.cast::<PyString>()?.to_str()?;
+            regions.push(match place {
+                Bytes::Copied { offset, length } => {
+                    region(RawBytes::of(&copied[offset..][..length]), text, dtype, shape)
+                }
+                Bytes::Lent(bytes) => region(bytes, text, dtype, shape),
+                Bytes::Constant(bytes) => constant(bytes, text, dtype, shape),
+            });
         }
-        Ok(Leaves { regions, _copied: copied, _buffers: buffers })
+        Ok(Leaves { regions, _copied: copied, _buffers: buffers, constants })
     }
 }
 
@@ -87,6 +99,13 @@ fn region(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
     // engine reads none of the program's memory. That Python code does not write the arrays
     // meanwhile is what `outlive.Job.save` asks of its caller.
     unsafe { bytes.region(name, dtype, shape) }
+}
+
+#[allow(unsafe_code)]
+fn constant(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
+    // SAFETY: the bytes lie in one of a `Leaves`' `constants`, which `save` hands to the job; that keeps
+    // them until the save is over. Their arrays have no means to be written.
+    unsafe { bytes.constant(name, dtype, shape) }
 }
 
 /// Saves leaves; see `Job.save`.
@@ -104,6 +123,7 @@ pub fn save(
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     core.settle_fill(tick)?;
+    core.keep_constants(Vec::new());
     let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
     let regions = std::mem::take(&mut leaves.regions);
     let saved = py.detach(|| {
@@ -111,10 +131,12 @@ pub fn save(
             MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
         core.job.save_with(&mut source, notes)
     });
+    let constants = std::mem::take(&mut leaves.constants);
     drop(leaves);
     drop(inside);
     let handle = saved.or_raise(py)?;
     core.set_last(handle.clone());
+    core.keep_constants(constants);
     wait::tell(&core.events, tick)?;
     Ok(Save { core: core.clone(), handle })
 }
@@ -158,6 +180,9 @@ impl Save {
         let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
             return Ok(None);
         };
+        if self.core.job.current().is_none_or(|save| save.done()) {
+            self.core.keep_constants(Vec::new());
+        }
         let told = wait::tell(&self.core.events, tick);
         let figures = figures(py, &outcome.or_raise(py)?)?;
         told.map(|()| Some(figures))

@@ -215,3 +215,40 @@ def test_a_process_with_too_many_mappings_saves(tmp_path: Path) -> None:
         tmp_path / "pool",
     )
     assert "saved" in out
+
+
+class Constant:
+    """Stands in for an array of JAX: it shows its memory by DLPack and has no way to change it."""
+
+    __module__ = "jaxlib._jax"
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.array(values)
+        self.values.flags.writeable = False
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.values.__dlpack_device__()
+
+
+def test_arrays_that_nobody_changes_are_not_copied(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).random(4_000_000)
+    with outlive.open(tmp_path, freeze_bytes_max=1 << 20, freeze="copy") as pool:
+        job = pool.job("job")
+        for step in range(3):
+            state = {"constant": Constant(values + step), "other": np.full(50_000, float(step))}
+            save = job.save(state)
+            # The job keeps the array until the save is over.
+            del state
+            figures = save.wait()
+            assert figures is not None
+            assert figures.live_bytes == 0
+            assert figures.copied_bytes <= 50_000 * 8 + 4096
+            assert figures.changed_bytes > 32_000_000
+        back = pool.job("job").restore()
+        assert np.array_equal(back["constant"], values + 2)
+        # Nor is a job that is forgotten with a save under way left without it.
+        pool.job("another").save({"constant": Constant(values)})
+    assert np.array_equal(outlive.open(tmp_path).job("another").restore()["constant"], values)

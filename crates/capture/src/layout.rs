@@ -122,7 +122,7 @@ fn check_one(number: usize, region: &Region) -> Result<()> {
             "its shape has {dimensions} dimensions; at most {DIMENSIONS_MAX} fit"
         ));
     }
-    if let Memory::Raw(raw) = &region.memory
+    if let Memory::Raw(raw) | Memory::Constant(raw) = &region.memory
         && let Err(error) = raw.check()
     {
         return refuse(error.message().to_owned());

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) enum Memory {
     /// Memory of the program; see [`Region::from_raw`].
     Raw(RawMemory),
+    /// Memory of the program that nobody changes; see [`Region::from_constant`].
+    Constant(RawMemory),
     /// Immutable bytes.
     Shared(Arc<[u8]>),
 }
@@ -25,7 +27,7 @@ pub(crate) struct RawMemory {
     length: usize,
 }
 
-// SAFETY: whoever called `Region::from_raw` promised that the memory may be read from any thread.
+// SAFETY: whoever called `Region::from_raw` or `Region::from_constant` promised that the memory may be read from any thread.
 unsafe impl Send for RawMemory {}
 // SAFETY: as above; nothing writes through it.
 unsafe impl Sync for RawMemory {}
@@ -47,12 +49,12 @@ impl RawMemory {
 impl Memory {
     pub(crate) fn length(&self) -> usize {
         match self {
-            Memory::Raw(raw) => raw.length,
+            Memory::Raw(raw) | Memory::Constant(raw) => raw.length,
             Memory::Shared(bytes) => bytes.len(),
         }
     }
 
-    /// Where it lies, if it is the program's and has any byte.
+    /// Where it lies, if the program may change it and it has any byte.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
             Memory::Raw(raw) if raw.length > 0 && raw.check().is_ok() => {
@@ -68,11 +70,15 @@ impl Memory {
     /// [`Region::from_raw`] asks the program to keep still just that long.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Memory::Raw(raw) if raw.length == 0 || raw.check().is_err() => &[],
+            Memory::Raw(raw) | Memory::Constant(raw) if raw.length == 0 || raw.check().is_err() => {
+                &[]
+            }
             // SAFETY: the pointer is not null and the length fits an isize (checked above). That
             // the bytes are readable and unchanged while this room reads them is what the caller
-            // of `Region::from_raw` promised.
-            Memory::Raw(raw) => unsafe { std::slice::from_raw_parts(raw.start, raw.length) },
+            // of `Region::from_raw` or `Region::from_constant` promised.
+            Memory::Raw(raw) | Memory::Constant(raw) => unsafe {
+                std::slice::from_raw_parts(raw.start, raw.length)
+            },
             Memory::Shared(bytes) => bytes,
         }
     }
@@ -99,6 +105,23 @@ impl Region {
         length: usize,
     ) -> Region {
         let memory = Memory::Raw(RawMemory { start, length });
+        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+    }
+
+    /// A region in memory that nobody changes, such as JAX's arrays: it is neither copied aside nor
+    /// live. Otherwise as [`Region::from_raw`].
+    ///
+    /// # Safety
+    /// The bytes must be readable, from any thread, and nobody may write them, as long as the region,
+    /// a source made with it, or anything frozen from that exists.
+    pub unsafe fn from_constant(
+        name: impl Into<String>,
+        dtype: impl Into<String>,
+        shape: Vec<u64>,
+        start: *const u8,
+        length: usize,
+    ) -> Region {
+        let memory = Memory::Constant(RawMemory { start, length });
         Region { name: name.into(), dtype: dtype.into(), shape, memory }
     }
 }

@@ -294,6 +294,11 @@ class _Walk:
             self.strange(name, value, _a(type(value)))
         else:
             self.array(name, view, value)
+            if self.to_save and _is_constant(value):
+                # A save need not copy what nobody changes; a memory view tells the core so.
+                leaf = self.flat.leaves[-1]
+                if isinstance(leaf, np.ndarray) and leaf.size > 0:
+                    self.flat.leaves[-1] = leaf.reshape(-1).view(np.uint8).data.toreadonly()
 
     def strange(self, name: str, value: Any, what: str) -> None:
         """Takes an object that can only be pickled."""
@@ -311,6 +316,11 @@ class _Walk:
             self.add(name, PICKLE, (), pickle.dumps(value, protocol=5))
         except Exception as error:
             raise InvalidError(f"{shown(name)} is {what}; pickling it failed: {error}") from error
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether an array cannot change. JAX's cannot: its operations make new ones."""
+    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 _BUILT_IN = (dict, list, tuple, set, frozenset, int, float, complex, str, bytes, bytearray)
