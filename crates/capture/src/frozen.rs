@@ -46,8 +46,9 @@ pub(crate) struct FrozenMemory {
     /// For each stream that had no hashes before, those of its pages. They are worked out when the
     /// store reads a run: so the program does not wait for it, and memory is read once.
     pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
-    /// For each other stream, the pages of its difference whose hashes are learnt in the same way.
-    pub unknown: Vec<Vec<PageRange>>,
+    /// For each other stream, those of its dirty pages whose hashes are learnt in the same way. One
+    /// that is not read stays without: it counts as changed when it is compared.
+    pub learn: Vec<Vec<PageRange>>,
     /// For each run, how many of its pages' hashes were learnt. (One that was read twice in place of
     /// another would leave that one without its hash: it would be saved once more.)
     pub hashed: Vec<AtomicU32>,
@@ -113,12 +114,11 @@ impl Frozen for FrozenMemory {
 
     fn settle(&self, committed: Option<Epoch>) {
         self.release_live();
-        let is_known = self.unknown_is_learnt(committed.is_some());
         let diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(diffs) = diffs else { return };
         match committed {
             Some(epoch) => {
-                let changes = self.changes(diffs, &is_known);
+                let changes = self.changes(diffs);
                 self.tracker.commit(self.freeze, epoch, &self.layout.streams, changes);
                 self.is_committed.store(true, Ordering::Release);
             }
@@ -182,17 +182,17 @@ impl FrozenMemory {
         let run = &self.runs[run];
         match &self.fresh[run.stream as usize] {
             Some(_) => run.pages,
-            None => self.unknown_in(run, 0..run.pages).map(|range| range.count as u32).sum(),
+            None => self.to_learn(run, 0..run.pages).map(|range| range.count as u32).sum(),
         }
     }
 
-    /// Pages of a run, within those numbered so from its first, that are in `unknown`.
-    fn unknown_in(&self, run: &Run, pages: Range<u32>) -> impl Iterator<Item = PageRange> {
+    /// Pages of a run, within those numbered so from its first, that are in `learn`.
+    fn to_learn(&self, run: &Run, pages: Range<u32>) -> impl Iterator<Item = PageRange> {
         let first = run.first_page + u64::from(pages.start);
         let end = run.first_page + u64::from(pages.end.min(run.pages));
-        let unknown = &self.unknown[run.stream as usize];
-        let from = unknown.partition_point(|range| range.first + range.count <= first);
-        let overlaps = unknown[from..].iter().take_while(move |range| range.first < end);
+        let learn = &self.learn[run.stream as usize];
+        let from = learn.partition_point(|range| range.first + range.count <= first);
+        let overlaps = learn[from..].iter().take_while(move |range| range.first < end);
         overlaps.map(move |range| {
             let from = range.first.max(first);
             PageRange { first: from, count: (range.first + range.count).min(end) - from }
@@ -207,7 +207,7 @@ impl FrozenMemory {
             let end = first + bytes.len().div_ceil(PAGE_BYTES) as u32;
             let start = run.first_page + u64::from(first);
             let mut learnt = 0;
-            for range in self.unknown_in(run, first..end) {
+            for range in self.to_learn(run, first..end) {
                 let at = (range.first - start) as usize * PAGE_BYTES;
                 let end = bytes.len().min(at + range.count as usize * PAGE_BYTES);
                 let hashes = hash_pages(&bytes[at..end]);
@@ -227,29 +227,8 @@ impl FrozenMemory {
         hashes.len() as u32
     }
 
-    /// For each stream, whether all that was unknown of it is learnt, if need be now.
-    fn unknown_is_learnt(&self, is_needed: bool) -> Vec<bool> {
-        let mut is_known = vec![true; self.unknown.len()];
-        if is_needed && self.unknown.iter().any(|pages| !pages.is_empty()) {
-            let mut scratch = Vec::new();
-            for (number, run) in self.runs.iter().enumerate() {
-                let stream = run.stream as usize;
-                if self.unknown[stream].is_empty() || self.fresh[stream].is_some() {
-                    continue;
-                }
-                let is_read = |scratch: &mut Vec<u8>| {
-                    self.holds[number] != Hold::Live && self.bytes(number, scratch).is_ok()
-                };
-                is_known[stream] &= self.hashed[number].load(Ordering::Acquire)
-                    >= self.unlearnt(number)
-                    || is_read(&mut scratch);
-            }
-        }
-        is_known
-    }
-
     /// Puts together what is known of each stream by now.
-    fn changes(&self, diffs: Vec<Option<Diff>>, is_known: &[bool]) -> Vec<Change> {
+    fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
         let mut at = 0;
         let mut changes = Vec::with_capacity(diffs.len());
         for (stream, diff) in diffs.into_iter().enumerate() {
@@ -258,8 +237,7 @@ impl FrozenMemory {
             let runs = at..at + count;
             at += count;
             changes.push(match diff {
-                Some(diff) if is_known[stream] => Change::Known(diff),
-                Some(_) => Change::Fresh(None),
+                Some(diff) => Change::Known(diff),
                 None => Change::Fresh(self.fresh_hashes(stream, runs)),
             });
         }

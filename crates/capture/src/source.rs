@@ -75,7 +75,7 @@ impl PageSource for MemorySource {
         layout.pack(&mut spare.packed);
         let bytes = layout.stream_bytes(&spare.packed);
         let copies = ahead.as_mut().and_then(|stopped| stopped.as_mut().ok());
-        let Changes { diffs, unknown } =
+        let Changes { diffs, learn } =
             self.tracker.diff(request.baseline, &layout, &bytes, copies, self.threads);
         let mut also = runs::wanted(request, &layout.streams);
         let mut all = Vec::new();
@@ -147,7 +147,7 @@ impl PageSource for MemorySource {
             released: AtomicBool::new(false),
             diffs: Mutex::new(Some(diffs)),
             fresh,
-            unknown,
+            learn,
             hashed,
             copies_ahead: request.freeze == FreezeMode::Precopy,
             is_committed: AtomicBool::new(false),

@@ -66,8 +66,8 @@ pub(crate) enum Change {
 pub(crate) struct Changes {
     /// How it differs; `None`: all of it is new.
     pub diffs: Vec<Option<Diff>>,
-    /// Pages of the difference whose hashes are to be learnt from what the freeze holds.
-    pub unknown: Vec<Vec<PageRange>>,
+    /// Pages of the difference whose hashes are to be learnt from what the freeze holds, if it is read.
+    pub learn: Vec<Vec<PageRange>>,
 }
 
 /// One freeze. After [`HashTracker::prime`] or [`HashTracker::forget`] an old one no longer counts.
@@ -304,7 +304,9 @@ impl HashTracker {
         let mut looks: Vec<Option<Look>> = Vec::with_capacity(streams.len());
         for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
             let known = known.then(|| hashes.get(&stream.name)).flatten();
-            let known = known.filter(|hashes| !hashes.is_dense(bytes));
+            // Watched memory is judged block by block.
+            let is_watched = watches.has(&stream.name);
+            let known = known.filter(|hashes| is_watched || !hashes.is_dense(bytes));
             let ahead = ahead.as_deref_mut();
             let place = place.filter(|place| place.length == bytes.len());
             looks.push(
@@ -324,9 +326,9 @@ impl HashTracker {
             if let Some(diff) = &diff {
                 watches.compared(&stream.name, diff);
             }
-            let unknown = look.map_or_else(Vec::new, |look| look.copied);
-            changes.diffs.push(diff.map(|diff| diff.with_unknown(&unknown)));
-            changes.unknown.push(unknown);
+            let learn = look.map_or_else(Vec::new, |look| look.dirty);
+            changes.diffs.push(diff.map(|diff| diff.with_unknown(&learn)));
+            changes.learn.push(learn);
         }
         changes
     }

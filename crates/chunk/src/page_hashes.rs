@@ -53,7 +53,7 @@ impl Diff {
     }
 
     /// The same, with other pages that are dirty whatever they hold. They are sorted, apart, and none
-    /// of the difference's own; their hashes must be learnt before it is applied.
+    /// of the difference's own; those whose hashes are not learnt differ from anything later.
     pub fn with_unknown(self, pages: &[PageRange]) -> Diff {
         if pages.is_empty() {
             return self;

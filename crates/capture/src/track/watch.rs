@@ -39,7 +39,52 @@ struct Block {
     age: u8,
     /// It was a huge page when it was armed; the first write since has split it.
     was_huge: bool,
+    /// As good as all of its pages had changed when it was compared last.
+    full: bool,
+    /// It was not compared at this freeze, since its canaries said the same.
+    taken: bool,
 }
+
+/// What the canaries of a coarse block say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Canaries {
+    /// None has changed.
+    Quiet,
+    Some,
+    All,
+}
+
+/// Whether written pages are worth comparing: only if some were written with what they held before.
+#[derive(Clone, Copy, Default, Debug)]
+struct Filter {
+    /// Written pages that were compared, and those of them that had not changed; older ones count
+    /// less.
+    compared: u64,
+    unchanged: u64,
+}
+
+impl Filter {
+    /// Until so many were compared nothing is known.
+    const ENOUGH: u64 = 256;
+
+    fn add(&mut self, compared: u64, unchanged: u64) {
+        if self.compared > 8 * Filter::ENOUGH {
+            self.compared /= 2;
+            self.unchanged /= 2;
+        }
+        self.compared += compared;
+        self.unchanged += unchanged;
+    }
+
+    /// Not if fewer than one in two hundred had not changed.
+    fn pays(&self) -> bool {
+        self.compared < Filter::ENOUGH || self.unchanged * 200 > self.compared
+    }
+}
+
+/// Of pages that are not worth comparing one in so many is compared all the same, to know when that
+/// changes.
+const SAMPLED: u64 = 16;
 
 /// Where a region lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,13 +113,14 @@ impl Place {
     }
 }
 
-/// What a freeze has to look at; both sorted and apart.
+/// What a freeze has to look at; each sorted and apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
     /// Pages that may have changed.
     pub compare: Vec<PageRange>,
-    /// Pages that were written and of which at least a part was copied ahead: they count as changed.
-    pub copied: Vec<PageRange>,
+    /// Other pages, which count as changed: to compare them would only keep the program waiting. Their
+    /// hashes are learnt while the image drains.
+    pub dirty: Vec<PageRange>,
 }
 
 /// A watched region.
@@ -90,6 +136,9 @@ pub(crate) struct Watch {
     dense_pages: usize,
     /// Freezes so far; moves the canaries.
     freezes: u64,
+    filter: Filter,
+    /// Written pages that this freeze compares.
+    judged: Vec<PageRange>,
 }
 
 impl Watch {
@@ -121,7 +170,16 @@ impl Watch {
         let blocks = vec![block; blocks];
         // This freeze compares all of it. Should its save fail, so must the next.
         let pending = vec![PageRange { first: 0, count: pages_of(place.length as u64) }];
-        Ok(Watch { place, inner, blocks, pending, dense_pages, freezes: 0 })
+        Ok(Watch {
+            place,
+            inner,
+            blocks,
+            pending,
+            dense_pages,
+            freezes: 0,
+            filter: Filter::default(),
+            judged: Vec::new(),
+        })
     }
 
     /// The hardware pages it watches.
@@ -179,19 +237,34 @@ impl Watch {
             copied.extend(ahead.copied(self.inner).map(|pages| self.place.region_pages(pages)));
             written.extend(ahead.written_in(self.inner));
         }
-        look.extend(written.iter().map(|pages| self.place.region_pages(*pages)));
+        let of_region = |pages: &Pages| self.place.region_pages(*pages);
+        let written_pages = joined(written.iter().map(of_region).collect());
+        let mut dirty = joined(copied);
+        if self.filter.pays() {
+            self.judged = without(&written_pages, &dirty);
+        } else {
+            let (sampled, others) = sampled(&written_pages);
+            self.judged = without(&sampled, &dirty);
+            dirty.extend(others);
+        }
+        look.extend(written_pages);
         self.coarsen(tracker, &written)?;
         for group in coarse {
             for block in group.clone() {
                 self.blocks[block].age = self.blocks[block].age.saturating_add(1);
-                self.ask_canaries(tracker, block, hashes, bytes)?;
+                let said = self.ask_canaries(tracker, block, hashes, bytes)?;
+                let taken = said == Canaries::All && self.blocks[block].full;
+                self.blocks[block].taken = taken;
+                if taken {
+                    dirty.push(self.place.region_pages(self.block(block)));
+                }
             }
             look.push(self.place.region_pages(self.joined_blocks(&group)));
         }
         look.extend(self.edges());
         self.pending = joined(look);
-        let copied = joined(copied);
-        Ok(Look { compare: without(&self.pending, &copied), copied })
+        let dirty = joined(dirty);
+        Ok(Look { compare: without(&self.pending, &dirty), dirty })
     }
 
     /// Walks the page table of blocks that are armed: what was written, which is armed again, and what
@@ -253,8 +326,13 @@ impl Watch {
             if block.armed && block.age == 0 && changed >= self.dense_pages {
                 // The canaries were mistaken.
                 self.make_coarse(tracker, at)?;
+            } else if !block.armed && !block.taken {
+                self.blocks[at].full = changed * 100 >= self.block(at).count() * 99;
             }
         }
+        let judged = std::mem::take(&mut self.judged);
+        let pages = |ranges: &[PageRange]| ranges.iter().map(|range| range.count).sum::<u64>();
+        self.filter.add(pages(&judged), pages(&without(&judged, diff.runs())));
         Ok(())
     }
 
@@ -287,6 +365,16 @@ impl Watch {
         Ok(())
     }
 
+    /// The canary pages of a block at a freeze.
+    fn canaries(&self, at: usize, freeze: u64) -> impl Iterator<Item = u64> + use<> {
+        let pages = self.place.region_pages(self.block(at));
+        let seed = freeze.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ pages.first;
+        (0..CANARIES).map(move |number| {
+            let scattered = (seed ^ number).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
+            pages.first + scattered % pages.count
+        })
+    }
+
     /// Arms a coarse block if none of its canary pages has changed. The canaries are read, not armed:
     /// an armed one would split its huge page and cost a fault.
     fn ask_canaries(
@@ -295,24 +383,30 @@ impl Watch {
         at: usize,
         hashes: &PageHashes,
         bytes: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<Canaries, Refusal> {
+        let mut canaries = self.canaries(at, self.freezes);
+        let changed =
+            canaries.try_fold(0, |changed, page| match hashes.differs(page as usize, bytes) {
+                true => Ok(changed + 1),
+                // The first that is as it was decides.
+                false => Err(changed),
+            });
+        let rest = canaries.any(|page| hashes.differs(page as usize, bytes));
+        let said = match changed {
+            Ok(_) => Canaries::All,
+            Err(0) if !rest => Canaries::Quiet,
+            Err(_) => Canaries::Some,
+        };
         if self.blocks[at].wait > 0 {
             self.blocks[at].wait -= 1;
-            return Ok(());
-        }
-        let pages = self.place.region_pages(self.block(at));
-        let seed = self.freezes.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ pages.first;
-        let changed = (0..CANARIES).any(|number| {
-            let scattered = (seed ^ number).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
-            hashes.differs((pages.first + scattered % pages.count) as usize, bytes)
-        });
-        if !changed {
+        } else if said == Canaries::Quiet {
             let pages = self.block(at);
             let was_huge = tracker.is_huge(pages);
             tracker.arm(pages)?;
-            self.blocks[at] = Block { armed: true, age: 0, was_huge, ..self.blocks[at] };
+            let block = self.blocks[at];
+            self.blocks[at] = Block { armed: true, age: 0, was_huge, full: false, ..block };
         }
-        Ok(())
+        Ok(said)
     }
 
     /// Adds to the number of pages of each block.
@@ -348,6 +442,25 @@ impl Watch {
         let tail = PageRange { first: tail, count: pages - tail };
         [head, tail].into_iter().filter(|range| range.count > 0)
     }
+}
+
+/// Of these pages those that are compared whatever the others are worth, and the others.
+fn sampled(pages: &[PageRange]) -> (Vec<PageRange>, Vec<PageRange>) {
+    let (mut sampled, mut others) = (Vec::new(), Vec::new());
+    for range in pages {
+        let (mut first, end) = (range.first, range.first + range.count);
+        while first < end {
+            if first % SAMPLED == 0 {
+                sampled.push(PageRange { first, count: 1 });
+                first += 1;
+            } else {
+                let stop = first.next_multiple_of(SAMPLED).min(end);
+                others.push(PageRange { first, count: stop - first });
+                first = stop;
+            }
+        }
+    }
+    (sampled, others)
 }
 
 /// The same pages, sorted and apart.

@@ -61,6 +61,11 @@ impl Watches {
         self.tracker.is_some().then(Pins::of_this_process)
     }
 
+    /// Whether a region is watched.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Which pages of a region to compare with `old`, and which are in `ahead`; `None`: compare all. A region that is not watched yet is
     /// from now on, if it can be.
     ///
