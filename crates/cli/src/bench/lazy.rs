@@ -47,6 +47,8 @@ struct Restart {
     step_s: f64,
     /// Until all memory was there.
     whole_s: f64,
+    /// Processor time of all that.
+    cpu_s: f64,
     traffic: Traffic,
 }
 
@@ -66,6 +68,7 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
     // For each way, by step: return, step, whole.
     let mut times = [(); 2].map(|()| STEPS.map(|_| [(); 3].map(|()| Vec::new())));
     let mut traffic = STEPS.map(|_| Vec::new());
+    let mut cpu = [Vec::new(), Vec::new()];
     let (before, begun) = (Cpu::now(), Instant::now());
     let mut how = How::default();
     let mut last = None;
@@ -82,6 +85,9 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
                 if !options.eager {
                     traffic[number].push(restart.traffic);
                     restart.memory.how().clone_into(&mut how);
+                }
+                if step == Step::Idle {
+                    cpu[way].push(restart.cpu_s / (total_bytes as f64 / 1e9));
                 }
                 if (step, options.eager) == (Step::Idle, false) {
                     let speed = gb_per_s(total_bytes, restart.whole_s);
@@ -120,6 +126,8 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
         report.add(format!("{what}: lazy / eager"), lazy / eager, Unit::Ratio);
     }
     report.add("all memory there, lazy", m(1, Step::Idle, 2), Unit::Seconds);
+    report.add("processor time for each GB, eager", median(&cpu[0]), Unit::Seconds);
+    report.add("processor time for each GB, lazy", median(&cpu[1]), Unit::Seconds);
     let goal = Goal::AtLeast(SHARE_MIN);
     report.goal("background fill, share of raw", median(&shares), Unit::Ratio, goal);
     let served = match how.mode {
@@ -196,7 +204,7 @@ fn into_region(mut memory: Arc<LazyMemory>) -> Result<MutRegion> {
 
 /// What a program does that starts again: open everything, restore, do a step.
 fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) -> Result<Restart> {
-    let started = Instant::now();
+    let (cpu_before, started) = (Cpu::now(), Instant::now());
     let elapsed = || started.elapsed().as_secs_f64();
     let pool = outlive_pool::open(path, Environment::system())?;
     let job = state::job(&pool)?;
@@ -216,7 +224,8 @@ fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) ->
     work(&memory, step);
     let step_s = elapsed();
     fill.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))?;
-    Ok(Restart { return_s, step_s, whole_s: elapsed(), traffic: memory.traffic(), memory })
+    let (whole_s, cpu_s) = (elapsed(), Cpu::now().since(cpu_before).own_s);
+    Ok(Restart { return_s, step_s, whole_s, cpu_s, traffic: memory.traffic(), memory })
 }
 
 /// A step of the program.
