@@ -21,7 +21,7 @@ fn a_suspect_checkpoint_is_shown_and_cleared_by_a_verification() {
         listed["checkpoints"].as_array().unwrap().iter().map(|c| &c["suspect"]).collect();
     assert_eq!(marks, [&json!(false), &json!(false), &json!(true)]);
     assert!(outlive(&["ls", text, "gray scott"]).out.contains("suspect"));
-    assert!(outlive(&["show", text, "gray scott@3"]).out.contains("suspect"));
+    assert!(outlive(&["show", text, "gray scott", "3"]).out.contains("suspect"));
     // The newest that counts is the one before.
     let shown = outlive(&["show", text, "gray scott", "--json"]);
     assert!(shown.code == 0 && shown.out.contains("\"epoch\": 2"), "{shown:?}");
