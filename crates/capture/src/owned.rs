@@ -26,7 +26,13 @@ impl OwnedSource {
     /// `length` zero bytes as the region `name`, tracked as suits this system best, on up to `threads`
     /// threads.
     pub fn zeroed(name: impl Into<String>, length: usize, threads: usize) -> OwnedSource {
-        OwnedSource::tracked(name, length, threads, HashTracker::with(TrackerChoice::Auto))
+        OwnedSource::new(name, AlignedBuf::zeroed(length), threads)
+    }
+
+    /// `memory` as the region `name`, tracked like that.
+    pub fn new(name: impl Into<String>, memory: AlignedBuf, threads: usize) -> OwnedSource {
+        let tracker = Arc::new(HashTracker::with(TrackerChoice::Auto));
+        OwnedSource { name: name.into(), memory: Arc::new(memory), tracker, threads }
     }
 
     /// Like [`OwnedSource::zeroed`], with a tracker of one's own.

@@ -5,8 +5,8 @@ mod care;
 mod files;
 
 pub use bench::{
-    BenchChurnArgs, BenchCommand, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs, BenchPlanArgs,
-    BenchSaveArgs, BenchSteadyArgs, BenchTrackArgs,
+    BenchChurnArgs, BenchCommand, BenchFreezeArgs, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs,
+    BenchPlanArgs, BenchSaveArgs, BenchSteadyArgs, BenchTrackArgs,
 };
 pub use care::{CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs};
 pub use files::{GetArgs, PutArgs};

@@ -108,6 +108,19 @@ fn tracking_is_measured() {
 }
 
 #[test]
+fn freezes_are_measured() {
+    let report = measured("freeze", &["--gib=0.125", "--runs=1"]);
+    for way in ["copy, 4 KiB pages", "copy, huge pages", "fork, 4 KiB pages", "fork, huge pages"] {
+        assert!(value(&report, &format!("{way}: program stands")) > 0.0);
+        assert!(value(&report, &format!("{way}: stall / memcpy")) > 0.0);
+    }
+    // A page that the child keeps is copied at its first write: that is no work of nothing.
+    assert!(value(&report, "fork, 4 KiB pages: each page then written") > 50.0);
+    let said = report["details"]["saves_auto_freeze"].as_str().unwrap();
+    assert!(said.starts_with("fork: 128.0 MiB exceed freeze_bytes_max = 64.0 MiB"), "{said}");
+}
+
+#[test]
 fn people_get_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();

@@ -17,6 +17,8 @@ pub enum BenchCommand {
     Churn(BenchChurnArgs),
     /// Saves at a steady rate for minutes: does the work keep up, does memory grow?
     Steady(BenchSteadyArgs),
+    /// How long a program stands for a freeze, way by way, and what its writes cost afterwards
+    Freeze(BenchFreezeArgs),
     /// Memory that saves need beyond the state
     Memory(BenchMemoryArgs),
     /// What finding changed pages costs a program, by tracker and pattern of writing
@@ -114,6 +116,19 @@ pub struct BenchSteadyArgs {
     /// Pages that change before each save
     #[arg(long, default_value_t = 10)]
     pub pages: u64,
+}
+
+/// `bench freeze`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchFreezeArgs {
+    /// A directory on the device to be measured; only a directory of our own in it is touched
+    pub dir: PathBuf,
+    /// State size in GiB
+    #[arg(long, default_value_t = 4.0, value_parser = gib)]
+    pub gib: f64,
+    /// Rounds; in each, every measurement is taken once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
 }
 
 /// `bench memory`.

@@ -2,6 +2,7 @@
 //! are ratios. Each measurement is one file; what they share is here and in `scratch` and `report`.
 
 mod churn;
+mod freeze;
 mod lazy;
 mod machine;
 mod memory;
@@ -60,6 +61,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Lazy(args) => lazy::run(start("lazy", &args.io.dir)?, &args),
         BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
+        BenchCommand::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
         BenchCommand::Plan(args) => return plan::run(&args),
         BenchCommand::Track(args) => return track::run(&args, words, teller),

@@ -25,6 +25,10 @@ pub enum Unit {
     Bytes,
     /// Seconds.
     Seconds,
+    /// Milliseconds for each GiB.
+    MsPerGib,
+    /// Nanoseconds.
+    Ns,
     /// A number of things.
     Count,
 }
@@ -141,6 +145,8 @@ fn unit_name(unit: Unit) -> &'static str {
         Unit::Ratio => "ratio",
         Unit::Bytes => "bytes",
         Unit::Seconds => "s",
+        Unit::MsPerGib => "ms/GiB",
+        Unit::Ns => "ns",
         Unit::Count => "count",
     }
 }
@@ -152,6 +158,8 @@ fn written(value: f64, unit: Unit) -> String {
         Unit::Bytes => crate::output::bytes(value.max(0.0) as u64),
         Unit::Seconds if value < 0.1 => format!("{:.2} ms", value * 1e3),
         Unit::Seconds => format!("{value:.2} s"),
+        Unit::MsPerGib => format!("{value:.2} ms/GiB"),
+        Unit::Ns => format!("{value:.0} ns"),
         Unit::Count => format!("{value}"),
     }
 }
