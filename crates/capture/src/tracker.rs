@@ -304,9 +304,9 @@ impl HashTracker {
         let mut looks: Vec<Option<Look>> = Vec::with_capacity(streams.len());
         for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
             let known = known.then(|| hashes.get(&stream.name)).flatten();
-            // Watched memory is judged block by block.
-            let is_watched = watches.has(&stream.name);
-            let known = known.filter(|hashes| is_watched || !hashes.is_dense(bytes));
+            // Memory of which a part is armed is judged block by block.
+            let is_armed = watches.has_armed(&stream.name);
+            let known = known.filter(|hashes| is_armed || !hashes.is_dense(bytes));
             let ahead = ahead.as_deref_mut();
             let place = place.filter(|place| place.length == bytes.len());
             looks.push(

@@ -268,7 +268,7 @@ impl Watch {
     }
 
     /// Walks the page table of blocks that are armed: what was written, which is armed again, and what
-    /// holds nothing. Over much memory the two walks go side by side.
+    /// was given up. Over much memory the two walks go side by side.
     fn walk(
         &self,
         tracker: &dyn PageTracker,
@@ -281,9 +281,16 @@ impl Watch {
             Ok(written)
         };
         let absent = || {
-            let mut absent = Vec::new();
-            let mut groups = armed.iter().map(|group| self.joined_blocks(group));
-            groups.try_for_each(|pages| tracker.absent(pages, &mut absent))?;
+            let (mut absent, mut first) = (Vec::new(), Vec::new());
+            for block in armed.iter().flat_map(Range::clone).map(|at| self.block(at)) {
+                // A page that was given up alone counts as written. Only a block that was given up
+                // whole leaves nothing behind that could be marked; so one page of it tells.
+                first.clear();
+                tracker.absent(Pages { end: block.start + PAGE_BYTES, ..block }, &mut first)?;
+                if !first.is_empty() {
+                    tracker.absent(block, &mut absent)?;
+                }
+            }
             Ok(absent)
         };
         if armed.iter().map(Range::len).sum::<usize>() < BLOCKS_WALKED_TWICE {

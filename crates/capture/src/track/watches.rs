@@ -61,9 +61,9 @@ impl Watches {
         self.tracker.is_some().then(Pins::of_this_process)
     }
 
-    /// Whether a region is watched.
-    pub fn has(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+    /// Whether anything of a region is armed.
+    pub fn has_armed(&self, name: &str) -> bool {
+        self.by_name.get(name).is_some_and(|watch| watch.armed().next().is_some())
     }
 
     /// Which pages of a region to compare with `old`, and which are in `ahead`; `None`: compare all. A region that is not watched yet is

@@ -3,6 +3,7 @@
 
 mod churn;
 mod freeze;
+mod freeze_part;
 mod lazy;
 mod machine;
 mod memory;
