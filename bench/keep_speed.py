@@ -143,6 +143,25 @@ def measure(
     }
 
 
+def draining(folder: Path, freeze: str, budget: int, state_bytes: int) -> dict[str, Any]:
+    """How fast a program that changes everything runs while its save drains, against alone."""
+    state, step = simulation(state_bytes)
+    ratios, report = [], ""
+    with outlive.open(folder, freeze_bytes_max=budget, freeze=freeze) as pool:
+        job = pool.job("drain")
+        job.save(state).wait()
+        for _ in range(6):
+            alone = window(state, step, 1.5, lambda: None)
+            save = job.save(state)
+            steps, started = 0, time.monotonic()
+            while not save.done():
+                step(state)
+                steps += 1
+            ratios.append(steps / (time.monotonic() - started) / alone)
+            report = repr(save.wait())
+    return {"kept": statistics.median(ratios), "all": ratios, "last_save": report}
+
+
 def main() -> int:
     """Measures what was asked for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -150,6 +169,9 @@ def main() -> int:
     parser.add_argument("--state", type=size, default=1 << 30, help="size of the state [1GiB]")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a window [10]")
     parser.add_argument("--rounds", type=int, default=3, help="windows of each kind [3]")
+    parser.add_argument(
+        "--draining", action="store_true", help="only Gray-Scott, and only while a save drains"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     pages_per_s = options.state / PAGE_BYTES / 100
@@ -158,7 +180,17 @@ def main() -> int:
         ("1 % a second, every second", lambda: sparse(options.state, pages_per_s), 1.0),
         ("1 % a save, five a second", lambda: sparse(options.state, 5 * pages_per_s), 0.2),
     ]
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
+    if options.draining:
+        for freeze, budget in [("copy", options.state), ("auto", 64 << 20)]:
+            folder = Path(tempfile.mkdtemp(prefix="outlive-speed-", dir=options.dir))
+            try:
+                found[freeze] = draining(folder, freeze, budget, options.state)
+            finally:
+                shutil.rmtree(folder)
+            if not options.json:
+                print(f"while a save drains, freeze = {freeze}: {found[freeze]['kept']:.3f}")
+        programs = []
     for name, make, every_s in programs:
         folder = Path(tempfile.mkdtemp(prefix="outlive-speed-", dir=options.dir))
         try:

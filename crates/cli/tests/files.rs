@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Child, ChildStdin, Output, Stdio};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -219,11 +219,9 @@ fn a_pool_that_is_named_by_its_descriptor_is_left_out_as_well() {
     }
 }
 
-#[test]
-fn an_interrupted_put_says_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_, pool) = world(dir.path());
-    let mut child = command(&["put", text(&pool), "job", "-"])
+/// A put of standard input that was interrupted, and the pipe to it.
+fn interrupted_put(pool: &str) -> (Child, ChildStdin) {
+    let mut child = command(&["put", pool, "job", "-"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -233,6 +231,14 @@ fn an_interrupted_put_says_so() {
     stdin.write_all(&noise(1, 3_000_000)).unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    (child, stdin)
+}
+
+#[test]
+fn an_interrupted_put_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, pool) = world(dir.path());
+    let (child, mut stdin) = interrupted_put(text(&pool));
     // Whoever was interrupted reads no further.
     while stdin.write_all(&noise(2, 1_000_000)).is_ok() {}
     let output = child.wait_with_output().unwrap();
@@ -246,15 +252,7 @@ fn an_interrupted_put_says_so() {
 fn a_put_that_waits_for_a_silent_pipe_can_be_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let (_, pool) = world(dir.path());
-    let mut child = command(&["put", text(&pool), "job", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(&noise(1, 3_000_000)).unwrap();
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (child, stdin) = interrupted_put(text(&pool));
     // Nothing more comes, and the pipe stays open.
     let output = child.wait_with_output().unwrap();
     drop(stdin);

@@ -108,7 +108,6 @@ pub fn read_own(address: usize, into: &mut [u8]) -> Result<usize, Errno> {
 }
 
 /// System calls without libc, which would write its `errno`.
-#[cfg(target_arch = "x86_64")]
 mod raw {
     pub const CLONE: usize = libc::SYS_clone as usize;
     pub const PRCTL: usize = libc::SYS_prctl as usize;
@@ -119,6 +118,7 @@ mod raw {
 
     /// # Safety
     /// As the call `number` with these arguments demands.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
         let result: isize;
@@ -134,20 +134,10 @@ mod raw {
         }
         result
     }
-}
-
-/// System calls without libc, which would write its `errno`.
-#[cfg(target_arch = "aarch64")]
-mod raw {
-    pub const CLONE: usize = libc::SYS_clone as usize;
-    pub const PRCTL: usize = libc::SYS_prctl as usize;
-    pub const GETPPID: usize = libc::SYS_getppid as usize;
-    pub const TGKILL: usize = libc::SYS_tgkill as usize;
-    pub const PPOLL: usize = libc::SYS_ppoll as usize;
-    pub const EXIT_GROUP: usize = libc::SYS_exit_group as usize;
 
     /// # Safety
     /// As the call `number` with these arguments demands.
+    #[cfg(target_arch = "aarch64")]
     #[inline(always)]
     pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
         let result: isize;
@@ -163,20 +153,10 @@ mod raw {
         }
         result
     }
-}
-
-/// Elsewhere nothing is forked: the answer is ENOSYS.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod raw {
-    pub const CLONE: usize = 0;
-    pub const PRCTL: usize = 0;
-    pub const GETPPID: usize = 0;
-    pub const TGKILL: usize = 0;
-    pub const PPOLL: usize = 0;
-    pub const EXIT_GROUP: usize = 0;
 
     /// # Safety
     /// None needed.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub unsafe fn syscall(_: usize, _: [usize; 5]) -> isize {
         -(libc::ENOSYS as isize)
     }

@@ -41,10 +41,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// What must be reported: pages that were written since they were armed, or are not armed. In plain
 /// memory of small pages a tracker knows exactly.
 fn run(tracker: &dyn PageTracker, memory: &Mapped, steps: &[Step]) {
-    let watch = || unsafe {
-        // SAFETY: the memory is mapped, and this test's.
-        tracker.watch(memory.pages()).unwrap();
-    };
+    // SAFETY: the memory is mapped, and this test's.
+    let watch = || unsafe { tracker.watch(memory.pages()) }.unwrap();
     watch();
     let mut written = [true; PAGES];
     let mut content = [0u64; PAGES];

@@ -103,7 +103,7 @@ fn report(
     report.add("first save, processor time for each GB", median(&found.cpu), Unit::Seconds);
     let overhead = found.first_new_bytes as f64 / total_bytes as f64;
     report.add("first save, bytes written / state", overhead, Unit::Ratio);
-    report.add("nothing changed: hashing, per core", hashing, Unit::GbPerS);
+    report.add("nothing changed: state looked through, per core", hashing, Unit::GbPerS);
     report.add("nothing changed: program stands still", median(&found.unchanged), Unit::Seconds);
     report.add("nothing changed: call to commit", median(&found.unchanged_commit), Unit::Seconds);
     let (none, one) = (found.unchanged_bytes as f64, found.one_page_bytes as f64);

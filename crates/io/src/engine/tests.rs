@@ -82,6 +82,7 @@ fn a_forked_child_gets_a_working_engine() {
     busy.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+// SAFETY: these are libc's, with their types on Linux.
 unsafe extern "C" {
     fn fork() -> i32;
     fn _exit(status: i32) -> !;
