@@ -110,13 +110,13 @@ def measure(
     state, step = made
     state_bytes = sum(a.nbytes for a in state.values() if isinstance(a, np.ndarray))
     ratios = []
-    last: outlive.Save | None = None
+    saves: list[outlive.Save] = []
     with outlive.open(folder, freeze_bytes_max=state_bytes) as pool:
         job = pool.job("speed", every_s=every_s)
 
         def save() -> None:
-            nonlocal last
-            last = job.save(state) or last
+            if made := job.save(state):  # (false between intervals)
+                saves.append(made)
 
         # The first saves write everything, and tell the tracker what is cold.
         for _ in range(WARM_UP_SAVES):
@@ -124,12 +124,13 @@ def measure(
             job.save(state, force=True).wait()
         for _ in range(rounds):
             alone = window(state, step, seconds, lambda: None)
+            # What piled up while nothing was saved is not what one interval changes.
+            job.save(state, force=True).wait()
             saved = window(state, step, seconds, save)
-            if last is not None:
-                last.wait()
+            saves[-1].wait()
             ratios.append(saved / alone)
-        figures = last.wait() if last is not None else None
-        stalls = [epoch.stall_s for epoch in job.epochs()][WARM_UP_SAVES:]
+        figures = saves[-1].wait()
+        stalls = [done.stall_s for done in (save.wait() for save in saves) if done]
     return {
         "state_bytes": state_bytes,
         "every_s": every_s,

@@ -32,6 +32,8 @@ pub struct Diff {
     runs: Vec<PageRange>,
     /// Of all pages of the runs, one after the other.
     hashes: Vec<u128>,
+    /// For each run, how many pages the runs before it have; empty until a hash is learnt.
+    pages_before: Vec<u64>,
     bytes: u64,
 }
 
@@ -64,6 +66,7 @@ impl Diff {
         let mut all = Diff {
             runs: Vec::with_capacity(self.runs.len() + pages.len()),
             hashes: Vec::with_capacity(self.hashes.len() + unknown_pages as usize),
+            pages_before: Vec::new(),
             bytes: self.bytes,
         };
         let mut take = |all: &mut Diff, run: PageRange| {
@@ -88,14 +91,19 @@ impl Diff {
     /// # Panics
     /// If not all of them are dirty.
     pub fn learn(&mut self, first: u64, hashes: &[u128]) {
-        let mut before = 0;
-        let run = self.runs.iter().find(|run| {
-            let is_here = first < run.first + run.count;
-            before += if is_here { 0 } else { run.count };
-            is_here
-        });
-        let inside = run.and_then(|run| first.checked_sub(run.first));
-        let at = (before + inside.expect("the page is dirty")) as usize;
+        if self.pages_before.is_empty() {
+            // Not looked for run by run: random pages make as many runs as there are hashes to learn.
+            let before = self.runs.iter().scan(0, |before, run| {
+                *before += run.count;
+                Some(*before - run.count)
+            });
+            self.pages_before = before.collect();
+        }
+        let number = self.runs.partition_point(|run| run.first + run.count <= first);
+        let run = self.runs[number];
+        let inside = first.checked_sub(run.first).expect("the page is dirty");
+        assert!(inside + hashes.len() as u64 <= run.count, "the pages are dirty");
+        let at = (self.pages_before[number] + inside) as usize;
         self.hashes[at..][..hashes.len()].copy_from_slice(hashes);
     }
 }
@@ -231,6 +239,7 @@ pub fn diff_streams(streams: &[Compare<'_>], threads: usize) -> Vec<Diff> {
     let with_room_for = |(pages, stream): (&usize, &Compare<'_>)| Diff {
         runs: Vec::new(),
         hashes: Vec::with_capacity(*pages),
+        pages_before: Vec::new(),
         bytes: stream.bytes.len() as u64,
     };
     let mut diffs: Vec<Diff> = dirty_pages.iter().zip(streams).map(with_room_for).collect();
