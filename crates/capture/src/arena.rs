@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use outlive_chunk::{PARALLEL_FROM_BYTES, parallel};
-use outlive_io::AlignedBuf;
+use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::BLOCK_BYTES;
 
 /// Bytes that a thread copies before it takes the next piece.
@@ -26,6 +26,12 @@ pub(crate) struct Source<'a> {
     pub memory: &'a Memory,
     pub offset: usize,
     pub length: usize,
+}
+
+impl<'a> Source<'a> {
+    fn bytes(&self) -> &'a [u8] {
+        &self.memory.bytes()[self.offset..][..self.length]
+    }
 }
 
 impl Arena {
@@ -53,12 +59,8 @@ impl Arena {
             (rest, room) = (later, room_left);
         }
         let threads = if length < PARALLEL_FROM_BYTES { 1 } else { threads };
-        parallel(pieces, threads, |(mut to, piece)| {
-            for source in piece {
-                let (now, later) = std::mem::take(&mut to).split_at_mut(source.length);
-                now.copy_from_slice(&source.memory.bytes()[source.offset..][..source.length]);
-                to = later;
-            }
+        parallel(pieces, threads, |(to, piece)| {
+            gather_past_cache(piece.iter().map(Source::bytes), to);
         });
     }
 

@@ -2,6 +2,7 @@
 //! tickets, and the engine whose threads carry it out. One of the rooms where `unsafe` is allowed.
 
 mod buffer;
+mod copy;
 mod engine;
 mod file;
 mod pool;
@@ -10,6 +11,7 @@ pub mod raw;
 mod ticket;
 
 pub use buffer::AlignedBuf;
+pub use copy::{copy_past_cache, gather_past_cache};
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
 pub use pool::StagingPool;

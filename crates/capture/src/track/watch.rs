@@ -7,11 +7,9 @@
 
 use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
-use outlive_chunk::{Diff, PageHashes};
+use outlive_chunk::{Diff, PageHashes, default_threads, parallel};
 use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
 use std::ops::Range;
-use std::panic::resume_unwind;
-use std::thread;
 
 /// Pages of a coarse block that are looked at first. Eight: of a block with a tenth of its pages
 /// written they tell two times in three; what they miss, the comparison sees.
@@ -22,8 +20,8 @@ const WAIT_MAX: u8 = 32;
 const STEADY: u8 = 16;
 /// Coarse for so many freezes, a block gets back the huge page that tracking has split.
 const COLLAPSED_AFTER: u8 = 3;
-/// From so many armed blocks on (256 MiB) a second thread costs less than it saves.
-const BLOCKS_WALKED_TWICE: usize = 128;
+/// From so many blocks on, each a call of the kernel, a second thread costs less than it saves.
+const BLOCKS_ASKED_TWICE: usize = 256;
 /// Most blocks that are collapsed after a freeze: one takes 0.3 ms, and the next freeze may wait.
 const COLLAPSED_MAX: usize = 32;
 
@@ -226,7 +224,8 @@ impl Watch {
         let mut look = std::mem::take(&mut self.pending);
         let (armed, coarse): (Vec<Range<usize>>, _) =
             self.groups().into_iter().partition(|group| self.blocks[group.start].armed);
-        let (mut written, absent) = self.walk(tracker, &armed)?;
+        let mut written = self.written(tracker, &armed)?;
+        let absent = self.absent(tracker, &armed, &self.counts(&written))?;
         let absent: Vec<_> =
             absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
         look.extend(hashes.not_zero(&absent));
@@ -267,45 +266,46 @@ impl Watch {
         Ok(Look { compare: without(&self.pending, &dirty), dirty })
     }
 
-    /// Walks the page table of blocks that are armed: what was written, which is armed again, and what
-    /// was given up. Over much memory the two walks go side by side.
-    fn walk(
+    /// What was written of blocks that are armed, which is armed again. One thread does it: each block
+    /// with a written page is flushed from the address caches of every processor that runs one of ours.
+    fn written(
         &self,
         tracker: &dyn PageTracker,
         armed: &[Range<usize>],
-    ) -> Result<(Vec<Pages>, Vec<Pages>), Refusal> {
-        let collect = || {
-            let mut written = Vec::new();
-            let mut groups = armed.iter().map(|group| self.joined_blocks(group));
-            groups.try_for_each(|pages| tracker.collect(pages, Then::Rearm, &mut written))?;
-            Ok(written)
-        };
-        let absent = || {
+    ) -> Result<Vec<Pages>, Refusal> {
+        let mut written = Vec::new();
+        let mut groups = armed.iter().map(|group| self.joined_blocks(group));
+        groups.try_for_each(|pages| tracker.collect(pages, Then::Rearm, &mut written))?;
+        Ok(written)
+    }
+
+    /// What was given up of blocks that are armed, of which `counts` pages each were found written. A
+    /// page that was given up counts as written, unless nothing is left of its block's page table; then
+    /// no page of the block could be marked.
+    fn absent(
+        &self,
+        tracker: &dyn PageTracker,
+        armed: &[Range<usize>],
+        counts: &[usize],
+    ) -> Result<Vec<Pages>, Refusal> {
+        let unmarked = armed.iter().flat_map(Range::clone).filter(|at| counts[*at] == 0);
+        let unmarked: Vec<Pages> = unmarked.map(|at| self.block(at)).collect();
+        let threads = if unmarked.len() < BLOCKS_ASKED_TWICE { 1 } else { default_threads() };
+        let parts = unmarked.chunks(BLOCKS_ASKED_TWICE / 2).collect();
+        let found = parallel(parts, threads, |blocks: &[Pages]| {
             let (mut absent, mut first) = (Vec::new(), Vec::new());
-            for block in armed.iter().flat_map(Range::clone).map(|at| self.block(at)) {
-                // A page that was given up alone counts as written. Only a block that was given up
-                // whole leaves nothing behind that could be marked; so one page of it tells.
+            for block in blocks {
+                // One page of the block tells.
                 first.clear();
-                tracker.absent(Pages { end: block.start + PAGE_BYTES, ..block }, &mut first)?;
+                tracker.absent(Pages { end: block.start + PAGE_BYTES, ..*block }, &mut first)?;
                 if !first.is_empty() {
-                    tracker.absent(block, &mut absent)?;
+                    tracker.absent(*block, &mut absent)?;
                 }
             }
             Ok(absent)
-        };
-        if armed.iter().map(Range::len).sum::<usize>() < BLOCKS_WALKED_TWICE {
-            return Ok((collect()?, absent()?));
-        }
-        thread::scope(|scope| {
-            let helper = thread::Builder::new().name("outlive-walk".into());
-            let walking = helper.spawn_scoped(scope, absent);
-            let written = collect()?;
-            let absent = match walking {
-                Ok(walking) => walking.join().unwrap_or_else(|panic| resume_unwind(panic))?,
-                Err(_) => absent()?,
-            };
-            Ok((written, absent))
-        })
+        });
+        let found: Vec<Vec<Pages>> = found.into_iter().collect::<Result<_, Refusal>>()?;
+        Ok(found.concat())
     }
 
     /// Blocks side by side of the same kind.
@@ -345,9 +345,7 @@ impl Watch {
 
     /// Stops to monitor blocks of which so many pages are written that comparing them is cheaper.
     fn coarsen(&mut self, tracker: &dyn PageTracker, written: &[Pages]) -> Result<(), Refusal> {
-        let mut counts = vec![0usize; self.blocks.len()];
-        written.iter().for_each(|pages| self.count(*pages, &mut counts));
-        for (at, count) in counts.into_iter().enumerate() {
+        for (at, count) in self.counts(written).into_iter().enumerate() {
             if !self.blocks[at].armed {
                 continue;
             }
@@ -414,6 +412,13 @@ impl Watch {
             self.blocks[at] = Block { armed: true, age: 0, was_huge, full: false, ..block };
         }
         Ok(said)
+    }
+
+    /// How many of these pages are in each block.
+    fn counts(&self, pages: &[Pages]) -> Vec<usize> {
+        let mut counts = vec![0; self.blocks.len()];
+        pages.iter().for_each(|pages| self.count(*pages, &mut counts));
+        counts
     }
 
     /// Adds to the number of pages of each block.

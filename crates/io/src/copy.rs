@@ -1,0 +1,147 @@
+//! Copies past the caches. What is copied aside is read next by a device, or much later: stored the
+//! usual way it would be fetched before it is overwritten, and drive out what the program works with.
+#![allow(unsafe_code)]
+
+/// Shorter copies gain nothing.
+const STREAMED_FROM_BYTES: usize = 512;
+/// So many sources before its turn the beginning of a source is fetched: the processor does not look
+/// ahead from one page into another.
+const SOURCES_AHEAD: usize = 3;
+
+/// Copies `from` to `to` without taking `to` into the caches.
+///
+/// # Panics
+/// If their lengths differ.
+pub fn copy_past_cache(from: &[u8], to: &mut [u8]) {
+    gather_past_cache(std::iter::once(from), to);
+}
+
+/// Copies `sources`, one behind another, to `to` without taking that into the caches.
+///
+/// # Panics
+/// If all sources together are not as long as `to`.
+pub fn gather_past_cache<'a>(sources: impl Iterator<Item = &'a [u8]> + Clone, to: &mut [u8]) {
+    let _done = Fence;
+    let mut ahead = sources.clone().skip(SOURCES_AHEAD);
+    let mut room = to;
+    for source in sources {
+        if let Some(next) = ahead.next() {
+            arch::prefetch(next);
+        }
+        let (now, later) = room.split_at_mut(source.len());
+        if source.len() < STREAMED_FROM_BYTES {
+            now.copy_from_slice(source);
+        } else {
+            arch::stream(source, now);
+        }
+        room = later;
+    }
+    assert!(room.is_empty(), "the sources are shorter than what they are copied to");
+}
+
+/// Streamed stores are not ordered like others: whoever is told that they are done must find them.
+struct Fence;
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        arch::fence();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    use std::arch::x86_64::{
+        __m128i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
+    };
+
+    const LINE_BYTES: usize = 64;
+    /// What is fetched of the beginning of a source. By then the processor has seen where it leads.
+    const PREFETCHED_BYTES: usize = 512;
+    /// Within a source it is told about the next page.
+    const PREFETCH_DISTANCE: usize = 4096;
+
+    pub fn prefetch(bytes: &[u8]) {
+        for line in bytes[..bytes.len().min(PREFETCHED_BYTES)].chunks(LINE_BYTES) {
+            // SAFETY: every x86-64 has SSE; a prefetch changes nothing and cannot fail.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
+    }
+
+    /// To be followed by [`fence`]. Both slices have the same length.
+    pub fn stream(from: &[u8], to: &mut [u8]) {
+        let before = to.as_ptr().align_offset(size_of::<__m128i>()).min(to.len());
+        let (head, to) = to.split_at_mut(before);
+        let (from_head, from) = from.split_at(before);
+        head.copy_from_slice(from_head);
+        let (lines, rest) = to.as_chunks_mut::<LINE_BYTES>();
+        let (from_lines, from_rest) = from.as_chunks::<LINE_BYTES>();
+        for (at, (line, source)) in lines.iter_mut().zip(from_lines).enumerate() {
+            let ahead = at + PREFETCH_DISTANCE / LINE_BYTES;
+            if let Some(later) = from_lines.get(ahead) {
+                // SAFETY: as above.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(later.as_ptr().cast()) };
+            }
+            let line = line.as_mut_ptr().cast::<__m128i>();
+            let source = source.as_ptr().cast::<__m128i>();
+            for part in 0..LINE_BYTES / size_of::<__m128i>() {
+                // SAFETY: every x86-64 has SSE2. Both lines have 64 bytes, so part 0 to 3 of 16 bytes
+                // each lies within; `line` is aligned to 16 since its slice begins so, and is borrowed
+                // mutably. No other thread is told of it before the fence.
+                unsafe { _mm_stream_si128(line.add(part), _mm_loadu_si128(source.add(part))) };
+            }
+        }
+        rest.copy_from_slice(from_rest);
+    }
+
+    pub fn fence() {
+        // SAFETY: every x86-64 has SSE.
+        unsafe { _mm_sfence() };
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    pub fn prefetch(_: &[u8]) {}
+
+    pub fn stream(from: &[u8], to: &mut [u8]) {
+        to.copy_from_slice(from);
+    }
+
+    pub fn fence() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_place_is_copied_whole() {
+        let from: Vec<u8> = (0..20_000u32).map(|n| (n % 251) as u8).collect();
+        for length in [0, 1, 511, 512, 513, 575, 576, 4096, 4097, 9000] {
+            for place in 0..17 {
+                for start in [0, 3, 16] {
+                    let mut to = vec![0xEE; 20_000];
+                    copy_past_cache(&from[start..start + length], &mut to[place..place + length]);
+                    assert_eq!(to[place..place + length], from[start..start + length]);
+                    assert!(to[..place].iter().chain(&to[place + length..]).all(|b| *b == 0xEE));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sources_lie_one_behind_another() {
+        let from: Vec<u8> = (0..60_000u32).map(|n| (n * 7 % 253) as u8).collect();
+        let parts = [0..4096, 50_000..50_000, 100..612, 9..10, 20_000..40_001];
+        let sources = parts.iter().map(|part| &from[part.clone()]);
+        let mut to = vec![0; parts.iter().map(|part| part.len()).sum()];
+        gather_past_cache(sources.clone(), &mut to);
+        assert_eq!(to, sources.flatten().copied().collect::<Vec<_>>());
+    }
+
+    #[test]
+    #[should_panic(expected = "shorter")]
+    fn what_is_not_filled_is_no_copy() {
+        copy_past_cache(&[1; 600], &mut [0; 601]);
+    }
+}
