@@ -11,6 +11,7 @@ use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
 use outlive_types::{
     Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, PageRange, RegionDesc, Result, Run, StreamDesc,
+    pages_of,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -43,8 +44,9 @@ pub(crate) struct FrozenMemory {
     pub released: AtomicBool,
     /// For each stream what has changed, `None` if all of it is new. Taken when settled.
     pub diffs: Mutex<Option<Vec<Option<Diff>>>>,
-    /// For each stream that had no hashes before, those of its pages. They are worked out when the
-    /// store reads a run: so the program does not wait for it, and memory is read once.
+    /// For each stream that had no hashes before, those of its pages; empty before the first. They are
+    /// worked out when the store reads a run: so the program does not wait for it, not even for their
+    /// memory, and its own is read once.
     pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
     /// For each other stream, those of its dirty pages whose hashes are learnt in the same way. One
     /// that is not read stays without: it counts as changed when it is compared.
@@ -223,6 +225,9 @@ impl FrozenMemory {
         let hashes = hash_pages(bytes);
         let first = run.first_page as usize + first as usize;
         let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh.is_empty() {
+            fresh.resize(pages_of(self.layout.streams[run.stream as usize].bytes) as usize, 0);
+        }
         fresh[first..][..hashes.len()].copy_from_slice(&hashes);
         hashes.len() as u32
     }

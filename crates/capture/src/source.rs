@@ -98,7 +98,7 @@ impl PageSource for MemorySource {
             }
             fresh.push(match diff {
                 Some(_) => None,
-                None => Some(Mutex::new(vec![0; pages as usize])),
+                None => Some(Mutex::default()),
             });
         }
         let bytes_max = request.freeze_bytes_max;
