@@ -99,7 +99,7 @@ fn tracking_is_measured() {
         let number = |key: &str| row[key].as_f64().unwrap();
         assert!(number("changed_pages") >= 1.0, "{row}");
         assert!(number("copied_pages") >= number("changed_pages"), "{row}");
-        assert!(number("program_alone_s") > 0.0 && number("copy_s") > 0.0, "{row}");
+        assert!(number("program_alone_s") > 0.0 && number("stall_s") > 0.0, "{row}");
     }
     let copies_all = |row: &&Value| row["policy"] == "copy all";
     assert!(rows.iter().filter(copies_all).all(|row| row["copied_pages"] == 5243.0), "{rows:?}");

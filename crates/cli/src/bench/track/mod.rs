@@ -1,5 +1,5 @@
 //! `outlive bench track`: what it costs a program that its changed pages are found, by tracker and by
-//! pattern, all in one run. Times are of the program's thread, so that others' work does not count.
+//! pattern, all in one run. Times are of this process's threads, so that others' work does not count.
 
 mod pattern;
 mod policy;
@@ -26,16 +26,16 @@ const WARM_UP: u32 = 4;
 struct Row {
     /// What tracking adds to the program's own time: faults.
     program_s: f64,
-    find_s: f64,
-    copy_s: f64,
+    stall_s: f64,
+    drain_s: f64,
     copied_pages: f64,
     changed_pages: f64,
 }
 
 impl Row {
-    /// Monitor + copy.
+    /// Monitor + copy: what the program pays.
     fn total_s(&self) -> f64 {
-        self.program_s + self.find_s + self.copy_s
+        self.program_s + self.stall_s
     }
 
     /// Pages copied that had not changed, by those that had.
@@ -113,8 +113,8 @@ fn measure(
         let took = tracked.take()?;
         if interval >= intervals + WARM_UP {
             row.program_s += program_s;
-            row.find_s += took.find_s;
-            row.copy_s += took.copy_s;
+            row.stall_s += took.stall_s;
+            row.drain_s += took.drain_s;
             row.copied_pages += took.copied_pages as f64;
             row.changed_pages += took.changed_pages as f64;
         }
@@ -122,8 +122,8 @@ fn measure(
     let mean = |sum: f64| sum / f64::from(intervals);
     Ok(Row {
         program_s: (mean(row.program_s) - alone_s).max(0.0),
-        find_s: mean(row.find_s),
-        copy_s: mean(row.copy_s),
+        stall_s: mean(row.stall_s),
+        drain_s: mean(row.drain_s),
         copied_pages: mean(row.copied_pages),
         changed_pages: mean(row.changed_pages),
     })
@@ -200,8 +200,8 @@ fn table(rows: &[(Pattern, f64, Vec<Row>)]) -> String {
         "PATTERN",
         "POLICY",
         ">PROGRAM +ns/PAGE",
-        ">FIND ns/PAGE",
-        ">COPY ns/PAGE",
+        ">STALL ns/PAGE",
+        ">DRAIN ns/PAGE",
         ">MONITOR + COPY",
         ">x MPROTECT",
         ">EXTRA PAGES",
@@ -214,8 +214,8 @@ fn table(rows: &[(Pattern, f64, Vec<Row>)]) -> String {
                 pattern.name(),
                 policy.name().to_owned(),
                 ns(row.program_s),
-                ns(row.find_s),
-                ns(row.copy_s),
+                ns(row.stall_s),
+                ns(row.drain_s),
                 format!("{:.1} ms", row.total_s() * 1e3),
                 format!("{:.2}", of(of_pattern, Policy::Pgck).total_s() / row.total_s()),
                 format!("{:.2} %", row.extra() * 100.0),
@@ -224,8 +224,9 @@ fn table(rows: &[(Pattern, f64, Vec<Row>)]) -> String {
     }
     let mut text = table.text();
     text.push_str(
-        "ns by page that changed. PROGRAM: what tracking adds to the program's time; FIND: finding \
-         what was written, comparing and arming it again.\n",
+        "ns by page that changed. PROGRAM: what tracking adds to the program's time; STALL: finding \
+         what was written, comparing it, arming it again and copying it, while the program stands; both \
+         are MONITOR + COPY. DRAIN: hashes learnt from the copies, while it runs.\n",
     );
     text
 }
@@ -238,8 +239,8 @@ fn json(rows: &[(Pattern, f64, Vec<Row>)]) -> Value {
                 "policy": policy.name(),
                 "program_alone_s": alone_s,
                 "program_added_s": row.program_s,
-                "find_s": row.find_s,
-                "copy_s": row.copy_s,
+                "stall_s": row.stall_s,
+                "drain_s": row.drain_s,
                 "copied_pages": row.copied_pages,
                 "changed_pages": row.changed_pages,
             })

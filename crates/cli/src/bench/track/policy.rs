@@ -2,7 +2,7 @@
 
 use outlive_capture::track::{Mprotect, OwnedPages, PageTracker, Refusal, TrackerChoice, WpAsync};
 use outlive_capture::{HashTracker, OwnedSource};
-use outlive_io::AlignedBuf;
+use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::{Error, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
@@ -48,6 +48,8 @@ const RUN_PAGES_MAX: usize = 16_384;
 /// A program's memory under a policy, with the image that its copies make.
 pub struct Tracked {
     memory: Memory,
+    /// Where copies go, for policies that have no place of their own.
+    aside: AlignedBuf,
     image: AlignedBuf,
     epoch: u64,
 }
@@ -61,10 +63,11 @@ enum Memory {
 /// What one image took.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Took {
-    /// Finding what was written and arming it again, comparing included.
-    pub find_s: f64,
-    /// Copying what was found.
-    pub copy_s: f64,
+    /// While the program stands: finding what was written, comparing included, arming it again, and
+    /// copying it aside.
+    pub stall_s: f64,
+    /// While it runs again: hashes that are learnt as the copies are read.
+    pub drain_s: f64,
     /// Pages copied, and pages whose bytes had changed.
     pub copied_pages: usize,
     pub changed_pages: usize,
@@ -112,10 +115,14 @@ impl Tracked {
     }
 
     fn begin(memory: Memory) -> Result<Tracked> {
-        let mut tracked = Tracked { memory, image: AlignedBuf::zeroed(0), epoch: 0 };
-        let mut image = AlignedBuf::zeroed(tracked.bytes().len());
+        let none = || AlignedBuf::zeroed(0);
+        let mut tracked = Tracked { memory, aside: none(), image: none(), epoch: 0 };
+        let bytes = tracked.bytes().len();
+        let mut image = AlignedBuf::zeroed(bytes);
         image.copy_from_slice(tracked.bytes());
-        tracked.image = image;
+        let mut aside = AlignedBuf::zeroed(bytes);
+        aside.fill(1); // its page faults are nobody's cost
+        (tracked.image, tracked.aside) = (image, aside);
         Ok(tracked)
     }
 
@@ -143,16 +150,14 @@ impl Tracked {
     pub fn take(&mut self) -> Result<Took> {
         let changed_pages = pages_that_differ(&self.image, self.bytes());
         let mut took = Took { changed_pages, ..Took::default() };
-        let Tracked { memory, image, epoch } = self;
+        let Tracked { memory, aside, image, epoch } = self;
         match memory {
             Memory::Pages(pages) => {
                 let start = cpu_s();
                 let found: Vec<Range<usize>> = pages.collect().map_err(refused)?.collect();
-                took.find_s = cpu_s() - start;
-                took.copy(
-                    found.iter().map(|range| (range.start, &pages.bytes()[range.clone()])),
-                    image,
-                );
+                copy(&found, pages.bytes(), aside);
+                took.stall_s = cpu_s() - start;
+                took.copied_pages = apply(&found, aside, image);
             }
             Memory::Source(source) => {
                 let baseline = (*epoch > 0).then_some(*epoch);
@@ -164,6 +169,7 @@ impl Tracked {
                 };
                 let start = cpu_s();
                 let frozen = source.freeze(&request)?;
+                let stalled = cpu_s();
                 // What a drain does for the tracker: it reads each run, which may be hashed then. What
                 // is copied aside is lent, not copied again.
                 let mut unused = Vec::new();
@@ -172,19 +178,20 @@ impl Tracked {
                 }
                 *epoch += 1;
                 frozen.settle(Some(*epoch));
-                let all_s = cpu_s() - start;
-                // The freeze has copied them already; once more to know what of it that was.
-                let start = cpu_s();
+                (took.stall_s, took.drain_s) = (stalled - start, cpu_s() - stalled);
                 for (number, run) in frozen.runs().iter().enumerate() {
                     let bytes = frozen.bytes(number, &mut unused)?;
                     image[run.first_page as usize * PAGE_BYTES..][..bytes.len()]
                         .copy_from_slice(bytes);
                     took.copied_pages += bytes.len() / PAGE_BYTES;
                 }
-                took.copy_s = cpu_s() - start;
-                took.find_s = (all_s - took.copy_s).max(0.0);
             }
-            Memory::Plain(memory) => took.copy(std::iter::once((0, &memory[..])), image),
+            Memory::Plain(memory) => {
+                let (start, all) = (cpu_s(), [0..memory.len()]);
+                copy(&all, memory, aside);
+                took.stall_s = cpu_s() - start;
+                took.copied_pages = apply(&all, aside, image);
+            }
         }
         if self.image[..] != *self.bytes() {
             return Err(Error::bug("a tracker has missed a change: the image is not the memory"));
@@ -201,15 +208,20 @@ impl Tracked {
     }
 }
 
-impl Took {
-    fn copy<'a>(&mut self, found: impl Iterator<Item = (usize, &'a [u8])>, image: &mut [u8]) {
-        let start = cpu_s();
-        for (at, bytes) in found {
-            image[at..][..bytes.len()].copy_from_slice(bytes);
-            self.copied_pages += bytes.len() / PAGE_BYTES;
-        }
-        self.copy_s = cpu_s() - start;
+/// Copies parts aside, one behind another, in the way in which a freeze does.
+fn copy(parts: &[Range<usize>], from: &[u8], aside: &mut [u8]) {
+    let bytes = parts.iter().map(Range::len).sum();
+    gather_past_cache(parts.iter().map(|part| &from[part.clone()]), &mut aside[..bytes]);
+}
+
+/// Brings what was copied aside to its place in the image. Answers how many pages that were.
+fn apply(parts: &[Range<usize>], mut aside: &[u8], image: &mut [u8]) -> usize {
+    for part in parts {
+        let (now, later) = aside.split_at(part.len());
+        image[part.clone()].copy_from_slice(now);
+        aside = later;
     }
+    parts.iter().map(|part| part.len() / PAGE_BYTES).sum()
 }
 
 fn refused(refusal: Refusal) -> Error {
@@ -220,8 +232,8 @@ fn pages_that_differ(a: &[u8], b: &[u8]) -> usize {
     a.chunks(PAGE_BYTES).zip(b.chunks(PAGE_BYTES)).filter(|(a, b)| a != b).count()
 }
 
-/// Processor time of this thread, in the kernel as well.
+/// Processor time of this process, in the kernel as well.
 pub fn cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

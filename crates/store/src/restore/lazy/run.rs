@@ -20,8 +20,9 @@ use std::time::Duration;
 /// Threads that serve faults: a program seldom has more threads that wait at once, and each is served
 /// by whichever is free.
 const FAULT_THREADS: usize = 4;
-/// Reads of the background, all together: the engine does eight at once, and two are left for faults.
-const READS_IN_FLIGHT: usize = 6;
+/// Reads of the background, all together. The engine does eight at once; with no more than six, which
+/// left two for faults, programs that touch much waited longer: for the fill itself.
+const READS_IN_FLIGHT: usize = 14;
 /// Longest read of the background: what a fault may have to wait behind.
 const SPAN_BYTES_MAX: u64 = 2 << 20;
 /// What is read first after a fault, from the fault's block on.
