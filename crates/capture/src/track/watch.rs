@@ -37,6 +37,8 @@ struct Block {
     age: u8,
     /// It was a huge page when it was armed; the first write since has split it.
     was_huge: bool,
+    /// Armed, and dense at the freeze before.
+    was_dense: bool,
     /// As good as all of its pages had changed when it was compared last.
     full: bool,
     /// It was not compared at this freeze, since its canaries said the same.
@@ -82,7 +84,34 @@ impl Filter {
 
 /// Of pages that are not worth comparing one in so many is compared all the same, to know when that
 /// changes.
-const SAMPLED: u64 = 16;
+const SAMPLED: u64 = 64;
+
+/// Whether blocks that were dense once will be so again. A program that sweeps through its memory once
+/// leaves each behind, and to make it coarse costs a comparison of all of it.
+#[derive(Clone, Copy, Default, Debug)]
+struct Patience {
+    /// Blocks that were made coarse, and those of them that were quiet right after; older ones count
+    /// less.
+    coarsened: u32,
+    in_vain: u32,
+}
+
+impl Patience {
+    const FORGOTTEN_AFTER: u32 = 256;
+
+    fn learn(&mut self, in_vain: bool) {
+        if self.coarsened == Patience::FORGOTTEN_AFTER {
+            (self.coarsened, self.in_vain) = (self.coarsened / 2, self.in_vain / 2);
+        }
+        self.coarsened += 1;
+        self.in_vain += u32::from(in_vain);
+    }
+
+    /// A block is to be dense twice in a row before it is made coarse.
+    fn pays(&self) -> bool {
+        self.in_vain * 2 > self.coarsened
+    }
+}
 
 /// Where a region lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +164,7 @@ pub(crate) struct Watch {
     /// Freezes so far; moves the canaries.
     freezes: u64,
     filter: Filter,
+    patience: Patience,
     /// Written pages that this freeze compares.
     judged: Vec<PageRange>,
 }
@@ -176,6 +206,7 @@ impl Watch {
             dense_pages,
             freezes: 0,
             filter: Filter::default(),
+            patience: Patience::default(),
             judged: Vec::new(),
         })
     }
@@ -349,10 +380,12 @@ impl Watch {
             if !self.blocks[at].armed {
                 continue;
             }
-            if count >= self.dense_pages {
+            let is_dense = count >= self.dense_pages;
+            if is_dense && (self.blocks[at].was_dense || !self.patience.pays()) {
                 self.make_coarse(tracker, at)?;
             } else {
                 let block = &mut self.blocks[at];
+                block.was_dense = is_dense;
                 block.age = block.age.saturating_add(1);
                 if block.age >= STEADY {
                     block.next_wait = 0;
@@ -366,7 +399,8 @@ impl Watch {
         tracker.disarm(self.block(at))?;
         let block = &mut self.blocks[at];
         let next_wait = (block.next_wait * 2 + 1).min(WAIT_MAX);
-        *block = Block { armed: false, wait: block.next_wait, next_wait, age: 0, ..*block };
+        let wait = block.next_wait;
+        *block = Block { armed: false, wait, next_wait, age: 0, was_dense: false, ..*block };
         Ok(())
     }
 
@@ -402,6 +436,10 @@ impl Watch {
             Err(0) if !rest => Canaries::Quiet,
             Err(_) => Canaries::Some,
         };
+        // (One that is coarse from the start was never made so.)
+        if self.blocks[at].age == 1 && self.blocks[at].next_wait > 0 {
+            self.patience.learn(said == Canaries::Quiet);
+        }
         if self.blocks[at].wait > 0 {
             self.blocks[at].wait -= 1;
         } else if said == Canaries::Quiet {
