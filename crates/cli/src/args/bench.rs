@@ -52,6 +52,9 @@ pub struct BenchSaveArgs {
     /// How the pool compresses
     #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: String,
+    /// How the pool freezes; with `copy` the program waits for what exceeds the budget of 64 MiB
+    #[arg(long, default_value = "auto", value_parser = ["auto", "copy", "fork", "precopy"])]
+    pub freeze: String,
     /// What is saved: incompressible bytes, or words of which most bytes are zero
     #[arg(long, default_value = "noise", value_parser = ["noise", "sparse"])]
     pub state: String,

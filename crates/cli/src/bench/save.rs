@@ -45,7 +45,11 @@ pub fn run(mut bench: Bench, save: &BenchSaveArgs) -> Result<Report> {
     if save.state == "sparse" {
         state::thin_out(state::edit(&mut source)?);
     }
-    let tuning = || Tuning { compression: save.compression.clone(), ..Tuning::default() };
+    let tuning = || Tuning {
+        compression: save.compression.clone(),
+        freeze: save.freeze.clone(),
+        ..Tuning::default()
+    };
     let rng = SeededRng::new(2);
     let mut rounds = Rounds::default();
     let (before, started) = (Cpu::now(), Instant::now());

@@ -13,6 +13,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// A thread for each so many bytes, if the program does not wait: about 15 ms of work.
+const BYTES_A_THREAD: u64 = 16 << 20;
+
 /// A block's new extents.
 #[derive(Debug)]
 pub struct BlockExtents {
@@ -233,9 +236,19 @@ impl<'a> Chunker<'a> {
         let stop = AtomicBool::new(false);
         let out: Mutex<Vec<BlockExtents>> = Mutex::new(Vec::with_capacity(plan.blocks.len()));
         let failure: Mutex<Option<Error>> = Mutex::new(None);
-        let work = || {
+        let work = |number: usize| {
             let mut lane = self.packer.lane();
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
+            // One thread keeps up a tenth of a processor whatever the program does; the others take what
+            // is idle.
+            let make_way_further = || {
+                if number > 0 {
+                    make_way();
+                }
+            };
+            if !program_waits {
+                make_way_further();
+            }
             let mut scratch = Vec::new();
             let fail = |error| {
                 stop.store(true, Ordering::Relaxed);
@@ -247,6 +260,7 @@ impl<'a> Chunker<'a> {
                 if program_waits && live_left.load(Ordering::Acquire) == 0 {
                     program_waits = false;
                     make_way();
+                    make_way_further();
                 }
                 let runs = block.runs.clone().map(|number| {
                     let run = &frozen.runs()[number];
@@ -268,14 +282,19 @@ impl<'a> Chunker<'a> {
                 fail(error);
             }
         };
-        // Each thread fills a container of its own; two more are for what comes behind.
+        // Each thread fills a container of its own; two more are for what comes behind. While the program
+        // runs, more threads than the work needs would take the processor from it.
+        let waited_for = plan.live_blocks > 0;
+        let needed = plan.dirty_bytes.div_ceil(BYTES_A_THREAD).try_into().unwrap_or(usize::MAX);
+        let threads = if waited_for { threads } else { threads.min(needed) };
         let threads = threads.min(self.packer.lanes_max()).clamp(1, plan.blocks.len().max(1));
         if threads == 1 {
-            work();
+            work(0);
         } else {
             std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(work);
+                let work = &work;
+                for number in 0..threads {
+                    scope.spawn(move || work(number));
                 }
             });
         }
