@@ -58,7 +58,7 @@ pub struct Tuning {
     pub read_gap_bytes: u64,
     /// How new chunks are compressed: `none`, `lz4`, `zstd`, or `auto`: where it makes saves faster.
     pub compression: String,
-    /// Zstandard's level, 1 to 12.
+    /// Zstandard's level, 1 to 12; files are compressed at 5 at least.
     pub compression_level: u32,
     /// How new chunks of files are compressed: no program waits for them, and they are kept long.
     pub compression_files: String,

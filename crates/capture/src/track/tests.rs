@@ -170,6 +170,41 @@ fn memory_given_up_is_seen() {
     assert_eq!(program.save(true), 0);
     program.write(600);
     assert_eq!(program.save(true), 1);
+    // A block of which a page was written, and one of which none was, given up at once; then one that
+    // was given up and written again in part.
+    program.bytes().fill(9);
+    program.save(true);
+    while program.tracker.lock().watches.armed_bytes() < 8 * MIB {
+        assert_eq!(program.save(true), 0);
+    }
+    program.write(5);
+    give_up(&mut program, 4096 * 7, 4096 * 3);
+    give_up(&mut program, 2 * MIB, 2 * MIB);
+    give_up(&mut program, 4 * MIB, 2 * MIB);
+    program.write(1030);
+    assert_eq!(program.save(true), 1 + 3 + 512 + 512);
+    assert_eq!(program.save(true), 0);
+}
+
+#[test]
+fn a_sweep_that_leaves_its_blocks_behind_makes_them_coarse_no_more() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 16 * MIB);
+    program.save(true);
+    program.save(true);
+    let coarse = |program: &Program| 16 * MIB - program.tracker.lock().watches.armed_bytes();
+    let sweep = |program: &mut Program, block: usize| {
+        (block * 512..(block + 1) * 512).for_each(|page| program.write(page));
+        assert_eq!(program.save(true), 512);
+        coarse(program)
+    };
+    assert_eq!([0, 1].map(|block| sweep(&mut program, block)), [2 * MIB; 2]);
+    // By now it is known that the last one is not written again.
+    assert_eq!([2, 3, 4, 5].map(|block| sweep(&mut program, block)), [0; 4]);
+    // One that is written again is made coarse all the same.
+    assert_eq!([6, 6, 6].map(|block| sweep(&mut program, block)), [0, 2 * MIB, 2 * MIB]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::{Error, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
+use std::slice::from_ref;
 
 /// A way that is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,10 +188,10 @@ impl Tracked {
                 }
             }
             Memory::Plain(memory) => {
-                let (start, all) = (cpu_s(), [0..memory.len()]);
-                copy(&all, memory, aside);
+                let (start, all) = (cpu_s(), 0..memory.len());
+                copy(from_ref(&all), memory, aside);
                 took.stall_s = cpu_s() - start;
-                took.copied_pages = apply(&all, aside, image);
+                took.copied_pages = apply(from_ref(&all), aside, image);
             }
         }
         if self.image[..] != *self.bytes() {
