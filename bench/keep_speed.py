@@ -1,6 +1,7 @@
 """How much of its speed a program keeps while it is saved again and again.
 
-Three programs compute by themselves and with saves, in turn, in windows of some seconds:
+Three programs compute by themselves (on memory that the last save has armed, if it was tracked)
+and with saves, in turn, in windows of some seconds:
 Gray-Scott, in which everything changes in every step, saved every second; a program that changes
 one per cent of its pages a second, saved every second; and one that changes as much from save to
 save, saved five times a second. What is told is the ratio of steps a second with saves to those
@@ -175,6 +176,8 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.seconds <= 2 and not options.draining:
+        parser.error("--seconds must be more than 2, so that every second means some saves")
     pages_per_s = options.state / PAGE_BYTES / 100
     programs: list[tuple[str, Callable[[], tuple[State, Step]], float]] = [
         ("Gray-Scott, every second", lambda: simulation(options.state), 1.0),

@@ -309,9 +309,9 @@ impl HashTracker {
             let known = known.filter(|hashes| is_armed || !hashes.is_dense(bytes));
             let ahead = ahead.as_deref_mut();
             let place = place.filter(|place| place.length == bytes.len());
-            looks.push(
-                place.and_then(|place| look(watches, &stream.name, place, known, bytes, ahead)),
-            );
+            looks.push(place.and_then(|place| {
+                look(watches, &stream.name, place, known, bytes, ahead, threads)
+            }));
             old.push(known);
         }
         let mut compares = Vec::with_capacity(streams.len());
@@ -389,10 +389,11 @@ fn look(
     old: Option<&PageHashes>,
     bytes: &[u8],
     ahead: Option<&mut Ahead>,
+    threads: usize,
 ) -> Option<Look> {
     // SAFETY: the place is that of a region which is being frozen; whoever called `Region::from_raw`
     // promised that it is readable meanwhile, so it is mapped.
-    unsafe { watches.look(name, place, old, bytes, ahead) }
+    unsafe { watches.look(name, place, old, bytes, ahead, threads) }
 }
 
 /// What decides how the packed stream looks.

@@ -25,10 +25,8 @@ pub enum Compression {
 }
 
 /// Measured speeds of the pipeline, in seconds for each raw or stored byte.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Pace {
-    /// Threads that hash and compress.
-    pub threads: f64,
     /// One thread's time for everything but compression, a raw byte.
     pub other_s: f64,
     /// The target's time for a stored byte; 0 if it was never waited for.
@@ -54,8 +52,8 @@ const PROBE_EVERY: u64 = 128;
 /// So many frames are probed at the start.
 const PROBES_FIRST: u64 = 4;
 
-/// Decides for each frame, and learns from each.
-#[derive(Clone, Debug)]
+/// Decides for each frame, and learns from each. A new one knows nothing.
+#[derive(Clone, Default, Debug)]
 pub struct Policy {
     pace: Pace,
     samples: [Option<Sample>; 2],
@@ -65,20 +63,14 @@ pub struct Policy {
 const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
 
 impl Policy {
-    /// A policy that knows nothing yet.
-    pub fn new(threads: usize) -> Policy {
-        let pace = Pace { threads: threads.max(1) as f64, other_s: 0.0, target_s: 0.0 };
-        Policy { pace, samples: [None; 2], frames: 0 }
-    }
-
-    /// Which codec to try on the next frame.
-    pub fn pick(&mut self) -> Option<Codec> {
+    /// Which codec to try on the next frame, of a save that has so many threads.
+    pub fn pick(&mut self, threads: usize) -> Option<Codec> {
         let number = self.frames;
         self.frames += 1;
         let probe = number.is_multiple_of(PROBE_EVERY) || number < PROBES_FIRST;
         // Probes take turns, so that a codec that was bad once gets another chance.
         let turn = (number / PROBE_EVERY + number) as usize % CODECS.len();
-        match choose(&self.pace, &self.samples) {
+        match choose(&self.pace, threads.max(1) as f64, &self.samples) {
             Some(codec) if !probe => Some(codec),
             None if !probe => None,
             _ => Some(CODECS[turn]),
@@ -113,15 +105,15 @@ impl Policy {
         }
     }
 
-    /// Learns how fast the target took `stored_bytes` in `seconds`, of which all threads together
-    /// waited for it `waited_s`. Without waiting this is only a lower bound of its speed.
+    /// Learns how fast the target took `stored_bytes` in `seconds`, of which each thread waited for it
+    /// `waited_s` on average. Without waiting this is only a lower bound of its speed.
     pub fn learn_target(&mut self, stored_bytes: u64, seconds: f64, waited_s: f64) {
         if stored_bytes == 0 || seconds <= 0.0 {
             return;
         }
         let new = seconds / stored_bytes as f64;
         let old = self.pace.target_s;
-        let bound = waited_s > 0.1 * seconds * self.pace.threads;
+        let bound = waited_s > 0.1 * seconds;
         self.pace.target_s = match (bound, old) {
             (true, 0.0) => new,
             (true, old) => average(old, new),
@@ -141,10 +133,10 @@ fn average(old: f64, new: f64) -> f64 {
 }
 
 /// The codec that makes a byte fastest, `None` for plain bytes.
-fn choose(pace: &Pace, samples: &[Option<Sample>; 2]) -> Option<Codec> {
-    let plain = (pace.other_s / pace.threads).max(pace.target_s);
+fn choose(pace: &Pace, threads: f64, samples: &[Option<Sample>; 2]) -> Option<Codec> {
+    let plain = (pace.other_s / threads).max(pace.target_s);
     let time = |sample: &Sample| {
-        let cpu = (pace.other_s + sample.compressing_s) / pace.threads;
+        let cpu = (pace.other_s + sample.compressing_s) / threads;
         cpu.max(sample.ratio * pace.target_s)
     };
     let timed = CODECS.into_iter().zip(samples).filter_map(|(codec, sample)| {
@@ -161,9 +153,18 @@ mod tests {
     const GB: f64 = 1e-9; // seconds a byte at one GB/s
 
     fn chosen(target_gb_s: f64, lz4: (f64, f64), zstd: (f64, f64)) -> Option<Codec> {
-        let pace = Pace { threads: 2.0, other_s: GB / 4.0, target_s: GB / target_gb_s };
+        chosen_for(2.0, target_gb_s, lz4, zstd)
+    }
+
+    fn chosen_for(
+        threads: f64,
+        target_gb_s: f64,
+        lz4: (f64, f64),
+        zstd: (f64, f64),
+    ) -> Option<Codec> {
+        let pace = Pace { other_s: GB / 4.0, target_s: GB / target_gb_s };
         let sample = |(gb_s, ratio): (f64, f64)| Sample { compressing_s: GB / gb_s, ratio };
-        choose(&pace, &[Some(sample(lz4)), Some(sample(zstd))])
+        choose(&pace, threads, &[Some(sample(lz4)), Some(sample(zstd))])
     }
 
     #[test]
@@ -175,6 +176,13 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_has_less_to_compress_with_than_two() {
+        let (lz4, zstd) = ((0.7, 0.5), (0.4, 0.45));
+        assert_eq!(chosen_for(2.0, 1.0, lz4, zstd), Some(Codec::Lz4));
+        assert_eq!(chosen_for(1.0, 1.0, lz4, zstd), None);
+    }
+
+    #[test]
     fn what_does_not_shrink_is_never_worth_it() {
         assert_eq!(chosen(0.01, (2.0, 1.0), (0.5, 1.0)), None);
         assert_eq!(chosen(0.01, (2.0, 0.99), (0.5, 0.99)), None);
@@ -182,11 +190,11 @@ mod tests {
 
     #[test]
     fn a_target_that_was_never_waited_for_is_fast() {
-        let mut policy = Policy::new(2);
+        let mut policy = Policy::default();
         policy.learn_other(1 << 30, 0.3);
         policy.learn(Codec::Lz4, 65536, 6553, 65536.0 * GB);
         policy.learn_target(1 << 30, 1.0, 0.0);
-        let picks: Vec<Option<Codec>> = (0..1000).map(|_| policy.pick()).collect();
+        let picks: Vec<Option<Codec>> = (0..1000).map(|_| policy.pick(2)).collect();
         let probes = picks.iter().flatten().count();
         assert!((1..30).contains(&probes), "{probes} probes");
         assert_eq!(policy.pace().target_s, 0.0);
@@ -194,7 +202,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_target_and_the_data() {
-        let mut policy = Policy::new(2);
+        let mut policy = Policy::default();
         policy.learn_other(1 << 30, 0.3);
         let learn = |policy: &mut Policy, ratio: f64| {
             for _ in 0..20 {
@@ -203,12 +211,12 @@ mod tests {
             }
         };
         let most = |policy: &mut Policy| {
-            let picks = (0..1000).filter(|_| policy.pick() == Some(Codec::Lz4)).count();
+            let picks = (0..1000).filter(|_| policy.pick(2) == Some(Codec::Lz4)).count();
             picks > 900
         };
         learn(&mut policy, 0.3);
         for _ in 0..20 {
-            policy.learn_target(50 << 20, 1.0, 1.9);
+            policy.learn_target(50 << 20, 1.0, 0.95);
         }
         assert!(most(&mut policy));
         learn(&mut policy, 1.0);

@@ -5,8 +5,8 @@
 /// starve.
 const NICENESS: i32 = 10;
 
-/// Lets the calling thread, and those that it starts from now on, make way for the program; twice:
-/// as far as it goes, where the program keeps nearly all of a core. There is no way back, so only for threads that end with their work. Where the system refuses, all stays as
+/// Lets the calling thread, and those that it starts from now on, make way for the program. There is
+/// no way back, so only for threads that end with their work. Where the system refuses, all stays as
 /// it was.
 pub fn make_way() {
     let _ = rustix::process::nice(NICENESS);

@@ -79,7 +79,7 @@ impl Container {
 
     fn copy(&mut self, bytes: &[u8]) -> u32 {
         let offset = self.used as u32;
-        // The device reads it next, and nobody else.
+        // The device reads it next; another container only of what two lanes have left over.
         copy_past_cache(bytes, &mut self.buffer[self.used..][..bytes.len()]);
         self.checksum.update(bytes);
         self.used += bytes.len();

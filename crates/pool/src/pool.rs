@@ -59,7 +59,7 @@ impl Pool {
     ) -> Pool {
         let container_bytes = config.format.container_bytes as usize;
         let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
-        let policy = Arc::new(Mutex::new(Policy::new(config.tuning.threads())));
+        let policy = Arc::new(Mutex::new(Policy::default()));
         Pool { config: Arc::new(config), target, log, staging, env, policy }
     }
 

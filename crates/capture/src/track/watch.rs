@@ -7,7 +7,7 @@
 
 use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
-use outlive_chunk::{Diff, PageHashes, default_threads, parallel};
+use outlive_chunk::{Diff, PageHashes, parallel};
 use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
 use std::ops::Range;
 
@@ -223,7 +223,7 @@ impl Watch {
     }
 
     /// What the last freeze found is in a committed checkpoint. Blocks that stay coarse get their huge
-    /// pages back: random accesses take a third less time with them, and a fork a thirtieth
+    /// pages back: random accesses take a third less time with them, and a fork a sixteenth
     /// (docs/design/011-tracking.md).
     pub fn settle(&mut self, tracker: &dyn PageTracker) {
         self.pending.clear();
@@ -240,7 +240,7 @@ impl Watch {
 
     /// The pages to be compared at this freeze: all that may differ from `hashes`, which are those of
     /// the last committed image. `bytes` are the region's. All memory is armed that will be, before
-    /// anything is compared or copied.
+    /// anything is compared or copied. On up to `threads` threads.
     ///
     /// # Errors
     /// The memory is not known any more.
@@ -250,13 +250,14 @@ impl Watch {
         hashes: &PageHashes,
         bytes: &[u8],
         ahead: Option<&mut Ahead>,
+        threads: usize,
     ) -> Result<Look, Refusal> {
         self.freezes += 1;
         let mut look = std::mem::take(&mut self.pending);
         let (armed, coarse): (Vec<Range<usize>>, _) =
             self.groups().into_iter().partition(|group| self.blocks[group.start].armed);
         let mut written = self.written(tracker, &armed)?;
-        let absent = self.absent(tracker, &armed, &self.counts(&written))?;
+        let absent = self.absent(tracker, &armed, &self.counts(&written), threads)?;
         let absent: Vec<_> =
             absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
         look.extend(hashes.not_zero(&absent));
@@ -318,10 +319,11 @@ impl Watch {
         tracker: &dyn PageTracker,
         armed: &[Range<usize>],
         counts: &[usize],
+        threads: usize,
     ) -> Result<Vec<Pages>, Refusal> {
         let unmarked = armed.iter().flat_map(Range::clone).filter(|at| counts[*at] == 0);
         let unmarked: Vec<Pages> = unmarked.map(|at| self.block(at)).collect();
-        let threads = if unmarked.len() < BLOCKS_ASKED_TWICE { 1 } else { default_threads() };
+        let threads = if unmarked.len() < BLOCKS_ASKED_TWICE { 1 } else { threads };
         let parts = unmarked.chunks(BLOCKS_ASKED_TWICE / 2).collect();
         let found = parallel(parts, threads, |blocks: &[Pages]| {
             let (mut absent, mut first) = (Vec::new(), Vec::new());

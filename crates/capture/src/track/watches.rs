@@ -79,11 +79,12 @@ impl Watches {
         old: Option<&PageHashes>,
         bytes: &[u8],
         ahead: Option<&mut Ahead>,
+        threads: usize,
     ) -> Option<Look> {
         let tracker = self.tracker.clone()?;
         if let Some(watch) = self.by_name.get_mut(name) {
             // What is not collected now stays noted until it is.
-            match watch.collect(&*tracker, old?, bytes, ahead) {
+            match watch.collect(&*tracker, old?, bytes, ahead, threads) {
                 Ok(pages) => return Some(pages),
                 Err(_) => self.drop_watch(name),
             }

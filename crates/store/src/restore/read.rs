@@ -143,7 +143,7 @@ impl ReadPlan {
             faults: &faults,
             keep_going,
             take,
-            depth: depth.div_ceil(threads),
+            depth: depth / threads,
         };
         if threads == 1 {
             worker.run();

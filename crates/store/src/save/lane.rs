@@ -177,7 +177,7 @@ impl<'a> Lane<'a> {
         self.codec = match self.squeezing.compression {
             Compression::None => None,
             Compression::Always(codec) => Some(codec),
-            Compression::Auto => self.pool.policy().pick(),
+            Compression::Auto => self.pool.policy().pick(self.packer.lanes()),
         };
         if self.codec.is_none() {
             self.plain_bytes = match self.squeezing.compression {

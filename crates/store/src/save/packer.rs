@@ -6,6 +6,7 @@ use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub struct Packer<'a> {
     pool: &'a Pool,
     session: SessionId,
     squeezing: Squeezing,
+    /// How many lanes are filled side by side.
+    lanes: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -54,13 +57,14 @@ impl Meter {
     }
 
     /// Tells the policy, if enough has arrived by now.
-    fn tell(&mut self, policy: &mut Policy, arrived_bytes: u64, at_least: u64) {
+    fn tell(&mut self, policy: &mut Policy, lanes: usize, arrived_bytes: u64, at_least: u64) {
         let bytes = arrived_bytes.saturating_sub(self.arrived_before);
         if bytes < at_least {
             return;
         }
         let took = self.since.elapsed();
-        policy.learn_target(bytes, took.as_secs_f64(), self.waited.as_secs_f64());
+        let waited_s = self.waited.as_secs_f64() / lanes as f64;
+        policy.learn_target(bytes, took.as_secs_f64(), waited_s);
         let sent_bytes = self.sent_bytes;
         *self = Meter { sent_bytes, arrived_before: arrived_bytes, ..Meter::new() };
     }
@@ -115,7 +119,8 @@ impl<'a> Packer<'a> {
             meter: Meter::new(),
         };
         let squeezing = Squeezing::of_saves(pool.config());
-        Packer { pool, session, squeezing, state: Mutex::new(state) }
+        let lanes = AtomicUsize::new(pool.config().tuning.threads());
+        Packer { pool, session, squeezing, lanes, state: Mutex::new(state) }
     }
 
     /// The same for what files hold.
@@ -165,6 +170,16 @@ impl<'a> Packer<'a> {
         (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(2).max(1)
     }
 
+    /// How many lanes are filled side by side, by which waiting and compressing are judged.
+    pub fn lanes(&self) -> usize {
+        self.lanes.load(Ordering::Relaxed)
+    }
+
+    /// Says that there will be `lanes`, at least one, of them.
+    pub fn set_lanes(&self, lanes: usize) {
+        self.lanes.store(lanes.max(1), Ordering::Relaxed);
+    }
+
     /// A way for one thread to store chunks without keeping the others waiting.
     pub fn lane(&self) -> Lane<'_> {
         Lane::new(self, self.pool, self.squeezing)
@@ -178,7 +193,7 @@ impl<'a> Packer<'a> {
         state.meter.sent_bytes += container_bytes;
         state.meter.waited += waited;
         let arrived = state.meter.sent_bytes.saturating_sub(in_flight);
-        state.meter.tell(&mut self.pool.policy(), arrived, METER_BYTES);
+        state.meter.tell(&mut self.pool.policy(), self.lanes(), arrived, METER_BYTES);
         self.place(&mut state, container)
     }
 
@@ -292,7 +307,7 @@ impl<'a> Packer<'a> {
             segments: Vec::new(),
             own: state.finished.iter().map(directory_ref).collect(),
         };
-        let (waiting, threads) = (Instant::now(), self.pool.policy().pace().threads);
+        let (waiting, lanes) = (Instant::now(), self.lanes());
         for pack in std::mem::take(&mut state.finished) {
             // Merging took the directories of the packs that it has named already.
             if !pack.directory.packs.is_empty() {
@@ -302,8 +317,8 @@ impl<'a> Packer<'a> {
         }
         // Everything has arrived: what was waited for at the end counts for all threads.
         let meter = &mut state.meter;
-        meter.waited += waiting.elapsed().mul_f64(threads);
-        meter.tell(&mut self.pool.policy(), meter.sent_bytes, METER_BYTES / 4);
+        meter.waited += waiting.elapsed().mul_f64(lanes as f64);
+        meter.tell(&mut self.pool.policy(), lanes, meter.sent_bytes, METER_BYTES / 4);
         Ok(packed)
     }
 
