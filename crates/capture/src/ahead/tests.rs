@@ -39,6 +39,7 @@ impl PageTracker for Told {
     }
 
     #[allow(unsafe_code)]
+    // SAFETY (of callers): as [`PageTracker::watch`] demands; it does nothing.
     unsafe fn watch(&self, _: Pages) -> Result<(), Refusal> {
         Ok(())
     }

@@ -177,6 +177,7 @@ unsafe impl Ioctl for Scan<'_> {
         std::ptr::from_mut(self.0).cast()
     }
 
+    // SAFETY (of callers): none needed, as the pointer is not used.
     unsafe fn output_from_ptr(found: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
         Ok(usize::try_from(found).unwrap_or(0))
     }

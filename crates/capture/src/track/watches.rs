@@ -100,7 +100,15 @@ impl Watches {
         None
     }
 
+    /// Begins to watch a region.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    ///
+    /// # Safety
+    /// As [`PageTracker::watch`].
     #[allow(unsafe_code)]
+    // SAFETY (of callers): see above.
     unsafe fn watch(&self, tracker: &dyn PageTracker, place: Place) -> Result<Watch, Refusal> {
         if place.length < WATCHED_FROM_BYTES {
             return Err(Refusal(format!("smaller than {} KiB", WATCHED_FROM_BYTES >> 10)));

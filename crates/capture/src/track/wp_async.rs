@@ -59,6 +59,7 @@ impl PageTracker for WpAsync {
         TrackerKind::WpAsync
     }
 
+    // SAFETY (of callers): as [`PageTracker::watch`] demands.
     unsafe fn watch(&self, pages: Pages) -> Result<(), Refusal> {
         self.check_process()?;
         maps::check_private(pages)?;

@@ -2,6 +2,7 @@
 
 use super::{gib, minutes, percent, rate};
 use clap::{Args as ClapArgs, Subcommand};
+use outlive_types::FreezeMode;
 use std::path::PathBuf;
 
 /// What can be measured.
@@ -53,7 +54,7 @@ pub struct BenchSaveArgs {
     #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: String,
     /// How the pool freezes; with `copy` the program waits for what exceeds the budget of 64 MiB
-    #[arg(long, default_value = "auto", value_parser = ["auto", "copy", "fork", "precopy"])]
+    #[arg(long, default_value = "auto", value_parser = FreezeMode::ALL.map(FreezeMode::name))]
     pub freeze: String,
     /// What is saved: incompressible bytes, or words of which most bytes are zero
     #[arg(long, default_value = "noise", value_parser = ["noise", "sparse"])]

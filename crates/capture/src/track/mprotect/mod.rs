@@ -253,6 +253,7 @@ impl PageTracker for Mprotect {
         TrackerKind::Mprotect
     }
 
+    // SAFETY (of callers): as [`PageTracker::watch`] demands.
     unsafe fn watch(&self, pages: Pages) -> Result<(), Refusal> {
         check_pages(pages)?;
         let (guard, table) = self.begin()?;
