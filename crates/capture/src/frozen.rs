@@ -6,6 +6,7 @@ use crate::fork::ForkImage;
 use crate::hold::{Hold, Piece, gather};
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::own::OwnMemory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
@@ -37,6 +38,8 @@ pub(crate) struct FrozenMemory {
     pub ahead: Option<Ahead>,
     /// The child that holds the forked ones.
     pub fork: Option<ForkImage>,
+    /// What of it can be read in place, until the image is settled.
+    pub own: Option<OwnMemory>,
     pub report: FreezeReport,
     pub spare: Spare,
     /// Most bytes that either spare buffer may keep.
@@ -172,7 +175,11 @@ impl FrozenMemory {
                     return Err(Error::bug("a run is held by a child, and none was forked"));
                 };
                 scratch.resize(part.len(), 0);
-                fork.read(at + part.start, scratch)?;
+                let from_child = |address, into: &mut [u8]| fork.read(address, into);
+                match &self.own {
+                    Some(own) => own.read(at + part.start, scratch, from_child)?,
+                    None => from_child(at + part.start, scratch)?,
+                }
                 return Ok(scratch);
             }
         };

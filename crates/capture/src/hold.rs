@@ -154,6 +154,21 @@ impl<'a> HoldPlan<'a> {
     }
 }
 
+/// The addresses of runs that a child holds, sorted and joined.
+pub(crate) fn forked(runs: &[Run], holds: &[Hold], layout: &Layout) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (run, hold) in runs.iter().zip(holds) {
+        let &Hold::Forked(at) = hold else { continue };
+        let (_, length) = runs::extent(run, layout.streams[run.stream as usize].bytes);
+        match found.last_mut() {
+            Some(last) if last.end == at => last.end += length,
+            _ => found.push(at..at + length),
+        }
+    }
+    found.sort_unstable_by_key(|part| part.start);
+    found
+}
+
 /// Bytes of runs in the program's memory that a fork would not freeze.
 pub(crate) fn unfrozen_bytes(layout: &Layout, runs: &[Run], fork: &Mappings) -> u64 {
     let sources = runs.iter().filter_map(|run| in_program(layout, run));

@@ -13,6 +13,7 @@ mod hold;
 mod layout;
 pub mod lazy;
 mod memory;
+mod own;
 mod owned;
 mod region;
 mod runs;

@@ -3,7 +3,7 @@
 use crate::ahead::Ahead;
 use crate::fork::Mappings;
 use crate::frozen::FrozenMemory;
-use crate::hold::{HoldPlan, Holders, unfrozen_bytes};
+use crate::hold::{HoldPlan, Holders, forked, unfrozen_bytes};
 use crate::layout::Layout;
 use crate::track::Refusal;
 use crate::tracker::Changes;
@@ -118,9 +118,15 @@ impl PageSource for MemorySource {
             plan = HoldPlan::new(&layout, &all, bytes_max, holders);
             self.tracker.keep_ahead(ahead.take());
         }
+        let own =
+            fork.as_ref().and_then(|_| self.tracker.guard(&forked(&all, &plan.holds, &layout)));
         spare.arena.fill(&plan.sources, bytes_max, self.threads);
+        let in_place = match own {
+            Some(_) => "; what is not written meanwhile is read in place",
+            None => "",
+        };
         let report = FreezeReport {
-            freeze: prelude + &why,
+            freeze: prelude + &why + in_place,
             tracker: self.tracker.report(),
             copied_bytes: plan.copied_bytes,
             ahead_bytes: plan.ahead_bytes,
@@ -141,6 +147,7 @@ impl PageSource for MemorySource {
             pieces,
             ahead,
             fork,
+            own,
             report,
             spare,
             freeze_bytes_max: request.freeze_bytes_max,

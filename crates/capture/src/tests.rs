@@ -5,6 +5,7 @@ mod ahead;
 mod forked;
 mod limits;
 mod model;
+mod own;
 
 use crate::{HashTracker, MemorySource, Region};
 use outlive_types::{

@@ -5,12 +5,14 @@ use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::own::OwnMemory;
 use crate::track::{
     self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
 };
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_types::{Epoch, Error, PageRange, RegionDesc, RegionPlace, Result, StreamDesc};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Hashes of every page of the last settled image (16 bytes a page), by which the next freeze finds
@@ -333,11 +335,18 @@ impl HashTracker {
         changes
     }
 
+    /// What of these addresses (sorted, apart), which a child holds, can be read in place as long as the
+    /// program does not write it: until the freeze is settled.
+    pub(crate) fn guard(&self, forked: &[Range<usize>]) -> Option<OwnMemory> {
+        self.lock().watches.guard(forked)
+    }
+
     /// Ends a freeze without effect.
     pub(crate) fn abandon(&self, freeze: FreezeId) {
         let mut state = self.lock();
         if state.unsettled == Some(freeze) {
             state.unsettled = None;
+            state.watches.end_guard();
         }
     }
 

@@ -85,18 +85,20 @@ fn sleep(parent: usize, thread: usize) -> ! {
 
 /// Copies bytes at `address` of this process to `into`, by the kernel. Answers how many, at least one.
 ///
+/// It is a `process_vm_writev` to ourselves and not a `process_vm_readv`: the kernel pins the side that
+/// it looks up as another process's, and to pin memory that a child shares gives us a copy of it.
+///
 /// # Errors
 /// EFAULT if there is no such memory.
 pub fn read_own(address: usize, into: &mut [u8]) -> Result<usize, Errno> {
     let length = into.len();
-    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
-    let there =
-        libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: length };
+    let from = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: length };
+    let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
     let own = std::process::id() as libc::pid_t;
     // SAFETY: the kernel writes at most `length` bytes to `into`, which is ours alone; the other
-    // address it looks up as another process's, and answers EFAULT if nothing is there. Whoever writes
-    // that memory meanwhile races with the kernel and not with Rust code.
-    let read = unsafe { libc::process_vm_readv(own, &raw const here, 1, &raw const there, 1, 0) };
+    // address it reads as it reads any argument of a system call, and answers EFAULT if nothing is
+    // there. Whoever writes that memory meanwhile races with the kernel and not with Rust code.
+    let read = unsafe { libc::process_vm_writev(own, &raw const from, 1, &raw const to, 1, 0) };
     match usize::try_from(read) {
         Ok(0) => Err(Errno::FAULT),
         Ok(read) => Ok(read),

@@ -114,6 +114,21 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
     /// As [`PageTracker::collect`].
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
 
+    /// Whether [`PageTracker::untouched`] ever answers.
+    fn tells_untouched(&self) -> bool {
+        false
+    }
+
+    /// Appends those of the watched pages, sorted and joined, that hold exactly what they held when they
+    /// were armed: nobody has written them since, nor given them up, and they are in memory. Changes
+    /// nothing, so it may run beside itself.
+    ///
+    /// # Errors
+    /// This tracker cannot tell, or the memory was unmapped, moved or mapped anew meanwhile.
+    fn untouched(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
+        Err(Refusal("this tracker does not tell what stayed".into()))
+    }
+
     /// Whether the pages, a block, are one huge page at present. A guess: nothing hangs on it but
     /// speed.
     fn is_huge(&self, _: Pages) -> bool {

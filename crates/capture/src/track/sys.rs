@@ -8,6 +8,7 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 const UFFD_API: u64 = 0xAA;
@@ -126,7 +127,7 @@ pub(super) fn collapse(pages: Pages) {
 
 /// Side by side pages of the same categories, as the kernel lists them.
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Listed {
     pub start: u64,
     pub end: u64,
@@ -142,6 +143,8 @@ pub(super) struct Search {
     pub inverted: u64,
     /// The found pages are armed in the same pass, and memory that is not registered is an error.
     pub rearm: bool,
+    /// That is an error in any case.
+    pub registered: bool,
 }
 
 #[repr(C)]
@@ -192,12 +195,17 @@ pub(super) fn scan(
     found: &mut Vec<Pages>,
 ) -> io::Result<()> {
     const LISTED_MAX: usize = 1024;
-    let mut list = [Listed::default(); LISTED_MAX];
+    let mut list = [MaybeUninit::<Listed>::uninit(); LISTED_MAX];
+    let flags = match search {
+        Search { rearm: true, .. } => SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
+        Search { registered: true, .. } => SCAN_CHECK_WPASYNC,
+        _ => 0,
+    };
     let mut at = pages.start as u64;
     while at < pages.end as u64 {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
-            flags: if search.rearm { SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC } else { 0 },
+            flags,
             start: at,
             end: pages.end as u64,
             vec: list.as_mut_ptr() as u64,
@@ -211,6 +219,8 @@ pub(super) fn scan(
         // structure. It changes no byte of the scanned range.
         let count = unsafe { ioctl(pagemap, Scan(&mut arg)) }?;
         for part in &list[..count.min(LISTED_MAX)] {
+            // SAFETY: the kernel has filled so many.
+            let part = unsafe { part.assume_init() };
             let part = Pages { start: part.start as usize, end: part.end as usize };
             match found.last_mut() {
                 Some(last) if last.end == part.start => last.end = part.end,

@@ -222,6 +222,12 @@ impl Watch {
         armed.map(|(_, at)| self.block(at))
     }
 
+    /// All that it watches, and whether writes are noted there.
+    pub fn parts(&self) -> impl Iterator<Item = (Pages, bool)> {
+        let groups = self.groups().into_iter();
+        groups.map(|group| (self.joined_blocks(&group), self.blocks[group.start].armed))
+    }
+
     /// What the last freeze found is in a committed checkpoint. Blocks that stay coarse get their huge
     /// pages back: random accesses take a third less time with them, and a fork a sixteenth
     /// (docs/design/011-tracking.md).

@@ -3,8 +3,11 @@
 use super::watch::{Look, Place, Watch};
 use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
 use crate::ahead::Ahead;
+use crate::own::{Guard, OwnMemory};
 use outlive_chunk::{Diff, PageHashes};
+use outlive_types::PAGE_BYTES;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Smaller regions are compared: that costs less than to ask the kernel about them.
@@ -21,6 +24,10 @@ pub(crate) struct Watches {
     by_name: HashMap<String, Watch>,
     /// Bytes of regions that are only compared, by reason. Of the last freeze.
     refused: BTreeMap<String, u64>,
+    /// Of memory that is read in place while an image drains.
+    guard: Guard,
+    /// Part of it that is coarse, and armed only for that.
+    lent: Vec<Pages>,
 }
 
 impl Watches {
@@ -33,8 +40,49 @@ impl Watches {
         watches
     }
 
+    /// Arms what is not armed of these addresses (sorted, apart), which a freeze has left to a child: so
+    /// that what of it the program does not write meanwhile can be read in place. The program pays
+    /// nothing for it, as its first write to each page costs a fault in any case.
+    ///
+    /// It ends with [`Watches::end_guard`], and whenever any memory is armed anew or let go.
+    pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<OwnMemory> {
+        self.end_guard();
+        let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
+        let mut areas = Vec::new();
+        for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
+            // From the first to the last of its pages that are forked: to arm what lies between costs
+            // less than a call for each.
+            let first = forked.partition_point(|addresses| addresses.end <= part.start);
+            let stop = forked.partition_point(|addresses| addresses.start < part.end);
+            let overlaps = &forked[first..stop.max(first)];
+            let (Some(first), Some(last)) = (overlaps.first(), overlaps.last()) else { continue };
+            let start = (first.start / PAGE_BYTES * PAGE_BYTES).max(part.start);
+            let end = last.end.next_multiple_of(PAGE_BYTES).min(part.end);
+            let area = Pages { start, end };
+            if !is_armed {
+                self.lent.push(area);
+                if tracker.arm(area).is_err() {
+                    continue;
+                }
+            }
+            areas.push(area);
+        }
+        OwnMemory::new(tracker, areas, self.guard.clone())
+    }
+
+    /// Nothing is read in place from now on. What was armed only for that is coarse again.
+    pub fn end_guard(&mut self) {
+        std::mem::take(&mut self.guard).end();
+        let lent = std::mem::take(&mut self.lent);
+        if let Some(tracker) = &self.tracker {
+            // An error means that it is gone.
+            lent.into_iter().for_each(|pages| drop(tracker.disarm(pages)));
+        }
+    }
+
     /// Lets go of everything.
     pub fn clear(&mut self) {
+        self.end_guard();
         if let Some(tracker) = &self.tracker {
             self.by_name.values().for_each(|watch| tracker.unwatch(watch.inner()));
         }
@@ -45,6 +93,7 @@ impl Watches {
     /// moved, and of memory in which a device may write unseen.
     pub fn begin(&mut self, places: &HashMap<&str, Place>) {
         self.refused.clear();
+        self.end_guard();
         let Some(tracker) = &self.tracker else { return };
         let pins = self.pins();
         self.by_name.retain(|name, watch| {
@@ -135,12 +184,14 @@ impl Watches {
 
     /// What was found is committed.
     pub fn settle(&mut self) {
+        self.end_guard();
         if let Some(tracker) = &self.tracker {
             self.by_name.values_mut().for_each(|watch| watch.settle(&**tracker));
         }
     }
 
     fn drop_watch(&mut self, name: &str) {
+        self.end_guard();
         if let (Some(watch), Some(tracker)) = (self.by_name.remove(name), &self.tracker) {
             tracker.unwatch(watch.inner());
         }

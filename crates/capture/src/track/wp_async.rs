@@ -91,7 +91,8 @@ impl PageTracker for WpAsync {
 
     fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal> {
         let rearm = then == Then::Rearm;
-        self.scan(pages, Search { categories: sys::IS_WRITTEN, inverted: 0, rearm }, written)
+        let search = Search { categories: sys::IS_WRITTEN, rearm, ..Search::default() };
+        self.scan(pages, search, written)
     }
 
     fn disarm(&self, pages: Pages) -> Result<(), Refusal> {
@@ -102,12 +103,22 @@ impl PageTracker for WpAsync {
 
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
         let categories = sys::IS_PRESENT | sys::IS_SWAPPED;
-        self.scan(pages, Search { categories, inverted: categories, rearm: false }, absent)
+        self.scan(pages, Search { categories, inverted: categories, ..Search::default() }, absent)
+    }
+
+    fn tells_untouched(&self) -> bool {
+        true
+    }
+
+    fn untouched(&self, pages: Pages, untouched: &mut Vec<Pages>) -> Result<(), Refusal> {
+        let (categories, inverted) = (sys::IS_PRESENT | sys::IS_WRITTEN, sys::IS_WRITTEN);
+        let search = Search { categories, inverted, registered: true, ..Search::default() };
+        self.scan(pages, search, untouched)
     }
 
     fn is_huge(&self, pages: Pages) -> bool {
         let mut huge = Vec::new();
-        let search = Search { categories: sys::IS_HUGE, inverted: 0, rearm: false };
+        let search = Search { categories: sys::IS_HUGE, ..Search::default() };
         pages.count() == BLOCK_PAGES
             && self.scan(pages, search, &mut huge).is_ok()
             && huge == [pages]

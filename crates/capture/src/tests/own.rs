@@ -1,0 +1,385 @@
+//! What a child holds and the program has not written is read in place, and nothing else is.
+
+use super::*;
+use crate::fork::tests::{alone, forget_the_pause, state, wait_until};
+use crate::own::{Guard, OwnMemory};
+use crate::track::{PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+const MIB: usize = 1 << 20;
+/// Three blocks and a half, so that a part of it is no huge page.
+const LENGTH: usize = 7 * MIB;
+
+/// A mapping of its own, which tests do to what programs do.
+struct Mapping {
+    start: *mut u8,
+}
+
+impl Mapping {
+    fn new() -> Mapping {
+        let private = MapFlags::PRIVATE;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at no place that anybody has.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), LENGTH, prot, private) };
+        let mapping = Mapping { start: start.unwrap().cast() };
+        mapping.fill();
+        mapping
+    }
+
+    fn fill(&self) {
+        self.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 999) as u8 | 1);
+    }
+
+    #[allow(clippy::mut_from_ref)] // the tests look at one slice at a time
+    fn bytes(&self) -> &mut [u8] {
+        // SAFETY: mapped, LENGTH long, and used by one test alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, LENGTH) }
+    }
+
+    fn at(&self, offset: usize) -> *mut c_void {
+        self.start.wrapping_add(offset).cast()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's; where the test has unmapped a part, nothing is there.
+        unsafe { rustix::mm::munmap(self.at(0), LENGTH) }.unwrap();
+    }
+}
+
+/// A tracker of the kernel's, if this kernel has one.
+fn tracked() -> Option<Arc<HashTracker>> {
+    let tracker = HashTracker::with(TrackerChoice::Only(TrackerKind::WpAsync));
+    if tracker.report().starts_with("wp-async") {
+        return Some(Arc::new(tracker));
+    }
+    println!("not tested here: {}", tracker.report());
+    None
+}
+
+fn by_fork(tracker: &Arc<HashTracker>, bytes: &[u8], baseline: Option<u64>) -> Box<dyn Frozen> {
+    let freeze_bytes_max = 0;
+    let freeze_by = FreezeMode::Fork;
+    let asked =
+        FreezeRequest { freeze: freeze_by, freeze_bytes_max, baseline, ..FreezeRequest::default() };
+    let frozen = freeze(tracker, vec![raw("a", bytes)], &asked).unwrap();
+    assert!(frozen.report().freeze.starts_with("fork: "), "{}", frozen.report().freeze);
+    frozen
+}
+
+/// The image of one region, of which `base` is the one before; asked for in pieces of `pages`.
+fn image(frozen: &dyn Frozen, pages: u32, base: &[u8]) -> Vec<u8> {
+    let mut image = base.to_vec();
+    for (number, run) in frozen.runs().iter().enumerate() {
+        for first in (0..run.pages).step_by(pages as usize) {
+            let end = run.pages.min(first + pages);
+            let mut scratch = Vec::new();
+            let bytes = frozen.read(number, first..end, &mut scratch).unwrap();
+            let at = (run.first_page as usize + first as usize) * PAGE_BYTES;
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    image
+}
+
+/// Ends the child behind an image, and its memory.
+fn kill_child() {
+    let child = forked::child();
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until("the child's end", || state(child).is_none_or(|state| state == 'Z'));
+}
+
+#[test]
+fn without_the_child_there_is_still_what_nobody_wrote() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let then = mapping.bytes().to_vec();
+    // The region does not begin with a page, nor end with one.
+    let region = &mapping.bytes()[16..LENGTH - 16];
+    for baseline in [None, Some(1)] {
+        let frozen = by_fork(&tracker, region, baseline);
+        let said = frozen.report().freeze;
+        assert!(said.contains("read in place"), "{said}");
+        mapping.bytes()[3 * MIB] ^= 0xFF;
+        kill_child();
+        // Page 768 of the region ends 16 bytes inside of the one that was written.
+        let written = 3 * (MIB / PAGE_BYTES) as u32;
+        let mut found = Vec::new();
+        for (number, run) in frozen.runs().iter().enumerate() {
+            for page in 0..run.pages {
+                let mut scratch = Vec::new();
+                let read = frozen.read(number, page..page + 1, &mut scratch);
+                let at = (run.first_page as usize + page as usize) * PAGE_BYTES;
+                match read {
+                    Ok(bytes) => assert!(bytes == &then[16 + at..][..bytes.len()], "{at}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Retry);
+                        found.push(run.first_page as u32 + page);
+                    }
+                }
+            }
+        }
+        let last = (LENGTH / PAGE_BYTES) as u32 - 1;
+        // The first and the last page of the hardware hold other bytes as well.
+        assert_eq!(found, [0, written - 1, written, last - 1, last]);
+        frozen.settle(Some(1));
+        drop(frozen);
+        mapping.bytes().copy_from_slice(&then);
+        forget_the_pause();
+    }
+}
+
+type Deed = (&'static str, fn(&Mapping));
+
+/// What a program may do to its memory while an image of it drains.
+const DEEDS: &[Deed] = &[
+    ("nothing", |_| {}),
+    ("writes all", |mapping| mapping.bytes().fill(0)),
+    ("writes every other page", |mapping| {
+        mapping.bytes().iter_mut().step_by(2 * PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
+    }),
+    ("unmaps a part", |mapping| {
+        // SAFETY: the mapping is the test's (as in the next ones), which does not look at bytes
+        // that are gone.
+        unsafe { rustix::mm::munmap(mapping.at(MIB), 3 * MIB) }.unwrap();
+    }),
+    ("maps another there", |mapping| {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as above.
+        unsafe { rustix::mm::mmap_anonymous(mapping.at(MIB), 3 * MIB, prot, flags) }.unwrap();
+        mapping.bytes()[MIB..2 * MIB].fill(9);
+    }),
+    ("moves it away and maps another", |mapping| {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as above; what was moved is left where it is.
+        unsafe {
+            rustix::mm::mremap(mapping.at(0), LENGTH, 2 * LENGTH, MremapFlags::MAYMOVE).unwrap();
+            rustix::mm::mmap_anonymous(mapping.at(0), LENGTH, prot, flags).unwrap();
+        }
+        mapping.bytes().fill(8);
+    }),
+    ("gives blocks up", |mapping| {
+        // SAFETY: as above.
+        unsafe { rustix::mm::madvise(mapping.at(0), 5 * MIB, Advice::LinuxDontNeed) }.unwrap();
+    }),
+    ("gives pages up and reads them", |mapping| {
+        // SAFETY: as above.
+        unsafe { rustix::mm::madvise(mapping.at(2 * MIB), MIB / 2, Advice::LinuxDontNeed) }
+            .unwrap();
+        assert!(mapping.bytes()[2 * MIB..][..MIB / 2].iter().all(|byte| *byte == 0));
+    }),
+    ("makes it unreadable", |mapping| {
+        // SAFETY: as above.
+        unsafe { rustix::mm::mprotect(mapping.at(0), 4 * MIB, MprotectFlags::empty()) }.unwrap();
+    }),
+    ("forks and writes", |mapping| {
+        let child = crate::fork::ForkImage::take().unwrap();
+        mapping.bytes()[..2 * MIB].fill(3);
+        let other = crate::fork::ForkImage::take().unwrap();
+        mapping.bytes()[MIB..3 * MIB].fill(4);
+        drop((child, other));
+    }),
+    ("has the kernel write", |mapping| {
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        rustix::io::read(zeros, &mut mapping.bytes()[4 * MIB..5 * MIB]).unwrap();
+    }),
+];
+
+/// Memory at the freeze.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// New: armed for the drain alone.
+    Coarse,
+    /// The same in huge pages.
+    Huge,
+    /// Watched page by page, some of them written.
+    Armed,
+}
+
+#[test]
+fn an_image_stands_whatever_the_program_does() {
+    let _turn = alone();
+    for kind in [Kind::Coarse, Kind::Huge, Kind::Armed] {
+        for (what, deed) in DEEDS {
+            let Some(tracker) = tracked() else { return };
+            let mapping = Mapping::new();
+            let mut base = vec![0; LENGTH];
+            if kind == Kind::Huge {
+                // SAFETY: the mapping is ours; the call changes no byte.
+                let advised = unsafe {
+                    rustix::mm::madvise(mapping.at(0), LENGTH, Advice::LinuxDontNeed).unwrap();
+                    rustix::mm::madvise(mapping.at(0), LENGTH, Advice::LinuxHugepage)
+                };
+                println!("huge pages: {advised:?}");
+                mapping.fill();
+            }
+            let baseline = (kind == Kind::Armed).then_some(2);
+            if kind == Kind::Armed {
+                for (epoch, before) in [(1, None), (2, Some(1))] {
+                    let asked = since(before);
+                    let frozen = freeze(&tracker, vec![raw("a", mapping.bytes())], &asked).unwrap();
+                    base = image(&*frozen, 16, &base);
+                    frozen.settle(Some(epoch));
+                }
+                assert!(tracker.report().contains(&format!("{LENGTH} of them page by page")));
+                mapping.bytes().iter_mut().step_by(9 * PAGE_BYTES).for_each(|byte| *byte ^= 5);
+                mapping.bytes()[2 * MIB..5 * MIB / 2].fill(77);
+            }
+            let then = mapping.bytes().to_vec();
+            let frozen = by_fork(&tracker, mapping.bytes(), baseline);
+            assert!(image(&*frozen, 16, &base) == then, "{kind:?}, before the program {what}");
+            deed(&mapping);
+            for pages in [1, 16, 512] {
+                assert!(image(&*frozen, pages, &base) == then, "{kind:?}, the program {what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_settled_image_does_not_take_what_was_armed_since() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let then = mapping.bytes().to_vec();
+    let base = vec![0; LENGTH];
+    let old = by_fork(&tracker, mapping.bytes(), None);
+    assert!(image(&*old, 16, &base) == then);
+    old.settle(Some(1));
+    mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
+    // All of it is armed once more, with other bytes.
+    let next = by_fork(&tracker, mapping.bytes(), Some(1));
+    assert_eq!(next.changed_pages() as usize, LENGTH / PAGE_BYTES);
+    assert!(image(&*old, 16, &base) == then);
+    assert!(image(&*next, 16, &base) == mapping.bytes());
+}
+
+#[test]
+fn what_is_armed_for_a_drain_is_not_armed_afterwards() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let start = mapping.at(0).addr();
+    let armed = || {
+        let (kernel, areas) = tracker.lock().watches.armed().unwrap();
+        assert!(areas.is_empty(), "the policy has armed none of it");
+        let mut found = Vec::new();
+        kernel.untouched(Pages { start, end: start + LENGTH }, &mut found).unwrap();
+        found.iter().map(Pages::count).sum::<usize>()
+    };
+    for (epoch, commit) in [(1, true), (2, false)] {
+        let baseline = (epoch > 1).then_some(epoch - 1);
+        let frozen = by_fork(&tracker, mapping.bytes(), baseline);
+        assert_eq!(armed(), LENGTH / PAGE_BYTES);
+        image(&*frozen, 16, &[0; LENGTH]);
+        frozen.settle(commit.then_some(epoch));
+        assert_eq!(armed(), 0);
+        mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
+    }
+}
+
+/// Says whatever it is told to: one answer after the other, for ever.
+#[derive(Debug)]
+struct Oracle {
+    answers: Mutex<u64>,
+}
+
+impl PageTracker for Oracle {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::WpAsync
+    }
+
+    unsafe fn watch(&self, _: Pages) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn unwatch(&self, _: Pages) {}
+
+    fn arm(&self, _: Pages) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn collect(&self, _: Pages, _: Then, _: &mut Vec<Pages>) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn disarm(&self, _: Pages) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn absent(&self, _: Pages, _: &mut Vec<Pages>) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Pages at random; page by page the same at each call until the seed changes.
+    fn untouched(&self, pages: Pages, out: &mut Vec<Pages>) -> std::result::Result<(), Refusal> {
+        let seed = *self.answers.lock().unwrap();
+        for start in (pages.start..pages.end).step_by(PAGE_BYTES) {
+            if is_untouched(seed, start) {
+                match out.last_mut() {
+                    Some(last) if last.end == start => last.end += PAGE_BYTES,
+                    _ => out.push(Pages { start, end: start + PAGE_BYTES }),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_untouched(seed: u64, page: usize) -> bool {
+    let mixed = (seed ^ page as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 40) % 8 > seed % 4
+}
+
+#[test]
+fn every_byte_comes_from_where_it_is_as_it_was() {
+    // The program's bytes are 1 and the child's 2: so it shows who gave what.
+    let mut memory = outlive_io::AlignedBuf::zeroed(3 * MIB);
+    memory.fill(1);
+    let start = memory.as_ptr().addr();
+    let mut own_bytes = 0;
+    for seed in 0..200u64 {
+        let tracker = Arc::new(Oracle { answers: Mutex::new(seed) });
+        let at = |page: u64| start + (page as usize % (3 * MIB / PAGE_BYTES)) * PAGE_BYTES;
+        let (a, b) = (at(seed * 37), at(seed * 101 + 5));
+        let area = Pages { start: a.min(b), end: a.max(b) + PAGE_BYTES };
+        let also =
+            Pages { start: area.end, end: (area.end + 64 * PAGE_BYTES).min(start + 3 * MIB) };
+        let areas = [area, also].into_iter().filter(|area| area.start < area.end);
+        let guard = Guard::default();
+        let own = OwnMemory::new(tracker, areas.clone().collect(), guard.clone()).unwrap();
+        let from = (seed as usize * 7919) % (2 * MIB);
+        let length = 1 + (seed as usize * 104_729) % (3 * MIB - from);
+        let mut into = vec![0; length];
+        own.read(start + from, &mut into, |_, into| {
+            into.fill(2);
+            Ok(())
+        })
+        .unwrap();
+        for (offset, byte) in into.iter().enumerate() {
+            let address = start + from + offset;
+            let page = address / PAGE_BYTES * PAGE_BYTES;
+            let inside = areas.clone().any(|area| area.start <= page && page < area.end);
+            let may = inside && is_untouched(seed, page);
+            assert!(*byte == 2 || (*byte == 1 && may), "seed {seed}, offset {offset}: {byte}");
+            own_bytes += usize::from(*byte == 1);
+        }
+        guard.end();
+        let mut none = Vec::new();
+        own.read(start, &mut [0; 100], |address, into| {
+            none.push((address, into.len()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(none, [(start, 100)], "an ended guard gives nothing");
+    }
+    assert!(own_bytes > 20 * MIB, "{own_bytes} bytes were read in place");
+}
