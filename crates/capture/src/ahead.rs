@@ -7,7 +7,7 @@
 //!
 //! The program may write, or unmap, a page while it is copied. Rust code may not read such memory,
 //! not even to throw the bytes away: that is a data race, or a fault. So the kernel copies it, by
-//! `process_vm_readv` from our own process: what was written in that moment may come torn, but then it
+//! `process_vm_writev` to our own process: what was written in that moment may come torn, but then it
 //! was written after it was armed, and the copy does not count; what is not mapped is an error and no
 //! signal.
 

@@ -1,6 +1,6 @@
 //! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
 
-use super::watch::dense_pages;
+use super::policy::dense_pages;
 use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;

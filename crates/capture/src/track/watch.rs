@@ -5,10 +5,12 @@
 //! are written densely are *coarse*, unmonitored but for canary pages, and filtered by hash; those that
 //! turn cold are armed again. docs/capture.md tells what it costs.
 
+use super::policy::{Filter, Front, Patience, sampled};
+use super::ranges::{joined, without};
 use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
 use outlive_chunk::{Diff, PageHashes, parallel};
-use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES, PageRange, pages_of};
+use outlive_types::{BLOCK_BYTES, PAGE_BYTES, PageRange, pages_of};
 use std::ops::Range;
 
 /// Pages of a coarse block that are looked at first. Eight: of a block with a tenth of its pages
@@ -43,6 +45,8 @@ struct Block {
     full: bool,
     /// It was not compared at this freeze, since its canaries said the same.
     taken: bool,
+    /// Coarse only since a sweep is expected to come here.
+    expected: bool,
 }
 
 /// What the canaries of a coarse block say.
@@ -52,65 +56,6 @@ enum Canaries {
     Quiet,
     Some,
     All,
-}
-
-/// Whether written pages are worth comparing: only if some were written with what they held before.
-#[derive(Clone, Copy, Default, Debug)]
-struct Filter {
-    /// Written pages that were compared, and those of them that had not changed; older ones count
-    /// less.
-    compared: u64,
-    unchanged: u64,
-}
-
-impl Filter {
-    /// Until so many were compared nothing is known.
-    const ENOUGH: u64 = 256;
-
-    fn add(&mut self, compared: u64, unchanged: u64) {
-        if self.compared > 8 * Filter::ENOUGH {
-            self.compared /= 2;
-            self.unchanged /= 2;
-        }
-        self.compared += compared;
-        self.unchanged += unchanged;
-    }
-
-    /// Not if fewer than one in two hundred had not changed.
-    fn pays(&self) -> bool {
-        self.compared < Filter::ENOUGH || self.unchanged * 200 > self.compared
-    }
-}
-
-/// Of pages that are not worth comparing one in so many is compared all the same, to know when that
-/// changes.
-const SAMPLED: u64 = 64;
-
-/// Whether blocks that were dense once will be so again. A program that sweeps through its memory once
-/// leaves each behind, and to make it coarse costs a comparison of all of it.
-#[derive(Clone, Copy, Default, Debug)]
-struct Patience {
-    /// Blocks that were made coarse, and those of them that were quiet right after; older ones count
-    /// less.
-    coarsened: u32,
-    in_vain: u32,
-}
-
-impl Patience {
-    const FORGOTTEN_AFTER: u32 = 256;
-
-    fn learn(&mut self, in_vain: bool) {
-        if self.coarsened == Patience::FORGOTTEN_AFTER {
-            (self.coarsened, self.in_vain) = (self.coarsened / 2, self.in_vain / 2);
-        }
-        self.coarsened += 1;
-        self.in_vain += u32::from(in_vain);
-    }
-
-    /// A block is to be dense twice in a row before it is made coarse.
-    fn pays(&self) -> bool {
-        self.in_vain * 2 > self.coarsened
-    }
 }
 
 /// Where a region lies.
@@ -165,6 +110,7 @@ pub(crate) struct Watch {
     freezes: u64,
     filter: Filter,
     patience: Patience,
+    front: Front,
     /// Written pages that this freeze compares.
     judged: Vec<PageRange>,
 }
@@ -207,6 +153,7 @@ impl Watch {
             freezes: 0,
             filter: Filter::default(),
             patience: Patience::default(),
+            front: Front::default(),
             judged: Vec::new(),
         })
     }
@@ -285,18 +232,26 @@ impl Watch {
             dirty.extend(others);
         }
         look.extend(written_pages);
-        self.coarsen(tracker, &written)?;
+        let mut dense = self.coarsen(tracker, &written)?;
         for group in coarse {
-            for block in group.clone() {
-                self.blocks[block].age = self.blocks[block].age.saturating_add(1);
-                let said = self.ask_canaries(tracker, block, hashes, bytes)?;
-                let taken = said == Canaries::All && self.blocks[block].full;
-                self.blocks[block].taken = taken;
-                if taken {
-                    dirty.push(self.place.region_pages(self.block(block)));
+            for at in group.clone() {
+                self.blocks[at].age = self.blocks[at].age.saturating_add(1);
+                let said = self.canaries_say(at, hashes, bytes);
+                self.judge_coarse(tracker, at, said)?;
+                dense[at] = said != Canaries::Quiet;
+                if self.blocks[at].taken {
+                    dirty.push(self.place.region_pages(self.block(at)));
                 }
             }
             look.push(self.place.region_pages(self.joined_blocks(&group)));
+        }
+        for at in self.front.learn(dense).iter().flat_map(Range::clone).collect::<Vec<_>>() {
+            if self.blocks[at].armed {
+                tracker.disarm(self.block(at))?;
+                let block = self.blocks[at];
+                self.blocks[at] =
+                    Block { armed: false, expected: true, age: 0, full: false, ..block };
+            }
         }
         look.extend(self.edges());
         self.pending = joined(look);
@@ -383,12 +338,19 @@ impl Watch {
     }
 
     /// Stops to monitor blocks of which so many pages are written that comparing them is cheaper.
-    fn coarsen(&mut self, tracker: &dyn PageTracker, written: &[Pages]) -> Result<(), Refusal> {
+    /// Answers of which that is so, be they made coarse or not.
+    fn coarsen(
+        &mut self,
+        tracker: &dyn PageTracker,
+        written: &[Pages],
+    ) -> Result<Vec<bool>, Refusal> {
+        let mut dense = vec![false; self.blocks.len()];
         for (at, count) in self.counts(written).into_iter().enumerate() {
             if !self.blocks[at].armed {
                 continue;
             }
             let is_dense = count >= self.dense_pages;
+            dense[at] = is_dense;
             if is_dense && (self.blocks[at].was_dense || !self.patience.pays()) {
                 self.make_coarse(tracker, at)?;
             } else {
@@ -400,7 +362,7 @@ impl Watch {
                 }
             }
         }
-        Ok(())
+        Ok(dense)
     }
 
     fn make_coarse(&mut self, tracker: &dyn PageTracker, at: usize) -> Result<(), Refusal> {
@@ -422,15 +384,9 @@ impl Watch {
         })
     }
 
-    /// Arms a coarse block if none of its canary pages has changed. The canaries are read, not armed:
-    /// an armed one would split its huge page and cost a fault.
-    fn ask_canaries(
-        &mut self,
-        tracker: &dyn PageTracker,
-        at: usize,
-        hashes: &PageHashes,
-        bytes: &[u8],
-    ) -> Result<Canaries, Refusal> {
+    /// Compares the canary pages of a coarse block. They are read, not armed: an armed one would split
+    /// its huge page and cost a fault.
+    fn canaries_say(&self, at: usize, hashes: &PageHashes, bytes: &[u8]) -> Canaries {
         let mut canaries = self.canaries(at, self.freezes);
         let changed =
             canaries.try_fold(0, |changed, page| match hashes.differs(page as usize, bytes) {
@@ -439,25 +395,38 @@ impl Watch {
                 false => Err(changed),
             });
         let rest = canaries.any(|page| hashes.differs(page as usize, bytes));
-        let said = match changed {
+        match changed {
             Ok(_) => Canaries::All,
             Err(0) if !rest => Canaries::Quiet,
             Err(_) => Canaries::Some,
-        };
+        }
+    }
+
+    /// Arms a coarse block if none of its canary pages has changed, or the sweep that was expected
+    /// there has come and gone. Notes whether it need not be compared.
+    fn judge_coarse(
+        &mut self,
+        tracker: &dyn PageTracker,
+        at: usize,
+        said: Canaries,
+    ) -> Result<(), Refusal> {
+        let block = self.blocks[at];
+        let swept = block.expected && said == Canaries::All;
+        self.blocks[at].taken = said == Canaries::All && (block.full || block.expected);
         // (One that is coarse from the start was never made so.)
-        if self.blocks[at].age == 1 && self.blocks[at].next_wait > 0 {
+        if block.age == 1 && block.next_wait > 0 && !block.expected {
             self.patience.learn(said == Canaries::Quiet);
         }
-        if self.blocks[at].wait > 0 {
+        if block.wait > 0 && !block.expected {
             self.blocks[at].wait -= 1;
-        } else if said == Canaries::Quiet {
+        } else if said == Canaries::Quiet || swept {
             let pages = self.block(at);
             let was_huge = tracker.is_huge(pages);
             tracker.arm(pages)?;
-            let block = self.blocks[at];
-            self.blocks[at] = Block { armed: true, age: 0, was_huge, full: false, ..block };
+            let armed = Block { armed: true, age: 0, was_huge, full: false, ..self.blocks[at] };
+            self.blocks[at] = Block { expected: false, was_dense: swept, ..armed };
         }
-        Ok(said)
+        Ok(())
     }
 
     /// How many of these pages are in each block.
@@ -500,63 +469,4 @@ impl Watch {
         let tail = PageRange { first: tail, count: pages - tail };
         [head, tail].into_iter().filter(|range| range.count > 0)
     }
-}
-
-/// Of these pages those that are compared whatever the others are worth, and the others.
-fn sampled(pages: &[PageRange]) -> (Vec<PageRange>, Vec<PageRange>) {
-    let (mut sampled, mut others) = (Vec::new(), Vec::new());
-    for range in pages {
-        let (mut first, end) = (range.first, range.first + range.count);
-        while first < end {
-            if first % SAMPLED == 0 {
-                sampled.push(PageRange { first, count: 1 });
-                first += 1;
-            } else {
-                let stop = first.next_multiple_of(SAMPLED).min(end);
-                others.push(PageRange { first, count: stop - first });
-                first = stop;
-            }
-        }
-    }
-    (sampled, others)
-}
-
-/// The same pages, sorted and apart.
-fn joined(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
-    ranges.sort_unstable();
-    let mut out: Vec<PageRange> = Vec::with_capacity(ranges.len());
-    for next in ranges {
-        match out.last_mut() {
-            Some(last) if next.first <= last.first + last.count => {
-                last.count = last.count.max(next.first + next.count - last.first);
-            }
-            _ => out.push(next),
-        }
-    }
-    out
-}
-
-/// Pages of `from` that are not in `other`; both sorted and apart.
-fn without(from: &[PageRange], other: &[PageRange]) -> Vec<PageRange> {
-    let mut left = Vec::with_capacity(from.len());
-    let mut others = other.iter().peekable();
-    for range in from {
-        let (mut first, end) = (range.first, range.first + range.count);
-        while let Some(next) = others.next_if(|next| next.first < end) {
-            if first < next.first {
-                left.push(PageRange { first, count: next.first - first });
-            }
-            first = first.max(next.first + next.count);
-        }
-        if first < end {
-            left.push(PageRange { first, count: end - first });
-        }
-    }
-    left
-}
-
-/// From so many written pages of a block on, faults cost more than comparing all of it.
-pub(crate) fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
-    let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
-    (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)
 }

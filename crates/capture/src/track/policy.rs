@@ -1,0 +1,190 @@
+//! What a watched region has taught: whether to compare written pages, to make dense blocks coarse, to
+//! expect a sweep.
+
+use outlive_types::{BLOCK_PAGES, PageRange};
+use std::ops::Range;
+
+/// Whether written pages are worth comparing: only if some were written with what they held before.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Filter {
+    /// Written pages that were compared, and those of them that had not changed; older ones count
+    /// less.
+    compared: u64,
+    unchanged: u64,
+}
+
+impl Filter {
+    /// Until so many were compared nothing is known.
+    const ENOUGH: u64 = 256;
+
+    pub fn add(&mut self, compared: u64, unchanged: u64) {
+        if self.compared > 8 * Filter::ENOUGH {
+            self.compared /= 2;
+            self.unchanged /= 2;
+        }
+        self.compared += compared;
+        self.unchanged += unchanged;
+    }
+
+    /// Not if fewer than one in two hundred had not changed.
+    pub fn pays(&self) -> bool {
+        self.compared < Filter::ENOUGH || self.unchanged * 200 > self.compared
+    }
+}
+
+/// Of pages that are not worth comparing one in so many is compared all the same, to know when that
+/// changes.
+const SAMPLED: u64 = 64;
+
+/// Whether blocks that were dense once will be so again. A program that sweeps through its memory once
+/// leaves each behind, and to make it coarse costs a comparison of all of it.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Patience {
+    /// Blocks that were made coarse, and those of them that were quiet right after; older ones count
+    /// less.
+    coarsened: u32,
+    in_vain: u32,
+}
+
+impl Patience {
+    const FORGOTTEN_AFTER: u32 = 256;
+
+    pub fn learn(&mut self, in_vain: bool) {
+        if self.coarsened == Patience::FORGOTTEN_AFTER {
+            (self.coarsened, self.in_vain) = (self.coarsened / 2, self.in_vain / 2);
+        }
+        self.coarsened += 1;
+        self.in_vain += u32::from(in_vain);
+    }
+
+    /// A block is to be dense twice in a row before it is made coarse.
+    pub fn pays(&self) -> bool {
+        self.in_vain * 2 > self.coarsened
+    }
+}
+
+/// Where a sweep has come to. A program that fills its memory from one end to the other writes at each
+/// interval the blocks behind those of the last; to arm these costs it a fault a page. The paper's growing
+/// runs open them within the interval; here, where the kernel settles the faults, it is done before.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Front {
+    /// Blocks that were dense at the last freeze.
+    dense: Vec<bool>,
+    /// Blocks that a sweep would write next.
+    expected: Vec<Range<usize>>,
+    /// Blocks that were expected to be dense, and those of them that were not; older ones count less.
+    predicted: u32,
+    in_vain: u32,
+}
+
+impl Front {
+    const FORGOTTEN_AFTER: u32 = 64;
+    /// Until so many were predicted nothing is known.
+    const ENOUGH: u32 = 4;
+
+    /// Takes which blocks were dense at this freeze, and answers which are expected to be at the next.
+    pub fn learn(&mut self, dense: Vec<bool>) -> &[Range<usize>] {
+        for run in std::mem::take(&mut self.expected) {
+            if self.predicted >= Front::FORGOTTEN_AFTER {
+                (self.predicted, self.in_vain) = (self.predicted / 2, self.in_vain / 2);
+            }
+            self.predicted += run.len() as u32;
+            self.in_vain += dense[run].iter().filter(|dense| !**dense).count() as u32;
+        }
+        let is_new = |at: usize| dense.get(at) == Some(&true) && self.dense.get(at) != Some(&true);
+        let mut at = 0;
+        while at < dense.len() {
+            let end = (at..).find(|at| !is_new(*at)).unwrap_or(dense.len());
+            let stop = (end + (end - at)).min(dense.len());
+            // No further than to what is written anyway.
+            let stop = (end..stop).find(|at| dense[*at]).unwrap_or(stop);
+            if end < stop {
+                self.expected.push(end..stop);
+            }
+            at = end.max(at) + 1;
+        }
+        self.dense = dense;
+        if self.pays() { &self.expected } else { &[] }
+    }
+
+    /// What is expected mostly comes.
+    fn pays(&self) -> bool {
+        self.predicted >= Front::ENOUGH && self.in_vain * 3 <= self.predicted
+    }
+}
+
+/// Of these pages those that are compared whatever the others are worth, and the others.
+pub(super) fn sampled(pages: &[PageRange]) -> (Vec<PageRange>, Vec<PageRange>) {
+    let (mut sampled, mut others) = (Vec::new(), Vec::new());
+    for range in pages {
+        let (mut first, end) = (range.first, range.first + range.count);
+        while first < end {
+            if first % SAMPLED == 0 {
+                sampled.push(PageRange { first, count: 1 });
+                first += 1;
+            } else {
+                let stop = first.next_multiple_of(SAMPLED).min(end);
+                others.push(PageRange { first, count: stop - first });
+                first = stop;
+            }
+        }
+    }
+    (sampled, others)
+}
+
+/// From so many written pages of a block on, faults cost more than comparing all of it.
+pub(crate) fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
+    let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
+    (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of 32 blocks.
+    fn dense(blocks: Range<usize>) -> Vec<bool> {
+        (0..32).map(|at| blocks.contains(&at)).collect()
+    }
+
+    #[test]
+    fn a_sweep_is_expected_once_it_has_come_as_expected() {
+        let mut front = Front::default();
+        assert!(front.learn(dense(0..3)).is_empty(), "nothing is known");
+        assert!(front.learn(dense(3..6)).is_empty(), "too little");
+        assert!(front.learn(dense(6..9)).iter().eq([&(9..12)]));
+        assert!(front.learn(dense(9..13)).iter().eq([&(13..17)]), "as far as it came");
+        assert!(front.learn(dense(13..16)).iter().eq([&(16..19)]));
+        front.learn(dense(16..19));
+        front.learn(dense(19..30));
+        assert!(front.learn(dense(30..32)).is_empty(), "there is no further block");
+    }
+
+    #[test]
+    fn a_spot_that_stays_or_jumps_is_no_sweep() {
+        let mut front = Front::default();
+        for interval in 0..100 {
+            let at = interval / 4 * 7 % 28;
+            assert!(front.learn(dense(at..at + 4)).is_empty(), "interval {interval}");
+        }
+        let mut front = Front::default();
+        for interval in 0..100 {
+            assert!(front.learn(dense(0..32)).is_empty(), "interval {interval}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_that_ends_is_forgotten() {
+        let mut front = Front::default();
+        for at in 0..10 {
+            front.learn(dense(at * 3..at * 3 + 3));
+        }
+        // From now on it begins anew each time, elsewhere.
+        let expected = (0..40).filter(|at| {
+            front.learn(dense(0..0));
+            !front.learn(dense(at * 11 % 28..at * 11 % 28 + 2)).is_empty()
+        });
+        assert!(expected.count() < 15);
+        assert!(front.learn(dense(0..3)).is_empty());
+    }
+}
