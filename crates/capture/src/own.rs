@@ -104,9 +104,9 @@ impl OwnMemory {
     /// hold what was there at the freeze; sorted and apart.
     fn copy(&self, address: usize, into: &mut [u8]) -> Vec<Range<usize>> {
         let end = address + into.len();
-        let worth_it = |pages: &[Pages]| pages.iter().map(Pages::count).sum::<usize>() * 2;
         let before = self.untouched(address..end);
-        if worth_it(&before) * PAGE_BYTES < into.len() || read_own(address, into).is_err() {
+        let untouched_bytes = before.iter().map(Pages::count).sum::<usize>() * PAGE_BYTES;
+        if untouched_bytes < into.len() / 2 || read_own(address, into).is_err() {
             return Vec::new();
         }
         // What was written during the copy was written by now.
