@@ -216,6 +216,29 @@ fn a_sweep_that_leaves_its_blocks_behind_makes_them_coarse_no_more() {
 }
 
 #[test]
+fn canaries_that_are_mistaken_arm_nothing_for_long() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program::new(0, 8 * MIB);
+    program.save(true);
+    let start = program.memory.as_ptr().addr();
+    assert_eq!(start % (2 * MIB), 0, "one block of the region is one of the hardware");
+    // Only what the next freeze looks at first stays as it was.
+    let canaries: Vec<usize> = {
+        let state = program.tracker.lock();
+        state.watches.watch_of("x").canaries(1, 1).map(|page| page as usize).collect()
+    };
+    let written: Vec<usize> = (512..1024).filter(|page| !canaries.contains(page)).collect();
+    assert!((504..512).contains(&written.len()), "{canaries:?}");
+    written.iter().for_each(|page| program.write(*page));
+    assert_eq!(program.save(true), written.len() as u64);
+    let (_, armed) = program.tracker.lock().watches.armed().unwrap();
+    let blocks: Vec<usize> = armed.iter().map(|pages| (pages.start - start) / (2 * MIB)).collect();
+    assert_eq!(blocks, [0, 2, 3]);
+}
+
+#[test]
 fn where_a_sweep_is_expected_nothing_is_missed() {
     if !works_here() {
         return;

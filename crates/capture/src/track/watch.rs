@@ -374,8 +374,8 @@ impl Watch {
         Ok(())
     }
 
-    /// The canary pages of a block at a freeze.
-    fn canaries(&self, at: usize, freeze: u64) -> impl Iterator<Item = u64> + use<> {
+    /// The canary pages of a block at a freeze, counted from 1 after the one that began to watch.
+    pub(super) fn canaries(&self, at: usize, freeze: u64) -> impl Iterator<Item = u64> + use<> {
         let pages = self.place.region_pages(self.block(at));
         let seed = freeze.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ pages.first;
         (0..CANARIES).map(move |number| {

@@ -190,6 +190,12 @@ impl Watches {
         }
     }
 
+    /// The watch of a region.
+    #[cfg(test)]
+    pub fn watch_of(&self, name: &str) -> &Watch {
+        &self.by_name[name]
+    }
+
     fn drop_watch(&mut self, name: &str) {
         self.end_guard();
         if let (Some(watch), Some(tracker)) = (self.by_name.remove(name), &self.tracker) {
