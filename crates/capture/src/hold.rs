@@ -154,19 +154,23 @@ impl<'a> HoldPlan<'a> {
     }
 }
 
-/// The addresses of runs that a child holds, sorted and joined.
+/// The addresses of runs that a child holds, sorted and apart: regions may overlap.
 pub(crate) fn forked(runs: &[Run], holds: &[Hold], layout: &Layout) -> Vec<Range<usize>> {
-    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut found = Vec::new();
     for (run, hold) in runs.iter().zip(holds) {
         let &Hold::Forked(at) = hold else { continue };
         let (_, length) = runs::extent(run, layout.streams[run.stream as usize].bytes);
-        match found.last_mut() {
-            Some(last) if last.end == at => last.end += length,
-            _ => found.push(at..at + length),
-        }
+        found.push(at..at + length);
     }
     found.sort_unstable_by_key(|part| part.start);
-    found
+    let mut apart: Vec<Range<usize>> = Vec::new();
+    for part in found {
+        match apart.last_mut() {
+            Some(last) if part.start <= last.end => last.end = last.end.max(part.end),
+            _ => apart.push(part),
+        }
+    }
+    apart
 }
 
 /// Bytes of runs in the program's memory that a fork would not freeze.

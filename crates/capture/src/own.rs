@@ -3,16 +3,21 @@
 //! To read a child costs about twice as much as to copy the same bytes within the process: the kernel
 //! looks up each page and copies it twice. But most of what a child holds is in the program's own
 //! memory as well, unchanged: so it is armed at the freeze, copied by the kernel (which answers EFAULT
-//! where the program has unmapped it), and taken if the page table says *afterwards* that these pages
-//! are there, still armed, and that nobody has written them. All else is read from the child.
-//! docs/capture.md has the measurements.
+//! where the program has unmapped it), and taken of pages that
+//!
+//! - were shared with a child before the copy: the fork itself copies what a device may write unseen,
+//!   and a write gives the program a page of its own, so neither is shared;
+//! - are still there, armed and unwritten *after* it, as the page table says.
+//!
+//! All else is read from the child. docs/design/011-tracking.md has the measurements.
 
 use crate::fork::read_own;
 use crate::track::{PageTracker, Pages};
 use outlive_types::{PAGE_BYTES, Result};
+use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Memory of the program that is armed since the freeze. It may be read until whoever armed it ends
 /// the [`Guard`].
@@ -22,6 +27,8 @@ pub(crate) struct OwnMemory {
     /// Sorted and apart.
     areas: Vec<Pages>,
     guard: Guard,
+    /// Bytes that were read in place.
+    read_bytes: AtomicU64,
 }
 
 /// Whether memory is as the freeze has armed it: not for ever, as the next freeze arms it anew, and then
@@ -42,6 +49,8 @@ impl Guard {
 
 /// What is asked of the page table and copied at once at most.
 const PIECE_BYTES: usize = 1 << 20;
+/// Less than this is read from the child: three calls of the kernel cost more than they save.
+const LEAST_BYTES: usize = 8 * PAGE_BYTES;
 
 impl OwnMemory {
     /// Of these areas; `None` if there are none.
@@ -58,7 +67,14 @@ impl OwnMemory {
                 _ => joined.push(area),
             }
         }
-        (!joined.is_empty()).then_some(OwnMemory { tracker, areas: joined, guard })
+        let read_bytes = AtomicU64::new(0);
+        (!joined.is_empty()).then_some(OwnMemory { tracker, areas: joined, guard, read_bytes })
+    }
+
+    /// Bytes that were read in place so far.
+    #[cfg(test)]
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
     }
 
     /// Fills `into` with what was at `address` at the freeze: parts of it with what the program has not
@@ -103,27 +119,47 @@ impl OwnMemory {
     /// Copies what is at `address` if most of it is as it was, and answers which addresses of the copy
     /// hold what was there at the freeze; sorted and apart.
     fn copy(&self, address: usize, into: &mut [u8]) -> Vec<Range<usize>> {
-        let end = address + into.len();
-        let before = self.untouched(address..end);
-        let untouched_bytes = before.iter().map(Pages::count).sum::<usize>() * PAGE_BYTES;
-        if untouched_bytes < into.len() / 2 || read_own(address, into).is_err() {
+        if into.len() < LEAST_BYTES || self.guard.has_ended() {
             return Vec::new();
         }
-        // What was written during the copy was written by now.
-        let after = self.untouched(address..end);
-        after.iter().map(|pages| pages.start.max(address)..pages.end.min(end)).collect()
-    }
-
-    /// The pages of a part of an area that nobody has touched since the freeze.
-    fn untouched(&self, addresses: Range<usize>) -> Vec<Pages> {
-        let start = addresses.start / PAGE_BYTES * PAGE_BYTES;
-        let end = addresses.end.next_multiple_of(PAGE_BYTES);
-        let mut found = Vec::new();
-        let told = self.tracker.untouched(Pages { start, end }, &mut found);
-        // If the guard has ended, this may have been after the answer, or before.
-        if told.is_err() || self.guard.has_ended() {
-            found.clear();
+        let end = address + into.len();
+        let whole = |pages: &[Pages]| pages.iter().map(Pages::count).sum::<usize>() * PAGE_BYTES;
+        let pages = Pages {
+            start: address / PAGE_BYTES * PAGE_BYTES,
+            end: end.next_multiple_of(PAGE_BYTES),
+        };
+        let (mut shared, mut untouched) = (Vec::new(), Vec::new());
+        if self.tracker.shared(pages, &mut shared).is_err() || whole(&shared) < into.len() / 2 {
+            return Vec::new();
         }
-        found
+        match read_own(address, into) {
+            Ok(()) => {}
+            Err(Errno::FAULT) => return Vec::new(),
+            Err(_) => {
+                // The system forbids it, and will the next time.
+                self.guard.end();
+                return Vec::new();
+            }
+        }
+        // What was written during the copy was written by now. If the guard has ended by now, what the
+        // page table says may be about pages that were armed anew.
+        if self.tracker.untouched(pages, &mut untouched).is_err() || self.guard.has_ended() {
+            return Vec::new();
+        }
+        let both = overlaps(&shared, &untouched);
+        let own: Vec<_> = both.map(|part| part.start.max(address)..part.end.min(end)).collect();
+        let read_bytes: usize = own.iter().map(Range::len).sum();
+        self.read_bytes.fetch_add(read_bytes as u64, Ordering::Relaxed);
+        own
     }
+}
+
+/// What is in both; each sorted and apart.
+fn overlaps(a: &[Pages], b: &[Pages]) -> impl Iterator<Item = Pages> {
+    a.iter().flat_map(move |part| {
+        let first = b.partition_point(|other| other.end <= part.start);
+        let others = b[first..].iter().take_while(|other| other.start < part.end);
+        others
+            .map(|other| Pages { start: part.start.max(other.start), end: part.end.min(other.end) })
+    })
 }

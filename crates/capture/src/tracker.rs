@@ -150,6 +150,7 @@ impl HashTracker {
         state.baseline = Some(epoch);
         state.streams = streams.into_iter().collect();
         state.unsettled = None;
+        state.watches.end_guard();
     }
 
     /// Primes from restored regions. `image` is what the checkpoint of `epoch` says of its regions;
@@ -228,6 +229,21 @@ impl HashTracker {
         written: &[Pages],
         bytes_max: u64,
     ) -> std::result::Result<(), Refusal> {
+        self.start_ahead(&mut self.lock(), tracker, areas, written, bytes_max)
+    }
+
+    /// As [`HashTracker::copy_ahead`]; a freeze that begins meanwhile waits for the state, and then
+    /// finds the thread.
+    fn start_ahead(
+        &self,
+        state: &mut State,
+        tracker: Arc<dyn PageTracker>,
+        areas: &[Pages],
+        written: &[Pages],
+        bytes_max: u64,
+    ) -> std::result::Result<(), Refusal> {
+        // Each round arms memory anew.
+        state.watches.end_guard();
         let mut copies = self.copies();
         copies.thread = None;
         let old = copies.spare.take().unwrap_or_default();
@@ -249,10 +265,16 @@ impl HashTracker {
 
     /// Begins to copy ahead of the next freeze, if the last one was committed and anything is armed.
     pub(crate) fn begin_ahead(&self, bytes_max: u64) {
-        let armed = self.lock().watches.armed();
-        if let Some((tracker, areas)) = armed.filter(|(_, areas)| !areas.is_empty()) {
+        let mut state = self.lock();
+        // A freeze has begun since: what it armed must stay as it is.
+        if state.unsettled.is_some() {
+            return;
+        }
+        if let Some((tracker, areas)) = state.watches.armed()
+            && !areas.is_empty()
+        {
             // Without a thread nothing is copied ahead; the freeze says so.
-            let _ = self.copy_ahead(tracker, &areas, &[], bytes_max);
+            let _ = self.start_ahead(&mut state, tracker, &areas, &[], bytes_max);
         }
     }
 
@@ -277,6 +299,7 @@ impl HashTracker {
         }
         state.last += 1;
         state.unsettled = Some(FreezeId(state.last));
+        state.watches.end_guard();
         Ok((FreezeId(state.last), std::mem::take(&mut state.spare)))
     }
 

@@ -10,12 +10,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The state letter of a process, `None` if there is none.
-pub(crate) fn state(pid: i32) -> Option<char> {
+fn state(pid: i32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(20), "{what} did not come");
@@ -27,13 +27,8 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    forget_the_pause();
-    turn
-}
-
-/// As if no child had been lost.
-pub(crate) fn forget_the_pause() {
     PAUSE.store(0, Ordering::Relaxed);
+    turn
 }
 
 #[test]

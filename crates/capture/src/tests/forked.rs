@@ -97,7 +97,9 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
     let memory = AlignedBuf::zeroed(4 * MIB);
     let asked = request(FreezeMode::Fork, 0);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
-    let pid = rustix::process::Pid::from_raw(child()).unwrap();
+    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", holder()));
+    let child: i32 = children.unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let error = loop {
         // The signal takes its time.
@@ -111,12 +113,6 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
     assert!(frozen.report().freeze.starts_with("copy: no fork: an earlier child"));
     assert_eq!(frozen.live_runs(), 2);
-}
-
-/// The child behind an image.
-pub(super) fn child() -> i32 {
-    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", holder()));
-    children.unwrap().trim().parse().unwrap()
 }
 
 /// The thread that forked.

@@ -116,14 +116,23 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
     /// As [`PageTracker::collect`].
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
 
-    /// Whether [`PageTracker::untouched`] ever answers.
+    /// Whether [`PageTracker::shared`] and [`PageTracker::untouched`] ever answer.
     fn tells_untouched(&self) -> bool {
         false
     }
 
+    /// Appends those of the watched pages, sorted and joined, that are in memory, armed, and one and
+    /// the same page in a forked child. Changes nothing, so it may run beside itself.
+    ///
+    /// # Errors
+    /// This tracker cannot tell.
+    fn shared(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
+        Err(Refusal("this tracker does not tell what is shared".into()))
+    }
+
     /// Appends those of the watched pages, sorted and joined, that hold exactly what they held when they
-    /// were armed: nobody has written them since, nor given them up, and they are in memory. Changes
-    /// nothing, so it may run beside itself.
+    /// were armed: nobody has written them since through a page table, nor given them up, and they are
+    /// in memory. Changes nothing, so it may run beside itself.
     ///
     /// # Errors
     /// This tracker cannot tell, or the memory was unmapped, moved or mapped anew meanwhile.

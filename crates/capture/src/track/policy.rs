@@ -75,6 +75,8 @@ pub(super) struct Front {
     /// Blocks that were expected to be dense, and those of them that were not; older ones count less.
     predicted: u32,
     in_vain: u32,
+    /// As good as all pages of the block that was compared last had changed.
+    pub is_full: bool,
 }
 
 impl Front {
@@ -95,7 +97,9 @@ impl Front {
         let mut at = 0;
         while at < dense.len() {
             let end = (at..).find(|at| !is_new(*at)).unwrap_or(dense.len());
-            let stop = (end + (end - at)).min(dense.len());
+            // No farther than sweeps have come.
+            let most = (self.predicted - self.in_vain).max(Front::ENOUGH) as usize;
+            let stop = (end + (end - at).min(most)).min(dense.len());
             // No further than to what is written anyway.
             let stop = (end..stop).find(|at| dense[*at]).unwrap_or(stop);
             if end < stop {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Pages;
+use outlive_types::PAGE_BYTES;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::ffi::c_void;
@@ -10,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 const UFFD_API: u64 = 0xAA;
 const USER_MODE_ONLY: u32 = 1;
@@ -209,7 +211,8 @@ pub(super) fn scan(
             start: at,
             end: pages.end as u64,
             vec: list.as_mut_ptr() as u64,
-            vec_len: LISTED_MAX as u64,
+            // The kernel takes memory for as many.
+            vec_len: LISTED_MAX.min(pages.count()) as u64,
             category_inverted: search.inverted,
             category_mask: search.categories,
             return_mask: search.categories,
@@ -231,6 +234,37 @@ pub(super) fn scan(
             return Err(io::Error::other("PAGEMAP_SCAN made no progress"));
         }
         at = arg.walk_end;
+    }
+    Ok(())
+}
+
+/// Bits of an entry of `/proc/self/pagemap` (`Documentation/admin-guide/mm/pagemap.rst`).
+const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_ARMED: u64 = 1 << 57;
+const ENTRY_EXCLUSIVE: u64 = 1 << 56;
+
+/// Appends the pages that are present, write-protected by a userfaultfd, and mapped by another process
+/// as well; neighbours joined. `pagemap` is the process's `/proc/self/pagemap`.
+pub(super) fn shared(pagemap: &File, pages: Pages, found: &mut Vec<Pages>) -> io::Result<()> {
+    const ENTRY_BYTES: usize = size_of::<u64>();
+    let mut entries = [0; 512 * ENTRY_BYTES];
+    for start in (pages.start..pages.end).step_by(512 * PAGE_BYTES) {
+        let count = ((pages.end - start) / PAGE_BYTES).min(512);
+        let entries = &mut entries[..count * ENTRY_BYTES];
+        pagemap.read_exact_at(entries, (start / PAGE_BYTES * ENTRY_BYTES) as u64)?;
+        let pages = (start..).step_by(PAGE_BYTES);
+        for (entry, start) in entries.as_chunks().0.iter().zip(pages) {
+            let entry = u64::from_ne_bytes(*entry);
+            let wanted = ENTRY_PRESENT | ENTRY_ARMED;
+            if entry & (wanted | ENTRY_EXCLUSIVE) != wanted {
+                continue;
+            }
+            let end = start + PAGE_BYTES;
+            match found.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => found.push(Pages { start, end }),
+            }
+        }
     }
     Ok(())
 }

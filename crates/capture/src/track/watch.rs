@@ -41,21 +41,13 @@ struct Block {
     was_huge: bool,
     /// Armed, and dense at the freeze before.
     was_dense: bool,
-    /// As good as all of its pages had changed when it was compared last.
+    /// As good as all of its pages had changed when it, or the last block of the sweep that is expected
+    /// there, was compared.
     full: bool,
     /// It was not compared at this freeze, since its canaries said the same.
     taken: bool,
     /// Coarse only since a sweep is expected to come here.
     expected: bool,
-}
-
-/// What the canaries of a coarse block say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Canaries {
-    /// None has changed.
-    Quiet,
-    Some,
-    All,
 }
 
 /// Where a region lies.
@@ -236,21 +228,23 @@ impl Watch {
         for group in coarse {
             for at in group.clone() {
                 self.blocks[at].age = self.blocks[at].age.saturating_add(1);
-                let said = self.canaries_say(at, hashes, bytes);
-                self.judge_coarse(tracker, at, said)?;
-                dense[at] = said != Canaries::Quiet;
+                let changed = self.changed_canaries(at, hashes, bytes);
+                self.judge_coarse(tracker, at, changed)?;
+                dense[at] = changed * 2 >= CANARIES;
                 if self.blocks[at].taken {
                     dirty.push(self.place.region_pages(self.block(at)));
                 }
             }
             look.push(self.place.region_pages(self.joined_blocks(&group)));
         }
-        for at in self.front.learn(dense).iter().flat_map(Range::clone).collect::<Vec<_>>() {
-            if self.blocks[at].armed {
+        for run in self.front.learn(dense).to_vec() {
+            // The first one is compared in any case: it speaks for the others.
+            let first = run.start;
+            for at in run.filter(|at| self.blocks[*at].armed).collect::<Vec<_>>() {
                 tracker.disarm(self.block(at))?;
-                let block = self.blocks[at];
-                self.blocks[at] =
-                    Block { armed: false, expected: true, age: 0, full: false, ..block };
+                let full = self.front.is_full && at > first;
+                let block = Block { armed: false, expected: true, ..self.blocks[at] };
+                self.blocks[at] = Block { age: 0, full, taken: false, ..block };
             }
         }
         look.extend(self.edges());
@@ -324,11 +318,18 @@ impl Watch {
         }
         for (at, changed) in changed.into_iter().enumerate() {
             let block = self.blocks[at];
-            if block.armed && block.age == 0 && changed >= self.dense_pages {
-                // The canaries were mistaken.
-                self.make_coarse(tracker, at)?;
-            } else if !block.armed && !block.taken {
-                self.blocks[at].full = changed * 100 >= self.block(at).count() * 99;
+            let full = changed * 100 >= self.block(at).count() * 99;
+            match block {
+                Block { taken: true, .. } => {}
+                // A sweep has just passed.
+                Block { armed: true, age: 0, was_dense: true, .. } => self.front.is_full = full,
+                Block { armed: true, age: 0, .. } if changed >= self.dense_pages => {
+                    // The canaries were mistaken.
+                    self.make_coarse(tracker, at)?;
+                }
+                // It comes next.
+                Block { expected: true, age: 0, .. } | Block { armed: true, .. } => {}
+                _ => self.blocks[at].full = full,
             }
         }
         let judged = std::mem::take(&mut self.judged);
@@ -370,7 +371,8 @@ impl Watch {
         let block = &mut self.blocks[at];
         let next_wait = (block.next_wait * 2 + 1).min(WAIT_MAX);
         let wait = block.next_wait;
-        *block = Block { armed: false, wait, next_wait, age: 0, was_dense: false, ..*block };
+        let coarse = Block { armed: false, wait, next_wait, age: 0, ..*block };
+        *block = Block { was_dense: false, taken: false, ..coarse };
         Ok(())
     }
 
@@ -384,22 +386,11 @@ impl Watch {
         })
     }
 
-    /// Compares the canary pages of a coarse block. They are read, not armed: an armed one would split
-    /// its huge page and cost a fault.
-    fn canaries_say(&self, at: usize, hashes: &PageHashes, bytes: &[u8]) -> Canaries {
-        let mut canaries = self.canaries(at, self.freezes);
-        let changed =
-            canaries.try_fold(0, |changed, page| match hashes.differs(page as usize, bytes) {
-                true => Ok(changed + 1),
-                // The first that is as it was decides.
-                false => Err(changed),
-            });
-        let rest = canaries.any(|page| hashes.differs(page as usize, bytes));
-        match changed {
-            Ok(_) => Canaries::All,
-            Err(0) if !rest => Canaries::Quiet,
-            Err(_) => Canaries::Some,
-        }
+    /// How many canary pages of a coarse block have changed. They are read, not armed: an armed one would
+    /// split its huge page and cost a fault.
+    fn changed_canaries(&self, at: usize, hashes: &PageHashes, bytes: &[u8]) -> u64 {
+        let canaries = self.canaries(at, self.freezes);
+        canaries.filter(|page| hashes.differs(*page as usize, bytes)).count() as u64
     }
 
     /// Arms a coarse block if none of its canary pages has changed, or the sweep that was expected
@@ -408,18 +399,19 @@ impl Watch {
         &mut self,
         tracker: &dyn PageTracker,
         at: usize,
-        said: Canaries,
+        changed_canaries: u64,
     ) -> Result<(), Refusal> {
         let block = self.blocks[at];
-        let swept = block.expected && said == Canaries::All;
-        self.blocks[at].taken = said == Canaries::All && (block.full || block.expected);
+        let (quiet, all) = (changed_canaries == 0, changed_canaries == CANARIES);
+        let swept = block.expected && all;
+        self.blocks[at].taken = all && block.full;
         // (One that is coarse from the start was never made so.)
         if block.age == 1 && block.next_wait > 0 && !block.expected {
-            self.patience.learn(said == Canaries::Quiet);
+            self.patience.learn(quiet);
         }
         if block.wait > 0 && !block.expected {
             self.blocks[at].wait -= 1;
-        } else if said == Canaries::Quiet || swept {
+        } else if quiet || swept {
             let pages = self.block(at);
             let was_huge = tracker.is_huge(pages);
             tracker.arm(pages)?;

@@ -5,7 +5,7 @@ use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
 use crate::ahead::Ahead;
 use crate::own::{Guard, OwnMemory};
 use outlive_chunk::{Diff, PageHashes};
-use outlive_types::PAGE_BYTES;
+use outlive_types::BLOCK_BYTES;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Watches {
     }
 
     /// Arms what is not armed of these addresses (sorted, apart), which a freeze has left to a child: so
-    /// that what of it the program does not write meanwhile can be read in place. The program pays
-    /// nothing for it, as its first write to each page costs a fault in any case.
+    /// that what of it the program does not write meanwhile can be read in place. It costs the program
+    /// next to nothing: the fault by which its first write to a page gets a copy takes the note as well.
     ///
     /// It ends with [`Watches::end_guard`], and whenever any memory is armed anew or let go.
     pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<OwnMemory> {
@@ -50,22 +50,15 @@ impl Watches {
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
         let mut areas = Vec::new();
         for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
-            // From the first to the last of its pages that are forked: to arm what lies between costs
-            // less than a call for each.
-            let first = forked.partition_point(|addresses| addresses.end <= part.start);
-            let stop = forked.partition_point(|addresses| addresses.start < part.end);
-            let overlaps = &forked[first..stop.max(first)];
-            let (Some(first), Some(last)) = (overlaps.first(), overlaps.last()) else { continue };
-            let start = (first.start / PAGE_BYTES * PAGE_BYTES).max(part.start);
-            let end = last.end.next_multiple_of(PAGE_BYTES).min(part.end);
-            let area = Pages { start, end };
-            if !is_armed {
-                self.lent.push(area);
-                if tracker.arm(area).is_err() {
-                    continue;
+            for area in blocks_of(forked, part) {
+                if !is_armed {
+                    self.lent.push(area);
+                    if tracker.arm(area).is_err() {
+                        continue;
+                    }
                 }
+                areas.push(area);
             }
-            areas.push(area);
         }
         OwnMemory::new(tracker, areas, self.guard.clone())
     }
@@ -74,9 +67,15 @@ impl Watches {
     pub fn end_guard(&mut self) {
         std::mem::take(&mut self.guard).end();
         let lent = std::mem::take(&mut self.lent);
-        if let Some(tracker) = &self.tracker {
-            // An error means that it is gone.
-            lent.into_iter().for_each(|pages| drop(tracker.disarm(pages)));
+        let Some(tracker) = &self.tracker else { return };
+        for area in lent {
+            if tracker.disarm(area).is_ok() {
+                continue;
+            }
+            // Some of it is gone; that ends the kernel's work there.
+            for start in (area.start..area.end).step_by(BLOCK_BYTES) {
+                let _ = tracker.disarm(Pages { start, end: area.end.min(start + BLOCK_BYTES) });
+            }
         }
     }
 
@@ -227,6 +226,22 @@ impl Watches {
         }
         text
     }
+}
+
+/// The blocks of a part that hold any of these addresses (sorted, apart), neighbours joined: to arm
+/// part of a huge page would split it.
+fn blocks_of(addresses: &[Range<usize>], part: Pages) -> Vec<Pages> {
+    let first = addresses.partition_point(|range| range.end <= part.start);
+    let mut blocks: Vec<Pages> = Vec::new();
+    for range in addresses[first..].iter().take_while(|range| range.start < part.end) {
+        let start = (range.start / BLOCK_BYTES * BLOCK_BYTES).max(part.start);
+        let end = range.end.next_multiple_of(BLOCK_BYTES).min(part.end);
+        match blocks.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => blocks.push(Pages { start, end }),
+        }
+    }
+    blocks
 }
 
 impl Drop for Watches {

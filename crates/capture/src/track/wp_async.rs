@@ -110,6 +110,12 @@ impl PageTracker for WpAsync {
         true
     }
 
+    fn shared(&self, pages: Pages, shared: &mut Vec<Pages>) -> Result<(), Refusal> {
+        self.check_process()?;
+        sys::shared(&self.pagemap, pages, shared)
+            .map_err(|error| Refusal(format!("its page table cannot be read ({error})")))
+    }
+
     fn untouched(&self, pages: Pages, untouched: &mut Vec<Pages>) -> Result<(), Refusal> {
         let (categories, inverted) = (sys::IS_PRESENT | sys::IS_WRITTEN, sys::IS_WRITTEN);
         let search = Search { categories, inverted, registered: true, ..Search::default() };
