@@ -8,6 +8,11 @@ all of them in turn in each round, and once without saves. Told are medians over
 processor seconds of a step beside those without saves (what tracking adds while the program
 computes), how long a save held the program up, and the processor seconds of the process a save.
 
+The fifth is HPL (dense LU: the part of a matrix that is not done yet is swept again and again), if
+Debian's package ``hpcc`` is installed. It is saved every ``--interval-ms`` from a library that is
+preloaded, with a cargo to build it (see ``hpl.py``). Its step is the whole run, from the matrix'
+allocation to its end; a save finds, copies and hashes what changed, and writes nothing.
+
     .venv/bin/python bench/track_programs.py --dir DIR --mib 256 --json
 """
 
@@ -21,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # The programs compute on one core, as far as it goes; the drain may have the others.
@@ -28,6 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+import hpl
 import outlive
 
 State = dict[str, Any]
@@ -143,10 +150,15 @@ PROGRAMS: dict[str, Callable[[int], tuple[State, Step]]] = {
     "Adam": adam,
     "graph search": graph_search,
 }
+HPL = "HPL"
 
 
-def run(program: str, tracker: str, folder: str, mib: int, steps: int) -> dict[str, Any]:
+def run(program: str, tracker: str, args: argparse.Namespace) -> dict[str, Any]:
     """Runs one program in this process; ``tracker`` may be :data:`ALONE`."""
+    folder, mib, steps = args.dir, args.mib, args.steps
+    if program == HPL:
+        by = None if tracker == ALONE else tracker
+        return hpl.run(by, hpl.build_library(), Path(folder), mib, args.interval_ms)
     state, step = PROGRAMS[program](mib)
     if tracker == ALONE:
         times = [timed(step, state) for _ in range(WARM_UP_STEPS + steps)]
@@ -196,18 +208,27 @@ def in_turn(args: argparse.Namespace) -> list[dict[str, Any]]:
                 folder = tempfile.mkdtemp(prefix="outlive-track-", dir=args.dir)
                 command = [sys.executable, __file__, "--dir", folder, "--one", program, tracker]
                 command += ["--mib", str(args.mib), "--steps", str(args.steps)]
+                command += ["--interval-ms", str(args.interval_ms)]
                 try:
-                    done = subprocess.run(command, check=True, capture_output=True, text=True)
+                    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
                 finally:
                     shutil.rmtree(folder)
+                if done.returncode != 0:
+                    raise SystemExit(f"{program}, {tracker}: it failed, as told above")
                 found.setdefault((program, tracker), []).append(json.loads(done.stdout))
+    results = {one["result"] for runs in found.values() for one in runs if "result" in one}
+    if len(results) > 1:
+        raise SystemExit(f"HPL computed different things: {results}")
     rows = []
     for (program, tracker), measured in found.items():
         row: dict[str, Any] = {"program": program, "tracker": tracker}
-        for key in ("step_s", "stall_s", "save_cpu_s", "changed_bytes"):
+        for key in ("step_s", "step_system_s", "stall_s", "save_cpu_s", "changed_bytes"):
             if key in measured[0]:
                 row[key] = statistics.median(one[key] for one in measured)
+        # How far they lie apart says what a difference is worth.
+        row["steps_s"] = sorted(one["step_s"] for one in measured)
         row["how"] = measured[-1].get("tracker", "")
+        row |= {key: measured[-1][key] for key in ("saves", "checked_pages") if key in measured[-1]}
         rows.append(row)
     return rows
 
@@ -238,15 +259,24 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256, help="size of the states")
     parser.add_argument("--steps", type=int, default=10, help="steps that are measured")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--program", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--program", nargs="+", choices=[*PROGRAMS, HPL], help="default: all")
     parser.add_argument("--tracker", nargs="+", choices=TRACKERS, default=TRACKERS)
+    parser.add_argument("--interval-ms", type=int, default=250, help="from save to save of HPL")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("PROGRAM", "TRACKER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         program, tracker = args.one
-        print(json.dumps(run(program, tracker, args.dir, args.mib, args.steps)))
+        print(json.dumps(run(program, tracker, args)))
         return
+    if not hpl.is_here():
+        if HPL in (args.program or []):
+            parser.error(hpl.HOW_TO_GET_IT)
+        if args.program is None:
+            print(hpl.HOW_TO_GET_IT, file=sys.stderr)
+    args.program = args.program or [*PROGRAMS, *([HPL] if hpl.is_here() else [])]
+    if HPL in args.program:
+        hpl.build_library()
     rows = in_turn(args)
     print(json.dumps(rows, indent=2) if args.json else table(rows))
 
