@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use writer::DirectoryWriter;
+use writer::{DirectoryWriter, Part};
 
 /// Settings and surroundings of a [`DirectoryTarget`].
 #[derive(Clone)]
@@ -45,8 +45,48 @@ impl fmt::Debug for DirectoryOptions {
 pub struct DirectoryTarget {
     root: PathBuf,
     files: Arc<Files>,
-    /// Which of the 256 directories XX are known to be there, durably.
-    made: [AtomicBool; 256],
+    made: Arc<Made>,
+}
+
+/// Which directories are known to be there durably, in this target's life. Whoever makes one does not
+/// wait for that: a shard's end does, in the background.
+struct Made {
+    /// The root, and `packs` in it.
+    packs: AtomicBool,
+    /// The 256 directories XX.
+    shards: [AtomicBool; 256],
+}
+
+impl Made {
+    /// Makes the directory of `shard` durable, and all above it; `again`, whatever was known.
+    fn make_durable(&self, shard: ShardName, directory: &Path, again: bool) -> Result<()> {
+        let made = &self.shards[directory_number(shard)];
+        let Some(packs) = directory.parent() else { return Ok(()) };
+        let durable = |path: &Path| {
+            make_dir_durable(path)
+                .map_err(|error| Error::io("creating the directory", path, &error))
+        };
+        if again || !self.packs.load(Ordering::Acquire) {
+            packs.parent().map_or(Ok(()), durable)?;
+            durable(packs)?;
+            self.packs.store(true, Ordering::Release);
+        }
+        if again || !made.load(Ordering::Acquire) {
+            durable(directory)?;
+            made.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Says that the directory of `shard` had to be made. True if it had been there, durably, before:
+    /// then what is known of those above it is not true either.
+    fn forget(&self, shard: ShardName) -> bool {
+        self.shards[directory_number(shard)].swap(false, Ordering::AcqRel)
+    }
+}
+
+fn directory_number(shard: ShardName) -> usize {
+    usize::from(shard.pack.0[15])
 }
 
 impl DirectoryTarget {
@@ -65,7 +105,10 @@ impl DirectoryTarget {
         Ok(DirectoryTarget {
             root: root.to_owned(),
             files: Arc::new(Files::new(root, options)),
-            made: [const { AtomicBool::new(false) }; 256],
+            made: Arc::new(Made {
+                packs: AtomicBool::new(false),
+                shards: [const { AtomicBool::new(false) }; 256],
+            }),
         })
     }
 
@@ -79,7 +122,7 @@ impl DirectoryTarget {
     }
 
     fn dir_of(&self, shard: ShardName) -> PathBuf {
-        self.packs().join(format!("{:02x}", shard.pack.0[15]))
+        self.packs().join(format!("{:02x}", directory_number(shard)))
     }
 
     fn path(&self, shard: ShardName) -> PathBuf {
@@ -90,17 +133,12 @@ impl DirectoryTarget {
         self.dir_of(shard).join(format!("{shard}.part"))
     }
 
-    /// Makes the directory of `shard` durable, once in this target's life, or again if it vanished.
-    fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
-        let made = &self.made[usize::from(shard.pack.0[15])];
-        if again || !made.load(Ordering::Acquire) {
-            for path in [self.root.clone(), self.packs(), self.dir_of(shard)] {
-                make_dir_durable(&path)
-                    .map_err(|error| Error::io("creating the directory", &path, &error))?;
-            }
-            made.store(true, Ordering::Release);
-        }
-        Ok(())
+    /// Makes the directory of `shard`; it becomes durable with the shard. Answers whether it had vanished.
+    fn make_dir(&self, shard: ShardName) -> Result<bool> {
+        let path = self.dir_of(shard);
+        fs::create_dir_all(&path)
+            .map_err(|error| Error::io("creating the directory", &path, &error))?;
+        Ok(self.made.forget(shard))
     }
 
     fn create_part(&self, part: &Path) -> io::Result<File> {
@@ -150,21 +188,30 @@ impl Target for DirectoryTarget {
     }
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        self.make_dir(shard, false)?;
         let path = self.path(shard);
         if path.exists() {
             return Err(exists(&self.describe(), shard));
         }
         let part = self.part_path(shard);
+        let mut had_vanished = false;
         let file = match self.create_part(&part) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_dir(shard, true)?;
+                had_vanished = self.make_dir(shard)?;
                 self.create_part(&part)
             }
             other => other,
         };
         let file = file.map_err(|error| Error::io("creating a shard as", &part, &error))?;
-        let writer = DirectoryWriter::new(self.files.clone(), shard, file, [part, path], bytes_max);
+        let writer = DirectoryWriter::new(Part {
+            files: self.files.clone(),
+            made: self.made.clone(),
+            had_vanished,
+            shard,
+            file,
+            path: part,
+            path_when_finished: path,
+            bytes_max,
+        });
         writer.reserve()?; // dropping the writer removes the file
         Ok(Box::new(writer))
     }

@@ -1,5 +1,6 @@
 //! Writing one shard's file.
 
+use super::Made;
 use super::files::Files;
 use crate::durable::{link_new, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
@@ -23,24 +24,20 @@ pub(super) struct DirectoryWriter {
 }
 
 /// The file while it is being written.
-struct Part {
-    files: Arc<Files>,
-    shard: ShardName,
-    file: File,
-    path: PathBuf,
-    path_when_finished: PathBuf,
-    bytes_max: u64,
+pub(super) struct Part {
+    pub files: Arc<Files>,
+    pub made: Arc<Made>,
+    /// Its directory was made for it, although it had been known to be there.
+    pub had_vanished: bool,
+    pub shard: ShardName,
+    pub file: File,
+    pub path: PathBuf,
+    pub path_when_finished: PathBuf,
+    pub bytes_max: u64,
 }
 
 impl DirectoryWriter {
-    pub(super) fn new(
-        files: Arc<Files>,
-        shard: ShardName,
-        file: File,
-        [path, path_when_finished]: [PathBuf; 2],
-        bytes_max: u64,
-    ) -> DirectoryWriter {
-        let part = Part { files, shard, file, path, path_when_finished, bytes_max };
+    pub(super) fn new(part: Part) -> DirectoryWriter {
         DirectoryWriter {
             part: Arc::new(part),
             writes: Arc::default(),
@@ -114,6 +111,7 @@ impl Part {
         self.file.sync_data().map_err(fault("syncing"))?;
         let to = &self.path_when_finished;
         let directory = to.parent().unwrap_or(Path::new("."));
+        self.made.make_durable(self.shard, directory, self.had_vanished)?;
         self.rename().map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => exists(&directory.display().to_string(), self.shard),
             _ => Error::io("renaming", &self.path, &error),
