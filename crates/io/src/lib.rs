@@ -8,6 +8,7 @@ mod file;
 mod pool;
 mod priority;
 pub mod raw;
+mod spare;
 mod ticket;
 
 pub use buffer::AlignedBuf;
@@ -16,4 +17,5 @@ pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
 pub use pool::StagingPool;
 pub use priority::make_way;
+pub use spare::SpareCores;
 pub use ticket::{Promise, Ticket};

@@ -16,6 +16,28 @@ pub(super) struct Filter {
 impl Filter {
     /// Until so many were compared nothing is known.
     const ENOUGH: u64 = 256;
+    /// So many times as many pages are a great many.
+    const MANY: u64 = 16;
+
+    /// Compares a few of a great many written pages, rather than to learn from all of them that it does
+    /// not pay.
+    pub fn ask(&mut self, written: &[PageRange], changed: impl Fn(u64) -> bool) {
+        let pages: u64 = written.iter().map(|range| range.count).sum();
+        let step = pages / Filter::ENOUGH;
+        if step < Filter::MANY || !self.pays() {
+            return;
+        }
+        let (mut compared, mut unchanged, mut skip) = (0, 0, 0);
+        for range in written {
+            while skip < range.count {
+                compared += 1;
+                unchanged += u64::from(!changed(range.first + skip));
+                skip += step;
+            }
+            skip -= range.count;
+        }
+        self.add(compared, unchanged);
+    }
 
     pub fn add(&mut self, compared: u64, unchanged: u64) {
         if self.compared > 8 * Filter::ENOUGH {
@@ -149,6 +171,26 @@ mod tests {
     /// Which of 32 blocks.
     fn dense(blocks: Range<usize>) -> Vec<bool> {
         (0..32).map(|at| blocks.contains(&at)).collect()
+    }
+
+    #[test]
+    fn a_few_of_many_pages_tell_whether_the_others_are_worth_comparing() {
+        let ranges = [PageRange { first: 5, count: 4000 }, PageRange { first: 9000, count: 3 }];
+        let many = [ranges[0], ranges[1], PageRange { first: 20_000, count: 4000 }];
+        for (written, changed, asked, pays) in [
+            (&ranges[..], true, 0, true),
+            (&many[..], true, 259, false),
+            (&many[..], false, 259, true),
+        ] {
+            let mut filter = Filter::default();
+            let count = std::cell::Cell::new(0);
+            filter.ask(written, |page| {
+                assert!(written.iter().any(|r| (r.first..r.first + r.count).contains(&page)));
+                count.set(count.get() + 1);
+                changed
+            });
+            assert_eq!((count.get(), filter.pays()), (asked, pays));
+        }
     }
 
     #[test]

@@ -216,6 +216,7 @@ impl Watch {
         let of_region = |pages: &Pages| self.place.region_pages(*pages);
         let written_pages = joined(written.iter().map(of_region).collect());
         let mut dirty = joined(copied);
+        self.filter.ask(&written_pages, |page| hashes.differs(page as usize, bytes));
         if self.filter.pays() {
             self.judged = without(&written_pages, &dirty);
         } else {

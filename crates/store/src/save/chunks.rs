@@ -7,7 +7,7 @@ use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known, Locator, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero};
 use outlive_format::PageExtent;
-use outlive_io::make_way;
+use outlive_io::{SpareCores, make_way};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -237,7 +237,9 @@ impl<'a> Chunker<'a> {
         let stop = AtomicBool::new(false);
         let out: Mutex<Vec<BlockExtents>> = Mutex::new(Vec::with_capacity(plan.blocks.len()));
         let failure: Mutex<Option<Error>> = Mutex::new(None);
+        let (spare, helpers) = (SpareCores::new(), AtomicUsize::new(0));
         let work = || {
+            let mut helper = spare.helper(helpers.fetch_add(1, Ordering::Relaxed));
             let mut lane = self.packer.lane();
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
             let mut scratch = Vec::new();
@@ -245,13 +247,19 @@ impl<'a> Chunker<'a> {
                 stop.store(true, Ordering::Relaxed);
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             };
-            while !stop.load(Ordering::Relaxed) {
+            let is_work = || {
+                !stop.load(Ordering::Relaxed) && next.load(Ordering::Relaxed) < plan.blocks.len()
+            };
+            while is_work() {
+                if live_left.load(Ordering::Acquire) == 0 {
+                    if program_waits {
+                        program_waits = false;
+                        make_way();
+                    }
+                    helper.wait_turn(is_work);
+                }
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = plan.blocks.get(at) else { break };
-                if program_waits && live_left.load(Ordering::Acquire) == 0 {
-                    program_waits = false;
-                    make_way();
-                }
                 let runs = block.runs.clone().map(|number| {
                     let run = &frozen.runs()[number];
                     ((run.first_page % BLOCK_PAGES as u64) as u32, run.pages, number)

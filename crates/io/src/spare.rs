@@ -1,0 +1,169 @@
+//! How much of the processors a running program leaves to those who work behind it.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the clocks: many pieces of work, as what a thread does is told after each.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a thread that is one too many sleeps.
+const PAUSE: Duration = Duration::from_millis(5);
+/// A core of which no more than this is used counts as free: the process's own writes to disk take
+/// some.
+const IDLE_PART: f64 = 0.5;
+
+/// Threads that work behind a program, numbered from 0, of which only so many are to work as it leaves
+/// cores. Priorities alone do not keep out of its way: the least of them still takes a tenth of a core
+/// ([`make_way`](crate::make_way)), and a lower one would starve while it holds what others wait for. So
+/// those that are too many stop between two pieces of work.
+#[derive(Debug)]
+pub struct SpareCores {
+    cores: usize,
+    /// Nanoseconds that our own threads have worked.
+    own_ns: AtomicU64,
+    allowed: AtomicUsize,
+    last: Mutex<Look>,
+}
+
+/// The clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    /// Of all threads of the process.
+    process: Duration,
+    own: Duration,
+}
+
+/// One thread's part in it.
+#[derive(Debug)]
+pub struct Helper<'a> {
+    spare: &'a SpareCores,
+    number: usize,
+    /// This thread's clock when it last told.
+    told: Duration,
+}
+
+impl SpareCores {
+    /// On all cores that this process may use. Until the program is seen to use them they are ours.
+    pub fn new() -> SpareCores {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (own_ns, allowed) = (AtomicU64::new(0), AtomicUsize::new(cores));
+        SpareCores { cores, own_ns, allowed, last: Mutex::new(Look::now(Duration::ZERO)) }
+    }
+
+    /// The calling thread takes part as this number.
+    pub fn helper(&self, number: usize) -> Helper<'_> {
+        Helper { spare: self, number, told: clock(ClockId::ThreadCPUTime) }
+    }
+
+    /// Looks at the clocks, if it is time and nobody else does.
+    fn look(&self) {
+        let Ok(mut last) = self.last.try_lock() else { return };
+        if last.at.elapsed() < LOOK_EVERY {
+            return;
+        }
+        let now = Look::now(Duration::from_nanos(self.own_ns.load(Ordering::Relaxed)));
+        self.allowed.store(allowed(self.cores, &last, &now), Ordering::Relaxed);
+        *last = now;
+    }
+}
+
+impl Default for SpareCores {
+    fn default() -> Self {
+        SpareCores::new()
+    }
+}
+
+impl Look {
+    fn now(own: Duration) -> Look {
+        Look { at: Instant::now(), process: clock(ClockId::ProcessCPUTime), own }
+    }
+}
+
+/// How many of our threads the program leaves a core to, by what it used between two looks; at least
+/// one, as somebody must go on.
+fn allowed(cores: usize, before: &Look, now: &Look) -> usize {
+    let own = now.own.saturating_sub(before.own);
+    let program = now.process.saturating_sub(before.process).saturating_sub(own);
+    let elapsed = now.at.saturating_duration_since(before.at);
+    let used = program.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+    ((cores as f64 - used + IDLE_PART) as usize).max(1)
+}
+
+impl Helper<'_> {
+    /// Stays here while the program wants the core that this thread would take, and as long as there
+    /// `is_work`. To be called between two pieces of work.
+    pub fn wait_turn(&mut self, is_work: impl Fn() -> bool) {
+        let now = clock(ClockId::ThreadCPUTime);
+        let worked = now.saturating_sub(self.told).as_nanos() as u64;
+        self.spare.own_ns.fetch_add(worked, Ordering::Relaxed);
+        self.told = now;
+        self.spare.look();
+        while self.number >= self.spare.allowed.load(Ordering::Relaxed) && is_work() {
+            thread::sleep(PAUSE);
+            self.spare.look();
+        }
+    }
+}
+
+fn clock(id: ClockId) -> Duration {
+    let now = clock_gettime(id);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_core_that_the_program_uses_is_its_own() {
+        let start = Instant::now();
+        let look = |ms: u64, process: u64, own: u64| Look {
+            at: start + Duration::from_millis(ms),
+            process: Duration::from_millis(process),
+            own: Duration::from_millis(own),
+        };
+        let before = look(0, 1000, 100);
+        for (cores, process, own, expected) in [
+            (2, 1000, 100, 2),
+            (2, 1020, 120, 2),
+            // The program computes on one core; ours is the other.
+            (2, 1020, 100, 1),
+            (2, 1040, 120, 1),
+            (2, 1040, 100, 1),
+            (8, 1020, 100, 7),
+            (8, 1100, 140, 5),
+            // It does a little beside.
+            (2, 1044, 140, 2),
+            // Clocks that are read one after the other may disagree.
+            (2, 1020, 125, 2),
+            (1, 1040, 140, 1),
+        ] {
+            let now = look(20, process, own);
+            assert_eq!(allowed(cores, &before, &now), expected, "{cores} {process} {own}");
+        }
+        assert_eq!(allowed(4, &before, &before), 4);
+    }
+
+    #[test]
+    fn who_is_one_too_many_stays_until_there_is_no_work() {
+        let spare = SpareCores::new();
+        spare.allowed.store(1, Ordering::Relaxed);
+        *spare.last.lock().unwrap() =
+            Look { at: Instant::now() + Duration::from_secs(3600), ..Look::now(Duration::ZERO) };
+        let is_work = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let one = scope.spawn(|| spare.helper(0).wait_turn(|| true));
+            one.join().unwrap();
+            let other =
+                scope.spawn(|| spare.helper(1).wait_turn(|| is_work.load(Ordering::Relaxed)));
+            thread::sleep(Duration::from_millis(30));
+            assert!(!other.is_finished());
+            is_work.store(false, Ordering::Relaxed);
+            other.join().unwrap();
+        });
+    }
+}
