@@ -283,7 +283,7 @@ impl Drop for AheadThread {
 }
 
 /// All pages of both, sorted and apart. Either may be in any order.
-fn union(one: &[Pages], other: &[Pages]) -> Vec<Pages> {
+pub(crate) fn union(one: &[Pages], other: &[Pages]) -> Vec<Pages> {
     let mut all: Vec<Pages> = one.iter().chain(other).copied().collect();
     all.sort_unstable();
     let mut joined: Vec<Pages> = Vec::with_capacity(all.len());

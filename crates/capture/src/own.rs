@@ -11,6 +11,7 @@
 //!
 //! All else is read from the child. docs/design/011-tracking.md has the measurements.
 
+use crate::ahead::union;
 use crate::fork::read_own;
 use crate::track::{PageTracker, Pages};
 use outlive_types::{PAGE_BYTES, Result};
@@ -54,21 +55,9 @@ const LEAST_BYTES: usize = 8 * PAGE_BYTES;
 
 impl OwnMemory {
     /// Of these areas; `None` if there are none.
-    pub fn new(
-        tracker: Arc<dyn PageTracker>,
-        mut areas: Vec<Pages>,
-        guard: Guard,
-    ) -> Option<OwnMemory> {
-        areas.sort_unstable();
-        let mut joined: Vec<Pages> = Vec::with_capacity(areas.len());
-        for area in areas {
-            match joined.last_mut() {
-                Some(last) if area.start <= last.end => last.end = last.end.max(area.end),
-                _ => joined.push(area),
-            }
-        }
-        let read_bytes = AtomicU64::new(0);
-        (!joined.is_empty()).then_some(OwnMemory { tracker, areas: joined, guard, read_bytes })
+    pub fn new(tracker: Arc<dyn PageTracker>, areas: &[Pages], guard: Guard) -> Option<OwnMemory> {
+        let (areas, read_bytes) = (union(areas, &[]), AtomicU64::new(0));
+        (!areas.is_empty()).then_some(OwnMemory { tracker, areas, guard, read_bytes })
     }
 
     /// Bytes that were read in place so far.

@@ -428,7 +428,8 @@ fn every_byte_comes_from_where_it_is_as_it_was() {
         let guard = Guard::default();
         let ends = seed % 10 == 9;
         let tracker = Arc::new(Oracle { seed, guard: ends.then(|| guard.clone()) });
-        let own = OwnMemory::new(tracker, areas.clone().collect(), guard.clone()).unwrap();
+        let own =
+            OwnMemory::new(tracker, &areas.clone().collect::<Vec<_>>(), guard.clone()).unwrap();
         let from = (seed as usize * 7919) % (2 * MIB);
         let length = 1 + (seed as usize * 104_729) % (3 * MIB - from);
         let mut into = vec![0; length];

@@ -60,7 +60,7 @@ impl Watches {
                 areas.push(area);
             }
         }
-        OwnMemory::new(tracker, areas, self.guard.clone())
+        OwnMemory::new(tracker, &areas, self.guard.clone())
     }
 
     /// Nothing is read in place from now on. What was armed only for that is coarse again.
