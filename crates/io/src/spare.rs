@@ -58,6 +58,11 @@ impl SpareCores {
         Helper { spare: self, number, told: clock(ClockId::ThreadCPUTime) }
     }
 
+    /// How many threads may work at present.
+    pub fn allowed(&self) -> usize {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
     /// Looks at the clocks, if it is time and nobody else does.
     fn look(&self) {
         let Ok(mut last) = self.last.try_lock() else { return };
@@ -94,17 +99,20 @@ fn allowed(cores: usize, before: &Look, now: &Look) -> usize {
 
 impl Helper<'_> {
     /// Stays here while the program wants the core that this thread would take, and as long as there
-    /// `is_work`. To be called between two pieces of work.
-    pub fn wait_turn(&mut self, is_work: impl Fn() -> bool) {
+    /// `is_work`; answers how long. To be called between two pieces of work.
+    pub fn wait_turn(&mut self, is_work: impl Fn() -> bool) -> Duration {
         let now = clock(ClockId::ThreadCPUTime);
         let worked = now.saturating_sub(self.told).as_nanos() as u64;
         self.spare.own_ns.fetch_add(worked, Ordering::Relaxed);
         self.told = now;
         self.spare.look();
-        while self.number >= self.spare.allowed.load(Ordering::Relaxed) && is_work() {
+        let mut since = None;
+        while self.number >= self.spare.allowed() && is_work() {
+            since.get_or_insert_with(Instant::now);
             thread::sleep(PAUSE);
             self.spare.look();
         }
+        since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 

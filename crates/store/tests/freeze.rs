@@ -30,7 +30,7 @@ fn slow_pool(dir: &Path, freeze: &str) -> Pool {
     };
     let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning };
     let target = DirectoryTarget::open(dir, &DirectoryOptions::default()).unwrap();
-    let throttle = Throttle { bytes_per_s: Some(96 << 20), ..Throttle::default() };
+    let throttle = Throttle { bytes_per_s: Some(64 << 20), ..Throttle::default() };
     let target = Arc::new(ThrottledTarget::new(Arc::new(target), throttle));
     let log = Arc::new(DirectoryLog::open(dir));
     Pool::new(config, target, log, Environment::system())

@@ -3,7 +3,7 @@
 mod files;
 mod writer;
 
-use crate::durable::make_dir_durable;
+use crate::durable::{make_dir_durable, sync_dir};
 use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target};
 use files::Files;
@@ -48,40 +48,24 @@ pub struct DirectoryTarget {
     made: Arc<Made>,
 }
 
-/// Which directories are known to be there durably, in this target's life. Whoever makes one does not
-/// wait for that: a shard's end does, in the background.
+/// Which directories are known to be there durably, in this target's life.
 struct Made {
     /// The root, and `packs` in it.
     packs: AtomicBool,
-    /// The 256 directories XX.
+    /// The 256 directories XX. Who makes one does not wait until it is durable: a shard's end does, in
+    /// the background.
     shards: [AtomicBool; 256],
 }
 
 impl Made {
-    /// Makes the directory of `shard` durable, and all above it; `again`, whatever was known.
-    fn make_durable(&self, shard: ShardName, directory: &Path, again: bool) -> Result<()> {
+    /// Makes the entry of a shard's directory durable, which is there.
+    fn make_durable(&self, shard: ShardName, directory: &Path) -> io::Result<()> {
         let made = &self.shards[directory_number(shard)];
-        let Some(packs) = directory.parent() else { return Ok(()) };
-        let durable = |path: &Path| {
-            make_dir_durable(path)
-                .map_err(|error| Error::io("creating the directory", path, &error))
-        };
-        if again || !self.packs.load(Ordering::Acquire) {
-            packs.parent().map_or(Ok(()), durable)?;
-            durable(packs)?;
-            self.packs.store(true, Ordering::Release);
-        }
-        if again || !made.load(Ordering::Acquire) {
-            durable(directory)?;
+        if !made.load(Ordering::Acquire) {
+            directory.parent().map_or(Ok(()), sync_dir)?;
             made.store(true, Ordering::Release);
         }
         Ok(())
-    }
-
-    /// Says that the directory of `shard` had to be made. True if it had been there, durably, before:
-    /// then what is known of those above it is not true either.
-    fn forget(&self, shard: ShardName) -> bool {
-        self.shards[directory_number(shard)].swap(false, Ordering::AcqRel)
     }
 }
 
@@ -133,12 +117,35 @@ impl DirectoryTarget {
         self.dir_of(shard).join(format!("{shard}.part"))
     }
 
-    /// Makes the directory of `shard`; it becomes durable with the shard. Answers whether it had vanished.
-    fn make_dir(&self, shard: ShardName) -> Result<bool> {
-        let path = self.dir_of(shard);
-        fs::create_dir_all(&path)
-            .map_err(|error| Error::io("creating the directory", &path, &error))?;
-        Ok(self.made.forget(shard))
+    /// Makes the directory of `shard`, and durably all above it, once in this target's life; or all of
+    /// them durably, whatever was known, if it has vanished.
+    fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
+        let directory = self.dir_of(shard);
+        let durable = |path: &Path| {
+            make_dir_durable(path)
+                .map_err(|error| Error::io("creating the directory", path, &error))
+        };
+        if again || !self.made.packs.load(Ordering::Acquire) {
+            durable(&self.root)?;
+            durable(&self.packs())?;
+            self.made.packs.store(true, Ordering::Release);
+        }
+        let made = &self.made.shards[directory_number(shard)];
+        if again {
+            durable(&directory)?;
+            made.store(true, Ordering::Release);
+        } else if !made.load(Ordering::Acquire) {
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return self.make_dir(shard, true);
+                }
+                Err(error) if !directory.is_dir() => {
+                    return Err(Error::io("creating the directory", &directory, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn create_part(&self, part: &Path) -> io::Result<File> {
@@ -188,15 +195,15 @@ impl Target for DirectoryTarget {
     }
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.make_dir(shard, false)?;
         let path = self.path(shard);
         if path.exists() {
             return Err(exists(&self.describe(), shard));
         }
         let part = self.part_path(shard);
-        let mut had_vanished = false;
         let file = match self.create_part(&part) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                had_vanished = self.make_dir(shard)?;
+                self.make_dir(shard, true)?;
                 self.create_part(&part)
             }
             other => other,
@@ -205,7 +212,6 @@ impl Target for DirectoryTarget {
         let writer = DirectoryWriter::new(Part {
             files: self.files.clone(),
             made: self.made.clone(),
-            had_vanished,
             shard,
             file,
             path: part,

@@ -240,10 +240,11 @@ impl Watch {
         }
         for run in self.front.learn(dense).to_vec() {
             // The first one is compared in any case: it speaks for the others.
-            let first = run.start;
-            for at in run.filter(|at| self.blocks[*at].armed).collect::<Vec<_>>() {
+            let armed: Vec<usize> = run.filter(|at| self.blocks[*at].armed).collect();
+            for at in &armed {
+                let at = *at;
                 tracker.disarm(self.block(at))?;
-                let full = self.front.is_full && at > first;
+                let full = self.front.is_full && at > armed[0];
                 let block = Block { armed: false, expected: true, ..self.blocks[at] };
                 self.blocks[at] = Block { age: 0, full, taken: false, ..block };
             }

@@ -232,6 +232,13 @@ impl<'a> Chunker<'a> {
         threads: usize,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<Vec<BlockExtents>> {
+        // Each thread fills a container of its own; two more are for what comes behind. While the program
+        // runs, more threads than the work needs would take the processor from it.
+        let waited_for = plan.live_blocks > 0;
+        let needed = plan.dirty_bytes.div_ceil(BYTES_A_THREAD).try_into().unwrap_or(usize::MAX);
+        let threads = if waited_for { threads } else { threads.min(needed) };
+        let threads = threads.min(self.packer.lanes_max()).clamp(1, plan.blocks.len().max(1));
+        self.packer.set_lanes(threads);
         let next = AtomicUsize::new(0);
         let live_left = AtomicUsize::new(plan.live_blocks);
         let stop = AtomicBool::new(false);
@@ -239,6 +246,8 @@ impl<'a> Chunker<'a> {
         let failure: Mutex<Option<Error>> = Mutex::new(None);
         let (spare, helpers) = (SpareCores::new(), AtomicUsize::new(0));
         let work = || {
+            // A thread that panics ends the others, too: one of them may be waiting for its turn.
+            let _ends = OnPanic(&stop);
             let mut helper = spare.helper(helpers.fetch_add(1, Ordering::Relaxed));
             let mut lane = self.packer.lane();
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
@@ -256,7 +265,8 @@ impl<'a> Chunker<'a> {
                         program_waits = false;
                         make_way();
                     }
-                    helper.wait_turn(is_work);
+                    lane.paused(helper.wait_turn(is_work));
+                    self.packer.set_lanes(spare.allowed().min(threads));
                 }
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = plan.blocks.get(at) else { break };
@@ -280,13 +290,6 @@ impl<'a> Chunker<'a> {
                 fail(error);
             }
         };
-        // Each thread fills a container of its own; two more are for what comes behind. While the program
-        // runs, more threads than the work needs would take the processor from it.
-        let waited_for = plan.live_blocks > 0;
-        let needed = plan.dirty_bytes.div_ceil(BYTES_A_THREAD).try_into().unwrap_or(usize::MAX);
-        let threads = if waited_for { threads } else { threads.min(needed) };
-        let threads = threads.min(self.packer.lanes_max()).clamp(1, plan.blocks.len().max(1));
-        self.packer.set_lanes(threads);
         if threads == 1 {
             work();
         } else {
@@ -303,5 +306,16 @@ impl<'a> Chunker<'a> {
         let mut out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
         out.sort_unstable_by_key(|done| (done.stream, done.block));
         Ok(out)
+    }
+}
+
+/// Sets a flag if the thread panics.
+struct OnPanic<'a>(&'a AtomicBool);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -273,6 +273,11 @@ impl<'a> Lane<'a> {
         sent
     }
 
+    /// This thread has not worked for so long, by its own choice.
+    pub fn paused(&mut self, time: Duration) {
+        self.times.since += time;
+    }
+
     fn waited(&mut self, time: Duration) {
         self.times.waited += time;
         self.times.untold += time;

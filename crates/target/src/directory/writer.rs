@@ -27,8 +27,6 @@ pub(super) struct DirectoryWriter {
 pub(super) struct Part {
     pub files: Arc<Files>,
     pub made: Arc<Made>,
-    /// Its directory was made for it, although it had been known to be there.
-    pub had_vanished: bool,
     pub shard: ShardName,
     pub file: File,
     pub path: PathBuf,
@@ -111,12 +109,12 @@ impl Part {
         self.file.sync_data().map_err(fault("syncing"))?;
         let to = &self.path_when_finished;
         let directory = to.parent().unwrap_or(Path::new("."));
-        self.made.make_durable(self.shard, directory, self.had_vanished)?;
         self.rename().map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => exists(&directory.display().to_string(), self.shard),
             _ => Error::io("renaming", &self.path, &error),
         })?;
-        sync_dir(directory).map_err(|error| {
+        let named = sync_dir(directory);
+        named.and_then(|()| self.made.make_durable(self.shard, directory)).map_err(|error| {
             let _ = fs::remove_file(to);
             Error::io("syncing the directory", directory, &error)
         })
