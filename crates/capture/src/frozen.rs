@@ -89,7 +89,7 @@ impl Frozen for FrozenMemory {
 
     fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         let bytes = self.held(run, 0..self.runs[run].pages, scratch)?;
-        if self.hashed[run].load(Ordering::Acquire) < self.unlearnt(run) {
+        if !self.is_learnt(run) {
             let learnt = self.learn(run, 0, bytes);
             self.hashed[run].fetch_max(learnt, Ordering::Release);
         }
@@ -186,13 +186,14 @@ impl FrozenMemory {
         Ok(&bytes[offset..][part])
     }
 
-    /// How many pages of a run have hashes to be learnt.
-    fn unlearnt(&self, run: usize) -> u32 {
-        let run = &self.runs[run];
-        match &self.fresh[run.stream as usize] {
+    /// Whether all hashes of a run that are to be learnt have been.
+    fn is_learnt(&self, number: usize) -> bool {
+        let run = &self.runs[number];
+        let pages = match &self.fresh[run.stream as usize] {
             Some(_) => run.pages,
             None => self.to_learn(run, 0..run.pages).map(|range| range.count as u32).sum(),
-        }
+        };
+        self.hashed[number].load(Ordering::Acquire) >= pages
     }
 
     /// Pages of a run, within those numbered so from its first, that are in `learn`.
@@ -260,12 +261,14 @@ impl FrozenMemory {
     fn fresh_hashes(&self, stream: usize, runs: Range<usize>) -> Option<PageHashes> {
         let mut scratch = Vec::new();
         for run in runs {
-            if self.holds[run] != Hold::Live {
-                self.bytes(run, &mut scratch).ok()?;
+            // What the store has read is not read once more: it may be all that a child holds.
+            if self.is_learnt(run) {
+                continue;
             }
-            if self.hashed[run].load(Ordering::Acquire) < self.runs[run].pages {
+            if self.holds[run] == Hold::Live {
                 return None;
             }
+            self.bytes(run, &mut scratch).ok()?;
         }
         let mut fresh = self.fresh[stream].as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         PageHashes::from_hashes(std::mem::take(&mut *fresh), self.layout.streams[stream].bytes)

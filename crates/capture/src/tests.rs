@@ -9,7 +9,8 @@ mod own;
 
 use crate::{HashTracker, MemorySource, Region};
 use outlive_types::{
-    ErrorKind, FreezeMode, FreezeRequest, Frozen, PAGE_BYTES, PageRange, PageSource, Result, Run,
+    Error, ErrorKind, FreezeMode, FreezeRequest, Frozen, PAGE_BYTES, PageRange, PageSource, Result,
+    Run,
 };
 use std::sync::Arc;
 

@@ -97,22 +97,42 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
     let memory = AlignedBuf::zeroed(4 * MIB);
     let asked = request(FreezeMode::Fork, 0);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
-    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", holder()));
-    let child: i32 = children.unwrap().trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(child).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    let error = loop {
-        // The signal takes its time.
-        if let Err(error) = frozen.bytes(0, &mut Vec::new()) {
-            break error;
-        }
-    };
-    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert_eq!(child_killed(&*frozen).kind(), ErrorKind::Retry);
     frozen.settle(None);
     drop(frozen);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
     assert!(frozen.report().freeze.starts_with("copy: no fork: an earlier child"));
     assert_eq!(frozen.live_runs(), 2);
+}
+
+#[test]
+fn what_the_store_has_read_is_not_read_again_when_the_save_settles() {
+    let _turn = alone();
+    let tracker = Arc::new(HashTracker::new());
+    let mut memory = AlignedBuf::zeroed(4 * MIB);
+    memory.fill(3);
+    let asked = request(FreezeMode::Fork, 0);
+    let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
+    assert!(is_held(&*frozen, &memory));
+    child_killed(&*frozen);
+    frozen.settle(Some(1));
+    drop(frozen);
+    let next = freeze(&tracker, vec![raw("a", &memory)], &since(Some(1))).unwrap();
+    assert_eq!(next.runs(), [], "its hashes were there, without the child");
+}
+
+/// Kills the child, and answers what is said of it.
+fn child_killed(frozen: &dyn Frozen) -> Error {
+    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", holder()));
+    let child: i32 = children.unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    loop {
+        // The signal takes its time.
+        if let Err(error) = frozen.bytes(0, &mut Vec::new()) {
+            return error;
+        }
+    }
 }
 
 /// The thread that forked.
