@@ -166,17 +166,4 @@ impl RawBytes {
         // SAFETY: passed on to the caller.
         unsafe { MutRegion::from_raw(self.start, self.length) }
     }
-
-    /// The bytes.
-    ///
-    /// # Safety
-    /// For as long as the slice is used, the buffer must be kept and nobody may write the bytes.
-    pub unsafe fn bytes<'a>(&self) -> &'a [u8] {
-        if self.length == 0 {
-            return &[];
-        }
-        // SAFETY: `Buffer::get` checked that the address is not null; the exporter promises the
-        // length; the rest is passed on to the caller.
-        unsafe { std::slice::from_raw_parts(self.start, self.length) }
-    }
 }

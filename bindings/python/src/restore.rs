@@ -92,8 +92,8 @@ impl Leave {
 struct Sink {
     scatter: Scatter,
     leave: Arc<Leave>,
-    /// By stream: its name, and the program's memory that it went to.
-    streams: Vec<(String, Option<RawBytes>)>,
+    /// By stream.
+    names: Vec<String>,
     whole: bool,
 }
 
@@ -408,7 +408,7 @@ impl Reader {
                 ..LazyOptions::default()
             };
             let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
-            let (selected, memory, _) = places(checkpoint, fills)?;
+            let (selected, memory) = places(checkpoint, fills)?;
             let memory = Arc::new(LazyMemory::new(memory, options)?);
             Ok((selected, lazy::Sink { memory, leave: self.leave.clone(), names, whole }))
         };
@@ -433,50 +433,27 @@ impl Reader {
         };
         let restored = self.core.job.restore(self.select(), &mut prepare, &mut done)?;
         let (Some(restored), Some(sink)) = (restored, sink) else { return Ok(None) };
-        let Sink { scatter, streams, whole, .. } = sink;
+        let Sink { scatter, names, whole, .. } = sink;
+        if whole {
+            // So the next save is incremental.
+            let names = names.into_iter().enumerate();
+            let hashes = names.filter_map(|(at, name)| Some((name, scatter.take_hashes(at)?)));
+            self.leave
+                .with(|| self.core.tracker.prime_hashes(restored.epoch, hashes.collect()))
+                .ok_or_else(interrupted)?;
+        }
         let filled = scatter.into_streams().into_iter().enumerate();
         let ours: HashMap<usize, AlignedBuf> =
             filled.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
-        if whole {
-            self.leave
-                .with(|| self.prime(restored.epoch, &streams, &ours))
-                .ok_or_else(interrupted)?;
-        }
         Ok(Some(Done { restored, ours, fill: None }))
     }
 
     fn sink(&self, checkpoint: &Checkpoint, answer: Answer) -> Result<(Vec<usize>, Sink)> {
         let Answer { fills, whole } = answer;
-        let (selected, memory, theirs) = places(checkpoint, fills)?;
-        let names = checkpoint.streams().iter().map(|stream| stream.name.clone());
-        let streams = names.zip(theirs).collect();
-        let scatter = Scatter::new(memory)?;
-        Ok((selected, Sink { scatter, leave: self.leave.clone(), streams, whole }))
-    }
-
-    /// Tells the tracker what the memory holds now, so that the next save is incremental.
-    #[allow(unsafe_code)]
-    fn prime(
-        &self,
-        epoch: Epoch,
-        streams: &[(String, Option<RawBytes>)],
-        ours: &HashMap<usize, AlignedBuf>,
-    ) {
-        let streams: Vec<(&str, &[u8])> = streams
-            .iter()
-            .enumerate()
-            .filter_map(|(at, (name, theirs))| {
-                let bytes: &[u8] = match theirs {
-                    None => ours.get(&at)?,
-                    // SAFETY: the leave is held, so the calling thread waits and still keeps the
-                    // buffer; that no other Python thread writes the array meanwhile is what
-                    // `outlive.Job.restore` asks of its caller.
-                    Some(bytes) => unsafe { bytes.bytes() },
-                };
-                Some((name.as_str(), bytes))
-            })
-            .collect();
-        self.core.tracker.prime(epoch, &streams, self.core.threads());
+        let (selected, memory) = places(checkpoint, fills)?;
+        let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
+        let scatter = if whole { Scatter::learning(memory)? } else { Scatter::new(memory)? };
+        Ok((selected, Sink { scatter, leave: self.leave.clone(), names, whole }))
     }
 }
 
@@ -484,35 +461,29 @@ fn interrupted() -> Error {
     Error::retry("the restore was interrupted")
 }
 
-/// Which streams are read, and for each the memory for it, and the program's part of that.
-#[allow(clippy::type_complexity)]
-fn places(
-    checkpoint: &Checkpoint,
-    fills: Vec<Fill>,
-) -> Result<(Vec<usize>, Vec<MutRegion>, Vec<Option<RawBytes>>)> {
+/// Which streams are read, and for each the memory for it.
+fn places(checkpoint: &Checkpoint, fills: Vec<Fill>) -> Result<(Vec<usize>, Vec<MutRegion>)> {
     let mut memory = Vec::with_capacity(fills.len());
     let mut selected = Vec::new();
-    let mut all_theirs = Vec::with_capacity(fills.len());
     for (at, (fill, stream)) in fills.into_iter().zip(checkpoint.streams()).enumerate() {
-        let (region, theirs) = match fill {
-            Fill::Not => (MutRegion::zeroed(0), None),
+        let region = match fill {
+            Fill::Not => MutRegion::zeroed(0),
             Fill::Ours => {
                 let bytes = stream.tree.bytes;
                 let length = usize::try_from(bytes).ok().filter(|l| isize::try_from(*l).is_ok());
                 let length = length.ok_or_else(|| {
                     Error::full(format!("{bytes} bytes of memory are not to be had"))
                 })?;
-                (MutRegion::zeroed(length), None)
+                MutRegion::zeroed(length)
             }
-            Fill::Theirs(bytes) => (to_fill(bytes), Some(bytes)),
+            Fill::Theirs(bytes) => to_fill(bytes),
         };
         if !matches!(fill, Fill::Not) {
             selected.push(at);
         }
         memory.push(region);
-        all_theirs.push(theirs);
     }
-    Ok((selected, memory, all_theirs))
+    Ok((selected, memory))
 }
 
 #[allow(unsafe_code)]

@@ -1,8 +1,10 @@
 //! Memory to be filled by a restore, from several threads at once.
 
+use crate::learnt::Learnt;
 use crate::memory::RawMutMemory;
+use outlive_chunk::PageHashes;
 use outlive_io::AlignedBuf;
-use outlive_types::{Error, Result};
+use outlive_types::{Error, PAGE_BYTES, Result};
 
 /// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]) or its own.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ impl MutRegion {
 #[derive(Debug)]
 pub struct Scatter {
     streams: Vec<MutRegion>,
+    /// Of what was brought, if a save is to follow.
+    learnt: Option<Learnt>,
 }
 
 impl Scatter {
@@ -40,34 +44,44 @@ impl Scatter {
     /// # Errors
     /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
     pub fn new(streams: Vec<MutRegion>) -> Result<Scatter> {
-        for (stream, region) in streams.iter().enumerate() {
-            if region.0.is_impossible() {
-                return Err(Error::invalid(format!(
-                    "the memory to restore stream {stream} into has {} bytes at an address where \
-                     they cannot be: pass the array's own address and length",
-                    region.length()
-                )));
-            }
-        }
-        Ok(Scatter { streams })
+        check_possible(&streams)?;
+        Ok(Scatter { streams, learnt: None })
+    }
+
+    /// The same; page hashes are taken of what is brought, for the saves that follow
+    /// ([`HashTracker::prime_hashes`](crate::HashTracker::prime_hashes)). Ranges must then be whole
+    /// pages, or reach to a stream's end.
+    ///
+    /// # Errors
+    /// As [`Scatter::new`].
+    pub fn learning(streams: Vec<MutRegion>) -> Result<Scatter> {
+        let scatter = Scatter::new(streams)?;
+        let learnt = Some(Learnt::new(&scatter.streams));
+        Ok(Scatter { learnt, ..scatter })
     }
 
     /// Copies `bytes` to `offset` of a stream.
     ///
     /// # Panics
-    /// If the range does not lie within the stream's memory.
+    /// If the range does not lie within the stream's memory, or cuts a page whose hash is to be taken.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        let (region, offset) = self.place(stream, offset, bytes.len() as u64);
-        region.0.write(offset, bytes);
+        let at = self.place(stream, offset, bytes.len() as u64);
+        if let Some(learnt) = &self.learnt {
+            learnt.write(stream, at, bytes);
+        }
+        self.streams[stream].0.write(at, bytes);
     }
 
     /// Fills `length` bytes at `offset` of a stream with zeros.
     ///
     /// # Panics
-    /// If the range does not lie within the stream's memory.
+    /// If the range does not lie within the stream's memory, or cuts a page whose hash is to be taken.
     pub fn zero(&self, stream: usize, offset: u64, length: u64) {
-        let (region, offset) = self.place(stream, offset, length);
-        region.0.zero(offset, length as usize);
+        let at = self.place(stream, offset, length);
+        if let Some(learnt) = &self.learnt {
+            learnt.zero(stream, at, length as usize);
+        }
+        self.streams[stream].0.zero(at, length as usize);
     }
 
     /// The memory again, in the order given.
@@ -75,18 +89,56 @@ impl Scatter {
         self.streams
     }
 
-    fn place(&self, stream: usize, offset: u64, length: u64) -> (&MutRegion, usize) {
-        let Some(region) = self.streams.get(stream) else {
-            panic!("stream {stream} was restored, but there are only {}", self.streams.len());
-        };
-        let end = offset.checked_add(length);
-        assert!(
-            end.is_some_and(|end| end <= region.length() as u64),
-            "{length} bytes at offset {offset} were restored to stream {stream}, which has {}",
-            region.length()
-        );
-        (region, offset as usize)
+    /// Hashes of a stream as it was stored, if they were taken; to be asked once all of it was brought.
+    pub fn take_hashes(&self, stream: usize) -> Option<PageHashes> {
+        let bytes = self.streams.get(stream)?.length() as u64;
+        self.learnt.as_ref()?.take(stream, bytes)
     }
+
+    fn place(&self, stream: usize, offset: u64, length: u64) -> usize {
+        match self.learnt {
+            Some(_) => whole_pages(&self.streams, stream, offset, length),
+            None => within(&self.streams, stream, offset, length),
+        }
+    }
+}
+
+/// Refuses memory that cannot exist.
+pub(crate) fn check_possible(streams: &[MutRegion]) -> Result<()> {
+    match streams.iter().position(|region| region.0.is_impossible()) {
+        None => Ok(()),
+        Some(stream) => Err(Error::invalid(format!(
+            "the memory to restore stream {stream} into has {} bytes at an address where they \
+             cannot be: pass the array's own address and length",
+            streams[stream].length()
+        ))),
+    }
+}
+
+/// The offset, if `length` bytes from there lie within the stream.
+fn within(streams: &[MutRegion], stream: usize, offset: u64, length: u64) -> usize {
+    let Some(region) = streams.get(stream) else {
+        panic!("stream {stream} was restored, but there are only {}", streams.len());
+    };
+    let end = offset.checked_add(length);
+    assert!(
+        end.is_some_and(|end| end <= region.length() as u64),
+        "{length} bytes at offset {offset} were restored to stream {stream}, which has {}",
+        region.length()
+    );
+    offset as usize
+}
+
+/// The offset, if `length` bytes from there are whole pages of the stream, or reach to its end.
+pub(crate) fn whole_pages(streams: &[MutRegion], stream: usize, offset: u64, length: u64) -> usize {
+    let at = within(streams, stream, offset, length);
+    let (end, page) = (offset + length, PAGE_BYTES as u64);
+    let is_end = end.is_multiple_of(page) || end == streams[stream].length() as u64;
+    assert!(
+        offset.is_multiple_of(page) && is_end,
+        "{length} bytes at offset {offset} of stream {stream} are not whole pages"
+    );
+    at
 }
 
 #[cfg(test)]
@@ -140,12 +192,56 @@ mod tests {
     }
 
     #[test]
-    fn ranges_outside_are_refused() {
-        let refused = |work: fn(&Scatter)| {
-            let scatter = Scatter::new(vec![MutRegion::zeroed(10)]).unwrap();
-            let work = std::panic::AssertUnwindSafe(|| work(&scatter));
-            std::panic::catch_unwind(work).is_err()
+    fn hashes_are_of_what_was_brought() {
+        let length = 9 * PAGE_BYTES + 5;
+        let mut want: Vec<u8> = (0..length).map(|at| (at * 31 / 7) as u8).collect();
+        let streams = || vec![MutRegion::zeroed(0), MutRegion::zeroed(length)];
+        let scatter = Scatter::learning(streams()).unwrap();
+        let bring = |pages: std::ops::Range<usize>| {
+            let range = pages.start * PAGE_BYTES..(pages.end * PAGE_BYTES).min(length);
+            scatter.write(1, range.start as u64, &want[range]);
         };
+        bring(7..10);
+        bring(0..3);
+        bring(6..7);
+        scatter.zero(1, 3 * PAGE_BYTES as u64, 3 * PAGE_BYTES as u64);
+        want[3 * PAGE_BYTES..6 * PAGE_BYTES].fill(0);
+        assert_eq!(scatter.take_hashes(1), Some(PageHashes::compute(&want, 1)));
+        assert_eq!(scatter.take_hashes(0), PageHashes::from_hashes(vec![], 0));
+        assert_eq!(scatter.take_hashes(2), None);
+        assert_eq!(Scatter::new(streams()).unwrap().take_hashes(1), None, "nobody asked for them");
+    }
+
+    #[test]
+    fn a_page_that_was_not_brought_counts_as_changed() {
+        let bytes = vec![7; 2 * PAGE_BYTES];
+        let scatter = Scatter::learning(vec![MutRegion::zeroed(bytes.len())]).unwrap();
+        scatter.write(0, 0, &bytes[..PAGE_BYTES]);
+        let hashes = scatter.take_hashes(0).unwrap();
+        assert!(!hashes.differs(0, &bytes[..PAGE_BYTES]));
+        assert!(hashes.differs(1, &bytes[PAGE_BYTES..]) && hashes.differs(1, &[0; PAGE_BYTES]));
+    }
+
+    fn panics(scatter: &Scatter, work: fn(&Scatter)) -> bool {
+        let work = std::panic::AssertUnwindSafe(|| work(scatter));
+        std::panic::catch_unwind(work).is_err()
+    }
+
+    #[test]
+    fn a_page_whose_hash_is_taken_comes_whole() {
+        let streams = vec![MutRegion::zeroed(PAGE_BYTES + 10)];
+        let scatter = Scatter::learning(streams).unwrap();
+        assert!(panics(&scatter, |scatter| scatter.write(0, 1, &[1; PAGE_BYTES - 1])));
+        assert!(panics(&scatter, |scatter| scatter.zero(0, 0, 5)));
+        assert!(panics(&scatter, |scatter| scatter.write(0, PAGE_BYTES as u64, &[1; 9])));
+        assert!(panics(&scatter, |scatter| scatter.write(0, PAGE_BYTES as u64, &[1; 11])));
+        assert!(!panics(&scatter, |scatter| scatter.write(0, PAGE_BYTES as u64, &[1; 10])));
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        let refused =
+            |work: fn(&Scatter)| panics(&Scatter::new(vec![MutRegion::zeroed(10)]).unwrap(), work);
         assert!(refused(|scatter| scatter.write(0, 8, &[1; 3])));
         assert!(refused(|scatter| scatter.zero(0, 11, 0)));
         assert!(refused(|scatter| scatter.zero(0, 2, u64::MAX - 1)));

@@ -12,6 +12,7 @@ mod frozen;
 mod hold;
 mod layout;
 pub mod lazy;
+mod learnt;
 mod memory;
 mod own;
 mod owned;

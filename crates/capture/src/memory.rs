@@ -4,7 +4,7 @@
 use crate::Region;
 use crate::fill::MutRegion;
 use crate::track::Place;
-use outlive_io::AlignedBuf;
+use outlive_io::{AlignedBuf, copy_past_cache};
 use outlive_types::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -185,9 +185,11 @@ impl RawMutMemory {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         self.each_unit(offset, bytes.len(), |start, done, length| {
             let from = &bytes[done..][..length];
-            // SAFETY: `each_unit` lends `length` writable bytes at `start` that nobody else uses
-            // meanwhile; so `from`, a live shared slice, cannot overlap them either.
-            unsafe { start.copy_from_nonoverlapping(from.as_ptr(), length) };
+            // SAFETY: `each_unit` lends `length` bytes at `start`, initialised and writable, that nobody
+            // else uses meanwhile.
+            let to = unsafe { std::slice::from_raw_parts_mut(start, length) };
+            // The program reads it later, if at all.
+            copy_past_cache(from, to);
         });
     }
 
@@ -242,8 +244,8 @@ impl MutRegion {
     /// is 0.
     ///
     /// # Safety
-    /// Until the value is dropped, the bytes must be writable from any thread, and nobody else may
-    /// read or write them, be it through another region that overlaps this one.
+    /// Until the value is dropped, the bytes must be initialised and writable from any thread, and nobody
+    /// else may read or write them, be it through another region that overlaps this one.
     ///
     /// One that is given to a [`LazyMemory`](crate::lazy::LazyMemory) may be used as soon as its edges
     /// and the streams that are not lazy are filled; until the value is dropped, it must stay mapped

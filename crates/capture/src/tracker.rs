@@ -134,23 +134,21 @@ impl HashTracker {
             hashes.apply(diff);
             hashes
         });
-        let streams = streams.iter().map(|(name, _)| (*name).to_owned()).zip(hashes).collect();
-        self.copies().thread = None;
-        let mut state = self.lock();
-        state.baseline = Some(epoch);
-        state.streams = streams;
-        state.unsettled = None;
-        // What was watched may be other memory than what was restored.
-        state.watches.clear();
+        self.prime_hashes(
+            epoch,
+            streams.iter().map(|(name, _)| (*name).to_owned()).zip(hashes).collect(),
+        );
     }
 
     /// As [`HashTracker::prime`], of streams whose hashes are known already: by name.
     pub fn prime_hashes(&self, epoch: Epoch, streams: Vec<(String, PageHashes)>) {
+        self.copies().thread = None;
         let mut state = self.lock();
         state.baseline = Some(epoch);
         state.streams = streams.into_iter().collect();
         state.unsettled = None;
-        state.watches.end_guard();
+        // What was watched may be other memory than what was restored.
+        state.watches.clear();
     }
 
     /// Primes from restored regions. `image` is what the checkpoint of `epoch` says of its regions;

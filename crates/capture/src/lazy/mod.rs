@@ -14,15 +14,16 @@ mod unit;
 pub use fill::Fill;
 pub use sys::{Mode, end_program};
 
-use crate::fill::MutRegion;
+use crate::fill::{MutRegion, check_possible, whole_pages};
+use crate::learnt::Learnt;
 use fill::Filling;
 use maps::PrivateMemory;
-use outlive_chunk::{PageHashes, hash_pages};
+use outlive_chunk::PageHashes;
 use outlive_io::AlignedBuf;
-use outlive_types::{Error, Missing, PAGE_BYTES, Result, pages_of};
+use outlive_types::{Error, Missing, PAGE_BYTES, Result};
 use std::ops::{Deref, Range};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::Uffd;
 
@@ -74,8 +75,7 @@ pub struct LazyMemory {
     // Before `streams`: what is registered must still be there.
     fill: Option<Owner>,
     streams: Vec<MutRegion>,
-    /// Of each page that was brought, by stream.
-    hashes: Vec<Mutex<Vec<u128>>>,
+    learnt: Learnt,
     how: How,
 }
 
@@ -104,21 +104,14 @@ impl LazyMemory {
     /// # Errors
     /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
     pub fn new(streams: Vec<MutRegion>, options: LazyOptions) -> Result<LazyMemory> {
-        if let Some(stream) = streams.iter().position(|region| region.0.is_impossible()) {
-            return Err(Error::invalid(format!(
-                "the memory to restore stream {stream} into has {} bytes at an address where they \
-                 cannot be: pass the array's own address and length",
-                streams[stream].length()
-            )));
-        }
-        let pages = |region: &MutRegion| pages_of(region.length() as u64) as usize;
-        let hashes = streams.iter().map(|region| Mutex::new(vec![0; pages(region)])).collect();
+        check_possible(&streams)?;
+        let learnt = Learnt::new(&streams);
         let mut how = How::default();
         let fill = arm_all(&streams, &options, &mut how).map(Arc::new);
         if let Some(fill) = &fill {
             forks::watch(fill);
         }
-        Ok(LazyMemory { fill: fill.map(Owner), streams, hashes, how })
+        Ok(LazyMemory { fill: fill.map(Owner), streams, learnt, how })
     }
 
     /// How it is filled.
@@ -178,8 +171,8 @@ impl LazyMemory {
     /// # Panics
     /// If the range is another one.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        let at = self.check(stream, offset, bytes.len() as u64);
-        self.keep(stream, at, &hash_pages(bytes));
+        let at = whole_pages(&self.streams, stream, offset, bytes.len() as u64);
+        self.learnt.write(stream, at, bytes);
         match self.filling(stream) {
             None => self.streams[stream].0.write(at, bytes),
             Some((fill, filling)) => fill.bring(filling, at, bytes.len(), Some(bytes)),
@@ -191,36 +184,13 @@ impl LazyMemory {
     /// # Panics
     /// As [`LazyMemory::write`].
     pub fn zero(&self, stream: usize, offset: u64, length: u64) {
-        let (at, length) = (self.check(stream, offset, length), length as usize);
-        let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
-        let page = hash_pages(&[0; PAGE_BYTES])[0];
-        self.kept(stream)[at / PAGE_BYTES..][..pages].fill(page);
-        self.keep(stream, at + pages * PAGE_BYTES, &hash_pages(&[0; PAGE_BYTES][..rest]));
+        let at = whole_pages(&self.streams, stream, offset, length);
+        let length = length as usize;
+        self.learnt.zero(stream, at, length);
         match self.filling(stream) {
             None => self.streams[stream].0.zero(at, length),
             Some((fill, filling)) => fill.bring(filling, at, length, None),
         }
-    }
-
-    fn check(&self, stream: usize, offset: u64, length: u64) -> usize {
-        let own = self.streams.get(stream).map_or(0, MutRegion::length) as u64;
-        let end = offset.checked_add(length).filter(|end| *end <= own);
-        let page = PAGE_BYTES as u64;
-        assert!(
-            end.is_some_and(
-                |end| offset.is_multiple_of(page) && (end.is_multiple_of(page) || end == own)
-            ),
-            "{length} bytes at offset {offset} were restored to stream {stream}, which has {own}"
-        );
-        offset as usize
-    }
-
-    fn keep(&self, stream: usize, at: usize, hashes: &[u128]) {
-        self.kept(stream)[at / PAGE_BYTES..][..hashes.len()].copy_from_slice(hashes);
-    }
-
-    fn kept(&self, stream: usize) -> MutexGuard<'_, Vec<u128>> {
-        self.hashes[stream].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the program waits for something that is not at hand. `None` once
@@ -269,9 +239,7 @@ impl LazyMemory {
     /// Hashes of a stream as it was stored, once all of it was brought: what the memory held before the
     /// program changed it.
     pub fn take_hashes(&self, stream: usize) -> Option<PageHashes> {
-        let mut hashes = self.hashes.get(stream)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = self.streams[stream].length() as u64;
-        PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)
+        self.learnt.take(stream, self.streams.get(stream)?.length() as u64)
     }
 
     /// A copy of a stream that is not lazy and whose memory is our own.

@@ -6,7 +6,6 @@ use super::report::{Goal, Unit};
 use super::state::{Borrowed, JOB, Memory};
 use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
 use crate::args::BenchIoArgs;
-use outlive_capture::HashTracker;
 use outlive_pool::Environment;
 use outlive_store::{Restored, Select};
 use outlive_types::{Error, Result};
@@ -53,10 +52,6 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     if !state::is_filled(&bytes, SEED) {
         return Err(Error::bug("a restore handed back other bytes than were saved"));
     }
-    let started = Instant::now();
-    HashTracker::new().prime(1, &[("state", &bytes)], outlive_capture::default_threads());
-    let prime_s = started.elapsed().as_secs_f64();
-
     let shares =
         |ours: &[f64]| -> Vec<f64> { ours.iter().zip(&raws).map(|(o, r)| o / r).collect() };
     let (used_shares, fresh_shares) = (shares(&used), shares(&fresh));
@@ -73,10 +68,9 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         Unit::Ratio,
         goal,
     );
-    report.add("hashing it as the next save's baseline", prime_s, Unit::Seconds);
     report.note(format!(
         "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
-         verified byte, nothing of it in the page cache. Fresh memory pays its page faults. Raw is \
+         verified byte, hashed for the save that follows; nothing of it in the page cache. Fresh memory pays its page faults. Raw is \
          the faster, round by round, of: {}.",
         args.runs,
         args.gib,

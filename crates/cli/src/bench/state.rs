@@ -102,7 +102,7 @@ pub fn save(job: &Job, source: &mut OwnedSource) -> Result<SaveStats> {
     handle.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))
 }
 
-/// One stream's memory, as a restore fills it.
+/// One stream's memory, as a restore fills it: with hashes for the save that follows.
 pub struct Memory(Scatter);
 
 impl Memory {
@@ -110,7 +110,7 @@ impl Memory {
     pub fn fresh(length: u64) -> Result<Memory> {
         let length = usize::try_from(length)
             .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
-        Scatter::new(vec![MutRegion::zeroed(length)]).map(Memory)
+        Scatter::learning(vec![MutRegion::zeroed(length)]).map(Memory)
     }
 
     /// The bytes.

@@ -1,0 +1,47 @@
+//! Page hashes of what a restore brings, taken while each chunk is in the processor's caches: so the
+//! next save knows what it follows without anybody reading all memory once more.
+
+use crate::fill::MutRegion;
+use outlive_chunk::{PageHashes, hash_pages};
+use outlive_types::{PAGE_BYTES, pages_of};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Hashes of a number of streams, as they were stored. A page that is never brought has none: it
+/// counts as changed.
+#[derive(Debug)]
+pub(crate) struct Learnt(Vec<Mutex<Vec<u128>>>);
+
+impl Learnt {
+    /// None yet.
+    pub fn new(streams: &[MutRegion]) -> Learnt {
+        let pages = |region: &MutRegion| pages_of(region.length() as u64) as usize;
+        Learnt(streams.iter().map(|region| Mutex::new(vec![0; pages(region)])).collect())
+    }
+
+    /// Takes those of whole pages, from the byte `at` on.
+    pub fn write(&self, stream: usize, at: usize, bytes: &[u8]) {
+        self.keep(stream, at, &hash_pages(bytes));
+    }
+
+    /// The same, of zeros.
+    pub fn zero(&self, stream: usize, at: usize, length: usize) {
+        let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
+        let page = hash_pages(&[0; PAGE_BYTES])[0];
+        self.of(stream)[at / PAGE_BYTES..][..pages].fill(page);
+        self.keep(stream, at + pages * PAGE_BYTES, &hash_pages(&[0; PAGE_BYTES][..rest]));
+    }
+
+    /// Those of a stream of so many bytes.
+    pub fn take(&self, stream: usize, bytes: u64) -> Option<PageHashes> {
+        let mut hashes = self.0.get(stream)?.lock().unwrap_or_else(PoisonError::into_inner);
+        PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)
+    }
+
+    fn keep(&self, stream: usize, at: usize, hashes: &[u128]) {
+        self.of(stream)[at / PAGE_BYTES..][..hashes.len()].copy_from_slice(hashes);
+    }
+
+    fn of(&self, stream: usize) -> MutexGuard<'_, Vec<u128>> {
+        self.0[stream].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
