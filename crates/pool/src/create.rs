@@ -1,7 +1,9 @@
 //! Makes a pool in a directory, and opens one.
 
 use crate::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
-use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, publish};
+use outlive_target::{
+    DirectoryLog, DirectoryOptions, DirectoryTarget, make_dir_durable, publish, sync_dir,
+};
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -109,7 +111,7 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
         let path = path.to_owned();
         move |e: std::io::Error| Error::io(doing, &path, &e)
     };
-    fs::create_dir_all(dir).map_err(io("making", dir))?;
+    make_dir_durable(dir).map_err(io("making", dir))?;
     for sub in ["packs", "log"] {
         let sub = dir.join(sub);
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
@@ -134,20 +136,20 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
     // Whether or not it worked, the temporary file has served; a leftover would do no harm.
     let _ = fs::remove_file(&temporary);
     linked?;
-    let sync =
-        |path: &Path| File::open(path).and_then(|d| d.sync_all()).map_err(io("syncing", path));
-    sync(dir)?;
-    match dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned)) {
-        // The parent may belong to somebody else; the pool then relies on whoever made `dir`.
-        Some(parent) => sync(&parent).or(Ok(())),
-        None => Ok(()),
-    }
+    sync_dir(dir).map_err(io("syncing", dir))?;
+    // Of `.` and of a link the path does not name the parent. That may belong to somebody else; the
+    // pool then relies on whoever made `dir`.
+    let parent = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
+    let _ = parent.map(|parent| sync_dir(&parent));
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use outlive_types::ErrorKind as Kind;
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    use std::mem::MaybeUninit;
 
     #[test]
     fn a_directory_becomes_a_pool_once() {
@@ -162,6 +164,23 @@ mod tests {
         );
         let config = first.config().clone();
         assert_eq!(create(&path, config, Environment::system()).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn all_that_is_missing_above_a_pool_is_made_durably() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("made/by/the/pool");
+        // To make or name what is in a directory does not open it; to sync it does.
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, root.path(), WatchFlags::OPEN).unwrap();
+        let pool = open_or_create(&path, Environment::system()).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(watch, &mut buffer);
+        // An event without a name is about the directory itself.
+        let mut itself = std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none()));
+        assert!(itself.any(|itself| itself), "the topmost one that was made is named durably");
+        assert!(path.join("packs").is_dir() && path.join("log").is_dir());
+        assert_eq!(open(&path, Environment::system()).unwrap().config(), pool.config());
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::io;
 use std::path::Path;
 
 /// Makes the names in the directory `path` durable.
-pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the operating system reports.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
     let here = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     match File::open(here)?.sync_all() {
         // Some network file systems cannot sync directories, and need not.
@@ -18,7 +21,10 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
 
 /// Makes `path` a directory whose entry in its parent is durable, whoever created it; creates what
 /// is missing above it likewise.
-pub(crate) fn make_dir_durable(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the operating system reports.
+pub fn make_dir_durable(path: &Path) -> io::Result<()> {
     let mut made = fs::create_dir(path);
     let parent = path.parent();
     if let (Err(error), Some(parent)) = (&made, parent)
@@ -79,4 +85,50 @@ pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
 /// True if the operating system gave one of these numbers.
 pub(crate) fn errno_is(error: &io::Error, numbers: &[Errno]) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| numbers.contains(&errno))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    use std::mem::MaybeUninit;
+
+    /// Whether `deed` opens the directory `path` itself. To make, name or remove what is in a directory
+    /// does not open it; to sync it does.
+    pub(crate) fn opens(path: &Path, deed: impl FnOnce()) -> bool {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, path, WatchFlags::OPEN).unwrap();
+        deed();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(watch, &mut buffer);
+        // An event that has a name is about what is in the directory.
+        std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none())).any(|itself| itself)
+    }
+
+    #[test]
+    fn each_directory_that_is_made_is_durable_in_its_parent() {
+        let root = tempfile::tempdir().unwrap();
+        let there = root.path().join("there");
+        fs::create_dir(&there).unwrap();
+        let deep = there.join("a/b");
+        let make = || make_dir_durable(&deep).unwrap();
+        assert!(opens(&there, make), "`a` is new in it");
+        assert!(deep.is_dir());
+        assert!(opens(&there.join("a"), make), "whoever made `b`");
+        assert!(!opens(&there, make), "`a` was there");
+        for missing in ["x", "x/y"] {
+            let missing = there.join(missing);
+            let parent = missing.parent().unwrap();
+            assert!(opens(parent, || make_dir_durable(&missing).unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_file_is_no_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "x").unwrap();
+        assert_eq!(make_dir_durable(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(make_dir_durable(&file.join("below")).is_err());
+    }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::durable::tests::opens;
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
 
 fn shard(number: u32) -> ShardName {
@@ -98,6 +99,65 @@ fn a_vanished_directory_is_made_again() {
     put(&target, shard(2), 2);
     put(&target, shard(0x101), 3);
     assert_eq!(target.list().unwrap(), [shard(2), shard(0x101)]);
+}
+
+fn is_durable(target: &DirectoryTarget, shard: ShardName) -> bool {
+    target.made.shards[directory_number(shard)].load(Ordering::Acquire)
+}
+
+fn finish(writer: Box<dyn ShardWriter>) {
+    writer.finish(0).wait().unwrap();
+}
+
+#[test]
+fn a_new_directory_is_durable_once_its_first_shard_is() {
+    let root = tempfile::tempdir().unwrap();
+    let packs = root.path().join("packs");
+    fs::create_dir(&packs).unwrap();
+    let target = open(root.path());
+    let dir = target.dir_of(shard(1));
+    let mut writer = None;
+    assert!(opens(root.path(), || writer = target.create(shard(1), 4096).ok()), "for `packs`");
+    assert!(!is_durable(&target, shard(1)), "who makes it does not wait");
+    drop(writer.take());
+    assert!(!opens(&packs, || writer = target.create(shard(1), 4096).ok()));
+    assert!(!is_durable(&target, shard(1)), "a shard that was given up changes nothing");
+    assert!(opens(&packs, || finish(writer.take().unwrap())));
+    assert!(is_durable(&target, shard(1)));
+    assert!(!is_durable(&target, shard(2)));
+    // From then on there are only names of shards to be made durable.
+    let next = target.create(shard(0x101), 4096).unwrap();
+    assert!(!opens(&packs, || assert!(opens(&dir, || finish(next)))));
+    // Who finds the directory does not know whether it was durable.
+    let other = open(root.path());
+    let writer = other.create(shard(0x201), 4096).unwrap();
+    assert!(!is_durable(&other, shard(1)));
+    assert!(opens(&packs, || finish(writer)));
+    assert!(is_durable(&other, shard(1)));
+}
+
+#[test]
+fn a_directory_that_could_not_be_made_durable_is_not_taken_for_it() {
+    let root = tempfile::tempdir().unwrap();
+    let target = open(root.path());
+    let gone = root.path().join("gone/01");
+    target.made.make_durable(shard(1), &gone).unwrap_err();
+    assert!(!is_durable(&target, shard(1)));
+}
+
+#[test]
+fn a_vanished_directory_is_durable_before_a_shard_is_made_in_it() {
+    let root = tempfile::tempdir().unwrap();
+    let packs = root.path().join("packs");
+    let target = open(root.path());
+    put(&target, shard(1), 1);
+    // It alone has vanished: what was known of it says nothing of the new one.
+    fs::remove_dir_all(target.dir_of(shard(1))).unwrap();
+    assert!(opens(&packs, || drop(target.create(shard(1), 4096).unwrap())));
+    // All of them have, one that was never made among them.
+    fs::remove_dir_all(&packs).unwrap();
+    assert!(opens(root.path(), || drop(target.create(shard(2), 4096).unwrap())));
+    assert!(is_durable(&target, shard(2)), "at once");
 }
 
 #[test]
