@@ -4,9 +4,9 @@ use crate::HashTracker;
 use crate::ahead::Ahead;
 use crate::fork::ForkImage;
 use crate::hold::{Hold, Piece, gather};
+use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::own::OwnMemory;
 use crate::runs;
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
@@ -39,7 +39,7 @@ pub(crate) struct FrozenMemory {
     /// The child that holds the forked ones.
     pub fork: Option<ForkImage>,
     /// What of it can be read in place, until the image is settled.
-    pub own: Option<OwnMemory>,
+    pub in_place: Option<InPlace>,
     pub report: FreezeReport,
     pub spare: Spare,
     /// Most bytes that either spare buffer may keep.
@@ -176,8 +176,8 @@ impl FrozenMemory {
                 };
                 scratch.resize(part.len(), 0);
                 let from_child = |address, into: &mut [u8]| fork.read(address, into);
-                match &self.own {
-                    Some(own) => own.read(at + part.start, scratch, from_child)?,
+                match &self.in_place {
+                    Some(in_place) => in_place.read(at + part.start, scratch, from_child)?,
                     None => from_child(at + part.start, scratch)?,
                 }
                 return Ok(scratch);

@@ -118,15 +118,15 @@ impl PageSource for MemorySource {
             plan = HoldPlan::new(&layout, &all, bytes_max, holders);
             self.tracker.keep_ahead(ahead.take());
         }
-        let own =
+        let in_place =
             fork.as_ref().and_then(|_| self.tracker.guard(&forked(&all, &plan.holds, &layout)));
         spare.arena.fill(&plan.sources, bytes_max, self.threads);
-        let in_place = match own {
+        let suffix = match in_place {
             Some(_) => "; what is not written meanwhile is read in place",
             None => "",
         };
         let report = FreezeReport {
-            freeze: prelude + &why + in_place,
+            freeze: prelude + &why + suffix,
             tracker: self.tracker.report(),
             copied_bytes: plan.copied_bytes,
             ahead_bytes: plan.ahead_bytes,
@@ -147,7 +147,7 @@ impl PageSource for MemorySource {
             pieces,
             ahead,
             fork,
-            own,
+            in_place,
             report,
             spare,
             freeze_bytes_max: request.freeze_bytes_max,

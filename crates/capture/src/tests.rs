@@ -3,9 +3,9 @@
 
 mod ahead;
 mod forked;
+mod in_place;
 mod limits;
 mod model;
-mod own;
 
 use crate::{HashTracker, MemorySource, Region};
 use outlive_types::{

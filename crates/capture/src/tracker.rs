@@ -3,9 +3,9 @@
 use crate::Region;
 use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
+use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::own::OwnMemory;
 use crate::track::{
     self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
 };
@@ -358,7 +358,7 @@ impl HashTracker {
 
     /// What of these addresses (sorted, apart), which a child holds, can be read in place as long as the
     /// program does not write it: until the freeze is settled.
-    pub(crate) fn guard(&self, forked: &[Range<usize>]) -> Option<OwnMemory> {
+    pub(crate) fn guard(&self, forked: &[Range<usize>]) -> Option<InPlace> {
         self.lock().watches.guard(forked)
     }
 

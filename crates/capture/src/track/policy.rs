@@ -27,11 +27,7 @@ impl Filter {
         if step < Filter::MANY || !self.pays() {
             return;
         }
-        // Anywhere within each step, so that no regular pattern passes for all.
-        let at = |number: u64| {
-            let scattered = (number ^ pages).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
-            number * step + scattered % step
-        };
+        let at = |number: u64| number * step + scattered(pages, number, step);
         let (mut compared, mut unchanged, mut before) = (0, 0, 0);
         for range in written {
             while at(compared) < before + range.count {
@@ -143,23 +139,27 @@ impl Front {
     }
 }
 
-/// Of these pages those that are compared whatever the others are worth, and the others.
-pub(super) fn sampled(pages: &[PageRange]) -> (Vec<PageRange>, Vec<PageRange>) {
-    let (mut sampled, mut others) = (Vec::new(), Vec::new());
+/// Of these pages those that are compared whatever the others are worth: other ones at each freeze.
+pub(super) fn sampled(pages: &[PageRange], freeze: u64) -> Vec<PageRange> {
+    let mut sampled = Vec::new();
     for range in pages {
-        let (mut first, end) = (range.first, range.first + range.count);
-        while first < end {
-            if first % SAMPLED == 0 {
+        let end = range.first + range.count;
+        for number in range.first / SAMPLED..end.div_ceil(SAMPLED) {
+            let first = number * SAMPLED + scattered(freeze, number, SAMPLED);
+            if (range.first..end).contains(&first) {
                 sampled.push(PageRange { first, count: 1 });
-                first += 1;
-            } else {
-                let stop = first.next_multiple_of(SAMPLED).min(end);
-                others.push(PageRange { first, count: stop - first });
-                first = stop;
             }
         }
     }
-    (sampled, others)
+    sampled
+}
+
+/// One of `count` places for each number, and another with each seed; so irregular that no pattern passes
+/// for all there is. (The mixing is degski's, of 64 bits.)
+pub(super) fn scattered(seed: u64, number: u64, count: u64) -> u64 {
+    let mix = |bits: u64| (bits ^ (bits >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    let mixed = mix(mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number));
+    (mixed >> 32) % count
 }
 
 /// From so many written pages of a block on, faults cost more than comparing all of it.
@@ -194,6 +194,55 @@ mod tests {
                 changed
             });
             assert_eq!((count.get(), filter.pays()), (asked, pays));
+        }
+    }
+
+    #[test]
+    fn of_each_64_pages_another_one_is_sampled_at_each_freeze() {
+        let all = [PageRange { first: 0, count: 64 * 100 }];
+        let mut found = vec![0; 64];
+        for freeze in 0..100 {
+            let pages = sampled(&all, freeze);
+            assert!(pages.iter().map(|page| page.first / 64).eq(0..100));
+            assert!(pages.iter().all(|page| page.count == 1));
+            assert_ne!(pages, sampled(&all, freeze + 1));
+            pages.iter().for_each(|page| found[page.first as usize % 64] += 1);
+            // Of parts of them it is the same ones.
+            let parts = [(3, 100), (103, 1), (104, 2000), (6399, 1)];
+            let parts = parts.map(|(first, count)| PageRange { first, count });
+            let inside = |page: &PageRange| {
+                parts.iter().any(|part| (part.first..part.first + part.count).contains(&page.first))
+            };
+            let wanted: Vec<_> = pages.into_iter().filter(inside).collect();
+            assert_eq!(sampled(&parts, freeze), wanted);
+        }
+        assert!(found.iter().all(|count| (50..400).contains(count)), "{found:?}");
+    }
+
+    #[test]
+    fn scattered_places_are_at_any_distance_from_one_another() {
+        for seed in 0..10 {
+            let mut found = [0; 64];
+            for number in 0..6400 {
+                let [one, next] = [number, number + 1].map(|number| scattered(seed, number, 64));
+                found[((next + 64 - one) % 64) as usize] += 1;
+            }
+            assert!(found.iter().all(|count| (50..150).contains(count)), "seed {seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn no_regular_pattern_escapes_the_sample() {
+        for period in [1, 2, 4, 8, 16, 32, 64] {
+            for offset in 0..period {
+                let written = (0..64 * 64 / period)
+                    .map(|number| PageRange { first: number * period + offset, count: 1 });
+                let written: Vec<_> = written.collect();
+                let counts = (0..16).map(|freeze| sampled(&written, freeze).len());
+                let (found, even) = (counts.sum::<usize>(), 16 * 64 / period as usize);
+                let some = even / 3..even * 3;
+                assert!(some.contains(&found), "period {period}, offset {offset}: {found} pages");
+            }
         }
     }
 

@@ -239,6 +239,33 @@ fn canaries_that_are_mistaken_arm_nothing_for_long() {
 }
 
 #[test]
+fn pages_that_are_written_and_stay_as_they_are_are_noticed_wherever_they_lie() {
+    if !works_here() {
+        return;
+    }
+    // A page in 64, never the first of them.
+    let pages = (0..16 * MIB / PAGE_BYTES).skip(5).step_by(64);
+    // Of few of them it takes longer, since it is chance which are looked at; but each gets its turn.
+    for (rewritten, rounds_max) in [(0..64, 20), (0..8, 100), (8..16, 100), (16..24, 100)] {
+        let mut program = Program::new(0, 16 * MIB);
+        program.save(true);
+        program.save(true);
+        for round in 0..10 {
+            pages.clone().for_each(|page| program.write(page));
+            assert_eq!(program.save(true), 64, "round {round}");
+        }
+        let noticed = (0..rounds_max).find(|_| {
+            for page in pages.clone().skip(rewritten.start).take(rewritten.len()) {
+                let byte = &mut program.bytes()[page * PAGE_BYTES];
+                *byte = std::hint::black_box(*byte);
+            }
+            program.save(true) == 0
+        });
+        assert!(noticed.is_some_and(|round| round > 0), "of {rewritten:?}: {noticed:?}");
+    }
+}
+
+#[test]
 fn a_sweep_with_holes_copies_no_more_than_it_writes() {
     if !works_here() {
         return;

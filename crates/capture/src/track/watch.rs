@@ -5,7 +5,7 @@
 //! are written densely are *coarse*, unmonitored but for canary pages, and filtered by hash; those that
 //! turn cold are armed again. docs/capture.md tells what it costs.
 
-use super::policy::{Filter, Front, Patience, sampled};
+use super::policy::{Filter, Front, Patience, sampled, scattered};
 use super::ranges::{joined, without};
 use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
@@ -220,9 +220,9 @@ impl Watch {
         if self.filter.pays() {
             self.judged = without(&written_pages, &dirty);
         } else {
-            let (sampled, others) = sampled(&written_pages);
+            let sampled = sampled(&written_pages, self.freezes);
             self.judged = without(&sampled, &dirty);
-            dirty.extend(others);
+            dirty.extend(without(&written_pages, &sampled));
         }
         look.extend(written_pages);
         let mut dense = self.coarsen(tracker, &written)?;
@@ -381,11 +381,8 @@ impl Watch {
     /// The canary pages of a block at a freeze, counted from 1 after the one that began to watch.
     pub(super) fn canaries(&self, at: usize, freeze: u64) -> impl Iterator<Item = u64> + use<> {
         let pages = self.place.region_pages(self.block(at));
-        let seed = freeze.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ pages.first;
-        (0..CANARIES).map(move |number| {
-            let scattered = (seed ^ number).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
-            pages.first + scattered % pages.count
-        })
+        (0..CANARIES)
+            .map(move |number| pages.first + scattered(freeze, pages.first ^ number, pages.count))
     }
 
     /// How many canary pages of a coarse block have changed. They are read, not armed: an armed one would

@@ -3,7 +3,7 @@
 use super::watch::{Look, Place, Watch};
 use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
 use crate::ahead::Ahead;
-use crate::own::{Guard, OwnMemory};
+use crate::in_place::{Guard, InPlace};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_types::BLOCK_BYTES;
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +27,7 @@ pub(crate) struct Watches {
     /// Of memory that is read in place while an image drains.
     guard: Guard,
     /// Part of it that is coarse, and armed only for that.
-    lent: Vec<Pages>,
+    guarded: Vec<Pages>,
 }
 
 impl Watches {
@@ -45,14 +45,14 @@ impl Watches {
     /// next to nothing: the fault by which its first write to a page gets a copy takes the note as well.
     ///
     /// It ends with [`Watches::end_guard`], and whenever any memory is armed anew or let go.
-    pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<OwnMemory> {
+    pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<InPlace> {
         self.end_guard();
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
         let mut areas = Vec::new();
         for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
             for area in blocks_of(forked, part) {
                 if !is_armed {
-                    self.lent.push(area);
+                    self.guarded.push(area);
                     if tracker.arm(area).is_err() {
                         continue;
                     }
@@ -60,15 +60,15 @@ impl Watches {
                 areas.push(area);
             }
         }
-        OwnMemory::new(tracker, &areas, self.guard.clone())
+        InPlace::new(tracker, &areas, self.guard.clone())
     }
 
     /// Nothing is read in place from now on. What was armed only for that is coarse again.
     pub fn end_guard(&mut self) {
         std::mem::take(&mut self.guard).end();
-        let lent = std::mem::take(&mut self.lent);
+        let guarded = std::mem::take(&mut self.guarded);
         let Some(tracker) = &self.tracker else { return };
-        for area in lent {
+        for area in guarded {
             if tracker.disarm(area).is_ok() {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fork::tests::alone;
-use crate::own::{Guard, OwnMemory};
+use crate::in_place::{Guard, InPlace};
 use crate::track::{PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -87,26 +87,31 @@ fn image(frozen: &dyn Frozen, pages: u32, base: &[u8]) -> Vec<u8> {
 }
 
 /// What of the region is read from the child, in pieces of 16 pages: addresses from its first byte on.
-fn from_child(own: &OwnMemory, region: &[u8]) -> Vec<Range<usize>> {
+/// All else is what the region holds.
+fn from_child(in_place: &InPlace, region: &[u8]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let start = region.as_ptr().addr();
     let mut scratch = vec![0; 16 * PAGE_BYTES];
     for at in (0..region.len()).step_by(16 * PAGE_BYTES) {
-        let into = &mut scratch[..(region.len() - at).min(16 * PAGE_BYTES)];
+        let now = &region[at..region.len().min(at + 16 * PAGE_BYTES)];
+        let into = &mut scratch[..now.len()];
+        into.fill(0);
         let record = |address: usize, part: &mut [u8]| {
             let from = address - start;
+            part.copy_from_slice(&region[from..from + part.len()]);
             match found.last_mut() {
                 Some(last) if last.end == from => last.end += part.len(),
                 _ => found.push(from..from + part.len()),
             }
             Ok(())
         };
-        own.read(start + at, into, record).unwrap();
+        in_place.read(start + at, into, record).unwrap();
+        assert!(into == now, "at {at}");
     }
     found
 }
 
-fn guard(tracker: &HashTracker, region: &[u8]) -> OwnMemory {
+fn guard(tracker: &HashTracker, region: &[u8]) -> InPlace {
     let start = region.as_ptr().addr();
     tracker.guard(std::slice::from_ref(&(start..start + region.len()))).unwrap()
 }
@@ -122,13 +127,12 @@ fn what_nobody_wrote_is_read_in_place() {
     let frozen = by_fork(&tracker, region, None);
     let said = frozen.report().freeze;
     assert!(said.ends_with("; what is not written meanwhile is read in place"), "{said}");
-    let own = guard(&tracker, region);
-    assert_eq!(from_child(&own, region), edges);
-    assert_eq!(own.read_bytes() as usize, LENGTH - 2 * PAGE_BYTES);
+    let in_place = guard(&tracker, region);
+    assert_eq!(from_child(&in_place, region), edges);
     mapping.bytes()[3 * MIB] ^= 0xFF;
     let written = 3 * MIB - 16..3 * MIB + PAGE_BYTES - 16;
     let [head, tail] = edges;
-    assert_eq!(from_child(&own, region), [head.clone(), written.clone(), tail.clone()]);
+    assert_eq!(from_child(&in_place, region), [head.clone(), written.clone(), tail.clone()]);
     // Somebody arms it once more: what the table says is not what it was, and yet it is not taken.
     let (kernel, _) = tracker.lock().watches.armed().unwrap();
     let page = mapping.at(3 * MIB).addr();
@@ -136,10 +140,36 @@ fn what_nobody_wrote_is_read_in_place() {
     let mut untouched = Vec::new();
     kernel.untouched(Pages { start: page, end: page + PAGE_BYTES }, &mut untouched).unwrap();
     assert_eq!(untouched.len(), 1);
-    assert_eq!(from_child(&own, region), [head, written, tail]);
+    assert_eq!(from_child(&in_place, region), [head, written, tail]);
     // Without a child nothing is shared.
     drop(frozen);
-    assert!(from_child(&own, region).iter().eq([&(0..region.len())]));
+    assert!(from_child(&in_place, region).iter().eq([&(0..region.len())]));
+}
+
+/// Bytes that this thread has read of files so far, a child's memory among them. `None` where the
+/// kernel does not count them.
+fn file_bytes_read() -> Option<usize> {
+    let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
+}
+
+#[test]
+fn an_image_asks_its_child_only_for_what_was_written() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let then = mapping.bytes().to_vec();
+    let frozen = by_fork(&tracker, mapping.bytes(), None);
+    let read = || {
+        let before = file_bytes_read()?;
+        assert!(image(&*frozen, 16, &[0; LENGTH]) == then);
+        Some(file_bytes_read()? - before)
+    };
+    let Some(read_bytes) = read() else { return println!("not tested here: no rchar") };
+    assert!(read_bytes < LENGTH / 50, "{read_bytes}: more than the page table");
+    mapping.bytes()[..2 * MIB].fill(0);
+    let read_bytes = read().unwrap();
+    assert!((2 * MIB..2 * MIB + LENGTH / 50).contains(&read_bytes), "{read_bytes}");
 }
 
 #[test]
@@ -163,10 +193,10 @@ fn whatever_arms_anew_or_lets_go_ends_it_first() {
         let Some(tracker) = tracked() else { return };
         let mapping = Mapping::new();
         let frozen = by_fork(&tracker, mapping.bytes(), None);
-        let own = guard(&tracker, mapping.bytes());
-        assert!(from_child(&own, mapping.bytes()).is_empty());
+        let in_place = guard(&tracker, mapping.bytes());
+        assert!(from_child(&in_place, mapping.bytes()).is_empty());
         deed(&tracker, &*frozen, mapping.bytes());
-        let found = from_child(&own, mapping.bytes());
+        let found = from_child(&in_place, mapping.bytes());
         assert!(found.iter().eq([&(0..LENGTH)]), "a tracker that {what}: {found:?}");
     }
 }
@@ -417,7 +447,7 @@ fn every_byte_comes_from_where_it_is_as_it_was() {
     let mut memory = outlive_io::AlignedBuf::zeroed(3 * MIB);
     memory.fill(1);
     let start = memory.as_ptr().addr();
-    let mut own_bytes = 0;
+    let mut in_place_bytes = 0;
     for seed in 0..200u64 {
         let at = |page: u64| start + (page as usize % (3 * MIB / PAGE_BYTES)) * PAGE_BYTES;
         let (a, b) = (at(seed * 37), at(seed * 101 + 5));
@@ -428,32 +458,34 @@ fn every_byte_comes_from_where_it_is_as_it_was() {
         let guard = Guard::default();
         let ends = seed % 10 == 9;
         let tracker = Arc::new(Oracle { seed, guard: ends.then(|| guard.clone()) });
-        let own =
-            OwnMemory::new(tracker, &areas.clone().collect::<Vec<_>>(), guard.clone()).unwrap();
+        let in_place =
+            InPlace::new(tracker, &areas.clone().collect::<Vec<_>>(), guard.clone()).unwrap();
         let from = (seed as usize * 7919) % (2 * MIB);
         let length = 1 + (seed as usize * 104_729) % (3 * MIB - from);
         let mut into = vec![0; length];
-        own.read(start + from, &mut into, |_, into| {
-            into.fill(2);
-            Ok(())
-        })
-        .unwrap();
+        in_place
+            .read(start + from, &mut into, |_, into| {
+                into.fill(2);
+                Ok(())
+            })
+            .unwrap();
         for (offset, byte) in into.iter().enumerate() {
             let address = start + from + offset;
             let page = address / PAGE_BYTES * PAGE_BYTES;
             let inside = areas.clone().any(|area| area.start <= page && page < area.end);
             let may = inside && !ends && is_told(seed, page) && is_told(seed + 1000, page);
             assert!(*byte == 2 || (*byte == 1 && may), "seed {seed}, offset {offset}: {byte}");
-            own_bytes += usize::from(*byte == 1);
+            in_place_bytes += usize::from(*byte == 1);
         }
         guard.end();
         let mut none = Vec::new();
-        own.read(start, &mut [0; 100], |address, into| {
-            none.push((address, into.len()));
-            Ok(())
-        })
-        .unwrap();
+        in_place
+            .read(start, &mut [0; 100], |address, into| {
+                none.push((address, into.len()));
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(none, [(start, 100)], "an ended guard gives nothing");
     }
-    assert!(own_bytes > 10 * MIB, "{own_bytes} bytes were read in place");
+    assert!(in_place_bytes > 10 * MIB, "{in_place_bytes} bytes were read in place");
 }

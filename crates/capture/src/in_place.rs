@@ -18,18 +18,16 @@ use outlive_types::{PAGE_BYTES, Result};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory of the program that is armed since the freeze. It may be read until whoever armed it ends
 /// the [`Guard`].
 #[derive(Debug)]
-pub(crate) struct OwnMemory {
+pub(crate) struct InPlace {
     tracker: Arc<dyn PageTracker>,
     /// Sorted and apart.
     areas: Vec<Pages>,
     guard: Guard,
-    /// Bytes that were read in place.
-    read_bytes: AtomicU64,
 }
 
 /// Whether memory is as the freeze has armed it: not for ever, as the next freeze arms it anew, and then
@@ -53,17 +51,11 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Less than this is read from the child: three calls of the kernel cost more than they save.
 const LEAST_BYTES: usize = 8 * PAGE_BYTES;
 
-impl OwnMemory {
+impl InPlace {
     /// Of these areas; `None` if there are none.
-    pub fn new(tracker: Arc<dyn PageTracker>, areas: &[Pages], guard: Guard) -> Option<OwnMemory> {
-        let (areas, read_bytes) = (union(areas, &[]), AtomicU64::new(0));
-        (!areas.is_empty()).then_some(OwnMemory { tracker, areas, guard, read_bytes })
-    }
-
-    /// Bytes that were read in place so far.
-    #[cfg(test)]
-    pub fn read_bytes(&self) -> u64 {
-        self.read_bytes.load(Ordering::Relaxed)
+    pub fn new(tracker: Arc<dyn PageTracker>, areas: &[Pages], guard: Guard) -> Option<InPlace> {
+        let areas = union(areas, &[]);
+        (!areas.is_empty()).then_some(InPlace { tracker, areas, guard })
     }
 
     /// Fills `into` with what was at `address` at the freeze: parts of it with what the program has not
@@ -93,8 +85,8 @@ impl OwnMemory {
             at = at.max(area.start);
             while at < stop {
                 let piece = at..stop.min(at + PIECE_BYTES);
-                let own = self.copy(piece.start, &mut into[at - address..piece.end - address]);
-                for part in own {
+                let copied = self.copy(piece.start, &mut into[at - address..piece.end - address]);
+                for part in copied {
                     other(at..part.start.max(at), into)?;
                     at = at.max(part.end);
                 }
@@ -136,10 +128,7 @@ impl OwnMemory {
             return Vec::new();
         }
         let both = overlaps(&shared, &untouched);
-        let own: Vec<_> = both.map(|part| part.start.max(address)..part.end.min(end)).collect();
-        let read_bytes: usize = own.iter().map(Range::len).sum();
-        self.read_bytes.fetch_add(read_bytes as u64, Ordering::Relaxed);
-        own
+        both.map(|part| part.start.max(address)..part.end.min(end)).collect()
     }
 }
 
