@@ -1,18 +1,26 @@
 //! How long a freeze takes of 1 GiB, of which a share of the pages changed since the last one; of a
-//! million small regions; and how fast restored chunks are scattered.
+//! million small regions; of a fork, with and without arming what it holds, and how fast that is then
+//! read, from the child and in place; and how fast restored chunks are scattered.
 #![allow(unsafe_code)] // regions in the program's memory are what is measured
 
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_capture::track::{TrackerChoice, TrackerKind};
 use outlive_capture::{HashTracker, MemorySource, Region, default_threads};
-use outlive_chunk::parallel;
-use outlive_types::{FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
-use std::sync::Arc;
+use outlive_chunk::{hash_pages, parallel};
+use outlive_io::AlignedBuf;
+use outlive_types::{FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
+use std::hint::black_box;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+/// What the store asks for at a time.
+const CHUNK_BYTES: usize = 64 << 10;
 
 fn main() {
     let threads = default_threads();
     println!("{threads} threads");
+    // Before anything is left in the heap, which a fork would copy as well.
+    forked(threads);
     for kind in [TrackerKind::Hash, TrackerKind::WpAsync] {
         large_region(threads, kind);
     }
@@ -52,8 +60,86 @@ fn small_regions(threads: usize) {
     }
 }
 
+/// With hashes all is read from the child; with `wp-async` it is armed at the freeze, and what the
+/// program has not written since (all, here) is read in place. In turn, for three rounds.
+fn forked(threads: usize) {
+    let length = 1usize << 30;
+    for (pages, small) in [("huge", false), ("small", true)] {
+        for round in 1..=3 {
+            let mut state = AlignedBuf::zeroed(length);
+            if small {
+                state.use_small_pages();
+            }
+            state.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7) as u8);
+            let what = format!("{pages} pages, round {round}");
+            let pieces = (0..length).step_by(CHUNK_BYTES).collect();
+            let copied = processor_ms_of(pieces, threads, |at, scratch| {
+                scratch.clear();
+                scratch.extend_from_slice(black_box(&state[at..at + CHUNK_BYTES]));
+                black_box(hash_pages(scratch));
+            });
+            println!("memcpy of 1 GiB and hashes, {what}: {copied:.0} ms of processor time");
+            for kind in [TrackerKind::Hash, TrackerKind::WpAsync] {
+                fork(&state, kind, threads, &what);
+            }
+        }
+    }
+}
+
+fn fork(state: &[u8], kind: TrackerKind, threads: usize, what: &str) {
+    let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(kind)));
+    // SAFETY: `state` stands still as long as anything of this freeze is used.
+    let region = unsafe { Region::from_raw("state", "|u1", vec![], state.as_ptr(), state.len()) };
+    let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
+    let asked = FreezeRequest { freeze: FreezeMode::Fork, ..FreezeRequest::default() };
+    let frozen = timed(&format!("{kind}: fork of 1 GiB, {what}"), || source.freeze(&asked));
+    let frozen = frozen.expect("a valid region");
+    assert_eq!(frozen.report().forked_bytes, state.len() as u64, "{}", frozen.report().freeze);
+    let run_pages = |run: usize| 0..frozen.runs()[run].pages;
+    let chunk_pages = (CHUNK_BYTES / PAGE_BYTES) as u32;
+    let pieces = (0..frozen.runs().len())
+        .flat_map(|run| run_pages(run).step_by(chunk_pages as usize).map(move |at| (run, at)))
+        .collect();
+    let read = processor_ms_of(pieces, threads, |(run, at), scratch| {
+        let end = (at + chunk_pages).min(frozen.runs()[run].pages);
+        black_box(frozen.read(run, at..end, scratch).expect("the child lives"));
+    });
+    println!("{kind}: all that was forked read and hashed, {what}: {read:.0} ms of processor time");
+    frozen.settle(None);
+}
+
+/// Does `work` with each of the pieces on `threads` threads, each of which has a buffer; milliseconds of
+/// processor time.
+fn processor_ms_of<T: Send>(
+    pieces: Vec<T>,
+    threads: usize,
+    work: impl Fn(T, &mut Vec<u8>) + Sync,
+) -> f64 {
+    let before = processor_ms();
+    let pieces = Mutex::new(pieces.into_iter());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut scratch = Vec::new();
+                let next = || pieces.lock().expect("nobody panics").next();
+                while let Some(piece) = next() {
+                    work(piece, &mut scratch);
+                }
+            });
+        }
+    });
+    processor_ms() - before
+}
+
+/// Of all threads of this process.
+fn processor_ms() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec there.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+}
+
 fn scatter(threads: usize) {
-    const CHUNK_BYTES: usize = 64 << 10;
     let chunk = vec![1u8; CHUNK_BYTES];
     let target = Scatter::new(vec![MutRegion::zeroed(1 << 30)]).expect("valid memory");
     for memory in ["fresh", "used"] {
