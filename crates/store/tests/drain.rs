@@ -1,0 +1,84 @@
+//! A drain beside a program that computes on all cores.
+
+mod common;
+
+use common::noise;
+use outlive_capture::OwnedSource;
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_store::{Job, JobOptions};
+use outlive_target::{MemoryLog, MemoryTarget};
+use std::collections::HashMap;
+use std::fs;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const STATE_BYTES: usize = 192 << 20;
+/// By then the drain has looked at the clocks more than once.
+const SEEN_AFTER: Duration = Duration::from_millis(150);
+
+/// Processor time of each thread that drains, in nanoseconds.
+fn drain_times() -> HashMap<String, u64> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let drains = threads.filter(|path| {
+        fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "outlive-drain")
+    });
+    let times = drains.filter_map(|path| {
+        let text = fs::read_to_string(path.join("schedstat")).ok()?;
+        Some((path.display().to_string(), text.split(' ').next()?.parse().ok()?))
+    });
+    times.collect()
+}
+
+/// What each drain thread has worked from [`SEEN_AFTER`] on, the busiest first.
+fn worked(job: &Job, source: &mut OwnedSource) -> Vec<u64> {
+    let handle = job.save(source).unwrap();
+    let early = handle.wait(Some(SEEN_AFTER));
+    let before = drain_times();
+    let mut last = before.clone();
+    if early.is_none() {
+        while handle.wait(Some(Duration::from_millis(5))).is_none() {
+            last.extend(drain_times());
+        }
+    }
+    let since = |(thread, time): (&String, &u64)| time - before.get(thread).unwrap_or(&0);
+    let mut worked: Vec<u64> = last.iter().map(since).collect();
+    worked.sort_unstable_by(|a, b| b.cmp(a));
+    worked
+}
+
+#[test]
+fn beside_a_program_that_computes_on_all_cores_one_thread_drains() {
+    let tuning = Tuning { threads: 2, freeze: "fork".to_owned(), ..Tuning::default() };
+    let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning };
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let pool = Pool::new(config, target, log, Environment::system());
+    let mut source = OwnedSource::zeroed("state", STATE_BYTES, 2);
+    let over = AtomicBool::new(false);
+    let mut seen = Vec::new();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    spin_loop();
+                }
+            });
+        }
+        // Others may keep this program from the cores, so that it seems to leave them.
+        for attempt in 0..6 {
+            source.edit().unwrap().copy_from_slice(&noise(attempt, STATE_BYTES));
+            let job = Job::open(&pool, &format!("job {attempt}"), JobOptions::default()).unwrap();
+            let worked = worked(&job, &mut source);
+            let is_one = worked.len() > 1 && worked[0] > 20_000_000 && worked[1] < worked[0] / 5;
+            seen.push(worked);
+            if is_one {
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let last = seen.last().unwrap();
+    assert!(last.len() > 1 && last[1] < last[0] / 5, "nanoseconds by thread: {seen:?}");
+}
