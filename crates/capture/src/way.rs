@@ -5,7 +5,8 @@ use crate::track::Refusal;
 use outlive_types::{FreezeMode, shown_bytes};
 
 /// What a fork costs while the program stands, in seconds a GiB of the process's memory (all of it,
-/// dirty or not): of 4 KiB pages, with 0.008 to arm them, and of huge ones. `outlive bench freeze` measures both.
+/// dirty or not): of 4 KiB pages, and of huge ones. `outlive bench freeze` measures both; to arm what is
+/// then read in place adds too little to be told apart (docs/design/011-tracking.md).
 const FORK_SMALL_S_PER_GIB: f64 = 0.034;
 const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
 /// What it costs beside: a thread, a process.
