@@ -137,8 +137,8 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
     let _ = fs::remove_file(&temporary);
     linked?;
     sync_dir(dir).map_err(io("syncing", dir))?;
-    // Of `.` and of a link the path does not name the parent. That may belong to somebody else; the
-    // pool then relies on whoever made `dir`.
+    // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
+    // on whoever made `dir`.
     let parent = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
     let _ = parent.map(|parent| sync_dir(&parent));
     Ok(())

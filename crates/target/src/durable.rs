@@ -20,11 +20,15 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 /// Makes `path` a directory whose entry in its parent is durable, whoever created it; creates what
-/// is missing above it likewise.
+/// is missing above it likewise. A parent that we may not read cannot be synced: then we rely on
+/// whoever keeps it so.
 ///
 /// # Errors
 /// What the operating system reports.
 pub fn make_dir_durable(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
     let mut made = fs::create_dir(path);
     let parent = path.parent();
     if let (Err(error), Some(parent)) = (&made, parent)
@@ -33,14 +37,13 @@ pub fn make_dir_durable(path: &Path) -> io::Result<()> {
         make_dir_durable(parent)?;
         made = fs::create_dir(path);
     }
-    let was_there = match made {
-        Ok(()) => false,
-        Err(_) if path.is_dir() => true,
+    match made {
+        Ok(()) => {}
+        Err(_) if path.is_dir() => {}
         Err(error) => return Err(error),
-    };
+    }
     match parent.map_or(Ok(()), sync_dir) {
-        // A directory above ours that we may not read was there before us.
-        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }
 }
@@ -103,6 +106,12 @@ pub(crate) mod tests {
         let mut events = inotify::Reader::new(watch, &mut buffer);
         // An event that has a name is about what is in the directory.
         std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none())).any(|itself| itself)
+    }
+
+    #[test]
+    fn the_current_directory_is_there() {
+        make_dir_durable(Path::new("")).unwrap();
+        make_dir_durable(Path::new(".")).unwrap();
     }
 
     #[test]
