@@ -65,7 +65,7 @@ pub struct Squeezing {
 /// Frames of files: longer ones shrink further, and what is next to each other is read together.
 const FILES_FRAME_BYTES: usize = 256 << 10;
 /// Level for files, which no program waits for.
-const FILES_LEVEL_MIN: u32 = 6;
+const FILES_LEVEL_MIN: u32 = 5;
 
 impl Squeezing {
     /// For what programs save. (The configuration was checked when the pool was opened.)
