@@ -301,7 +301,9 @@ impl Fill {
             let page = address..address + PAGE_BYTES;
             let over = filling.over();
             if *over {
-                continue; // Whoever waited was woken when the region became whole.
+                // Whoever waited was woken when the region became whole; once more costs nothing.
+                self.uffd.wake(&page);
+                continue;
             }
             let mut unit = filling.unit(number);
             if !unit.is_placed(window) {
