@@ -1,6 +1,5 @@
 //! What is remembered between saves: the hashes of the last committed image, and spare buffers.
 
-use crate::Region;
 use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
 use crate::in_place::InPlace;
@@ -10,7 +9,7 @@ use crate::track::{
     self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
 };
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
-use outlive_types::{Epoch, Error, PageRange, RegionDesc, RegionPlace, Result, StreamDesc};
+use outlive_types::{Epoch, Error, PageRange, Result, StreamDesc};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -149,48 +148,6 @@ impl HashTracker {
         state.unsettled = None;
         // What was watched may be other memory than what was restored.
         state.watches.clear();
-    }
-
-    /// Primes from restored regions. `image` is what the checkpoint of `epoch` says of its regions;
-    /// only streams that `regions` reproduces are taken, the others will be saved whole: a region
-    /// of its own by name and length, the packed stream if all its regions are there, in order.
-    ///
-    /// The regions must still hold the restored bytes, and all those that are given must have been
-    /// restored from that epoch.
-    ///
-    /// # Errors
-    /// `Invalid` for regions that [`freeze`](outlive_types::PageSource::freeze) would refuse.
-    pub fn prime_regions(
-        &self,
-        epoch: Epoch,
-        image: &[RegionDesc],
-        regions: &[Region],
-        threads: usize,
-    ) -> Result<()> {
-        Layout::check(regions)?;
-        let layout = Layout::new(regions.to_vec());
-        let mut spare = std::mem::take(&mut self.lock().spare);
-        layout.pack(&mut spare.packed);
-        let large: HashMap<&str, u64> = image
-            .iter()
-            .filter(|region| region.place == RegionPlace::Own)
-            .map(|region| (&region.name[..], region.bytes))
-            .collect();
-        let packed_is_same = packed(image).eq(packed(&layout.regions));
-        let streams: Vec<(&str, &[u8])> = layout
-            .streams
-            .iter()
-            .zip(layout.stream_bytes(&spare.packed))
-            .enumerate()
-            .filter(|(number, (stream, _))| match layout.memory(*number) {
-                None => packed_is_same,
-                Some(_) => large.get(&stream.name[..]) == Some(&stream.bytes),
-            })
-            .map(|(_, (stream, bytes))| (&stream.name[..], bytes))
-            .collect();
-        self.prime(epoch, &streams, threads);
-        self.lock().spare = spare;
-        Ok(())
     }
 
     /// Lets go of all memory that is watched: somebody else is to have it, or nobody saves any more.
@@ -424,13 +381,4 @@ fn look(
     // SAFETY: the place is that of a region which is being frozen; whoever called `Region::from_raw`
     // promised that it is readable meanwhile, so it is mapped.
     unsafe { watches.look(name, place, old, bytes, ahead, threads) }
-}
-
-/// What decides how the packed stream looks.
-fn packed(regions: &[RegionDesc]) -> impl Iterator<Item = (&str, u64, u64)> {
-    let place = |region: &RegionDesc| match region.place {
-        RegionPlace::Packed { offset } => Some(offset),
-        RegionPlace::Own => None,
-    };
-    regions.iter().filter_map(move |region| Some((&region.name[..], region.bytes, place(region)?)))
 }

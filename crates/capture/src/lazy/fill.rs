@@ -301,9 +301,7 @@ impl Fill {
             let page = address..address + PAGE_BYTES;
             let over = filling.over();
             if *over {
-                // Whoever waited was woken when the region became whole; once more costs nothing.
-                self.uffd.wake(&page);
-                continue;
+                continue; // Whoever waited was woken when the region became whole.
             }
             let mut unit = filling.unit(number);
             if !unit.is_placed(window) {

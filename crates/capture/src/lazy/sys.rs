@@ -151,12 +151,16 @@ impl Uffd {
 
     /// Ends that, and wakes who waits: pages that are still missing are zero from then on.
     pub fn unregister(&self, range: &Range<usize>) -> io::Result<()> {
-        self.ioctl(UFFDIO_UNREGISTER, &mut span(range))
+        let ended = self.ioctl(UFFDIO_UNREGISTER, &mut span(range));
+        // The kernel wakes before it ends the registration. A thread whose fault is under way at that
+        // moment, with no more than the lock of its mapping, begins to wait after the wake.
+        self.wake(range);
+        ended
     }
 
     /// Wakes who waits for these pages; who finds one still missing faults again.
     pub fn wake(&self, range: &Range<usize>) {
-        // A range that is registered no more has nobody who waits.
+        // It fails for no range of whole pages.
         let _ = self.ioctl(UFFDIO_WAKE, &mut span(range));
     }
 

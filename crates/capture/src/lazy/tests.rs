@@ -3,7 +3,8 @@
 
 use super::*;
 use outlive_types::SeededRng;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 
@@ -307,5 +308,38 @@ fn a_sweep_through_fresh_memory_keeps_up_with_the_fill() {
         });
         drop(memory);
         assert!(buffer[skip..][..length] == bytes_of(0, 0..length), "round {round}");
+    }
+}
+
+/// A thread may meet a missing page at the very moment at which its region becomes whole.
+#[test]
+fn nobody_waits_for_a_region_that_is_whole() {
+    const LENGTH: usize = 512 * 1024;
+    let rng = SeededRng::new(1);
+    for round in 0..8000 {
+        let memory = lazily(&[LENGTH], LazyOptions::default());
+        let (pause, at) = (rng.next_u64() % 20_000, rng.next_u64() as usize % LENGTH);
+        let (begin, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.store(true, Ordering::Release);
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_nanos(pause) {}
+                // What is missing when all is whole is zero.
+                assert_eq!(memory.touch(0, at, 0), 0);
+                done.store(true, Ordering::Release);
+            });
+            while !begin.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            memory.zero(0, 0, LENGTH as u64);
+            let began = Instant::now();
+            while !done.load(Ordering::Acquire) {
+                if began.elapsed() > Duration::from_secs(20) {
+                    end_program(&format!("round {round}: a thread waits for what is whole"));
+                }
+                std::thread::yield_now();
+            }
+        });
     }
 }

@@ -70,8 +70,8 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     );
     report.note(format!(
         "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
-         verified byte, hashed for the save that follows; nothing of it in the page cache. Fresh memory pays its page faults. Raw is \
-         the faster, round by round, of: {}.",
+         verified byte, hashed for the save that follows; nothing of it in the page cache. Fresh \
+         memory pays its page faults. Raw is the faster, round by round, of: {}.",
         args.runs,
         args.gib,
         raw.names()
