@@ -202,7 +202,7 @@ impl Ahead {
         let place = self.used;
         self.used += 1;
         if self.buffers.len() <= place as usize / BUFFER_PAGES {
-            self.buffers.push(AlignedBuf::zeroed(BLOCK_BYTES));
+            self.buffers.push(AlignedBuf::not_inherited(BLOCK_BYTES));
         }
         Some(place)
     }

@@ -73,6 +73,6 @@ impl Arena {
         // takes no memory before it is written.
         self.buffer = AlignedBuf::zeroed(0);
         let grown = length.saturating_add(length / 4).next_multiple_of(BLOCK_BYTES);
-        self.buffer = AlignedBuf::zeroed(grown.min(bytes_max).max(length));
+        self.buffer = AlignedBuf::not_inherited(grown.min(bytes_max).max(length));
     }
 }

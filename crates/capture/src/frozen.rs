@@ -284,8 +284,13 @@ impl Drop for FrozenMemory {
         }
         self.tracker.keep(spare);
         self.tracker.keep_ahead(self.ahead.take());
-        if self.copies_ahead && self.is_committed.load(Ordering::Acquire) {
-            self.tracker.begin_ahead(self.freeze_bytes_max);
+        if self.is_committed.load(Ordering::Acquire) {
+            if self.copies_ahead {
+                self.tracker.begin_ahead(self.freeze_bytes_max);
+            }
+            // While a child ends, its pages have too many owners.
+            self.fork = None;
+            self.tracker.restore_huge_pages();
         }
     }
 }

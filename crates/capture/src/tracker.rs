@@ -9,6 +9,7 @@ use crate::track::{
     self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
 };
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
+use outlive_io::make_way;
 use outlive_types::{Epoch, Error, PageRange, Result, StreamDesc};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -356,6 +357,35 @@ impl HashTracker {
             })
             .collect();
         state.baseline = Some(epoch);
+    }
+
+    /// Gives back the huge pages that tracking has split and that are tracked no more, in the background
+    /// and until the next freeze: each takes 0.2 to 0.4 ms.
+    pub(crate) fn restore_huge_pages(self: &Arc<Self>) {
+        let Some(first) = self.next_split() else { return };
+        let tracker = Arc::downgrade(self);
+        let work = move || {
+            make_way();
+            let mut next = Some(first);
+            while let Some((pages, block)) = next {
+                let is_done = pages.collapse(block);
+                let Some(tracker) = tracker.upgrade() else { return };
+                if !is_done {
+                    tracker.lock().watches.is_still_split(block);
+                }
+                next = tracker.next_split();
+            }
+        };
+        // Without a thread they stay as they are.
+        let _ = std::thread::Builder::new().name("outlive-pages".into()).spawn(work);
+    }
+
+    fn next_split(&self) -> Option<(Arc<dyn PageTracker>, Pages)> {
+        let mut state = self.lock();
+        if state.unsettled.is_some() {
+            return None;
+        }
+        state.watches.next_split()
     }
 
     /// Takes buffers back.

@@ -26,6 +26,12 @@ impl AlignedBuf {
         AlignedBuf { memory: Memory::zeroed(length), home: Weak::new() }
     }
 
+    /// The same, for what only this process needs: a forked child finds zeros there. So the memory is
+    /// never shared with one, and to write it while a child lives copies no page.
+    pub fn not_inherited(length: usize) -> AlignedBuf {
+        AlignedBuf { memory: Memory::not_inherited(length), home: Weak::new() }
+    }
+
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
     pub fn use_small_pages(&self) {
         if self.memory.length >= MAPPED_FROM_BYTES {
@@ -106,6 +112,19 @@ impl Memory {
         };
         Memory { start: start.unwrap_or_else(|| handle_alloc_error(layout)), length }
     }
+
+    /// As [`AlignedBuf::not_inherited`]; less than [`MAPPED_FROM_BYTES`] is of the heap, and inherited.
+    pub(crate) fn not_inherited(length: usize) -> Memory {
+        let memory = Memory::zeroed(length);
+        if length >= MAPPED_FROM_BYTES {
+            let bytes = layout_of(length).size();
+            // SAFETY: the mapping is this buffer's own, and the advice changes none of its bytes here.
+            // Where it is not known, a child inherits them.
+            let _ =
+                unsafe { madvise(memory.start.as_ptr().cast(), bytes, Advice::LinuxWipeOnFork) };
+        }
+        memory
+    }
 }
 
 fn layout_of(length: usize) -> Layout {
@@ -163,6 +182,37 @@ unsafe impl Sync for Memory {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Flags of the mapping that holds an address, as `/proc/self/smaps` names them.
+    fn flags_at(address: usize) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16).ok();
+            if let Some((start, end)) =
+                range.and_then(|(start, end)| Some((number(start)?, number(end)?)))
+            {
+                inside = (start..end).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.to_owned();
+            }
+        }
+        panic!("no mapping holds {address:x}")
+    }
+
+    #[test]
+    fn what_is_not_inherited_is_not_shared_with_children() {
+        for (buffer, wanted) in [
+            (AlignedBuf::zeroed(3 * BLOCK_BYTES), false),
+            (AlignedBuf::not_inherited(3 * BLOCK_BYTES), true),
+            (StagingPool::new(BLOCK_BYTES, BLOCK_BYTES).take(), true),
+        ] {
+            let flags = flags_at(buffer.as_ptr().addr() + BLOCK_BYTES / 2);
+            assert_eq!(flags.contains(" wf"), wanted, "{flags}");
+        }
+        AlignedBuf::not_inherited(5000).fill(1);
+    }
 
     #[test]
     fn buffers_are_aligned_zeroed_and_writable_to_the_last_byte() {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each and makes takers wait
 /// when all are out. Memory is obtained at first need and kept until the pool goes.
 ///
-/// A pool belongs to the process that made it: after a fork the child makes its own (buffers it
-/// inherited may be dropped there; they are freed).
+/// A pool belongs to the process that made it: after a fork the child makes its own (buffers that it
+/// has from its parent hold zeros and may be dropped there; they are freed).
 pub struct StagingPool {
     buffer_bytes: usize,
     count_max: usize,
@@ -105,7 +105,7 @@ impl StagingPool {
 
     // Outside the lock: a new buffer's page faults hold up nobody else.
     fn dress(self: &Arc<Self>, memory: Option<Memory>) -> AlignedBuf {
-        let memory = memory.unwrap_or_else(|| Memory::zeroed(self.buffer_bytes));
+        let memory = memory.unwrap_or_else(|| Memory::not_inherited(self.buffer_bytes));
         AlignedBuf::pooled(memory, Arc::downgrade(self))
     }
 

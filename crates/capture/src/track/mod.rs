@@ -146,8 +146,11 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Makes a block that is not armed one huge page, if the system likes.
-    fn collapse(&self, _: Pages) {}
+    /// Makes a block that is not armed one huge page, if the system likes. False if it may like to
+    /// later.
+    fn collapse(&self, _: Pages) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -118,13 +118,15 @@ pub(super) fn unprotect(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
     }
 }
 
-/// Asks for a huge page (`MADV_COLLAPSE`, Linux 6.1).
-pub(super) fn collapse(pages: Pages) {
+/// Asks for a huge page (`MADV_COLLAPSE`, Linux 6.1). False if some page is in use in a way that will
+/// end.
+pub(super) fn collapse(pages: Pages) -> bool {
     // SAFETY: the call changes no byte and no protection of the range, whoever has it by now; it fails
     // where nothing is mapped. That it fails is no loss.
-    unsafe {
-        libc::madvise(pages.start as *mut c_void, pages.end - pages.start, libc::MADV_COLLAPSE);
-    }
+    let failed = unsafe {
+        libc::madvise(pages.start as *mut c_void, pages.end - pages.start, libc::MADV_COLLAPSE)
+    };
+    failed == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN)
 }
 
 /// Side by side pages of the same categories, as the kernel lists them.

@@ -24,8 +24,6 @@ const STEADY: u8 = 16;
 const COLLAPSED_AFTER: u8 = 3;
 /// From so many blocks on, each a call of the kernel, a second thread costs less than it saves.
 const BLOCKS_ASKED_TWICE: usize = 256;
-/// Most blocks that are collapsed after a freeze: one takes 0.3 ms, and the next freeze may wait.
-const COLLAPSED_MAX: usize = 32;
 
 /// A block of hardware pages, 2 MiB by address as huge pages are.
 #[derive(Clone, Copy, Default, Debug)]
@@ -105,6 +103,8 @@ pub(crate) struct Watch {
     front: Front,
     /// Written pages that this freeze compares.
     judged: Vec<PageRange>,
+    /// Blocks before this one were asked since the last commit whether they get their huge pages back.
+    healed: usize,
 }
 
 impl Watch {
@@ -147,6 +147,7 @@ impl Watch {
             patience: Patience::default(),
             front: Front::default(),
             judged: Vec::new(),
+            healed: 0,
         })
     }
 
@@ -167,18 +168,38 @@ impl Watch {
         groups.map(|group| (self.joined_blocks(&group), self.blocks[group.start].armed))
     }
 
-    /// What the last freeze found is in a committed checkpoint. Blocks that stay coarse get their huge
-    /// pages back: random accesses take a third less time with them, and a fork a sixteenth
-    /// (docs/design/011-tracking.md).
-    pub fn settle(&mut self, tracker: &dyn PageTracker) {
+    /// What the last freeze found is in a committed checkpoint.
+    pub fn settle(&mut self) {
         self.pending.clear();
-        let mut left = COLLAPSED_MAX;
+        self.healed = 0;
+    }
+
+    /// A block that is to be one huge page again, as it stays coarse: random accesses take a third less
+    /// time then, and a fork a sixteenth (docs/design/011-tracking.md). Each is named once.
+    pub fn next_split(&mut self) -> Option<Pages> {
+        let is_split =
+            |block: &Block| block.was_huge && !block.armed && block.age >= COLLAPSED_AFTER;
+        let next = self.blocks[self.healed..].iter().position(is_split);
+        let at = next.map(|next| self.healed + next);
+        self.healed = at.map_or(self.blocks.len(), |at| at + 1);
+        self.blocks[at?].was_huge = false;
+        Some(self.block(at?))
+    }
+
+    /// Takes back that one of its blocks was named.
+    pub fn is_still_split(&mut self, pages: Pages) {
+        let at = (pages.start / BLOCK_BYTES).checked_sub(self.inner.start / BLOCK_BYTES);
+        if let Some(at) = at.filter(|at| *at < self.blocks.len() && self.block(*at) == pages) {
+            self.blocks[at].was_huge |= !self.blocks[at].armed;
+        }
+    }
+
+    /// At this freeze nothing was asked of it, since nearly all of it has changed: all of it is coarse.
+    pub fn pass(&mut self) {
         for at in 0..self.blocks.len() {
-            let block = self.blocks[at];
-            if left > 0 && block.was_huge && !block.armed && block.age >= COLLAPSED_AFTER {
-                tracker.collapse(self.block(at));
-                self.blocks[at].was_huge = false;
-                left -= 1;
+            if !self.blocks[at].armed {
+                self.stayed_coarse(at, false);
+                self.blocks[at].wait = self.blocks[at].wait.saturating_sub(1);
             }
         }
     }
@@ -228,8 +249,8 @@ impl Watch {
         let mut dense = self.coarsen(tracker, &written)?;
         for group in coarse {
             for at in group.clone() {
-                self.blocks[at].age = self.blocks[at].age.saturating_add(1);
                 let changed = self.changed_canaries(at, hashes, bytes);
+                self.stayed_coarse(at, changed == 0);
                 self.judge_coarse(tracker, at, changed)?;
                 dense[at] = changed * 2 >= CANARIES;
                 if self.blocks[at].taken {
@@ -392,6 +413,16 @@ impl Watch {
         canaries.filter(|page| hashes.differs(*page as usize, bytes)).count() as u64
     }
 
+    /// One more freeze at which a block is coarse, and was written since the last or not.
+    fn stayed_coarse(&mut self, at: usize, quiet: bool) {
+        let block = &mut self.blocks[at];
+        block.age = block.age.saturating_add(1);
+        // (One that is coarse from the start was never made so.)
+        if block.age == 1 && block.next_wait > 0 && !block.expected {
+            self.patience.learn(quiet);
+        }
+    }
+
     /// Arms a coarse block if none of its canary pages has changed, or the sweep that was expected
     /// there has come and gone. Notes whether it need not be compared.
     fn judge_coarse(
@@ -404,10 +435,6 @@ impl Watch {
         let (quiet, all) = (changed_canaries == 0, changed_canaries == CANARIES);
         let swept = block.expected && all;
         self.blocks[at].taken = all && block.full;
-        // (One that is coarse from the start was never made so.)
-        if block.age == 1 && block.next_wait > 0 && !block.expected {
-            self.patience.learn(quiet);
-        }
         if block.wait > 0 && !block.expected {
             self.blocks[at].wait -= 1;
         } else if quiet || swept {

@@ -131,8 +131,12 @@ impl Watches {
     ) -> Option<Look> {
         let tracker = self.tracker.clone()?;
         if let Some(watch) = self.by_name.get_mut(name) {
-            // What is not collected now stays noted until it is.
-            match watch.collect(&*tracker, old?, bytes, ahead, threads) {
+            let Some(old) = old else {
+                // What is not collected now stays noted until it is.
+                watch.pass();
+                return None;
+            };
+            match watch.collect(&*tracker, old, bytes, ahead, threads) {
                 Ok(pages) => return Some(pages),
                 Err(_) => self.drop_watch(name),
             }
@@ -184,9 +188,19 @@ impl Watches {
     /// What was found is committed.
     pub fn settle(&mut self) {
         self.end_guard();
-        if let Some(tracker) = &self.tracker {
-            self.by_name.values_mut().for_each(|watch| watch.settle(&**tracker));
-        }
+        self.by_name.values_mut().for_each(Watch::settle);
+    }
+
+    /// A block to be collapsed, and what does it ([`Watch::next_split`]).
+    pub fn next_split(&mut self) -> Option<(Arc<dyn PageTracker>, Pages)> {
+        let tracker = self.tracker.as_ref()?;
+        let block = self.by_name.values_mut().find_map(Watch::next_split)?;
+        Some((Arc::clone(tracker), block))
+    }
+
+    /// Takes back that a block was collapsed: after the next commit it may work.
+    pub fn is_still_split(&mut self, block: Pages) {
+        self.by_name.values_mut().for_each(|watch| watch.is_still_split(block));
     }
 
     /// The watch of a region.

@@ -130,10 +130,8 @@ impl PageTracker for WpAsync {
             && huge == [pages]
     }
 
-    fn collapse(&self, pages: Pages) {
-        if self.check_process().is_ok() && pages.count() == BLOCK_PAGES {
-            sys::collapse(pages);
-        }
+    fn collapse(&self, pages: Pages) -> bool {
+        self.check_process().is_err() || pages.count() != BLOCK_PAGES || sys::collapse(pages)
     }
 }
 

@@ -271,7 +271,7 @@ impl<'a> Packer<'a> {
     }
 
     fn own_buffer(&self) -> AlignedBuf {
-        AlignedBuf::zeroed(self.pool.staging().buffer_bytes())
+        AlignedBuf::not_inherited(self.pool.staging().buffer_bytes())
     }
 
     fn close_current(&self, state: &mut State) -> Result<()> {
