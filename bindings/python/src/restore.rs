@@ -144,7 +144,7 @@ pub fn restore<'py>(
     std::thread::Builder::new()
         .name("outlive-restore".to_owned())
         .spawn(move || reader.run())
-        .map_err(|e| to_py(py, &Error::retry(format!("no thread could be started: {e}"))))?;
+        .map_err(|e| to_py(py, &Error::no_thread("the restore", &e)))?;
 
     let mut taken = None;
     // Only this thread receives; the lock is for the compiler.

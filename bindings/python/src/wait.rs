@@ -64,7 +64,7 @@ pub fn in_a_thread<T: Send + 'static>(
     let thread = std::thread::Builder::new()
         .name("outlive-long".to_owned())
         .spawn(move || drop(sender.send(work())))
-        .map_err(|e| to_py(py, &Error::retry(format!("no thread could be started: {e}"))))?;
+        .map_err(|e| to_py(py, &Error::no_thread("this", &e)))?;
     let receiver = Mutex::new(receiver); // only for the compiler
     let waited = wait(events, tick, None, &mut |limit| {
         let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ mod policy;
 pub use cdc::Cutter;
 pub use compress::{Compressor, Decompressor, FRAME_BYTES_MAX};
 pub use page_hashes::{Compare, Diff, PageHashes, diff_streams, hash_pages};
-pub use parallel::{PARALLEL_FROM_BYTES, default_threads, parallel};
+pub use parallel::{PARALLEL_FROM_BYTES, default_threads, on_threads, parallel};
 pub use policy::{Compression, Pace, Policy, Sample};
 
 use outlive_types::Fingerprint;

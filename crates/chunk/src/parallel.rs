@@ -36,17 +36,29 @@ pub fn parallel<T: Send, R: Send>(
             *result = Some(work(item));
         }
     };
+    on_threads(helpers + 1, drain);
+    drop(queue);
+    results.into_iter().map(|result| result.expect("every item was worked on")).collect()
+}
+
+/// Calls `work` on up to `threads` threads at once, of which the caller's is one; a thread that the
+/// system refuses to start is done without. Each call takes its share of what is to be done, until
+/// nothing is left.
+///
+/// # Panics
+/// If `work` panics.
+pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| {
-        for _ in 0..helpers {
-            let helper = thread::Builder::new().name("outlive-work".into());
-            if helper.spawn_scoped(scope, drain).is_err() {
+        // Named like the caller's: they do the same.
+        let name = thread::current().name().unwrap_or("outlive-work").to_owned();
+        for _ in 1..threads {
+            let helper = thread::Builder::new().name(name.clone());
+            if helper.spawn_scoped(scope, &work).is_err() {
                 break;
             }
         }
-        drain();
+        work();
     });
-    drop(queue);
-    results.into_iter().map(|result| result.expect("every item was worked on")).collect()
 }
 
 /// Taking an item cannot panic, so a poisoned queue is whole.

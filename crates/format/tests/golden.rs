@@ -258,5 +258,5 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 3));
+    assert_eq!((VERSION, REVISION), (0, 4));
 }

@@ -227,6 +227,22 @@ impl PoolConfig {
         ))
     }
 
+    /// Its `[format]` alone, as text that is a descriptor by itself.
+    ///
+    /// # Errors
+    /// As [`PoolConfig::to_text`].
+    pub fn format_text(&self) -> Result<String> {
+        #[derive(Serialize)]
+        struct Head<'a> {
+            format: &'a FormatConfig,
+        }
+        let body = toml::to_string(&Head { format: &self.format })
+            .map_err(|e| Error::bug(format!("the pool's format cannot be written: {e}")))?;
+        Ok(format!(
+            "# Says that this is the log of an outlive pool, and how it was made (docs/format.md).\n\n{body}"
+        ))
+    }
+
     /// Refuses impossible values.
     ///
     /// # Errors

@@ -11,6 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 const DESCRIPTOR: &str = "pool.toml";
+/// A copy of the descriptor's `[format]` within the log: what says that this is the pool's log, and
+/// its `[format]` as it was made. No job has this name (jobs begin with another character).
+const MARKER: &str = "log/.pool.toml";
 
 /// Makes a pool in `dir`, which must be empty or not exist yet.
 ///
@@ -22,7 +25,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
     refuse_strangers(dir)?;
-    write_descriptor(dir, &config)?;
+    write_descriptor(dir, config)?;
     open(dir, env)
 }
 
@@ -52,6 +55,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
         Err(e) => return Err(Error::io("reading", &path, &e)),
     };
     let config = PoolConfig::parse(&text, &path.display().to_string())?;
+    check_marker(dir, &config.format)?;
     let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
     let target = Arc::new(DirectoryTarget::open(dir, &options)?);
     let log = Arc::new(DirectoryLog::open(dir));
@@ -69,12 +73,65 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
         let mut id = [0; 16];
         env.rng.fill(&mut id);
         let config = PoolConfig { format: FormatConfig::new(id), tuning: Tuning::default() };
-        write_descriptor(dir, &config)?;
+        write_descriptor(dir, config)?;
     }
     open(dir, env)
 }
 
-/// A directory with other people's files must not become a pool by a typing error.
+/// Refuses a log that is not this pool's (another file system is mounted there, or none), and a
+/// descriptor whose `[format]` was changed: checkpoints would seem to be gone, and a gc would delete what
+/// they need.
+fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
+    let path = dir.join(MARKER);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Err(Error::damaged(format!(
+                "the log of {} is missing ({} is not there): if it lies on a file system of its own,                  mount that; nothing is read or written without it",
+                dir.display(),
+                path.display()
+            )));
+        }
+        Err(e) => return Err(Error::io("reading", &path, &e)),
+    };
+    let made = PoolConfig::parse(&text, &path.display().to_string())?.format;
+    if made == *format {
+        return Ok(());
+    }
+    let named = |config: &FormatConfig| {
+        let FormatConfig { pool_id, container_bytes, pack_bytes, chunk_bytes_max, .. } = config;
+        format!(
+            "pool_id {pool_id}, container_bytes {container_bytes}, pack_bytes {pack_bytes}, \
+             chunk_bytes_max {chunk_bytes_max}"
+        )
+    };
+    Err(Error::invalid(format!(
+        "{} does not belong to the pool's log: its [format] says {}, that of {} says {}; put it right",
+        dir.join(DESCRIPTOR).display(),
+        named(format),
+        path.display(),
+        named(&made)
+    )))
+}
+
+/// Whether there is anything in a directory but the marker; one that is missing is empty.
+fn holds_something(dir: &Path) -> Result<bool> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::io("listing", dir, &e)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|e| Error::io("listing", dir, &e))?.file_name();
+        if !name.to_str().is_some_and(|name| name.starts_with(".pool.toml")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A directory with other people's files must not become a pool by a typing error, nor what is left of
+/// a pool another one.
 fn refuse_strangers(dir: &Path) -> Result<()> {
     match fs::read_dir(dir) {
         Ok(entries) => {
@@ -95,6 +152,18 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
                     )));
                 }
             }
+            for sub in ["packs", "log"].map(|sub| dir.join(sub)) {
+                // Looked at last: who makes the same pool right now may have gone on to save.
+                if holds_something(&sub)? && !dir.join(DESCRIPTOR).exists() {
+                    return Err(Error::invalid(format!(
+                        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its \
+                         [format] is in {}; the file may consist of that), or name an empty or new \
+                         directory",
+                        dir.display(),
+                        dir.join(MARKER).display()
+                    )));
+                }
+            }
             Ok(())
         }
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -105,8 +174,9 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
     }
 }
 
-/// The descriptor appears whole or not at all, and the first of two makers wins.
-fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
+/// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
+/// finds a marker makes that pool.
+fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     let io = |doing: &'static str, path: &Path| {
         let path = path.to_owned();
         move |e: std::io::Error| Error::io(doing, &path, &e)
@@ -116,32 +186,43 @@ fn write_descriptor(dir: &Path, config: &PoolConfig) -> Result<()> {
         let sub = dir.join(sub);
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
     }
+    let marker = dir.join(MARKER);
+    let format_only = PoolConfig { format: config.format.clone(), tuning: Tuning::default() };
+    publish_text(dir, &marker, &format_only.format_text()?)?;
+    let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
+    let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
+    let log = dir.join("log");
+    sync_dir(&log).map_err(io("syncing", &log))?;
     let path = dir.join(DESCRIPTOR);
-    // Random: in containers that share the directory, processes have equal numbers.
-    let mut random = [0; 8];
-    SystemRng.fill(&mut random);
-    let temporary = dir.join(format!(".{DESCRIPTOR}.{:016x}", u64::from_le_bytes(random)));
-    let text = config.to_text()?;
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create_new(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    };
-    let written = write().map_err(io("writing", &temporary));
-    let linked = written.and_then(|()| match publish(&temporary, &path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(Error::io("making", &path, &e)),
-    });
-    // Whether or not it worked, the temporary file has served; a leftover would do no harm.
-    let _ = fs::remove_file(&temporary);
-    linked?;
+    publish_text(dir, &path, &PoolConfig { format: made, ..config }.to_text()?)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made `dir`.
     let parent = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
     let _ = parent.map(|parent| sync_dir(&parent));
     Ok(())
+}
+
+/// Makes a file of a pool, unless it is there.
+fn publish_text(dir: &Path, path: &Path, text: &str) -> Result<()> {
+    // Random: in containers that share the directory, processes have equal numbers.
+    let mut random = [0; 8];
+    SystemRng.fill(&mut random);
+    let temporary = dir.join(format!(".{DESCRIPTOR}.{:016x}", u64::from_le_bytes(random)));
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create_new(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    let written = write().map_err(|e| Error::io("writing", &temporary, &e));
+    let linked = written.and_then(|()| match publish(&temporary, path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(Error::io("making", path, &e)),
+    });
+    // Whether or not it worked, the temporary file has served; a leftover would do no harm.
+    let _ = fs::remove_file(&temporary);
+    linked
 }
 
 #[cfg(test)]
@@ -193,6 +274,78 @@ mod tests {
         let file = dir.path().join("thesis.tex");
         assert_eq!(open_or_create(&file, Environment::system()).unwrap_err().kind(), Kind::Invalid);
         assert_eq!(open(dir.path(), Environment::system()).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    fn refusal(dir: &Path) -> Error {
+        open(dir, Environment::system()).unwrap_err()
+    }
+
+    #[test]
+    fn a_log_that_is_missing_or_another_s_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, log) = (dir.path().join("p"), dir.path().join("p/log"));
+        open_or_create(&path, Environment::system()).unwrap();
+        fs::rename(&log, dir.path().join("away")).unwrap();
+        for _ in 0..2 {
+            let error = refusal(&path);
+            assert_eq!(error.kind(), Kind::Damaged);
+            assert!(error.message().contains("mount"), "{error}");
+            assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
+            // As the directory on which something is to be mounted.
+            fs::create_dir_all(&log).unwrap();
+        }
+        let other = dir.path().join("other");
+        open_or_create(&other, Environment::system()).unwrap();
+        fs::remove_dir(&log).unwrap();
+        fs::rename(other.join("log"), &log).unwrap();
+        let error = refusal(&path);
+        assert!(error.message().contains("pool_id"), "{error}");
+    }
+
+    #[test]
+    fn what_is_fixed_when_a_pool_is_made_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        open_or_create(dir.path(), Environment::system()).unwrap();
+        let path = dir.path().join(DESCRIPTOR);
+        let text = fs::read_to_string(&path).unwrap();
+        for (from, to) in [
+            ("container_bytes = 4194304", "container_bytes = 8388608"),
+            ("chunk_bytes_max = 65536", "chunk_bytes_max = 32768"),
+            ("pack_bytes = 67108864", "pack_bytes = 33554432"),
+        ] {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+            fs::write(&path, changed).unwrap();
+            let error = refusal(dir.path());
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(error.message().contains(from.split(' ').next().unwrap()), "{error}");
+        }
+        fs::write(&path, text.replace("threads = 0", "threads = 2")).unwrap();
+        assert_eq!(open(dir.path(), Environment::system()).unwrap().config().tuning.threads, 2);
+    }
+
+    #[test]
+    fn what_is_left_of_a_pool_becomes_no_other_one() {
+        for used in ["packs/aa", "log/job"] {
+            let dir = tempfile::tempdir().unwrap();
+            let made = open_or_create(dir.path(), Environment::system()).unwrap();
+            fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
+            // Whoever made it died before the last step: another goes on.
+            let again = open_or_create(dir.path(), Environment::system()).unwrap();
+            assert_eq!(again.config(), made.config());
+            fs::create_dir(dir.path().join(used)).unwrap();
+            fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
+            for _ in 0..2 {
+                let error = open_or_create(dir.path(), Environment::system()).unwrap_err();
+                assert_eq!(error.kind(), Kind::Invalid);
+                assert!(error.message().contains("put it back"), "{error}");
+                let config = made.config().clone();
+                assert_eq!(create(dir.path(), config, Environment::system()).unwrap_err(), error);
+            }
+            // As the message says.
+            fs::copy(dir.path().join(MARKER), dir.path().join(DESCRIPTOR)).unwrap();
+            assert_eq!(open(dir.path(), Environment::system()).unwrap().config(), made.config());
+        }
     }
 
     /// Threads stand for processes with equal numbers, as in containers that share a directory.

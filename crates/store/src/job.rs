@@ -172,7 +172,7 @@ impl Job {
         std::thread::Builder::new()
             .name("outlive-drain".to_owned())
             .spawn(move || drain.run())
-            .map_err(|e| Error::retry(format!("no thread for the save could be started: {e}")))?;
+            .map_err(|e| Error::no_thread("the save", &e))?;
         *current = Some(handle.clone());
         handle.wait_live();
         let stall = clock.monotonic().saturating_sub(started);

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Program, State, noise, pool_of};
 use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, collect};
 use outlive_store::{Select, verify_shard};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
@@ -101,6 +102,31 @@ fn every_flip_in_a_record_is_detected() {
         }
     }
     assert_eq!(restored_epoch(&world, &states, "undamaged"), 3);
+}
+
+#[test]
+fn a_missing_record_is_found_and_a_gc_stops_at_it() {
+    let states = states();
+    let job = JobName::new("job").unwrap();
+    // Record 1 opens the session, 2, 3 and 4 are the manifests, 5 closes it.
+    for (missing, newest, text) in [
+        (&[1][..], 3, "a log record is missing"),
+        (&[2], 3, "a log record is missing"),
+        (&[4], 2, "a log record is missing"),
+        (&[3, 4], 1, "log records 3 to 4 are missing"),
+        (&[1, 2], 3, "log records 1 to 2 are missing"),
+    ] {
+        let world = saved(&states);
+        missing.iter().for_each(|number| world.remove_record(&job, *number));
+        let report = Program::start(&pool(&world), "job").job.verify(None).unwrap();
+        assert_eq!(report.findings.len(), 1, "{missing:?}: {:?}", report.findings);
+        let error = collect(&pool(&world), &GcOptions::default()).unwrap_err();
+        for told in [&format!("{:?}", report.findings), error.message()] {
+            assert!(told.contains(text), "{missing:?}: {told}");
+        }
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{missing:?}: {error}");
+        assert_eq!(restored_epoch(&world, &states, "a record is missing"), newest);
+    }
 }
 
 #[test]

@@ -56,6 +56,14 @@ impl Error {
         Error::new(ErrorKind::Retry, message)
     }
 
+    /// [`ErrorKind::Retry`]: the system started no thread for some work.
+    pub fn no_thread(work: &str, error: &io::Error) -> Error {
+        Error::retry(format!(
+            "no thread for {work} could be started ({error}): if a limit of processes and threads is \
+             reached (`ulimit -u`, pids.max of the control group), raise it, or set `threads` to 1"
+        ))
+    }
+
     /// [`ErrorKind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)

@@ -116,6 +116,12 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
     /// As [`PageTracker::collect`].
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
 
+    /// For the page at each of these addresses, whether it is surely in memory; `None` if this is not
+    /// to be had at once. Much quicker than [`PageTracker::absent`] for each.
+    fn present(&self, _: &[usize]) -> Option<Vec<bool>> {
+        None
+    }
+
     /// Whether [`PageTracker::shared`] and [`PageTracker::untouched`] ever answer.
     fn tells_untouched(&self) -> bool {
         false

@@ -240,6 +240,26 @@ pub(super) fn scan(
     Ok(())
 }
 
+/// For the page at each address, whether it is in memory and not the page of zeros: `move_pages`, told
+/// to move none, names the node of each that is. `None` where the system forbids it.
+pub(super) fn present(addresses: &[usize]) -> Option<Vec<bool>> {
+    let mut nodes: Vec<libc::c_int> = vec![-1; addresses.len()];
+    let nowhere = std::ptr::null::<libc::c_int>();
+    // SAFETY: the kernel reads so many addresses, which it only looks up, and writes as many numbers.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            addresses.len(),
+            addresses.as_ptr(),
+            nowhere,
+            nodes.as_mut_ptr(),
+            0,
+        )
+    };
+    (asked == 0).then(|| nodes.into_iter().map(|node| node >= 0).collect())
+}
+
 /// Bits of an entry of `/proc/self/pagemap` (`Documentation/admin-guide/mm/pagemap.rst`).
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_ARMED: u64 = 1 << 57;

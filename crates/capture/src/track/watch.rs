@@ -300,7 +300,12 @@ impl Watch {
         threads: usize,
     ) -> Result<Vec<Pages>, Refusal> {
         let unmarked = armed.iter().flat_map(Range::clone).filter(|at| counts[*at] == 0);
-        let unmarked: Vec<Pages> = unmarked.map(|at| self.block(at)).collect();
+        let mut unmarked: Vec<Pages> = unmarked.map(|at| self.block(at)).collect();
+        let firsts: Vec<usize> = unmarked.iter().map(|block| block.start).collect();
+        if let Some(present) = tracker.present(&firsts) {
+            let mut present = present.into_iter();
+            unmarked.retain(|_| present.next() == Some(false));
+        }
         let threads = if unmarked.len() < BLOCKS_ASKED_TWICE { 1 } else { threads };
         let parts = unmarked.chunks(BLOCKS_ASKED_TWICE / 2).collect();
         let found = parallel(parts, threads, |blocks: &[Pages]| {

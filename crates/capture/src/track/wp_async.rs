@@ -106,6 +106,11 @@ impl PageTracker for WpAsync {
         self.scan(pages, Search { categories, inverted: categories, ..Search::default() }, absent)
     }
 
+    fn present(&self, addresses: &[usize]) -> Option<Vec<bool>> {
+        self.check_process().ok()?;
+        sys::present(addresses)
+    }
+
     fn tells_untouched(&self) -> bool {
         true
     }

@@ -37,6 +37,9 @@ struct History<'a> {
     job: &'a JobName,
     /// Ascending; the next is the last.
     numbers: Vec<u64>,
+    /// What the next must be, as records are removed from the oldest on and only before an archive;
+    /// 0 before the first and behind an archive.
+    expected: u64,
     /// Manifests of the archive that was reached, newest first.
     archived: VecDeque<Entry>,
     /// What users said afterwards.
@@ -53,7 +56,7 @@ struct History<'a> {
 pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<impl Iterator<Item = Entry> + 'a> {
     let numbers = pool.log().numbers(job)?;
     let (archived, notes) = Default::default();
-    Ok(History { pool, job, numbers, archived, notes, lowest: Epoch::MAX })
+    Ok(History { pool, job, numbers, expected: 0, archived, notes, lowest: Epoch::MAX })
 }
 
 impl Iterator for History<'_> {
@@ -62,7 +65,7 @@ impl Iterator for History<'_> {
     fn next(&mut self) -> Option<Entry> {
         let mut entry = match self.archived.pop_front() {
             Some(entry) => entry,
-            None => self.read(self.numbers.last().copied()?),
+            None => self.next_record()?,
         };
         match entry.record.as_mut().map(|record| &mut record.body) {
             Ok(Body::Manifest(manifest)) => {
@@ -77,6 +80,7 @@ impl Iterator for History<'_> {
             Ok(Body::Archive(archive)) => {
                 // What is older is replaced, even where it could not be removed yet.
                 self.numbers.clear();
+                self.expected = 0;
                 self.archived = unpack(entry.number, archive, self.lowest);
             }
             _ => {}
@@ -86,8 +90,29 @@ impl Iterator for History<'_> {
 }
 
 impl History<'_> {
+    /// The next record, or one entry for all that are missing before it.
+    fn next_record(&mut self) -> Option<Entry> {
+        let next = self.numbers.last().copied().unwrap_or(0);
+        let missing = self.expected;
+        if missing > next {
+            let mut entry = self.read(missing);
+            self.expected = missing - 1;
+            if let Err(error) = entry.record {
+                self.expected = next;
+                let all = match next + 1 {
+                    first if first == missing => "a log record is missing".to_owned(),
+                    first => format!("log records {first} to {missing} are missing"),
+                };
+                entry.record = Err(error.context(all));
+            }
+            return Some(entry);
+        }
+        self.numbers.pop()?;
+        self.expected = next.saturating_sub(1);
+        Some(self.read(next))
+    }
+
     fn read(&mut self, number: u64) -> Entry {
-        self.numbers.pop();
         let read = self.pool.log().read(self.job, number);
         if read.is_err()
             && let Some(archive) = self.archive_instead(number)
@@ -99,9 +124,7 @@ impl History<'_> {
         let record = read.and_then(|bytes| decode(&bytes, number));
         Entry { number, record, bytes, fp, hurt: false }
     }
-}
 
-impl History<'_> {
     /// The archive that has replaced a record since the log was listed, if that is why it is gone.
     /// What came after the archive is not ours to tell: it is newer than the listing.
     fn archive_instead(&self, number: u64) -> Option<Entry> {

@@ -71,7 +71,7 @@ impl FilesCheckpoint {
     ) -> Result<InOrderStats> {
         let (sender, batches) = sync_channel::<Result<Batch>>(1);
         std::thread::scope(|scope| {
-            let ahead = scope.spawn(move || {
+            let work = move || {
                 let mut ahead = Ahead {
                     checkpoint: self,
                     memory_bytes,
@@ -84,7 +84,10 @@ impl FilesCheckpoint {
                     let _ = ahead.sender.send(Err(self.context(error)));
                 }
                 ahead.stats
-            });
+            };
+            let thread = std::thread::Builder::new().name("outlive-ahead".to_owned());
+            let ahead = thread.spawn_scoped(scope, work);
+            let ahead = ahead.map_err(|error| Error::no_thread("reading ahead", &error))?;
             let mut kept: HashMap<Key, Vec<u8>> = HashMap::new();
             for batch in batches {
                 let Batch { chunks, parts } = batch?;

@@ -160,13 +160,17 @@ impl<'a> Putter<'a> {
             let plan_sender = sender.clone();
             let (queue, backlog, seen_bytes) = (&queue, &backlog, &seen_bytes);
             let over = Over(queue, backlog);
-            scope.spawn(move || {
+            let named = || std::thread::Builder::new().name("outlive-put".to_owned());
+            let refused = |error: std::io::Error| Error::no_thread("the put", &error);
+            let planning = move || {
                 let _alarm = Alarm(&plan_sender);
                 plan(planner, queue, backlog, seen_bytes, &plan_sender);
-            });
-            let readers = (0..threads).map(|_| {
+            };
+            named().spawn_scoped(scope, planning).map_err(refused)?;
+            let mut readers = Vec::new();
+            for _ in 0..threads {
                 let (sender, worker) = (sender.clone(), &worker);
-                scope.spawn(move || {
+                let reader = named().spawn_scoped(scope, move || {
                     let _alarm = Alarm(&sender);
                     match worker.run(&sender) {
                         Ok(zeros) => {
@@ -178,9 +182,13 @@ impl<'a> Putter<'a> {
                             Err(error)
                         }
                     }
-                })
-            });
-            let readers: Vec<_> = readers.collect();
+                });
+                match reader {
+                    Ok(reader) => readers.push(reader),
+                    Err(error) if readers.is_empty() => return Err(refused(error)),
+                    Err(_) => break,
+                }
+            }
             drop(sender);
             let told = |force: bool, last: &mut u64| {
                 let done = done_bytes.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Reads many chunks or nodes in container order, verifies each, and hands it on.
 
-use outlive_chunk::{Decompressor, fingerprint};
+use outlive_chunk::{Decompressor, fingerprint, on_threads};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
@@ -145,15 +145,7 @@ impl ReadPlan {
             take,
             depth: depth / threads,
         };
-        if threads == 1 {
-            worker.run();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(|| worker.run());
-                }
-            });
-        }
+        on_threads(threads, || worker.run());
         faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

@@ -5,7 +5,7 @@ use super::mend::Hits;
 use super::packer::Packer;
 use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known, Locator, PoolIndex};
-use outlive_chunk::{cut, fingerprint, is_zero};
+use outlive_chunk::{cut, fingerprint, is_zero, on_threads};
 use outlive_format::PageExtent;
 use outlive_io::{SpareCores, make_way};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
@@ -290,15 +290,7 @@ impl<'a> Chunker<'a> {
                 fail(error);
             }
         };
-        if threads == 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(work);
-                }
-            });
-        }
+        on_threads(threads, work);
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }

@@ -91,6 +91,15 @@ impl State {
     }
 }
 
+impl Drop for Packer<'_> {
+    /// Packs that were being finished when something failed are finished, or gone, before anybody is
+    /// told: whoever is told may end the process, and would leave unfinished shards behind.
+    fn drop(&mut self) {
+        let finished = std::mem::take(&mut self.state().finished);
+        finished.into_iter().for_each(|pack| drop(pack.wait()));
+    }
+}
+
 /// A segment of the checkpoint, and what it says if that is in memory: one that the same packer has
 /// just stored cannot be read yet.
 pub type Listed = (SegmentRef, Option<Directory>);
@@ -308,13 +317,16 @@ impl<'a> Packer<'a> {
             own: state.finished.iter().map(directory_ref).collect(),
         };
         let (waiting, lanes) = (Instant::now(), self.lanes());
+        let mut outcome = Ok(());
         for pack in std::mem::take(&mut state.finished) {
             // Merging took the directories of the packs that it has named already.
             if !pack.directory.packs.is_empty() {
                 packed.segments.push(directory_ref(&pack));
             }
-            pack.wait()?;
+            // Also behind one that failed: see `drop`.
+            outcome = outcome.and(pack.wait());
         }
+        outcome?;
         // Everything has arrived: what was waited for at the end counts for all threads.
         let meter = &mut state.meter;
         meter.waited += waiting.elapsed().mul_f64(lanes as f64);

@@ -348,9 +348,7 @@ impl<S: LazySink> Runner<S> {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    thread
-        .map(drop)
-        .map_err(|e| Error::retry(format!("no thread for the restore could be started: {e}")))
+    thread.map(drop).map_err(|e| Error::no_thread("the restore", &e))
 }
 
 /// Adds a range of a stream; leaves that are not kept with the tree are read, and kept for a while.
