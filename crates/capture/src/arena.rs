@@ -39,11 +39,17 @@ impl Arena {
         &self.buffer
     }
 
-    /// Copies `sources` one behind another to the start of the buffer, which then holds at most
-    /// `bytes_max` bytes if the sources fit that.
-    pub fn fill(&mut self, sources: &[Source<'_>], bytes_max: u64, threads: usize) {
+    /// Makes room for copies of `sources`; the buffer then holds at most `bytes_max` bytes if the
+    /// sources fit that. False if there is no memory for it.
+    #[must_use]
+    pub fn make_room_for(&mut self, sources: &[Source<'_>], bytes_max: u64) -> bool {
         let length = sources.iter().map(|source| source.length).sum();
-        self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX));
+        self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX))
+    }
+
+    /// Copies `sources`, for which room was made, one behind another to the start of the buffer.
+    pub fn fill(&mut self, sources: &[Source<'_>], threads: usize) {
+        let length = sources.iter().map(|source| source.length).sum();
         let mut room = &mut self.buffer[..length];
         let mut pieces = Vec::new();
         let mut rest = sources;
@@ -64,15 +70,16 @@ impl Arena {
         });
     }
 
-    fn make_room(&mut self, length: usize, bytes_max: usize) {
+    fn make_room(&mut self, length: usize, bytes_max: usize) -> bool {
         let has_bytes = self.buffer.len();
         if length <= has_bytes && has_bytes <= bytes_max.max(length) {
-            return;
+            return true;
         }
         // The old buffer goes first, so that there are never two. What is given beyond the need
         // takes no memory before it is written.
         self.buffer = AlignedBuf::zeroed(0);
         let grown = length.saturating_add(length / 4).next_multiple_of(BLOCK_BYTES);
-        self.buffer = AlignedBuf::not_inherited(grown.min(bytes_max).max(length));
+        let made = AlignedBuf::try_not_inherited(grown.min(bytes_max).max(length));
+        made.map(|made| self.buffer = made).is_some()
     }
 }

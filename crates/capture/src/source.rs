@@ -120,11 +120,16 @@ impl PageSource for MemorySource {
         }
         let in_place =
             fork.as_ref().and_then(|_| self.tracker.guard(&forked(&all, &plan.holds, &layout)));
-        spare.arena.fill(&plan.sources, bytes_max, self.threads);
-        let suffix = match in_place {
+        let mut suffix = match in_place {
             Some(_) => "; what is not written meanwhile is read in place",
             None => "",
         };
+        if !spare.arena.make_room_for(&plan.sources, bytes_max) {
+            suffix = "; there is no memory for copies, so the program waits until all is written";
+            let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
+            plan = HoldPlan::new(&layout, &all, 0, holders);
+        }
+        spare.arena.fill(&plan.sources, self.threads);
         let report = FreezeReport {
             freeze: prelude + &why + suffix,
             tracker: self.tracker.report(),

@@ -32,6 +32,12 @@ impl AlignedBuf {
         AlignedBuf { memory: Memory::not_inherited(length), home: Weak::new() }
     }
 
+    /// The same; `None` if there is no memory for it, as under a limit of address space.
+    pub fn try_not_inherited(length: usize) -> Option<AlignedBuf> {
+        let memory = Memory::try_not_inherited(length)?;
+        Some(AlignedBuf { memory, home: Weak::new() })
+    }
+
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
     pub fn use_small_pages(&self) {
         if self.memory.length >= MAPPED_FROM_BYTES {
@@ -100,8 +106,12 @@ impl Memory {
     };
 
     pub(crate) fn zeroed(length: usize) -> Memory {
+        Memory::try_zeroed(length).unwrap_or_else(|| handle_alloc_error(layout_of(length)))
+    }
+
+    fn try_zeroed(length: usize) -> Option<Memory> {
         if length == 0 {
-            return Memory::EMPTY;
+            return Some(Memory::EMPTY);
         }
         let layout = layout_of(length);
         let start = if length < MAPPED_FROM_BYTES {
@@ -110,20 +120,24 @@ impl Memory {
         } else {
             map(layout.size())
         };
-        Memory { start: start.unwrap_or_else(|| handle_alloc_error(layout)), length }
+        Some(Memory { start: start?, length })
+    }
+
+    fn not_inherited(length: usize) -> Memory {
+        let memory = Memory::try_not_inherited(length);
+        memory.unwrap_or_else(|| handle_alloc_error(layout_of(length)))
     }
 
     /// As [`AlignedBuf::not_inherited`]; less than [`MAPPED_FROM_BYTES`] is of the heap, and inherited.
-    pub(crate) fn not_inherited(length: usize) -> Memory {
-        let memory = Memory::zeroed(length);
+    pub(crate) fn try_not_inherited(length: usize) -> Option<Memory> {
+        let memory = Memory::try_zeroed(length)?;
         if length >= MAPPED_FROM_BYTES {
-            let bytes = layout_of(length).size();
+            let start = memory.start.as_ptr().cast();
             // SAFETY: the mapping is this buffer's own, and the advice changes none of its bytes here.
             // Where it is not known, a child inherits them.
-            let _ =
-                unsafe { madvise(memory.start.as_ptr().cast(), bytes, Advice::LinuxWipeOnFork) };
+            let _ = unsafe { madvise(start, layout_of(length).size(), Advice::LinuxWipeOnFork) };
         }
-        memory
+        Some(memory)
     }
 }
 
@@ -182,6 +196,29 @@ unsafe impl Sync for Memory {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    #[test]
+    fn no_memory_is_no_end_of_the_program() {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let used = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+        let big = 64 << 20;
+        let pool = StagingPool::new(2 * big, big);
+        let held = pool.take();
+        // The tests of this crate run in processes of their own.
+        let before = getrlimit(Resource::As);
+        let little = Rlimit { current: Some(used + (32 << 20)), ..before };
+        setrlimit(Resource::As, little).unwrap();
+        assert!(AlignedBuf::try_not_inherited(big).is_none());
+        assert!(pool.try_take().is_none());
+        assert!(pool.take_timeout(std::time::Duration::from_millis(5)).is_none());
+        drop(held);
+        assert!(pool.try_take().is_some(), "there is one");
+        setrlimit(Resource::As, before).unwrap();
+        let both = [pool.take(), pool.take()];
+        assert!(both.iter().all(|buffer| buffer.len() == big) && pool.try_take().is_none());
+    }
 
     /// Flags of the mapping that holds an address, as `/proc/self/smaps` names them.
     fn flags_at(address: usize) -> String {

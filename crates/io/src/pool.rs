@@ -42,30 +42,32 @@ impl StagingPool {
         })
     }
 
-    /// A buffer; waits until one is free. Its contents are left over from earlier use.
+    /// A buffer; waits until one is free.
     pub fn take(self: &Arc<Self>) -> AlignedBuf {
-        let mut state = self.lock();
         loop {
-            if let Some(memory) = self.pop(&mut state) {
-                return self.dress(memory);
+            if let Some(buffer) = self.take_timeout(Duration::from_secs(1)) {
+                return buffer;
             }
-            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// A buffer if one is free now.
+    /// A buffer if one is free now. Its contents are left over from earlier use.
     pub fn try_take(self: &Arc<Self>) -> Option<AlignedBuf> {
         let memory = self.pop(&mut self.lock())?;
-        Some(self.dress(memory))
+        self.dress(memory)
     }
 
-    /// A buffer; waits at most `timeout` for one to be free.
+    /// A buffer; waits at most `timeout` for one to be free. A further one for which there is no memory
+    /// is done without.
     pub fn take_timeout(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
+        if let Some(buffer) = self.try_take() {
+            return Some(buffer);
+        }
         let until = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
-            if let Some(memory) = self.pop(&mut state) {
-                return Some(self.dress(memory));
+            if let Some(memory) = state.free.pop() {
+                return self.dress(Some(memory));
             }
             let left = until.checked_duration_since(Instant::now())?;
             let waited = self.freed.wait_timeout(state, left);
@@ -104,9 +106,12 @@ impl StagingPool {
     }
 
     // Outside the lock: a new buffer's page faults hold up nobody else.
-    fn dress(self: &Arc<Self>, memory: Option<Memory>) -> AlignedBuf {
-        let memory = memory.unwrap_or_else(|| Memory::not_inherited(self.buffer_bytes));
-        AlignedBuf::pooled(memory, Arc::downgrade(self))
+    fn dress(self: &Arc<Self>, memory: Option<Memory>) -> Option<AlignedBuf> {
+        let memory = memory.or_else(|| Memory::try_not_inherited(self.buffer_bytes));
+        if memory.is_none() {
+            self.lock().made -= 1;
+        }
+        Some(AlignedBuf::pooled(memory?, Arc::downgrade(self)))
     }
 
     pub(crate) fn put_back(&self, memory: Memory) {

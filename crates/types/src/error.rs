@@ -64,6 +64,14 @@ impl Error {
         ))
     }
 
+    /// [`ErrorKind::Full`]: the system gives no memory for `what`.
+    pub fn no_memory(what: &str, bytes: usize) -> Error {
+        Error::full(format!(
+            "there is no memory for {what} of {bytes} bytes: raise the limit (`ulimit -v`, the control \
+             group's) or have the program use less"
+        ))
+    }
+
     /// [`ErrorKind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)

@@ -202,7 +202,11 @@ impl Worker<'_> {
                     None if in_flight.is_empty() => {
                         let staging = self.pool.staging();
                         let waited = staging.take_timeout(BUFFER_WAIT_MAX);
-                        waited.unwrap_or_else(|| AlignedBuf::zeroed(staging.buffer_bytes()))
+                        let bytes = staging.buffer_bytes();
+                        match waited.or_else(|| AlignedBuf::try_not_inherited(bytes)) {
+                            Some(buffer) => buffer,
+                            None => return self.give_up(bytes),
+                        }
                     }
                     None => break,
                 };
@@ -212,6 +216,16 @@ impl Worker<'_> {
             }
             let Some((at, ticket)) = in_flight.pop_front() else { return };
             self.hand_on(&self.plan.steps[at], ticket.wait(), &mut frame);
+        }
+    }
+
+    /// Without memory for one buffer nothing can be read.
+    fn give_up(&self, bytes: usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some((wanted, _)) = self.plan.sorted.first() {
+            let error = Error::no_memory("a buffer to read into", bytes);
+            let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            faults.push(ReadFault { wanted: *wanted as usize, error });
         }
     }
 

@@ -162,7 +162,7 @@ impl<'a> Packer<'a> {
                     break buffer;
                 }
                 if state.writes_in_flight()? == 0 {
-                    break self.own_buffer();
+                    break self.own_buffer()?;
                 }
             };
             state.open(Container::new(buffer))?;
@@ -274,13 +274,14 @@ impl<'a> Packer<'a> {
                 return Ok(buffer);
             }
             if self.state().writes_in_flight()? == 0 {
-                return Ok(self.own_buffer());
+                return self.own_buffer();
             }
         }
     }
 
-    fn own_buffer(&self) -> AlignedBuf {
-        AlignedBuf::not_inherited(self.pool.staging().buffer_bytes())
+    fn own_buffer(&self) -> Result<AlignedBuf> {
+        let bytes = self.pool.staging().buffer_bytes();
+        AlignedBuf::try_not_inherited(bytes).ok_or_else(|| Error::no_memory("a container", bytes))
     }
 
     fn close_current(&self, state: &mut State) -> Result<()> {

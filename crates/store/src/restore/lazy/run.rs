@@ -113,20 +113,20 @@ impl<S: LazySink> Runner<S> {
             runner.fill();
             return Ok(fill);
         }
-        let spawned = (0..FAULT_THREADS)
-            .try_for_each(|_| {
-                let runner = runner.clone();
-                spawn("outlive-fault", move || runner.serve())
-            })
-            .and_then(|()| {
-                let runner = runner.clone();
-                spawn("outlive-fill", move || runner.fill())
-            });
-        if spawned.is_err() {
+        let filler = runner.clone();
+        if let Err(error) = spawn("outlive-fill", move || filler.fill()) {
             runner.sink.give_up();
             runner.sink.stop();
+            return Err(error);
         }
-        spawned.map(|()| fill)
+        for _ in 0..FAULT_THREADS {
+            let server = runner.clone();
+            // What no thread fetches comes with everything else.
+            if spawn("outlive-fault", move || server.serve()).is_err() {
+                break;
+            }
+        }
+        Ok(fill)
     }
 
     fn view(&self) -> MutexGuard<'_, View> {

@@ -1,0 +1,60 @@
+"""Programs that may start few threads."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., str]
+
+# Saves and restores an array of 32 MiB in a program that a limit holds short.
+WORK = """
+        import resource
+        state = {"a": np.random.default_rng(0).random(4 << 20), "n": 1}
+        want = state["a"].copy()
+        path = sys.argv[1]
+
+        def save_and_restore():
+            ended = []
+            for step in range(3):
+                state["a"] += step
+                job = outlive.open(path).job(f"j{step}")
+                save = job.save(state, wait=True)
+                for lazy in (False, True):
+                    into = {"a": np.zeros(4 << 20), "n": 0}
+                    job.restore(into=into, lazy=lazy)
+                    assert np.array_equal(into["a"], state["a"]), step
+                ended.append(save.stats.freeze.split(":")[0])
+                job.close()
+            return ended
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_few_threads(folder: Path, run: Run) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    for path in folder.parents:
+        if path.stat().st_mode & 0o005 != 0o005 and str(path).startswith("/tmp/"):
+            path.chmod(0o755)
+    out = run(
+        WORK
+        + """
+        os.setgid(65534)
+        os.setuid(65534)
+        refused = done = 0
+        for limit in (1, 2, 3, 4, 5, 6, 8, 16, 30, 60):
+            resource.setrlimit(resource.RLIMIT_NPROC, (limit, 200))
+            try:
+                save_and_restore()
+                done += 1
+            except outlive.RetryError as error:
+                assert "ulimit -u" in str(error), error
+                refused += 1
+        resource.setrlimit(resource.RLIMIT_NPROC, (200, 200))
+        print(save_and_restore(), done + refused, done > 1)
+        """,
+        folder / "pool",
+    )
+    assert out.splitlines()[-1].endswith(" 10 True"), out
