@@ -4,7 +4,7 @@ mod common;
 mod trees;
 
 use common::noise;
-use outlive_store::files::{GetOptions, TroubleKind};
+use outlive_store::files::{Choice, GetOptions, InOrder, TroubleKind};
 use outlive_store::{Select, verify_shard};
 use outlive_target::{CutMode, FaultWorld};
 use outlive_types::ErrorKind;
@@ -228,4 +228,43 @@ fn further_names_of_a_lost_file_are_lost_with_it() {
     assert_eq!(fs::read(to.join("a")).unwrap(), b"older");
     assert!(!to.join("b").exists());
     assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
+}
+
+#[test]
+fn a_stream_of_damaged_files_ends_at_the_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = noise(7, 3_000_000);
+    fs::write(dir.path().join("file"), &content).unwrap();
+    for compression in ["none", "lz4"] {
+        let world = FaultWorld::new();
+        put_whole(&world_on(&world, compression).job(), dir.path());
+        let target = world.target();
+        let (mut flips, mut longest) = (0, 0);
+        for shard in target.list().unwrap() {
+            for offset in (5000..target.length(shard).unwrap()).step_by(70_000) {
+                world.corrupt(shard, offset, 1);
+                let mut got = Vec::new();
+                let ended = checkpoint(&world_on(&world, compression).job(), 1).in_order(
+                    &Choice::default(),
+                    64 << 20,
+                    &mut |next| {
+                        if let InOrder::Bytes(bytes) = next {
+                            got.extend_from_slice(bytes);
+                        }
+                        Ok(())
+                    },
+                );
+                assert!(content.starts_with(&got), "{compression}: byte {offset} of {shard}");
+                if let Err(error) = ended {
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                    assert!(got.len() < content.len());
+                    flips += 1;
+                    longest = longest.max(got.len());
+                }
+                world.corrupt(shard, offset, 1);
+            }
+        }
+        assert!(flips > 20, "{compression}: {flips} of the flips were in its chunks");
+        assert!(longest > content.len() * 3 / 4, "{compression}: at most {longest} bytes came");
+    }
 }

@@ -210,7 +210,25 @@ impl Ahead<'_> {
                 };
                 due.push((part, key));
             }
-            let chunks = self.read(&chunks, &wanted, &plan, &uses)?;
+            let chunks = match self.read(&chunks, &wanted, &plan, &uses) {
+                Ok(chunks) => chunks,
+                Err(error) => {
+                    // What is right before the damage goes first.
+                    let one = |at: &usize| self.read(&[*at], &wanted, &plan, &uses).ok();
+                    let whole: Vec<_> = chunks.iter().filter_map(one).flatten().collect();
+                    let mut lost: HashSet<Key> =
+                        chunks.iter().map(|at| (plan.from[*at], uses[*at])).collect();
+                    lost.retain(|key| !whole.iter().any(|(there, _)| there == key));
+                    let is_lost = |key: &Option<(Key, bool)>| {
+                        key.as_ref().is_some_and(|(key, _)| lost.contains(key))
+                    };
+                    let before = due.iter().take_while(|(_, key)| !is_lost(key)).count();
+                    due.truncate(before);
+                    let batch = Batch { chunks: whole, parts: due };
+                    self.sender.send(Ok(batch)).map_err(|_| None)?;
+                    return Err(Some(error));
+                }
+            };
             self.sender.send(Ok(Batch { chunks, parts: due })).map_err(|_| None)?;
             if read == plan.reads.len() {
                 return Ok(());
