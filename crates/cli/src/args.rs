@@ -23,7 +23,9 @@ Exit codes:
   4  no room is left
   5  another writer has taken the job over
   6  a passing fault: try again
-  7  done, but for files that are named: unreadable, changing, or not to be made as they were";
+  7  done, but for files that are named: unreadable, changing, or not to be made as they were
+  130  interrupted
+  141  `get --to -`: whoever read the file closed the pipe before its end";
 
 /// Keeps a running program's state safe, and gives it back after any failure.
 #[derive(Parser, Debug)]
@@ -210,6 +212,14 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
+/// Bytes a second. Work that may read none would never end.
+fn bytes_per_s(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("nothing would ever be read; leave the option out for no limit".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
@@ -254,6 +264,22 @@ mod tests {
         for text in ["-1", "101", "x"] {
             let words = ["outlive", "gc", "pool", "--max-unused", text];
             assert!(Args::try_parse_from(words).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_refused() {
+        for words in [
+            &["outlive", "copy", "a", "b", "--rate"][..],
+            &["outlive", "scrub", "a", "--rate"],
+            &["outlive", "gc", "a", "--throttle"],
+            &["outlive", "prune", "a", "job", "--throttle"],
+        ] {
+            let with = |rate| Args::try_parse_from(words.iter().copied().chain([rate]));
+            assert!(with("1").is_ok(), "{words:?}");
+            let refused = with("0").unwrap_err().to_string();
+            assert!(refused.contains("leave the option out"), "{refused}");
+            assert!(with("0MiB").is_err(), "{words:?}");
         }
     }
 

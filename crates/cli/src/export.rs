@@ -13,6 +13,7 @@ use crate::show::{
 };
 use crate::{npy, pool, region};
 use names::{file_name, matches};
+use outlive_store::files::make_dir;
 use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink};
 use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
@@ -168,7 +169,7 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         if !args.force {
             plan.check_free(dir)?;
         }
-        fs::create_dir_all(dir).map_err(|e| Error::io("making", dir, &e))?;
+        make_dir(dir)?;
         let sink = FileSink::create(dir, checkpoint, &plan)?;
         Ok((plan.streams.clone(), Work { plan, sink }))
     };

@@ -4,7 +4,7 @@ use crate::args::GetArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::show::{select, skipped_json};
-use crate::{EXIT_DAMAGED, interrupt, pool};
+use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
 use outlive_store::files::{
     Choice, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
 };
@@ -120,7 +120,7 @@ fn to_stdout(
         )));
     }
     let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
-    let mut broken = None;
+    let mut is_cut = false;
     let mut done = 0;
     let written = checkpoint.in_order(&options.choice, memory_bytes, &mut |next| {
         if options.stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -132,8 +132,8 @@ fn to_stdout(
             InOrder::Zeros(length) => write_zeros(&mut out, length).map(|()| length),
         };
         let length = outcome.map_err(|error| {
-            broken = Some(error.kind());
-            Error::retry(format!("writing to standard output: {error}"))
+            is_cut = error.kind() == io::ErrorKind::BrokenPipe;
+            stdout_error(&error)
         })?;
         done += length;
         if length > 0 {
@@ -143,15 +143,16 @@ fn to_stdout(
     });
     let flushed = written.and_then(|_| {
         out.flush().map_err(|error| {
-            broken = Some(error.kind());
-            Error::retry(format!("writing to standard output: {error}"))
+            is_cut = error.kind() == io::ErrorKind::BrokenPipe;
+            stdout_error(&error)
         })
     });
-    // Whoever read has enough, as `head` does.
-    if broken != Some(io::ErrorKind::BrokenPipe) {
+    // Whoever read has enough, as `head` does; but not all of the file.
+    if !is_cut {
         flushed?;
     }
-    Ok(Answer::new(String::new(), Value::Null))
+    let code = if is_cut { EXIT_CUT } else { 0 };
+    Ok(Answer { text: String::new(), json: Value::Null, code })
 }
 
 fn write_zeros(out: &mut impl Write, mut length: u64) -> io::Result<()> {

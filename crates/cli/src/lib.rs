@@ -35,28 +35,26 @@ use output::{Answer, Teller, complain};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Exit code when damage was found: that of an error of kind `Damaged`.
 const EXIT_DAMAGED: i32 = 3;
 /// Exit code for an interruption by Ctrl-C: that of a shell for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
+/// Exit code for a file of which a pipe took only a part: that of a shell for SIGPIPE.
+const EXIT_CUT: i32 = 141;
 /// Exit code for files that are missing or doubtful, when everything else went well.
 const EXIT_INCOMPLETE: i32 = 7;
 
 /// Runs the command that `args` describe, the program's name first, and returns the exit code:
 /// 0 done, 1 a fault of outlive, 2 a request that cannot work, 3 damage, 4 no room, 5 fenced,
-/// 6 try again, 7 done but for files that are named, 130 interrupted.
+/// 6 try again, 7 done but for files that are named, 130 interrupted, 141 a pipe closed too early.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
-        Err(error) => {
-            let code = error.exit_code();
-            // Nobody is left to be told if even this cannot be printed.
-            let _ = error.print();
-            return code;
-        }
+        Err(error) => return say_usage(&error, &words),
     };
     let json = args.json;
     let gives_content = args.command.gives_content();
@@ -73,23 +71,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
                 // Whoever read has enough, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => answer.code,
                 Err(error) => {
-                    complain(&format!("outlive: the answer could not be printed: {error}"));
-                    exit_code(ErrorKind::Bug)
+                    let error = stdout_error(&error);
+                    complain(&format!("outlive: {}", said(&error)));
+                    exit_code(error.kind())
                 }
             }
         }
         Err(error) => {
             let kind = error.kind();
-            if json {
-                let error = json!({ "kind": kind.name(), "message": error.message() });
-                let error = json!({ "error": error });
-                match gives_content {
-                    // Whoever reads a file from there must not find this at its end.
-                    true => complain(&format!("{error:#}")),
-                    false => drop(print_json(&error)),
-                }
-            } else {
-                complain(&format!("outlive: {}", said(&error)));
+            match json {
+                true => say_json(kind, error.message(), gives_content),
+                false => complain(&format!("outlive: {}", said(&error))),
             }
             // What was asked to end, and has, need not be tried again.
             match kind == ErrorKind::Retry && interrupt::was_asked() {
@@ -98,6 +90,37 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
             }
         }
     }
+}
+
+/// Help, or why the command line cannot be read, which `--json` in it turns into JSON, too.
+fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
+    let has = |word: &str| words.iter().take_while(|w| *w != "--").any(|w| w == word);
+    if error.use_stderr() && has("--json") {
+        let text = error.to_string();
+        let message = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+        let gives_content =
+            has("--to=-") || words.windows(2).any(|pair| pair[0] == "--to" && pair[1] == "-");
+        say_json(ErrorKind::Invalid, message, gives_content);
+    } else {
+        // Nobody is left to be told if even this cannot be printed.
+        let _ = error.print();
+    }
+    error.exit_code()
+}
+
+/// An error as JSON. If standard output takes a file's content, whoever reads it from there must not
+/// find this at its end.
+fn say_json(kind: ErrorKind, message: &str, gives_content: bool) {
+    let error = json!({ "error": { "kind": kind.name(), "message": message } });
+    match gives_content {
+        true => complain(&format!("{error:#}")),
+        false => drop(print_json(&error)),
+    }
+}
+
+/// That standard output does not take what is written to it.
+fn stdout_error(error: &io::Error) -> Error {
+    Error::io_named("writing to", Path::new("standard output"), error)
 }
 
 fn execute(command: Command, words: &[OsString]) -> Result<Answer> {

@@ -89,7 +89,7 @@ impl Read for Stdin {
 fn options(args: &PutArgs) -> Result<PutOptions> {
     let mut lines: Vec<u8> = Vec::new();
     for file in &args.exclude_from {
-        lines.extend(std::fs::read(file).map_err(|e| Error::io("reading", file, &e))?);
+        lines.extend(std::fs::read(file).map_err(|e| Error::io_named("reading", file, &e))?);
         lines.push(b'\n');
     }
     for pattern in &args.exclude {

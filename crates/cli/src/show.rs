@@ -70,7 +70,7 @@ fn plot(job: &Job, file: &Path) -> Result<Answer> {
         return Err(no_checkpoint(job));
     }
     let picture = crate::plot::svg(job.name().as_str(), &manifests);
-    std::fs::write(file, picture).map_err(|e| Error::io("writing the picture", file, &e))?;
+    std::fs::write(file, picture).map_err(|e| Error::io_named("writing the picture", file, &e))?;
     let path = file.display().to_string();
     let drawn = count(manifests.len() as u64, "checkpoint");
     Ok(Answer {

@@ -7,10 +7,10 @@ use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_store::{
-    Finding, Job, JobOptions, Sample, VerifyReport, verify_shard, without_collected,
+    Finding, Job, JobOptions, Sample, VerifyReport, is_damage, verify_shard, without_collected,
 };
 use outlive_target::ShardName;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
+use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -91,7 +91,7 @@ fn check_shards(
         let sessions = sessions(pool, job)?;
         shards.retain(|shard| sessions.contains(&shard.pack.session()));
     }
-    shards.retain(|shard| sample.holds(&outlive_chunk::fingerprint(&shard.pack.0)));
+    sample.choose(&mut shards, |shard| outlive_chunk::fingerprint(&shard.pack.0));
     let mut total_bytes = 0;
     for shard in &shards {
         // A gc may delete it meanwhile.
@@ -115,9 +115,7 @@ fn check_shards(
                 check.read_bytes += read_bytes;
             }
             // Only damage is a finding; that the medium cannot be asked at all is an error.
-            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) => {
-                check.faults.push((shard, error));
-            }
+            Err(error) if is_damage(&error) => check.faults.push((shard, error)),
             Err(error) => return Err(error),
         }
     }

@@ -179,7 +179,7 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
 fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     let io = |doing: &'static str, path: &Path| {
         let path = path.to_owned();
-        move |e: std::io::Error| Error::io(doing, &path, &e)
+        move |e: std::io::Error| Error::io_named(doing, &path, &e)
     };
     make_dir_durable(dir).map_err(io("making", dir))?;
     for sub in ["packs", "log"] {

@@ -57,11 +57,34 @@ impl Sample {
         Sample { share, seed: u64::from_le_bytes(seed) }
     }
 
-    /// Whether something with this fingerprint is in it. Fingerprints are uniform, and stay so when
-    /// they are turned by a random number.
+    /// Whether something with this fingerprint is in it.
     pub fn holds(&self, fp: &Fingerprint) -> bool {
-        let turned = fp.prefix().wrapping_mul(self.seed | 1).rotate_left(32) ^ self.seed;
-        self.share >= 1.0 || (turned as f64) < self.share * u64::MAX as f64
+        self.share >= 1.0 || (self.turned(fp) as f64) < self.share * u64::MAX as f64
+    }
+
+    /// Keeps of `items` those that are in it, but always one: a few of them must not be passed over
+    /// by every small sample.
+    pub fn choose<T>(&self, items: &mut Vec<T>, fp: impl Fn(&T) -> Fingerprint) {
+        let nearest = items.iter().map(&fp).min_by_key(|fp| self.turned(fp));
+        items.retain(|item| {
+            let fp = fp(item);
+            self.holds(&fp) || Some(fp) == nearest
+        });
+    }
+
+    /// Fingerprints are uniform, and stay so when they are turned by a random number.
+    fn turned(&self, fp: &Fingerprint) -> u64 {
+        fp.prefix().wrapping_mul(self.seed | 1).rotate_left(32) ^ self.seed
+    }
+}
+
+/// Whether an error says that something stored is not what it was. A pack of another pool or version
+/// under its name is not; what the operating system refuses is: nobody has looked at it.
+pub fn is_damage(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Damaged => true,
+        ErrorKind::Invalid => error.os().is_none(),
+        _ => false,
     }
 }
 
@@ -70,8 +93,8 @@ impl Job {
     /// that several checkpoints share is read once.
     ///
     /// # Errors
-    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist. Damage
-    /// is in the report.
+    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist; that the
+    /// medium cannot be asked, or may not. Damage is in the report.
     pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
         self.verify_sample(only, Sample::ALL)
     }
@@ -137,6 +160,7 @@ impl Job {
                 continue;
             }
             report.checkpoints += 1;
+            let of = || format!("checkpoint {epoch} of job {}", self.name());
             let before = report.findings.len();
             let opened = Opened::new(pool, self.name(), manifest)
                 .and_then(|opened| opened.wanted().map(|wanted| (opened, wanted)));
@@ -144,6 +168,9 @@ impl Job {
                 Ok((opened, wanted)) => {
                     let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
                     report.read_bytes += read_bytes;
+                    if let Some((_, error)) = faults.iter().find(|(_, error)| !is_damage(error)) {
+                        return Err(error.clone().context(of()));
+                    }
                     let fps = faults.iter().map(|(fp, _)| *fp);
                     let owners = match faults.is_empty() {
                         true => HashMap::new(),
@@ -155,10 +182,10 @@ impl Job {
                             Some(owners) => error.context(owners),
                             None => error,
                         };
-                        let of = format!("checkpoint {epoch} of job {}", self.name());
-                        Finding { epoch: Some(epoch), error: error.context(of) }
+                        Finding { epoch: Some(epoch), error: error.context(of()) }
                     }));
                 }
+                Err(error) if !is_damage(&error) => return Err(error),
                 Err(error) => report.findings.push(Finding { epoch: Some(epoch), error }),
             }
             report.whole += u64::from(report.findings.len() == before);

@@ -40,6 +40,7 @@ impl ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    os: Option<io::ErrorKind>,
 }
 
 /// Result with outlive's [`Error`].
@@ -48,7 +49,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), os: None }
     }
 
     /// [`ErrorKind::Retry`].
@@ -118,7 +119,18 @@ impl Error {
             }
             _ => (ErrorKind::Invalid, ""),
         };
-        Error::new(kind, format!("{doing} {}: {error}{advice}", path.display()))
+        let message = format!("{doing} {}: {error}{advice}", path.display());
+        Error { kind, message, os: Some(error.kind()) }
+    }
+
+    /// The same for a file that the caller named and that is not part of any store: nothing stored
+    /// is damaged if it is not there.
+    pub fn io_named(doing: &str, path: &Path, error: &io::Error) -> Error {
+        let outcome = Error::io(doing, path, error);
+        match outcome.kind {
+            ErrorKind::Damaged => Error { kind: ErrorKind::Invalid, ..outcome },
+            _ => outcome,
+        }
     }
 
     /// What the caller can do.
@@ -131,10 +143,15 @@ impl Error {
         &self.message
     }
 
+    /// What the operating system answered, if the error is one of its own.
+    pub fn os(&self) -> Option<io::ErrorKind> {
+        self.os
+    }
+
     /// The same error seen from further out: `context` is put before the message.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Error {
-        Error { kind: self.kind, message: format!("{context}: {}", self.message) }
+        Error { message: format!("{context}: {}", self.message), ..self }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What looks after checkpoints: `note`, `gc`, `prune`, `du`, `diff`, `copy` and `scrub`.
 
-use super::{percent, percent_or_none, size};
+use super::{bytes_per_s, percent, percent_or_none};
 use clap::Args as ClapArgs;
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub struct CollectArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
     pub max_unused: f64,
     /// Copy at most so many bytes a second
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub throttle: Option<u64>,
     /// End the open session of this job: its program is gone, or must stop
     #[arg(long, value_name = "JOB")]
@@ -136,7 +136,7 @@ pub struct CopyArgs {
     #[arg(long)]
     pub same_history: bool,
     /// Read at most so many bytes a second
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
     /// Print the plan and change nothing
     #[arg(long)]
@@ -149,7 +149,7 @@ pub struct ScrubArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
     /// Read at most so many bytes a second, such as 50MiB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
     /// Only about this share of the packs, per cent, other ones each time
     #[arg(long, value_name = "PERCENT", value_parser = percent)]

@@ -31,7 +31,7 @@ struct Row {
 /// `outlive bench plan`.
 pub fn run(args: &BenchPlanArgs) -> Result<Answer> {
     let text = std::fs::read_to_string(&args.trace)
-        .map_err(|e| Error::io("reading the trace", &args.trace, &e))?;
+        .map_err(|e| Error::io_named("reading the trace", &args.trace, &e))?;
     let trace = Trace::parse(&text).map_err(|e| e.context(args.trace.display().to_string()))?;
     let memories: Vec<Memory> = args
         .memory
@@ -69,7 +69,8 @@ pub fn run(args: &BenchPlanArgs) -> Result<Answer> {
             .collect();
         let title = "Container reads to restore the last version, over memory in containers";
         let picture = plot::lines(title, "memory", &at, |reads| format!("{reads:.0}"), &series);
-        std::fs::write(file, picture).map_err(|e| Error::io("writing the picture", file, &e))?;
+        std::fs::write(file, picture)
+            .map_err(|e| Error::io_named("writing the picture", file, &e))?;
     }
     let json: Vec<Value> = rows
         .iter()

@@ -19,8 +19,8 @@ pub struct Scratch {
 impl Scratch {
     /// Makes one in `dir`, which is made if it is missing.
     pub fn new(dir: &Path) -> Result<Scratch> {
-        fs::create_dir_all(dir).map_err(|e| Error::io("making", dir, &e))?;
-        let dir = dir.canonicalize().map_err(|e| Error::io("resolving", dir, &e))?;
+        fs::create_dir_all(dir).map_err(|e| Error::io_named("making", dir, &e))?;
+        let dir = dir.canonicalize().map_err(|e| Error::io_named("resolving", dir, &e))?;
         HANDLER.call_once(|| {
             // Without a handler the bench works; a leftover is then the user's to remove.
             let _ = ctrlc::set_handler(interrupted);
@@ -33,7 +33,7 @@ impl Scratch {
                 let dir = dir.display();
                 Error::invalid(format!("{dir} is full of outlive-bench-*: remove them"))
             })?;
-        fs::create_dir(&path).map_err(|e| Error::io("making", &path, &e))?;
+        fs::create_dir(&path).map_err(|e| Error::io_named("making", &path, &e))?;
         in_use.push(path.clone());
         Ok(Scratch { path })
     }
@@ -51,7 +51,7 @@ impl Scratch {
     /// A new directory in it.
     pub fn make(&self, name: &str) -> Result<PathBuf> {
         let path = self.join(name);
-        fs::create_dir_all(&path).map_err(|e| Error::io("making", &path, &e))?;
+        fs::create_dir_all(&path).map_err(|e| Error::io_named("making", &path, &e))?;
         Ok(path)
     }
 
@@ -60,14 +60,14 @@ impl Scratch {
     pub fn clear(&self, name: &str) -> Result<()> {
         let path = self.join(name);
         if path.exists() {
-            fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
+            fs::remove_dir_all(&path).map_err(|e| Error::io_named("removing", &path, &e))?;
         }
         self.quiet()
     }
 
     /// Waits until the file system has written all that it has.
     pub fn quiet(&self) -> Result<()> {
-        let io = |e| Error::io("syncing the file system of", &self.path, &e);
+        let io = |e| Error::io_named("syncing the file system of", &self.path, &e);
         let dir = File::open(&self.path).map_err(io)?;
         rustix::fs::syncfs(&dir).map_err(|errno| io(errno.into()))
     }

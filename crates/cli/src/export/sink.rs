@@ -84,7 +84,7 @@ impl FileSink {
                         .and_then(|file| write_all_at(&file, bytes, header_bytes + offset)),
                 };
                 if let Err(error) = written {
-                    let error = Error::io("writing", &temporary.0, &error);
+                    let error = Error::io_named("writing", &temporary.0, &error);
                     self.failure().get_or_insert(error);
                 }
             }
@@ -109,7 +109,7 @@ impl FileSink {
                         Some(file) => file,
                         None => temporary
                             .open()
-                            .map_err(|error| Error::io("opening", &temporary.0, &error))?,
+                            .map_err(|error| Error::io_named("opening", &temporary.0, &error))?,
                     };
                     temporary.publish(&file, dir, &plan.items[item].file, force)?;
                 }
@@ -131,7 +131,7 @@ fn file_place(dir: &Path, number: usize, item: &Item) -> Result<Place> {
     let header_bytes = item.header.len() as u64;
     file.write_all(&item.header)
         .and_then(|()| file.set_len(header_bytes + item.region.bytes))
-        .map_err(|error| Error::io("writing", &temporary.0, &error))?;
+        .map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     let file = (number < OPEN_MAX).then_some(file);
     Ok(Place::File { temporary, file, header_bytes, item: number })
 }
@@ -148,7 +148,7 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
 /// Writes a small file in one go.
 pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Result<()> {
     let (temporary, mut file) = Temporary::create(dir, "small")?;
-    file.write_all(bytes).map_err(|error| Error::io("writing", &temporary.0, &error))?;
+    file.write_all(bytes).map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     temporary.publish(&file, dir, name, force)
 }
 
@@ -163,7 +163,7 @@ impl Temporary {
         let file = File::options().write(true).create_new(true).open(&path);
         match file {
             Ok(file) => Ok((Temporary(path), file)),
-            Err(error) => Err(Error::io("making", &path, &error)),
+            Err(error) => Err(Error::io_named("making", &path, &error)),
         }
     }
 
@@ -173,14 +173,14 @@ impl Temporary {
 
     fn publish(self, file: &File, dir: &Path, name: &str, force: bool) -> Result<()> {
         let path = dir.join(name);
-        file.sync_all().map_err(|error| Error::io("syncing", &self.0, &error))?;
+        file.sync_all().map_err(|error| Error::io_named("syncing", &self.0, &error))?;
         let named = if force { fs::rename(&self.0, &path) } else { publish(&self.0, &path) };
         named.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::invalid(format!(
                 "{} has appeared meanwhile: choose another directory, or replace files with --force",
                 path.display()
             )),
-            _ => Error::io("making", &path, &error),
+            _ => Error::io_named("making", &path, &error),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::checkpoint::FilesCheckpoint;
 use super::choice::{Choice, ChosenItems};
-use super::making::{Making, Shared, Simple, in_the_way, lock};
+use super::making::{Making, Shared, Simple, in_the_way, lock, make_dir};
 use super::place::Placer;
 use super::trouble::{TroubleKind, Troubles};
 use crate::restore::{ReadPlan, Wanted};
@@ -108,9 +108,9 @@ impl FilesCheckpoint {
             }
         }
         let items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
-        fs::create_dir_all(to).map_err(|e| Error::io("making", to, &e))?;
+        make_dir(to)?;
         let placer = Placer::new(to, options.overwrite);
-        let placer = placer.map_err(|e| Error::io("opening", to, &e.into()))?;
+        let placer = placer.map_err(|e| Error::io_named("opening", to, &e.into()))?;
         let mut getter = Getter {
             checkpoint: self,
             options,

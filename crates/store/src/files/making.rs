@@ -8,6 +8,7 @@ use outlive_types::{Error, Event, Progress, Result};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,20 @@ pub fn in_the_way(to: &Path, path: &[u8]) -> Error {
         to.display(),
         String::from_utf8_lossy(path).escape_debug()
     ))
+}
+
+/// Makes the directory that what comes out of a pool goes to.
+///
+/// # Errors
+/// `Invalid` if it cannot be made, as where a file has its name; `Full`.
+pub fn make_dir(to: &Path) -> Result<()> {
+    fs::create_dir_all(to).map_err(|error| match fs::metadata(to) {
+        Ok(there) if !there.is_dir() => Error::invalid(format!(
+            "{} is there already and is no directory: name one, or a place for a new one",
+            to.display()
+        )),
+        _ => Error::io_named("making", to, &error),
+    })
 }
 
 /// Locks; a thread that panicked has left nothing half done.

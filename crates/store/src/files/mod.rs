@@ -33,6 +33,7 @@ pub use get::{GetOptions, GetPlan, GetReport};
 pub use in_order::{InOrder, InOrderStats};
 pub use job::{PutOptions, PutReport, PutSource};
 pub use listing::Items;
+pub use making::make_dir;
 pub use patterns::Patterns;
 pub use plan::PutPlan;
 pub use trouble::{Trouble, TroubleKind, Troubles};

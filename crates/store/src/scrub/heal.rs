@@ -3,13 +3,13 @@
 
 use super::check::check_pack;
 use super::listed::{Listed, Places, add, directory_of};
-use super::rescue::is_damage;
 use crate::commit::LogHead;
 use crate::gc::{JobState, Survey, archive_of, live_of, tell, tell_all};
 use crate::index::Locator;
 use crate::pace::Pace;
 use crate::restore::Live;
 use crate::save::{Packer, store_segments};
+use crate::verify::is_damage;
 use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_target::ShardName;

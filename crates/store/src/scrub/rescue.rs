@@ -6,9 +6,10 @@ use super::listed::Listed;
 use crate::index::Locator;
 use crate::restore::{ReadPlan, Wanted};
 use crate::save::{Lane, Packer};
+use crate::verify::is_damage;
 use outlive_format::EntryKind;
 use outlive_pool::Place;
-use outlive_types::{Error, ErrorKind, Fingerprint, Result};
+use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -130,12 +131,6 @@ impl Heal<'_> {
         self.lost.extend(lost);
         Ok(())
     }
-}
-
-/// Whether an error says that something stored is not what it was.
-pub fn is_damage(error: &Error) -> bool {
-    // A pack of another pool or version under this name is not what was stored either.
-    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
 }
 
 /// A medium that cannot be asked has lost nothing yet.

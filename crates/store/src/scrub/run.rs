@@ -3,7 +3,7 @@
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
 use crate::pace::Pace;
-use crate::verify::Sample;
+use crate::verify::{Sample, is_damage};
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let shards = pool.target().list()?;
     let mut packs: Vec<PackId> = shards.into_iter().map(|shard| shard.pack).collect();
     packs.dedup();
-    packs.retain(|pack| options.sample.holds(&outlive_chunk::fingerprint(&pack.0)));
+    options.sample.choose(&mut packs, |pack| outlive_chunk::fingerprint(&pack.0));
     let pack_bytes = pool.config().format.pack_bytes;
     let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
     let threads = pool.config().tuning.threads();
@@ -73,9 +73,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         report.packs += 1;
         match outcome {
             Ok(bytes) => report.read_bytes += bytes,
-            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) => {
-                report.damaged.push((pack, error));
-            }
+            Err(error) if is_damage(&error) => report.damaged.push((pack, error)),
             Err(error) => return Err(error),
         }
     }

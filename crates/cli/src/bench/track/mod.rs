@@ -71,7 +71,7 @@ pub fn run(args: &BenchTrackArgs, words: &[OsString], teller: &Arc<Teller>) -> R
     report.detail("rows", json(&rows));
     if let Some(file) = &args.plot {
         std::fs::write(file, picture(&rows))
-            .map_err(|e| Error::io("writing the picture", file, &e))?;
+            .map_err(|e| Error::io_named("writing the picture", file, &e))?;
     }
     let mut answer = report.answer();
     answer.text.push('\n');
