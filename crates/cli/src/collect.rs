@@ -7,7 +7,7 @@ use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
 use outlive_store::{Job, JobOptions};
-use outlive_types::{JobName, Result};
+use outlive_types::{Epoch, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub fn gc(args: &GcArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let report = collect(&pool, &options(&pool, &args.collect, true)?)?;
     teller.finish();
-    Ok(answer(&report, args.collect.dry_run, String::new(), Value::Null))
+    Ok(answer(&pool, &report, args.collect.dry_run, String::new(), Value::Null))
 }
 
 /// `outlive prune`.
@@ -43,8 +43,9 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let text = retention_text(&name, &plan);
     let decisions: Vec<Value> =
         plan.decisions.iter().map(|d| json!({ "epoch": d.epoch, "kept": d.kept })).collect();
-    let retention = json!({ "job": name.as_str(), "checkpoints": decisions });
-    Ok(answer(&report, args.collect.dry_run, text, retention))
+    let retention =
+        json!({ "job": name.as_str(), "checkpoints": decisions, "dropped": plan.dropped() });
+    Ok(answer(&pool, &report, args.collect.dry_run, text, retention))
 }
 
 fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> {
@@ -60,35 +61,69 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
     })
 }
 
-/// Long series are told in short: what is kept, and how many go.
+/// Long series are told in short.
 fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
-    let dropped = plan.dropped().len();
-    let goes = if dropped == 1 { "goes" } else { "go" };
-    let mut text = format!("Job {job}: {} {goes}\n", count(dropped as u64, "checkpoint"));
+    let dropped = plan.dropped();
+    let goes = if dropped.len() == 1 { "goes" } else { "go" };
+    let mut text = format!("Job {job}: {} {goes}\n", count(dropped.len() as u64, "checkpoint"));
+    if !dropped.is_empty() {
+        let decisions = plan.decisions.iter().rev().map(|d| (d.epoch, d.kept.is_none()));
+        let _ = writeln!(text, "  drop {}", ranges(decisions));
+    }
     for decision in &plan.decisions {
+        // A terminal can show it: labels and metrics in it are escaped.
         if let Some(why) = &decision.kept {
-            let _ = writeln!(text, "  keep {}  {}", decision.epoch, shown(why));
+            let _ = writeln!(text, "  keep {}  {}", decision.epoch, why);
         }
     }
     text
 }
 
-fn answer(report: &GcReport, dry_run: bool, before: String, retention: Value) -> Answer {
+/// The chosen of ascending epochs; those with no other between them as a range, also where numbers
+/// are missing.
+fn ranges(epochs: impl Iterator<Item = (Epoch, bool)>) -> String {
+    let mut runs: Vec<(Epoch, Epoch)> = Vec::new();
+    let mut is_open = false;
+    for (epoch, chosen) in epochs {
+        match runs.last_mut() {
+            Some((_, last)) if chosen && is_open => *last = epoch,
+            _ if chosen => runs.push((epoch, epoch)),
+            _ => {}
+        }
+        is_open = chosen;
+    }
+    let text = |(first, last): &(Epoch, Epoch)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+fn answer(
+    pool: &Pool,
+    report: &GcReport,
+    dry_run: bool,
+    before: String,
+    retention: Value,
+) -> Answer {
     let GcReport { plan, deleted, deleted_bytes, held, held_by, damaged } = report;
     let mut text = before;
     text.push_str(&plan_text(plan));
-    if !dry_run {
+    if dry_run {
+        text.push_str("Nothing was changed.\n");
+    } else {
         let packs = count(*deleted as u64, "pack");
         let _ = writeln!(text, "deleted {packs} of {}", bytes(*deleted_bytes));
     }
     if *held > 0 {
+        let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
         let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
         let _ = writeln!(
             text,
-            "{} must wait until the program of {} has saved or ended; if it is gone: outlive gc \
-             POOL --fence JOB",
+            "{} must wait until the program of {} has saved or ended; if it is gone: {}",
             count(*held as u64, "pack"),
-            jobs.join(", ")
+            jobs.join(", "),
+            pool.command("gc", &words)
         );
     }
     for fault in damaged {
@@ -136,4 +171,16 @@ fn plan_text(plan: &GcPlan) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn epochs_that_go_are_told_as_ranges() {
+        let epochs = [(1, true), (2, true), (5, true), (6, false), (7, true), (8, false)];
+        assert_eq!(ranges(epochs.into_iter()), "1-5, 7");
+        assert_eq!(ranges([].into_iter()), "");
+    }
 }

@@ -4,7 +4,7 @@ use crate::args::ShowArgs;
 use crate::get::no_files;
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, bytes, count, shown, when};
-use crate::show::{head_text, select, skipped_json};
+use crate::show::{head_text, is_hurt, select_sound, skipped_json};
 use outlive_format::{Item, ItemKind};
 use outlive_store::Job;
 use outlive_types::Result;
@@ -16,10 +16,12 @@ const ITEMS_SHOWN: usize = 40;
 
 /// The manifest and the items.
 pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
-    let (checkpoint, skipped) = job.files(select(args.epoch))?.ok_or_else(|| no_files(job))?;
+    let (checkpoint, skipped) =
+        job.files(select_sound(args.epoch))?.ok_or_else(|| no_files(job))?;
     let manifest = checkpoint.manifest();
     let total = manifest.images.iter().map(|image| image.regions).sum::<u64>();
-    let mut text = head_text(job, manifest, "item");
+    let hurt = is_hurt(job, manifest.epoch)?;
+    let mut text = head_text(job, manifest, hurt, "item");
     text.push('\n');
     let mut table = Table::new(&["MODE", ">OWNER", ">BYTES", "CHANGED", "PATH"]);
     let (limit, text_limit) =
@@ -41,7 +43,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     }
     let json = json!({
         "job": job.name().as_str(),
-        "manifest": manifest_json(manifest, 0),
+        "manifest": manifest_json(manifest, hurt, 0),
         "items": listed,
         "skipped": skipped_json(&skipped),
     });

@@ -1,7 +1,7 @@
 //! `outlive ls`: the jobs of a pool, the checkpoints of a job.
 
 use crate::args::LsArgs;
-use crate::output::{Answer, Table, Teller, age, bytes, count, shown, when};
+use crate::output::{Answer, Table, Teller, age, bytes, count, quoted, shown, when};
 use crate::pool;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
@@ -12,10 +12,19 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+/// A checkpoint.
+struct Listed {
+    manifest: Manifest,
+    /// Length of its record.
+    record_bytes: u64,
+    /// A scrub has recorded that something of it is lost.
+    hurt: bool,
+}
+
 /// A job's checkpoints, oldest first, and what could not be read.
 struct Listing {
-    /// The manifests, each with its record's length.
-    epochs: Vec<(Manifest, u64)>,
+    /// The manifests.
+    epochs: Vec<Listed>,
     unreadable: Vec<String>,
 }
 
@@ -26,8 +35,10 @@ impl Listing {
             match &entry.record {
                 Err(error) => listing.unreadable.push(error.message().to_owned()),
                 Ok(_) => {
+                    let (record_bytes, hurt) = (entry.bytes, entry.hurt);
                     let manifest = entry.manifest().cloned();
-                    listing.epochs.extend(manifest.map(|manifest| (manifest, entry.bytes)));
+                    let listed = manifest.map(|manifest| Listed { manifest, record_bytes, hurt });
+                    listing.epochs.extend(listed);
                 }
             }
         }
@@ -37,7 +48,7 @@ impl Listing {
     }
 
     fn stored_bytes(&self) -> u64 {
-        self.epochs.iter().map(|(manifest, record)| manifest.figures.new_bytes + record).sum()
+        self.epochs.iter().map(|at| at.manifest.figures.new_bytes + at.record_bytes).sum()
     }
 
     /// A remark on records that could not be read; empty if there are none.
@@ -60,8 +71,8 @@ fn regions(manifest: &Manifest) -> u64 {
     manifest.images.iter().map(|image| image.regions).sum()
 }
 
-/// What sets a checkpoint apart: files instead of memory, a pin, a label, metrics.
-fn remarks(manifest: &Manifest) -> String {
+/// What sets a checkpoint apart: files instead of memory, a pin, known damage, a label, metrics.
+fn remarks(manifest: &Manifest, hurt: bool) -> String {
     let mut remarks = Vec::new();
     if is_of_files(manifest) {
         remarks.push("files".to_owned());
@@ -72,15 +83,18 @@ fn remarks(manifest: &Manifest) -> String {
     if manifest.remarks.suspect {
         remarks.push("suspect".to_owned());
     }
+    if hurt {
+        remarks.push("hurt".to_owned());
+    }
     if !manifest.remarks.label.is_empty() {
-        remarks.push(format!("\"{}\"", shown(&manifest.remarks.label)));
+        remarks.push(quoted(&manifest.remarks.label));
     }
     remarks.extend(manifest.metrics.iter().map(|(name, value)| format!("{}={value}", shown(name))));
     remarks.join(", ")
 }
 
 /// A manifest as JSON, with the length of its record.
-pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
+pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Value {
     json!({
         "epoch": manifest.epoch,
         "parent": (manifest.parent > 0).then_some(manifest.parent),
@@ -100,6 +114,7 @@ pub fn manifest_json(manifest: &Manifest, record_bytes: u64) -> Value {
         "label": manifest.remarks.label,
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,
+        "hurt": hurt,
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "regions": regions(manifest),
         "segments": manifest.segments.len(),
@@ -124,7 +139,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
     let jobs = pool.jobs()?;
     for job in &jobs {
         let listing = Listing::read(pool, job)?;
-        let newest = listing.epochs.last().map(|(manifest, _)| manifest);
+        let newest = listing.epochs.last().map(|listed| &listed.manifest);
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
         table.row(vec![
             job.to_string(),
@@ -152,7 +167,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
         true => format!("The pool {} has no jobs yet.\n", shown(&path)),
         false => table.text(),
     };
-    append_remarks(&mut text, &remarks);
+    append_remarks(&mut text, &remarks, pool);
     Ok(Answer::new(text, json!({ "pool": path, "jobs": json })))
 }
 
@@ -170,7 +185,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
         ">REGIONS",
         "REMARKS",
     ]);
-    for (manifest, record_bytes) in &listing.epochs {
+    for Listed { manifest, record_bytes, hurt } in &listing.epochs {
         table.row(vec![
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),
@@ -180,16 +195,19 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             bytes(manifest.figures.new_bytes + record_bytes),
             if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
             regions(manifest).to_string(),
-            remarks(manifest),
+            remarks(manifest, *hurt),
         ]);
     }
     let mut text = match listing.epochs.is_empty() {
         true => format!("Job {job} has no checkpoint yet.\n"),
         false => table.text(),
     };
-    append_remarks(&mut text, &listing.remark(job));
-    let epochs: Vec<Value> =
-        listing.epochs.iter().map(|(manifest, bytes)| manifest_json(manifest, *bytes)).collect();
+    append_remarks(&mut text, &listing.remark(job), pool);
+    let epochs: Vec<Value> = listing
+        .epochs
+        .iter()
+        .map(|at| manifest_json(&at.manifest, at.hurt, at.record_bytes))
+        .collect();
     let json = json!({
         "job": job.as_str(),
         "checkpoints": epochs,
@@ -199,8 +217,9 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     Ok(Answer::new(text, json))
 }
 
-fn append_remarks(text: &mut String, remarks: &str) {
+fn append_remarks(text: &mut String, remarks: &str, pool: &Pool) {
     if !remarks.is_empty() {
-        let _ = write!(text, "\n{remarks}`outlive verify` says what that means.\n");
+        let verify = pool.command("verify", &[]);
+        let _ = write!(text, "\n{remarks}`{verify}` says what that means.\n");
     }
 }

@@ -1,7 +1,7 @@
 //! `outlive note`: says something about a checkpoint that is there.
 
 use crate::args::NoteArgs;
-use crate::output::{Answer, Teller, shown};
+use crate::output::{Answer, Teller, quoted};
 use crate::pool;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result};
@@ -25,7 +25,7 @@ pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pinned = if remarks.pinned { "pinned" } else { "not pinned" };
     let label = match remarks.label.as_str() {
         "" => "no label".to_owned(),
-        label => format!("label {:?}", shown(label)),
+        label => format!("label {}", quoted(label)),
     };
     Ok(Answer {
         text: format!("checkpoint {} of job {name}: {pinned}, {label}\n", args.epoch),

@@ -158,6 +158,11 @@ pub fn shown(name: &str) -> String {
     out
 }
 
+/// A text of somebody's in quotes, as a terminal can show it.
+pub fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
 /// At most `chars_max` characters of a text that a terminal can show.
 pub fn shortened(shown: &str, chars_max: usize) -> String {
     if shown.chars().count() <= chars_max {

@@ -3,6 +3,7 @@
 use crate::args::ScrubArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
+use outlive_pool::Pool;
 use outlive_store::Sample;
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
 use outlive_types::{PackId, Result};
@@ -22,10 +23,10 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let report = run(&pool, &options)?;
     teller.finish();
     let code = if report.is_whole() { 0 } else { EXIT_DAMAGED };
-    Ok(Answer { text: text(args, &report), json: json_of(args, &report), code })
+    Ok(Answer { text: text(&pool, args, &report), json: json_of(args, &report), code })
 }
 
-fn text(args: &ScrubArgs, report: &ScrubReport) -> String {
+fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     let ScrubReport { packs, read_bytes, damaged, heal, blocked } = report;
     let mut text = format!(
         "packs: {} of {packs} whole, {} read\n",
@@ -42,16 +43,20 @@ fn text(args: &ScrubArgs, report: &ScrubReport) -> String {
         let _ = writeln!(text, "\nNothing could be done: {}", shown(error.message()));
         return text;
     }
-    heal_text(heal, args.dry_run, &mut text);
+    heal_text(pool, heal, args.dry_run, &mut text);
     for (job, epochs) in &heal.hurt {
         let epochs: Vec<String> = epochs.iter().map(u64::to_string).collect();
         let _ = writeln!(text, "HURT checkpoints of job {job}: {}", epochs.join(" "));
+        let mut words = vec![job.as_str()];
+        let verify = pool.command("verify", &words);
+        words.extend(epochs.iter().flat_map(|epoch| ["--drop", epoch]));
+        let prune = pool.command("prune", &words);
+        let _ = writeln!(text, "  `{verify}` names regions or files; `{prune}` gives them up");
     }
     if !heal.hurt.is_empty() {
         text.push_str(
-            "Something that these need is lost; restores pass over them. `outlive verify POOL JOB` names \
-             regions or files. What is left of one can be exported (`outlive export --only`, or \
-             `outlive get`); `outlive prune POOL JOB --drop EPOCH` gives it up.\n",
+            "Something that these need is lost; restores pass over them. What is left of one comes out \
+             with `outlive export --only` or, of files, with `outlive get`.\n",
         );
     }
     if report.is_whole() {
@@ -63,7 +68,7 @@ fn text(args: &ScrubArgs, report: &ScrubReport) -> String {
     text
 }
 
-fn heal_text(heal: &HealReport, dry_run: bool, text: &mut String) {
+fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
     let HealReport { condemned, unneeded, pending, moved, moved_bytes, mended, lost, .. } = heal;
     let packs = |packs: &BTreeSet<PackId>| count(packs.len() as u64, "damaged pack");
     if !condemned.is_empty() || heal.segments > 0 {
@@ -76,11 +81,13 @@ fn heal_text(heal: &HealReport, dry_run: bool, text: &mut String) {
             bytes(*moved_bytes)
         );
         if !dry_run {
-            text.push_str("Nobody refers to them any more; `outlive gc` deletes them.\n");
+            let gc = pool.command("gc", &[]);
+            let _ = writeln!(text, "Nobody refers to them any more; `{gc}` deletes them.");
         }
     }
     if !unneeded.is_empty() {
-        let _ = writeln!(text, "{} nobody needs: `outlive gc` deletes", packs(unneeded));
+        let gc = pool.command("gc", &[]);
+        let _ = writeln!(text, "{} that nobody needs: `{gc}` deletes", packs(unneeded));
     }
     if !pending.is_empty() {
         let _ = writeln!(

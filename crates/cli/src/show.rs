@@ -2,9 +2,10 @@
 
 use crate::args::ShowArgs;
 use crate::ls::manifest_json;
-use crate::output::{Answer, Table, Teller, age, bytes, count, shortened, shown, when};
+use crate::output::{Answer, Table, Teller, age, bytes, count, quoted, shortened, shown, when};
 use crate::{items, pool, region};
 use outlive_format::Manifest;
+use outlive_store::commit::{Entry, history};
 use outlive_store::files::is_of_files;
 use outlive_store::{Checkpoint, Job, JobOptions, Select};
 use outlive_types::{Epoch, Error, RegionDesc, RegionPlace, Result};
@@ -17,6 +18,17 @@ use std::sync::Arc;
 const REGIONS_SHOWN: usize = 40;
 /// Longest name and value in a table.
 const CELL_CHARS_MAX: usize = 60;
+
+/// Which checkpoint EPOCH stands for where only a part of it is read.
+pub fn select_sound(epoch: Option<Epoch>) -> Select {
+    epoch.map_or(Select::Sound, Select::Epoch)
+}
+
+/// Whether a scrub has recorded that something of a checkpoint is lost.
+pub fn is_hurt(job: &Job, epoch: Epoch) -> Result<bool> {
+    let of = |entry: &Entry| entry.manifest().is_some_and(|manifest| manifest.epoch == epoch);
+    Ok(history(job.pool(), job.name())?.find(of).is_some_and(|entry| entry.hurt))
+}
 
 /// Which checkpoint a command's EPOCH stands for.
 pub fn select(epoch: Option<Epoch>) -> Select {
@@ -49,7 +61,7 @@ pub fn open_checkpoint(
     job: &Job,
     epoch: Option<Epoch>,
 ) -> Result<(Checkpoint, Vec<(Epoch, Error)>)> {
-    job.checkpoint(select(epoch))?.ok_or_else(|| no_checkpoint(job))
+    job.checkpoint(select_sound(epoch))?.ok_or_else(|| no_checkpoint(job))
 }
 
 /// The error for a job in which no program has saved its memory yet.
@@ -88,7 +100,7 @@ fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
 }
 
 /// What a manifest says, a line each; `noun` is what its image consists of.
-pub fn head_text(job: &Job, manifest: &Manifest, noun: &str) -> String {
+pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> String {
     let now_ns = job.pool().env().clock.unix_ns();
     let mut text = format!("Checkpoint {} of job {}\n", manifest.epoch, job.name());
     let mut line = |key: &str, value: String| {
@@ -122,13 +134,19 @@ pub fn head_text(job: &Job, manifest: &Manifest, noun: &str) -> String {
     );
     line("resolved by", count(manifest.segments.len() as u64, "segment"));
     if !remarks.label.is_empty() {
-        line("label", shown(&remarks.label));
+        line("label", quoted(&remarks.label));
     }
     if remarks.pinned {
         line("pinned", "prunings keep it".to_owned());
     }
     if remarks.suspect {
         line("suspect", "a lazy restore found damage; restores pass over it".to_owned());
+    }
+    if hurt {
+        line(
+            "hurt",
+            "a scrub found that something of it is lost; restores pass over it".to_owned(),
+        );
     }
     for (name, value) in &manifest.metrics {
         line("metric", format!("{} = {value}", shown(name)));
@@ -158,7 +176,8 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         })
         .collect();
 
-    let mut text = head_text(&job, manifest, "region");
+    let hurt = is_hurt(&job, manifest.epoch)?;
+    let mut text = head_text(&job, manifest, hurt, "region");
     let _ = writeln!(text, "attachment   {}\n", bytes(checkpoint.attachment().len() as u64));
 
     let limit = args.regions.unwrap_or(REGIONS_SHOWN);
@@ -195,7 +214,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let attachment = checkpoint.attachment();
     let json = json!({
         "job": name.as_str(),
-        "manifest": manifest_json(manifest, 0),
+        "manifest": manifest_json(manifest, hurt, 0),
         "regions": listed,
         "attachment_bytes": attachment.len(),
         "attachment": serde_json::from_slice::<Value>(attachment).ok(),

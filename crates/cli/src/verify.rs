@@ -6,6 +6,7 @@ use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
+use outlive_store::files::is_of_files;
 use outlive_store::{
     Finding, Job, JobOptions, Sample, VerifyReport, is_damage, verify_shard, without_collected,
 };
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct JobCheck {
     name: JobName,
     report: VerifyReport,
+    /// The newest checkpoint is one of files.
+    of_files: bool,
     /// Checkpoints that are hurt.
     hurt: BTreeSet<Epoch>,
     /// The newest checkpoint that was looked at and is whole.
@@ -59,7 +62,7 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
         true => None,
         false => Some(check_shards(&pool, only.as_ref(), sample, teller)?),
     };
-    Ok(answer(args, &jobs, shards.as_ref()))
+    Ok(answer(&pool, args, &jobs, shards.as_ref()))
 }
 
 fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) -> Result<JobCheck> {
@@ -76,7 +79,8 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
             .map_err(|e| e.context(format!("taking the mark off checkpoint {}", info.epoch)))?;
         cleared.push(info.epoch);
     }
-    Ok(JobCheck { name, report, hurt, newest_whole, cleared })
+    let of_files = epochs.last().is_some_and(|info| is_of_files(&info.manifest));
+    Ok(JobCheck { name, report, of_files, hurt, newest_whole, cleared })
 }
 
 /// Reads whole shards, of one job's writers or all, every byte of them.
@@ -142,12 +146,17 @@ fn sessions(pool: &Pool, job: &JobName) -> Result<HashSet<SessionId>> {
     Ok(sessions)
 }
 
-fn answer(args: &VerifyArgs, jobs: &[JobCheck], shards: Option<&ShardCheck>) -> Answer {
+fn answer(
+    pool: &Pool,
+    args: &VerifyArgs,
+    jobs: &[JobCheck],
+    shards: Option<&ShardCheck>,
+) -> Answer {
     let mut text = String::new();
     let mut advice = Vec::new();
     for job in jobs {
         job_text(job, &mut text);
-        advice.extend(job_advice(job, args.epoch));
+        advice.extend(job_advice(pool, job, args.epoch));
     }
     if jobs.is_empty() {
         text.push_str("The pool has no jobs yet.\n");
@@ -162,9 +171,11 @@ fn answer(args: &VerifyArgs, jobs: &[JobCheck], shards: Option<&ShardCheck>) -> 
                 (None, None) => "No checkpoint reads the damaged bytes of these packs today. Copy \
                      what you need elsewhere before the medium loses more."
                     .to_owned(),
-                _ => "What was checked does not read the damaged bytes of these packs, but other \
-                     checkpoints may: run `outlive verify` on the whole pool."
-                    .to_owned(),
+                _ => format!(
+                    "What was checked does not read the damaged bytes of these packs, but other \
+                     checkpoints may: run `{}`.",
+                    pool.command("verify", &[])
+                ),
             });
         }
     }
@@ -239,7 +250,7 @@ fn shards_text(shards: &ShardCheck, text: &mut String) {
     }
 }
 
-fn job_advice(job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
+fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
     if job.report.findings.is_empty() {
         return Vec::new();
     }
@@ -248,7 +259,8 @@ fn job_advice(job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
     if let Some(newest_hurt) = job.hurt.last() {
         advice.push(match (job.newest_whole, only) {
             (_, Some(_)) => format!(
-                "Job {name}: `outlive verify` without --epoch finds a checkpoint that is whole."
+                "Job {name}: `{}` finds a checkpoint that is whole, if there is one.",
+                pool.command("verify", &[name.as_str()])
             ),
             (Some(whole), _) if whole > *newest_hurt => format!(
                 "Job {name}: nothing. Its newest checkpoint, {whole}, is whole and is what a restore \
@@ -259,8 +271,11 @@ fn job_advice(job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
                  save of a program that restored it is whole again."
             ),
             (None, None) => format!(
-                "Job {name}: no whole checkpoint is left. `outlive export --only` may still save \
-                 single regions; otherwise take a copy of the pool."
+                "Job {name}: no whole checkpoint is left. {}; otherwise take a copy of the pool.",
+                match job.of_files {
+                    true => "`outlive get` still gets the files that are whole",
+                    false => "`outlive export --only` may still save single regions",
+                }
             ),
         });
     } else {

@@ -274,6 +274,10 @@ fn checkpoints_are_noted_pruned_and_collected() {
     let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--dry-run"]);
     assert_eq!(plan.code, 0, "{plan:?}");
     assert!(plan.out.contains("2 checkpoints go\n") && plan.out.contains("keep 3"), "{}", plan.out);
+    assert!(plan.out.contains("  drop 1-2\n") && plan.out.contains("Nothing was changed"));
+    let plan =
+        json(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--dry-run", "--json"]);
+    assert_eq!(plan["retention"]["dropped"], json!([1, 2]));
     let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "2", "--dry-run"]);
     assert!(plan.out.contains("1 checkpoint goes\n"), "{}", plan.out);
     assert_eq!(before, files(&pool), "a dry run changes nothing");
@@ -293,6 +297,15 @@ fn checkpoints_are_noted_pruned_and_collected() {
     }
     let noted = outlive(&["note", text(&pool), "gray scott", "1", "--label", "first"]);
     assert!(noted.code == 0 && noted.out.contains("label \"first\""), "{noted:?}");
+    // However it is told, a label looks the same.
+    let odd = "a \"b\" \\ 'c'";
+    let noted = outlive(&["note", text(&pool), "gray scott", "2", "--label", odd]);
+    let listed = outlive(&["ls", text(&pool), "gray scott"]);
+    let planned = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--dry-run"]);
+    for run in [noted, listed, planned] {
+        assert!(run.out.contains(r#""a \"b\" \\ 'c'""#), "{run:?}");
+    }
+    assert_eq!(outlive(&["note", text(&pool), "gray scott", "2", "--label", ""]).code, 0);
     let pruned = json(&["prune", text(&pool), "gray scott", "--keep-last", "1", "--json"]);
     assert_eq!(pruned["retention"]["checkpoints"][1], json!({ "epoch": 2, "kept": null }));
     assert_eq!(pruned["retention"]["checkpoints"][2]["kept"], "labelled \"first\"");

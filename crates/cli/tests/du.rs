@@ -56,4 +56,7 @@ fn an_empty_pool_and_a_damaged_one() {
     let run = outlive(&["du", text(&pool)]);
     assert_eq!(run.code, 3, "{run:?}");
     assert!(run.out.contains("DAMAGED log of job gray scott"), "{}", run.out);
+    let advised = format!("`outlive gc {} --forget-damaged`", text(&pool));
+    let collected = outlive(&["gc", text(&pool)]);
+    assert!(collected.code == 3 && collected.err.contains(&advised), "{collected:?}");
 }

@@ -75,7 +75,7 @@ fn a_tree_is_put_listed_and_got() {
     assert!(again["raw_bytes"].as_u64().unwrap() < 10_000, "{again}");
 
     let show = outlive(&["show", text(&pool), "job", "1"]);
-    for part in ["-rw-r-----", "newest -> model/weights.bin", "label        first", "7 items"] {
+    for part in ["-rw-r-----", "newest -> model/weights.bin", "label        \"first\"", "7 items"] {
         assert!(show.out.contains(part), "{part}: {}", show.out);
     }
     let show = json(&["show", text(&pool), "job", "--json"]);

@@ -38,6 +38,32 @@ fn damage_is_found_and_shut_in() {
     assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
     let verify = json_of(&["verify", text(&pool), "--json"], 3);
     assert_eq!(verify["jobs"][0]["damaged_epochs"], json!([3]));
+    // What is lost still has a name, and everybody is told of it.
+    let verified = outlive(&["verify", text(&pool), "gray scott"]).out;
+    assert!(verified.contains("DAMAGED checkpoint 3: region \"u"), "{verified}");
+    let listed = outlive(&["ls", text(&pool), "gray scott"]).out;
+    let marked: Vec<bool> = listed.lines().skip(1).map(|line| line.ends_with("hurt")).collect();
+    assert_eq!(marked, [false, false, true], "{listed}");
+    let newest = outlive(&["show", text(&pool), "gray scott"]);
+    assert!(newest.code == 0 && newest.out.starts_with("Checkpoint 2 "), "{newest:?}");
+    assert!(newest.err.contains("checkpoint 3") && newest.err.contains("hurt"), "{newest:?}");
+    let shown = json(&["show", text(&pool), "gray scott", "--json"]);
+    assert_eq!(
+        (&shown["manifest"]["epoch"], &shown["skipped"][0]["epoch"]),
+        (&json!(2), &json!(3))
+    );
+    let third = outlive(&["show", text(&pool), "gray scott", "3"]);
+    assert!(third.code == 0 && third.out.contains("\nhurt "), "{third:?}");
+    assert_eq!(json(&["show", text(&pool), "gray scott", "3", "--json"])["manifest"]["hurt"], true);
+    let to = dir.path().join("to");
+    let taken = outlive(&["export", text(&pool), "gray scott", "3", "--to", text(&to)]);
+    assert_eq!(taken.code, 3, "{taken:?}");
+    for part in ["checkpoint 3 of job gray scott is damaged: ", "without known damage is 2"] {
+        assert!(taken.err.contains(part), "{part}: {}", taken.err);
+    }
+    // What is advised can be run as it is.
+    let advised = format!("prune {} 'gray scott' --drop 3`", text(&pool));
+    assert!(run.out.contains(&advised), "{advised}: {}", run.out);
     let prune = outlive(&["prune", text(&pool), "gray scott", "--drop", "3"]);
     assert_eq!(prune.code, 0, "{prune:?}");
     assert_eq!(json(&["scrub", text(&pool), "--json"])["whole"], json!(true));

@@ -59,7 +59,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
     let target = Arc::new(DirectoryTarget::open(dir, &options)?);
     let log = Arc::new(DirectoryLog::open(dir));
-    Ok(Pool::new(config, target, log, env))
+    Ok(Pool::new(config, target, log, env).at(dir))
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.

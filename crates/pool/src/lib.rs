@@ -3,6 +3,7 @@
 //! Today a pool is one target without redundancy, so shard 0 is the pack; everything above speaks
 //! of packs and places only, which is what striping and parity need to slip in here.
 
+mod command;
 mod config;
 mod container;
 mod create;

@@ -1,12 +1,14 @@
 //! A pool: its configuration, its target, its log, and what the work on it needs.
 
 use crate::PoolConfig;
+use crate::command::command;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
 use outlive_types::{
     Clock, Event, JobName, NoObserver, Observer, Result, Rng, SystemClock, SystemRng,
 };
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What enters from outside: time, randomness, and somebody to tell.
@@ -45,6 +47,8 @@ pub struct Pool {
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
     env: Environment,
+    /// Where a person finds it.
+    location: Option<Arc<str>>,
     /// Whether compression pays: what saves have learnt.
     policy: Arc<Mutex<Policy>>,
 }
@@ -60,7 +64,18 @@ impl Pool {
         let container_bytes = config.format.container_bytes as usize;
         let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
         let policy = Arc::new(Mutex::new(Policy::default()));
-        Pool { config: Arc::new(config), target, log, staging, env, policy }
+        Pool { config: Arc::new(config), target, log, staging, env, location: None, policy }
+    }
+
+    /// The same pool, knowing what a person calls its place.
+    #[must_use]
+    pub fn at(self, location: &Path) -> Pool {
+        Pool { location: location.to_str().map(Arc::from), ..self }
+    }
+
+    /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
+    pub fn command(&self, verb: &str, words: &[&str]) -> String {
+        command(verb, self.location.as_deref(), words)
     }
 
     /// The pool's descriptor.
@@ -72,7 +87,8 @@ impl Pool {
     #[must_use]
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { format: self.config.format.clone(), tuning };
-        Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone())
+        let pool = Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone());
+        Pool { location: self.location.clone(), ..pool }
     }
 
     /// Where shards are kept.

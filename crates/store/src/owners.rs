@@ -1,11 +1,11 @@
 //! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
 
-use crate::files::{FilesCheckpoint, is_of_files};
+use crate::files::{FilesCheckpoint, file_words, is_of_files};
 use crate::index::Locator;
 use crate::restore::{Checkpoint, RestorePlan, Wanted};
 use outlive_format::{Manifest, Piece};
 use outlive_pool::Pool;
-use outlive_types::{Fingerprint, JobName, PACKED_STREAM, Result};
+use outlive_types::{Error, Fingerprint, JobName, PACKED_STREAM, Result};
 use std::collections::HashMap;
 
 /// What of a checkpoint needs a chunk: the first, and how many more there are.
@@ -36,11 +36,9 @@ impl Opened {
         })
     }
 
-    /// Every chunk with its place.
-    ///
-    /// # Errors
-    /// `Damaged` if a place, or a recipe, is missing or wrong.
-    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+    /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that has
+    /// no place, a recipe that is missing or wrong.
+    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
         match self {
             Opened::Memory(checkpoint) => checkpoint.wanted(),
             Opened::Files(checkpoint) => checkpoint.wanted(),
@@ -50,7 +48,7 @@ impl Opened {
     /// For each of `chunks` what needs it, in words. Reads the metadata once more.
     ///
     /// # Errors
-    /// As [`Opened::wanted`].
+    /// `Damaged` if any of it is missing or wrong.
     pub fn owners(
         &self,
         pool: &Pool,
@@ -85,6 +83,14 @@ fn note(owners: &mut Owners, name: &dyn Fn() -> String) {
     }
 }
 
+/// What a stream is, for people.
+pub fn stream_words(name: &str) -> String {
+    match name == PACKED_STREAM {
+        true => "regions below 64 KiB".to_owned(),
+        false => format!("region \"{}\"", name.escape_debug()),
+    }
+}
+
 fn regions(
     pool: &Pool,
     checkpoint: &Checkpoint,
@@ -95,10 +101,7 @@ fn regions(
         let mut wanted = RestorePlan::wanted(pool, &locator, &[(0, &stream.tree)])?;
         wanted.sort_unstable_by_key(|wanted| wanted.fp);
         wanted.dedup_by_key(|wanted| wanted.fp);
-        let name = || match stream.name == PACKED_STREAM {
-            true => "regions below 64 KiB".to_owned(),
-            false => format!("region \"{}\"", stream.name.escape_debug()),
-        };
+        let name = || stream_words(&stream.name);
         for Wanted { fp, .. } in wanted {
             if let Some(owners) = found.get_mut(&fp) {
                 note(owners, &name);
@@ -111,7 +114,7 @@ fn regions(
 fn files(checkpoint: &FilesCheckpoint, found: &mut HashMap<Fingerprint, Owners>) -> Result<()> {
     let mut items = checkpoint.items();
     while let Some(item) = items.next_item()? {
-        let name = || format!("\"{}\"", String::from_utf8_lossy(&item.path).escape_debug());
+        let name = || file_words(&item);
         let mut seen: Vec<Fingerprint> = Vec::new();
         checkpoint.pieces(&item, &mut |Piece { fp, .. }| {
             if let Some(owners) = found.get_mut(&fp)

@@ -197,7 +197,7 @@ impl Rules {
                 why.push("young".to_owned());
             }
             let chosen = best.iter().filter(|(_, epochs)| epochs.contains(&epoch));
-            why.extend(chosen.map(|(metric, _)| format!("best by {metric}")));
+            why.extend(chosen.map(|(metric, _)| format!("best by {}", metric.escape_debug())));
             if manifest.remarks.pinned {
                 why.push("pinned".to_owned());
             }

@@ -162,15 +162,21 @@ impl Job {
             report.checkpoints += 1;
             let of = || format!("checkpoint {epoch} of job {}", self.name());
             let before = report.findings.len();
-            let opened = Opened::new(pool, self.name(), manifest)
-                .and_then(|opened| opened.wanted().map(|wanted| (opened, wanted)));
-            match opened {
-                Ok((opened, wanted)) => {
+            match Opened::new(pool, self.name(), manifest) {
+                Ok(opened) => {
+                    let (wanted, missing) = opened.wanted();
                     let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
                     report.read_bytes += read_bytes;
-                    if let Some((_, error)) = faults.iter().find(|(_, error)| !is_damage(error)) {
+                    let mut errors = missing.iter().chain(faults.iter().map(|(_, error)| error));
+                    if let Some(error) = errors.find(|error| !is_damage(error)) {
                         return Err(error.clone().context(of()));
                     }
+                    report.findings.extend(
+                        missing.into_iter().map(|error| Finding {
+                            epoch: Some(epoch),
+                            error: error.context(of()),
+                        }),
+                    );
                     let fps = faults.iter().map(|(fp, _)| *fp);
                     let owners = match faults.is_empty() {
                         true => HashMap::new(),

@@ -199,27 +199,40 @@ impl FilesCheckpoint {
         }
     }
 
-    /// Every chunk of the image with its place, once; recipes were read on the way.
-    ///
-    /// # Errors
-    /// `Damaged` if the listing, a recipe or a place is missing or wrong.
-    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+    /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found of
+    /// the listing, of recipes and chunks.
+    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
         let mut seen: HashSet<Fingerprint> = HashSet::new();
-        let mut wanted = Vec::new();
-        let mut add = |piece: Piece| {
+        let (mut wanted, mut faults) = (Vec::new(), Vec::new());
+        let mut add = |piece: Piece| -> Result<()> {
             if !piece.is_zeros() && seen.insert(piece.fp) {
                 wanted.push(self.wanted_of(&piece)?);
             }
             Ok(())
         };
-        self.listing.chunks.iter().try_for_each(|piece| add(*piece))?;
+        let listed = self.listing.chunks.iter().try_for_each(|piece| add(*piece));
+        faults.extend(listed.err().map(|e| e.context("the listing of files")));
         let mut items = self.items();
-        while let Some(item) = items.next_item()? {
-            self.pieces(&item, &mut add)
-                .map_err(|e| e.context(String::from_utf8_lossy(&item.path)))?;
+        loop {
+            match items.next_item() {
+                Ok(Some(item)) => {
+                    let found = self.pieces(&item, &mut add);
+                    faults.extend(found.err().map(|e| e.context(file_words(&item))));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    faults.push(error.context("the listing of files"));
+                    break;
+                }
+            }
         }
-        Ok(wanted)
+        (wanted, faults)
     }
+}
+
+/// What a file is called, for people.
+pub(crate) fn file_words(item: &Item) -> String {
+    format!("\"{}\"", String::from_utf8_lossy(&item.path).escape_debug())
 }
 
 /// Whether a manifest is of a checkpoint of files.

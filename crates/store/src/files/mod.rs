@@ -27,6 +27,7 @@ mod walk;
 mod whereabouts;
 mod work;
 
+pub(crate) use checkpoint::file_words;
 pub use checkpoint::{FilesCheckpoint, is_of_files};
 pub use choice::Choice;
 pub use get::{GetOptions, GetPlan, GetReport};

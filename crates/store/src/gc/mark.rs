@@ -161,8 +161,13 @@ impl Marks {
             let at_fault = |error: Error| {
                 error.context(format!(
                     "checkpoint {} of job {} cannot be read, so what it needs is unknown and \
-                     nothing is deleted; `outlive prune {} --drop {}` gives it up",
-                    manifest.epoch, job.name, job.name, manifest.epoch
+                     nothing is deleted; `{}` gives it up",
+                    manifest.epoch,
+                    job.name,
+                    pool.command(
+                        "prune",
+                        &[job.name.as_str(), "--drop", &manifest.epoch.to_string()]
+                    )
                 ))
             };
             let locator = match &loaded {

@@ -4,6 +4,7 @@ use super::plan::{Pieces, RestorePlan, RestoreSink, RestoreStats};
 use super::read::Wanted;
 use super::walk::read_trees;
 use crate::index::Locator;
+use crate::owners::stream_words;
 use crate::tree::PageTree;
 use outlive_format::{Catalog, ImageKind, Manifest, TreeRef};
 use outlive_pool::Pool;
@@ -94,7 +95,14 @@ impl Checkpoint {
                 roots.push(tree);
             }
         }
-        let trees = read_trees(pool, &locator, &roots)?;
+        let trees = read_trees(pool, &locator, &roots).map_err(|error| {
+            // One after the other they say whose it is.
+            let is_hit = |root: &TreeRef| read_trees(pool, &locator, &[*root]).is_err();
+            match roots.iter().position(is_hit) {
+                Some(at) => error.context(stream_words(&names[at])),
+                None => error,
+            }
+        })?;
         let streams =
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
         let regions = catalog.regions.iter().map(|region| region.desc.clone()).collect();
@@ -201,15 +209,23 @@ impl Checkpoint {
             .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
     }
 
-    /// Every chunk of the image with its place, the catalog's included.
-    ///
-    /// # Errors
-    /// `Damaged` if a chunk is in none of the segments.
-    pub fn wanted(&self) -> Result<Vec<Wanted>> {
-        let mut trees: Vec<(usize, &PageTree)> =
-            self.streams.iter().map(|stream| (0, &stream.tree)).collect();
-        trees.push((0, &self.catalog_tree));
-        RestorePlan::wanted(&self.pool, &self.locator, &trees)
+    /// Every chunk of the image with its place, the catalog's included; and for each region of which
+    /// a chunk is in none of the segments, which.
+    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+        let (mut all, mut faults) = (Vec::new(), Vec::new());
+        let mut add = |tree: &PageTree, words: &dyn Fn() -> String| match RestorePlan::wanted(
+            &self.pool,
+            &self.locator,
+            &[(0, tree)],
+        ) {
+            Ok(wanted) => all.extend(wanted),
+            Err(error) => faults.push(error.context(words())),
+        };
+        for stream in &self.streams {
+            add(&stream.tree, &|| stream_words(&stream.name));
+        }
+        add(&self.catalog_tree, &|| "the catalog".to_owned());
+        (all, faults)
     }
 
     /// The packed stream's bytes; empty if there is none.

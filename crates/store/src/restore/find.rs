@@ -1,7 +1,8 @@
 //! Finds the checkpoint to restore: the newest that is whole.
 
 use super::Checkpoint;
-use crate::commit::history;
+use crate::commit::{Entry, history};
+use crate::owners::Opened;
 use outlive_format::{ImageKind, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -14,6 +15,8 @@ const ATTEMPTS: usize = 16;
 pub enum Select {
     /// The newest that is whole.
     Newest,
+    /// The newest that opens and that nobody has found damaged, for whoever does not read all of it.
+    Sound,
     /// This one or none.
     Epoch(Epoch),
 }
@@ -94,10 +97,20 @@ pub fn while_moving<T>(
 }
 
 /// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
-pub fn suspect(epoch: Epoch, job: &JobName) -> Error {
+pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
-        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `outlive \
-         verify` says where, or clears the mark if all of it is whole again"
+        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `{}` says \
+         where, or clears the mark if all of it is whole again",
+        pool.command("verify", &[job.as_str()])
+    ))
+}
+
+/// Why a checkpoint is passed over that a scrub has recorded as hurt.
+pub fn hurt(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
+    Error::damaged(format!(
+        "checkpoint {epoch} of job {job} is hurt: a scrub has found that something of it is lost; \
+         `{}` says what",
+        pool.command("verify", &[job.as_str(), "--epoch", &epoch.to_string()])
     ))
 }
 
@@ -132,9 +145,15 @@ impl Search<'_> {
                     self.newest = self.newest.max(manifest.epoch);
                     match select {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
-                        Select::Newest if !is_kind(manifest) => continue,
-                        Select::Newest if manifest.remarks.suspect => {
-                            self.skipped.push((manifest.epoch, suspect(manifest.epoch, name)));
+                        Select::Newest | Select::Sound if !is_kind(manifest) => continue,
+                        Select::Newest | Select::Sound if manifest.remarks.suspect => {
+                            let why = suspect(pool, manifest.epoch, name);
+                            self.skipped.push((manifest.epoch, why));
+                            continue;
+                        }
+                        Select::Sound if entry.hurt => {
+                            let why = hurt(pool, manifest.epoch, name);
+                            self.skipped.push((manifest.epoch, why));
                             continue;
                         }
                         _ => {}
@@ -158,25 +177,49 @@ impl Search<'_> {
     }
 
     fn conclude<T>(self, found: Option<(Epoch, T)>) -> Result<Option<Found<T>>> {
-        let Search { pool, name, select, newest, skipped, .. } = self;
+        let Search { pool, name, select, newest, .. } = self;
+        let skipped = &self.skipped;
         if let Some((epoch, value)) = found {
-            for (_, error) in &skipped {
+            for (_, error) in skipped {
                 pool.warn(format!(
                     "passed over a damaged checkpoint and took epoch {epoch}: {error}"
                 ));
             }
-            return Ok(Some((epoch, value, skipped)));
+            return Ok(Some((epoch, value, self.skipped)));
         }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(
                 "job {name} has no checkpoint {epoch}{}",
                 if newest > 0 { format!("; its newest is {newest}") } else { String::new() }
             ))),
+            (Select::Epoch(epoch), Some((_, first))) => Err(self.one_damaged(epoch, first)),
             (_, Some((_, first))) => Err(Error::damaged(format!(
                 "no whole checkpoint of job {name} was found ({} damaged): {first}",
                 skipped.len()
             ))),
-            (Select::Newest, None) => Ok(None),
+            (Select::Newest | Select::Sound, None) => Ok(None),
         }
+    }
+
+    /// The error for an epoch that was asked for and is damaged; others may be whole.
+    fn one_damaged(&self, epoch: Epoch, why: &Error) -> Error {
+        let (pool, name) = (self.pool, self.name);
+        let of = format!("checkpoint {epoch} of job {name}");
+        let why = why.message().strip_prefix(&format!("{of}: ")).unwrap_or(why.message());
+        let is_sound = |entry: &Entry, manifest: &Manifest| {
+            let is_marked = entry.hurt || manifest.remarks.suspect;
+            manifest.epoch != epoch && !is_marked && Opened::new(pool, name, manifest).is_ok()
+        };
+        let sound = history(pool, name).ok().and_then(|mut entries| {
+            entries.find_map(|entry| {
+                let manifest = entry.manifest().filter(|manifest| is_sound(&entry, manifest))?;
+                Some(manifest.epoch)
+            })
+        });
+        let others = match sound {
+            Some(sound) => format!("the newest without known damage is {sound}"),
+            None => "no other is known to be whole".to_owned(),
+        };
+        Error::damaged(format!("{of} is damaged: {why}; {others}"))
     }
 }

@@ -124,18 +124,16 @@ impl LazyFill {
 
 /// A checkpoint in which damage was found before is not to be relied on without reading all of it.
 pub(crate) fn refuse_suspect(checkpoint: &Checkpoint, hurt: bool, select: Select) -> Result<()> {
-    let (epoch, job) = (checkpoint.epoch(), checkpoint.job());
+    let (pool, epoch, job) = (checkpoint.pool(), checkpoint.epoch(), checkpoint.job());
     if checkpoint.manifest().remarks.suspect {
-        let error = super::find::suspect(epoch, job);
+        let error = super::find::suspect(pool, epoch, job);
         return Err(match select {
-            Select::Newest => error,
+            Select::Newest | Select::Sound => error,
             Select::Epoch(_) => error.context("it cannot be restored lazily"),
         });
     }
     if hurt {
-        return Err(Error::damaged(format!(
-            "a scrub has found that something of checkpoint {epoch} of job {job} is lost"
-        )));
+        return Err(super::find::hurt(pool, epoch, job));
     }
     Ok(())
 }
