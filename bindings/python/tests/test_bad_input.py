@@ -261,3 +261,26 @@ def test_another_shape_or_dtype_than_last_time(job: outlive.Job, same: Same) -> 
     for value in [5, "five", None, {"x": 1}, [1, 2]]:
         job.save({"a": value}, wait=True)
         same(job.restore(), {"a": value})
+
+
+def test_whatever_is_wrong_is_told_as_such(folder: Path) -> None:
+    pool = outlive.open(folder)
+    job = pool.job("sim")
+    job.save({"a": 1}, wait=True)
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("'loss'.*'low'", lambda: job.save({"a": 1}, force=True, metrics={"loss": "low"})),  # type: ignore[dict-item]
+        ("name of a metric", lambda: job.save({"a": 1}, force=True, metrics={1: 2.0})),  # type: ignore[dict-item]
+        ("figures by name", lambda: job.save({"a": 1}, force=True, metrics=[1])),  # type: ignore[arg-type]
+        ("keep_last = -1", lambda: job.prune(keep_last=-1)),
+        ("keep_every = 'x'", lambda: job.prune(keep_every="x")),  # type: ignore[arg-type]
+        ("drop = -3", lambda: job.prune(drop=[-3])),
+        ("epoch = -1", lambda: job.note(-1, pin=True)),
+        ("one job", lambda: outlive.plot(pool)),  # type: ignore[arg-type]
+        ("one job", lambda: outlive.plot([job])),  # type: ignore[arg-type]
+        ("no order", lambda: job.save({"a": {1, 2}}, force=True)),
+        ("/proc/nowhere", lambda: outlive.open("/proc/nowhere")),
+    ]
+    for match, call in wrong:
+        with pytest.raises(outlive.InvalidError, match=match):
+            call()
+    assert [epoch.epoch for epoch in job.epochs()] == [1]

@@ -149,6 +149,13 @@ def test_only_some(job: outlive.Job, same: Same) -> None:
     same(job.restore(only=["pair/1", "step"]), {"step": 7, "pair": (None, want["pair"][1], None)})
     with pytest.raises(outlive.InvalidError, match="selects nothing"):
         job.restore(only=["u", "nonsense*"])
+    # Containers without a leaf are no different from others.
+    job.save({"model": {"w": 1, "e": {}}, "l": [[], {}, ()], "a/b": {"": []}, 1: ()}, wait=True)
+    same(job.restore(only="model/*w*"), {"model": {"w": 1}})
+    same(job.restore(only="model"), {"model": {"w": 1, "e": {}}})
+    same(job.restore(only=["model/w", "l/1"]), {"model": {"w": 1}, "l": [None, {}, None]})
+    same(job.restore(only=["model/w", "a~1b", "1"]), {"model": {"w": 1}, "a/b": {"": []}, 1: ()})
+    job.save(want, wait=True)
     with pytest.raises(outlive.InvalidError, match="missing from `into`"):
         job.restore(into={}, only="u")
     # A partial restore must not be taken for the whole image by the next save.

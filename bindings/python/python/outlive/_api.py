@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
 import weakref
@@ -94,7 +95,28 @@ def _epoch_number(epoch: int | Epoch | None) -> int | None:
 
 
 def _notes(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
-    return label, pin, [(name, float(value)) for name, value in (metrics or {}).items()]
+    if not isinstance(metrics, Mapping | None):
+        raise InvalidError(f'`metrics` are figures by name, as {{"loss": 0.02}}, not {metrics!r}')
+    figures = []
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str):
+            raise InvalidError(f"the name of a metric is text, not {name!r}")
+        try:
+            figures.append((name, float(value)))
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
+    return label, pin, figures
+
+
+def _number(name: str, value: int) -> int:
+    """A number for the engine; `name` is what the caller calls it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise InvalidError(f"{name} = {value!r} is not possible: give a whole number from 0 on")
+    return number
 
 
 class Pool:
@@ -519,7 +541,7 @@ class Job:
         Raises:
             InvalidError: If there is no such checkpoint.
         """
-        self._core.note(epoch, label, pin)
+        self._core.note(_number("epoch", epoch), label, pin)
 
     def prune(
         self,
@@ -562,7 +584,10 @@ class Job:
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
         within_s = None if keep_within is None else keep_within.total_seconds()
-        rules = (keep_last, keep_every, within_s, best, everything, list(drop), keep)
+        last = None if keep_last is None else _number("keep_last", keep_last)
+        every = None if keep_every is None else _number("keep_every", keep_every)
+        dropped_by_name = [_number("drop", epoch) for epoch in drop]
+        rules = (last, every, within_s, best, everything, dropped_by_name, keep)
         fence: list[str] = []
         options = (max_unused, collect, fence, False, dry_run)
         decisions, report = self._core.prune(rules, options, self._tick)
@@ -622,7 +647,12 @@ def plot(job: Job) -> Plot:
     """Draws a job's checkpoints over their epochs: stalls, bytes, what was shared.
 
     A notebook shows the picture; `save` writes it to a file.
+
+    Raises:
+        InvalidError: For anything but a job.
     """
+    if not isinstance(job, Job):
+        raise InvalidError(f"a plot is of one job, as `pool.job(name)` gives it, not of {job!r}")
     return Plot(job._core.plot())  # the job's own module
 
 

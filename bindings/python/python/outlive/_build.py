@@ -2,7 +2,7 @@
 
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from outlive._tree import (
     RANDOMS,
     TUPLE,
     Node,
+    escape,
     unescape,
 )
 
@@ -201,15 +202,27 @@ def _merge_entries(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 _PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
 
 
-def without_absent(tree: Any) -> Any:
-    """The tree without what was not selected: such keys are left out, such entries are None."""
+def without_absent(tree: Any, has: Callable[[str], bool], path: str = "") -> Any:
+    """The tree without what was not selected: such keys are left out, such entries are None.
+
+    Args:
+        tree: The tree, or the part of it at `path`.
+        has: Whether a path is selected; containers that are empty have no leaf that tells.
+        path: Where it is.
+    """
+    inside = f"{path}/" if path else ""
+    if isinstance(tree, dict | list | tuple) and not tree:
+        return tree if has(path) else ABSENT
     if isinstance(tree, dict):
-        kept = {key: without_absent(value) for key, value in tree.items()}
+        kept = {
+            key: without_absent(value, has, inside + escape(str(key)))
+            for key, value in tree.items()
+        }
         kept = {key: value for key, value in kept.items() if value is not ABSENT}
-        return type(tree)(kept) if kept or not tree else ABSENT
+        return type(tree)(kept) if kept else ABSENT
     if isinstance(tree, list | tuple):
-        entries = [without_absent(value) for value in tree]
-        if entries and all(entry is ABSENT for entry in entries):
+        entries = [without_absent(value, has, f"{inside}{at}") for at, value in enumerate(tree)]
+        if all(entry is ABSENT for entry in entries):
             return ABSENT
         return type(tree)([None if entry is ABSENT else entry for entry in entries])
     return tree

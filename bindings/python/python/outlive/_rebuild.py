@@ -210,7 +210,9 @@ class Rebuild:
             raise self._damaged(repr(error)) from error
         if not self.fresh:
             return _build.merge(self.into, tree)
-        return tree if self.selection.everything else _build.without_absent(tree)
+        if self.selection.everything:
+            return tree
+        return _build.without_absent(tree, self.selection.has)
 
     def _special(self, at: int, dtype: str, value: bytes) -> Any:
         if dtype == "py:bytearray":

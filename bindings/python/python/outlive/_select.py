@@ -34,8 +34,9 @@ class Selection:
         """
         if self.everything:
             return [True] * len(there.names)
+        empty = _empty_containers(there)
         for pattern, test in self._tests:
-            if not any(map(test, there.names)):
+            if not any(map(test, there.names)) and not any(map(test, empty)):
                 some = ", ".join(map(repr, there.names[:10]))
                 more = ", …" if len(there.names) > 10 else ""
                 raise InvalidError(
@@ -52,6 +53,13 @@ class Selection:
                     for at in part:
                         chosen[at] = True
         return chosen
+
+
+def _empty_containers(there: Flat) -> list[str]:
+    """Paths of containers in which nothing is; no leaf speaks for them."""
+    paths = [node.path for node in there.nodes if node.path]
+    above = {path.rpartition("/")[0] for path in [*there.names, *paths]}
+    return [path for path in paths if path not in above]
 
 
 def _test(pattern: str) -> Test:

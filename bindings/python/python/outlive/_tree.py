@@ -270,6 +270,9 @@ class _Walk:
                     else ("save `numpy.asarray` of it, if that is all there is to it")
                 )
                 self.strange(name, value, f"{_a(cls)}, of which the array is only a part: {hint}")
+        elif cls in _UNORDERED:
+            hint = "which has no order: save a sorted list of it"
+            self.strange(name, value, f"{_a(cls)}, {hint}")
         elif isinstance(value, _BUILT_IN):
             hint = ": save its `_asdict()`" if hasattr(value, "_asdict") else ""
             self.strange(name, value, f"{_a(cls)}, a class of its own{hint}")
@@ -324,6 +327,9 @@ def _is_constant(value: Any) -> bool:
 
 
 _BUILT_IN = (dict, list, tuple, set, frozenset, int, float, complex, str, bytes, bytearray)
+
+
+_UNORDERED = (set, frozenset)
 
 
 def _a(cls: type) -> str:
