@@ -5,6 +5,7 @@ use crate::errors::OrRaise;
 use crate::events::Events;
 use crate::job::Job;
 use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
+use outlive_store::retention::check_keep;
 use outlive_types::{Error, Event, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -33,6 +34,7 @@ impl Pool {
             let events = Arc::new(Events::default());
             let env = Environment::observed(events.clone());
             let pool = if create { open_or_create(&location, env)? } else { open(&location, env)? };
+            check_keep(&pool).map_err(|e| e.context(location.display()))?;
             if tuning.is_empty() {
                 return Ok(Pool { pool, events });
             }

@@ -1,7 +1,7 @@
 //! `outlive diff`: what differs between two checkpoints.
 
 use crate::args::DiffArgs;
-use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use crate::output::{Answer, Table, Teller, bytes, count, path_json, shown};
 use crate::pool;
 use crate::region::shape;
 use crate::show::{region_json, skipped_json};
@@ -10,7 +10,7 @@ use outlive_store::Select;
 use outlive_store::diff::{
     Change, Chosen, Diff, Differences, FilesDiff, MemoryDiff, PathDiff, RegionDiff, diff as compare,
 };
-use outlive_types::{JobName, RegionDesc, Result};
+use outlive_types::{Error, JobName, RegionDesc, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,10 +33,24 @@ fn chosen(pool: &Pool, text: &str) -> Result<Chosen> {
     let jobs = pool.jobs()?;
     let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
     if !is_job(text)
-        && let Some((job, epoch)) = text.rsplit_once('@')
-        && let Ok(epoch) = epoch.parse()
+        && let Some((job, number)) = text.rsplit_once('@')
     {
-        return Ok(Chosen { job: pool::known_job(pool, job)?, select: Select::Epoch(epoch) });
+        match number.parse() {
+            Ok(epoch) => {
+                return Ok(Chosen {
+                    job: pool::known_job(pool, job)?,
+                    select: Select::Epoch(epoch),
+                });
+            }
+            Err(_) if is_job(job) => {
+                return Err(Error::invalid(format!(
+                    "\"{}\" is no epoch of job {job}: give a number behind the @, or {job} alone for \
+                     its newest",
+                    shown(number)
+                )));
+            }
+            Err(_) => {}
+        }
     }
     Ok(Chosen { job: pool::known_job(pool, text)?, select: Select::Newest })
 }
@@ -176,13 +190,10 @@ fn memory_json(diff: &MemoryDiff, ranges: bool) -> Value {
     })
 }
 
-fn path_text(path: &[u8]) -> String {
-    shown(&String::from_utf8_lossy(path))
-}
-
 fn files_text(diff: &FilesDiff) -> String {
     let mut text = String::new();
-    let mut table = Table::new(&["", "PATH", ">BEFORE", ">AFTER", ""]);
+    // Last, since one may be very long.
+    let mut table = Table::new(&["", ">BEFORE", ">AFTER", "DIFFERS IN", "PATH"]);
     let (mut added, mut removed, mut contents, mut metadata) = (0, 0, 0, 0);
     for PathDiff { path, bytes: [before, after], change, .. } in &diff.paths {
         let (sign, remark) = match change {
@@ -202,7 +213,7 @@ fn files_text(diff: &FilesDiff) -> String {
             Change::Changed { content: true, .. } => contents += 1,
             Change::Changed { .. } => metadata += 1,
         }
-        let cells = [sign, &path_text(path), &bytes(*before), &bytes(*after), &remark];
+        let cells = [sign, &bytes(*before), &bytes(*after), &remark, &shown_path(path)];
         table.row(cells.map(str::to_owned).to_vec());
     }
     if !diff.paths.is_empty() {
@@ -225,7 +236,7 @@ fn files_json(diff: &FilesDiff) -> Value {
             Change::Changed { content, metadata } => ("changed", *content, metadata.clone()),
         };
         json!({
-            "path": String::from_utf8_lossy(&path.path),
+            "path": path_json(&path.path),
             "change": change,
             "content_changed": content,
             "metadata_changed": metadata,

@@ -1,7 +1,7 @@
 //! `outlive get`: files back into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::show::{select, skipped_json};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
@@ -9,7 +9,7 @@ use outlive_store::files::{
     Choice, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
 };
 use outlive_store::{Job, JobOptions};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, path_of, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -26,8 +26,9 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let name = pool::known_job(&pool, &args.job)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
-    let choice = Choice::new(args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()))?;
+    let paths = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec());
     let (checkpoint, skipped) = job.files(select(args.epoch))?.ok_or_else(|| no_files(&job))?;
+    let choice = Choice::new(meant(&checkpoint, paths.collect())?)?;
     let options = GetOptions {
         to: args.to.clone(),
         choice,
@@ -36,8 +37,7 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
     };
     if args.dry_run {
         let plan = checkpoint.plan_get(&options)?;
-        let in_the_way: Vec<_> =
-            plan.in_the_way.iter().map(|path| String::from_utf8_lossy(path)).collect();
+        let in_the_way: Vec<_> = plan.in_the_way.iter().map(|path| path_json(path)).collect();
         let json = json!({ "dry_run": true, "epoch": plan.epoch, "items": plan.items,
             "files": plan.files, "bytes": plan.bytes, "in_the_way": in_the_way,
             "skipped": skipped_json(&skipped) });
@@ -51,6 +51,22 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
     Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
 }
 
+/// Paths as they are in the checkpoint: one that is not there may be escaped, as it is shown.
+fn meant(checkpoint: &FilesCheckpoint, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    let mut escaped: Vec<usize> =
+        (0..paths.len()).filter(|at| paths[*at].contains(&b'\\')).collect();
+    let mut items = checkpoint.items();
+    while !escaped.is_empty()
+        && let Some(item) = items.next_item()?
+    {
+        escaped.retain(|at| paths[*at] != item.path);
+    }
+    for at in escaped {
+        paths[at] = path_of(&paths[at]).unwrap_or_else(|| std::mem::take(&mut paths[at]));
+    }
+    Ok(paths)
+}
+
 fn plan_text(plan: &GetPlan) -> String {
     let GetPlan { epoch, items, files, bytes: file_bytes, in_the_way } = plan;
     let mut text = format!(
@@ -60,7 +76,7 @@ fn plan_text(plan: &GetPlan) -> String {
         bytes(*file_bytes)
     );
     for path in in_the_way {
-        let _ = writeln!(text, "  in the way: {}", shown(&String::from_utf8_lossy(path)));
+        let _ = writeln!(text, "  in the way: {}", shown_path(path));
     }
     text
 }

@@ -3,11 +3,11 @@
 use crate::args::ShowArgs;
 use crate::get::no_files;
 use crate::ls::manifest_json;
-use crate::output::{Answer, Table, bytes, count, shown, when};
+use crate::output::{Answer, Table, bytes, count, path_json, when};
 use crate::show::{head_text, is_hurt, select_sound, skipped_json};
 use outlive_format::{Item, ItemKind};
 use outlive_store::Job;
-use outlive_types::Result;
+use outlive_types::{Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -83,8 +83,8 @@ fn mode_text(item: &Item) -> String {
 }
 
 fn row(item: &Item) -> Vec<String> {
-    let path = shown(&String::from_utf8_lossy(&item.path));
-    let target = shown(&String::from_utf8_lossy(&item.target));
+    let path = shown_path(&item.path);
+    let target = shown_path(&item.target);
     if item.kind == ItemKind::HardLink {
         let none = String::new;
         return vec!["h".to_owned(), none(), none(), none(), format!("{path} = {target}")];
@@ -103,9 +103,8 @@ fn row(item: &Item) -> Vec<String> {
 }
 
 fn item_json(item: &Item) -> Value {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut json = json!({
-        "path": text(&item.path),
+        "path": path_json(&item.path),
         "kind": kind_of(item.kind).1,
         "mode": format!("{:o}", item.mode),
         "uid": item.uid,
@@ -116,10 +115,10 @@ fn item_json(item: &Item) -> Value {
         "holes": item.holes,
     });
     if !item.target.is_empty() {
-        json["target"] = json!(text(&item.target));
+        json["target"] = json!(path_json(&item.target));
     }
     if !item.attributes.is_empty() {
-        let names: Vec<String> = item.attributes.iter().map(|a| text(&a.name)).collect();
+        let names: Vec<String> = item.attributes.iter().map(|a| path_json(&a.name)).collect();
         json["attributes"] = json!(names);
     }
     json

@@ -1,7 +1,7 @@
 //! What a command says: its answer, tables and numbers in it, and progress while it works.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use outlive_types::{Event, Observer};
+use outlive_types::{Event, Observer, shown_path};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -161,6 +161,11 @@ pub fn shown(name: &str) -> String {
 /// A text of somebody's in quotes, as a terminal can show it.
 pub fn quoted(text: &str) -> String {
     format!("{text:?}")
+}
+
+/// A path for programs: as it is, or escaped as text has it if it is no UTF-8.
+pub fn path_json(path: &[u8]) -> String {
+    str::from_utf8(path).map_or_else(|_| shown_path(path), str::to_owned)
 }
 
 /// At most `chars_max` characters of a text that a terminal can show.

@@ -3,6 +3,7 @@
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_store::retention::check_keep;
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -37,7 +38,9 @@ const MEANINGS: [(&str, &str); 19] = [
 
 /// Opens a pool whose warnings and progress go to `teller`.
 pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
-    outlive_pool::open(path, Environment::observed(teller.clone()))
+    let pool = outlive_pool::open(path, Environment::observed(teller.clone()))?;
+    check_keep(&pool).map_err(|e| e.context(path.display()))?;
+    Ok(pool)
 }
 
 /// The name of a job that is there.

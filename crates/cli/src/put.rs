@@ -1,12 +1,12 @@
 //! `outlive put`: files, directories or standard input as a checkpoint.
 
 use crate::args::PutArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::{EXIT_INCOMPLETE, interrupt, pool};
 use outlive_format::Remarks;
 use outlive_store::files::{Patterns, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_store::{Job, JobOptions, SaveNotes};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, shown_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use serde_json::{Value, json};
@@ -176,7 +176,7 @@ fn plan_text(plan: &PutPlan) -> String {
     let (files, size) = (count(plan.read_files, "file"), bytes(plan.read_bytes));
     let _ = writeln!(text, "to be read: {files} of {size}");
     for (path, length) in &plan.named {
-        let path = shown(&String::from_utf8_lossy(path));
+        let path = shown_path(path);
         let _ = writeln!(text, "  {:>10} {path}", bytes(*length));
     }
     let more = plan.read_files.saturating_sub(plan.named.len() as u64);
@@ -219,13 +219,13 @@ pub fn troubles_text(troubles: &Troubles) -> String {
     text
 }
 
-/// The same for programs. Paths that are not UTF-8 have the replacement character.
+/// The same for programs.
 pub fn troubles_json(troubles: &Troubles) -> Value {
     let kept: Vec<Value> = troubles
         .kept
         .iter()
         .map(|trouble| {
-            json!({ "path": String::from_utf8_lossy(&trouble.path), "kind": trouble.kind.name(),
+            json!({ "path": path_json(&trouble.path), "kind": trouble.kind.name(),
                 "why": trouble.why })
         })
         .collect();

@@ -59,3 +59,11 @@ fn a_name_with_an_at_is_found_first() {
     let run = outlive(&["diff", text(&path), "gray scott@2", "gray scott@1"]);
     assert!(run.code == 2 && run.err.contains("files"), "{run:?}");
 }
+
+#[test]
+fn what_is_wrong_with_an_epoch_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let run = outlive(&["diff", text(&pool), "gray scott@x", "gray scott"]);
+    assert!(run.code == 2 && run.err.contains("\"x\" is no epoch of job gray scott"), "{run:?}");
+}

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{command, files, json, outlive};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Output, Stdio};
@@ -288,4 +290,33 @@ fn an_error_does_not_end_in_the_file() {
     );
     let told: serde_json::Value = serde_json::from_slice(&got.stderr).unwrap();
     assert_eq!(told["error"]["kind"], "Damaged");
+}
+
+#[test]
+fn names_that_are_no_text_are_shown_so_that_they_can_be_got() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, pool) = world(dir.path());
+    let names: [&[u8]; 3] = [b"na\xefve", b"back\\x41", b"bell\x07"];
+    for name in names {
+        fs::write(tree.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    assert_eq!(outlive(&["put", text(&pool), "files", text(&tree)]).code, 0);
+    let listed = outlive(&["show", text(&pool), "files"]).out;
+    let shown: Vec<&str> = listed.split_whitespace().filter(|word| word.contains('\\')).collect();
+    assert_eq!(shown, [r"back\\x41", r"bell\u{7}", r"na\xefve"], "{listed}");
+    let told = json(&["show", text(&pool), "files", "--json"]);
+    let paths = told["items"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap());
+    let told: Vec<&str> = paths.filter(|path| path.contains(['\\', '\x07'])).collect();
+    assert_eq!(told, [r"back\x41", "bell\u{7}", r"na\xefve"]);
+    for (name, content) in [
+        (r"na\xefve", names[0]),
+        (r"back\x41", names[1]),
+        (r"back\\x41", names[1]),
+        (r"bell\u{7}", names[2]),
+    ] {
+        let got = piped(&["get", text(&pool), "files", name, "--to", "-"], b"");
+        assert!(got.status.success() && got.stdout == content, "{name}: {got:?}");
+    }
+    let none = outlive(&["get", text(&pool), "files", "nothing", "--to", "-"]);
+    assert!(none.code == 2 && none.err.matches("checkpoint 1").count() == 1, "{none:?}");
 }

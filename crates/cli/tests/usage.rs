@@ -83,6 +83,19 @@ fn what_may_not_be_read_is_no_damage() {
 }
 
 #[test]
+fn rules_in_pool_toml_that_say_nothing_are_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let descriptor = pool.join("pool.toml");
+    let toml = fs::read_to_string(&descriptor).unwrap();
+    fs::write(&descriptor, toml.replace("keep = \"\"", "keep = \"lots\"")).unwrap();
+    for words in [&["ls", text(&pool)][..], &["verify", text(&pool)]] {
+        let run = outlive(words);
+        assert!(run.code == 2 && run.err.contains("tuning.keep"), "{run:?}");
+    }
+}
+
+#[test]
 fn a_standard_output_that_is_full_is_no_room() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());

@@ -2,6 +2,7 @@
 
 use crate::files::is_of_files;
 use outlive_format::Manifest;
+use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -121,6 +122,17 @@ impl fmt::Display for RetentionPlan {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses a pool whose `pool.toml` has a `keep` that says nothing, before anybody relies on it.
+///
+/// # Errors
+/// `Invalid`, saying what is wrong with it.
+pub fn check_keep(pool: &Pool) -> Result<()> {
+    match pool.config().tuning.keep.as_str() {
+        "" => Ok(()),
+        keep => Rules::default().add(keep).map_err(|e| e.context("tuning.keep in pool.toml")),
     }
 }
 

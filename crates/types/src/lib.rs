@@ -6,6 +6,7 @@ mod error;
 mod event;
 mod ids;
 mod missing;
+mod path_text;
 mod source;
 mod tracking;
 
@@ -14,6 +15,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
 pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use missing::Missing;
+pub use path_text::{path_of, shown_path};
 pub use source::{
     FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
     RegionDesc, RegionPlace, Run, StreamDesc,

@@ -8,7 +8,7 @@ use crate::index::Locator;
 use crate::restore::{Select, Wanted, first_manifest};
 use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown_path};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -232,7 +232,7 @@ impl FilesCheckpoint {
 
 /// What a file is called, for people.
 pub(crate) fn file_words(item: &Item) -> String {
-    format!("\"{}\"", String::from_utf8_lossy(&item.path).escape_debug())
+    format!("\"{}\"", shown_path(&item.path))
 }
 
 /// Whether a manifest is of a checkpoint of files.

@@ -3,7 +3,7 @@
 use super::checkpoint::FilesCheckpoint;
 use super::listing::Items;
 use outlive_format::{Item, ItemKind};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, shown_path};
 use std::collections::HashMap;
 
 /// Paths, each with all below it; without any, everything.
@@ -101,10 +101,12 @@ impl ChosenItems {
             }
             if let Some(missing) = there.iter().position(|there| !there) {
                 return Err(Error::invalid(format!(
-                    "checkpoint {} of job {} has no \"{}\"; `outlive show` lists what it has",
-                    checkpoint.epoch(),
-                    checkpoint.job(),
-                    String::from_utf8_lossy(&choice.paths[missing]).escape_debug()
+                    "it has no \"{}\"; `{}` lists what it has",
+                    shown_path(&choice.paths[missing]),
+                    checkpoint.pool().command(
+                        "show",
+                        &[checkpoint.job().as_str(), &checkpoint.epoch().to_string()]
+                    )
                 )));
             }
         }

@@ -4,7 +4,7 @@ use super::checkpoint::FilesCheckpoint;
 use super::place::{Name, Placer};
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::Item;
-use outlive_types::{Error, Event, Progress, Result};
+use outlive_types::{Error, Event, Progress, Result, shown_path};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,7 +24,7 @@ pub fn in_the_way(to: &Path, path: &[u8]) -> Error {
     Error::invalid(format!(
         "{}/{} is there already: choose another directory, or replace files with --overwrite",
         to.display(),
-        String::from_utf8_lossy(path).escape_debug()
+        shown_path(path)
     ))
 }
 
@@ -150,7 +150,7 @@ impl<'a> Shared<'a> {
         if error == Errno::EXIST {
             return Err(in_the_way(self.to, path));
         }
-        let whole = self.to.join(String::from_utf8_lossy(path).escape_debug().to_string());
+        let whole = self.to.join(shown_path(path));
         Err(Error::io("making", &whole, &error.into()))
     }
 

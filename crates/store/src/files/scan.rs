@@ -5,7 +5,7 @@ use super::beneath::Beneath;
 use super::patterns::Patterns;
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::{FileTime, Item, ItemKind, path_cmp};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, shown_path};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -82,7 +82,7 @@ pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
     if let Some(twice) = roots.windows(2).find(|pair| pair[0].path == pair[1].path) {
         return Err(Error::invalid(format!(
             "two of the paths are called {}: put them separately, or the directory above them",
-            String::from_utf8_lossy(&twice[0].path).escape_debug()
+            shown_path(&twice[0].path)
         )));
     }
     Ok(roots)
