@@ -281,6 +281,11 @@ fn an_error_does_not_end_in_the_file() {
         verify.code == 3 && verify.out.contains("DAMAGED checkpoint 1: \"db\": "),
         "{verify:?}"
     );
+    assert!(verify.out.contains("`outlive get` still gets"), "files have no regions: {verify:?}");
+    // Known damage does not lose its name with the place of what was damaged.
+    assert_eq!(outlive(&["scrub", text(&pool)]).code, 3);
+    let verify = outlive(&["verify", text(&pool), "--quick"]);
+    assert!(verify.out.contains("DAMAGED checkpoint 1: \"db\": "), "{verify:?}");
     let got = piped(&["get", text(&pool), "dump", "--to", "-", "--json"], b"");
     assert_eq!(got.status.code(), Some(3));
     assert!(
