@@ -108,8 +108,8 @@ fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
     error.exit_code()
 }
 
-/// An error as JSON. If standard output takes a file's content, whoever reads it from there must not
-/// find this at its end.
+/// An error as JSON. If standard output takes a file's content, whoever reads it from there must
+/// not find this at its end.
 fn say_json(kind: ErrorKind, message: &str, gives_content: bool) {
     let error = json!({ "error": { "kind": kind.name(), "message": message } });
     match gives_content {

@@ -55,8 +55,8 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     }
     if !heal.hurt.is_empty() {
         text.push_str(
-            "Something that these need is lost; restores pass over them. What is left of one comes out \
-             with `outlive export --only` or, of files, with `outlive get`.\n",
+            "Something that these need is lost; restores pass over them. What is left of one comes \
+             out with `outlive export --only` or, of files, with `outlive get`.\n",
         );
     }
     if report.is_whole() {

@@ -36,8 +36,8 @@ impl Opened {
         })
     }
 
-    /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that has
-    /// no place, a recipe that is missing or wrong.
+    /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that
+    /// has no place, a recipe that is missing or wrong.
     pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
         match self {
             Opened::Memory(checkpoint) => checkpoint.wanted(),

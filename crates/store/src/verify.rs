@@ -78,8 +78,9 @@ impl Sample {
     }
 }
 
-/// Whether an error says that something stored is not what it was. A pack of another pool or version
-/// under its name is not; what the operating system refuses is: nobody has looked at it.
+/// Whether an error says that something stored is not what it was. A pack of another pool or
+/// version under its name is damage; what the operating system refuses is none, for nobody has
+/// looked at it.
 pub fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Damaged => true,

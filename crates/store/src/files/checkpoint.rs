@@ -199,8 +199,8 @@ impl FilesCheckpoint {
         }
     }
 
-    /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found of
-    /// the listing, of recipes and chunks.
+    /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found
+    /// of the listing, of recipes and chunks.
     pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
         let mut seen: HashSet<Fingerprint> = HashSet::new();
         let (mut wanted, mut faults) = (Vec::new(), Vec::new());

@@ -209,8 +209,8 @@ impl Checkpoint {
             .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
     }
 
-    /// Every chunk of the image with its place, the catalog's included; and for each region of which
-    /// a chunk is in none of the segments, which.
+    /// Every chunk of the image with its place, the catalog's included; and for each region of
+    /// which a chunk is in none of the segments, which.
     pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let mut add = |tree: &PageTree, words: &dyn Fn() -> String| match RestorePlan::wanted(

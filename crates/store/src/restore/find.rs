@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 16;
 pub enum Select {
     /// The newest that is whole.
     Newest,
-    /// The newest that opens and that nobody has found damaged, for whoever does not read all of it.
+    /// The newest that opens and that nobody has found damaged, for whoever reads only a part.
     Sound,
     /// This one or none.
     Epoch(Epoch),
@@ -99,8 +99,8 @@ pub fn while_moving<T>(
 /// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
 pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
-        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `{}` says \
-         where, or clears the mark if all of it is whole again",
+        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `{}` \
+         says where, or clears the mark if all of it is whole again",
         pool.command("verify", &[job.as_str()])
     ))
 }
