@@ -221,7 +221,10 @@ def main() -> None:
         **crowd.counts,
         "left_bytes": bytes_in(folder),
         "left_files": len(files),
-        "left_overs": sum(path.suffix == ".part" or path.name[0] == "." for path in files),
+        "left_overs": sum(
+            path.suffix == ".part" or (path.name[0] == "." and path.name != ".pool.toml")
+            for path in files
+        ),
         "steps": {name: job.safe_step for name, job in crowd.jobs.items()},
         "faults": crowd.faults,
     }

@@ -284,3 +284,21 @@ def test_whatever_is_wrong_is_told_as_such(folder: Path) -> None:
         with pytest.raises(outlive.InvalidError, match=match):
             call()
     assert [epoch.epoch for epoch in job.epochs()] == [1]
+
+
+def test_sizes_have_units_and_options_types(folder: Path) -> None:
+    outlive.open(folder, freeze_bytes_max="8MiB", staging_bytes=64 << 20, index_bytes_max="1 g")
+    wrong: list[dict[str, Any]] = [
+        {"freeze_bytes_max": "64 MB"},
+        {"freeze_bytes_max": "MiB"},
+        {"freeze_bytes_max": 1.5},
+        {"freeze_bytes_max": -1},
+        {"staging_bytes": "999999999999GiB"},
+        {"threads": "two"},
+        {"threads": -1},
+        {"tracker": 3},
+        {"freeze": b"fork"},
+    ]
+    for options in wrong:
+        with pytest.raises(outlive.InvalidError, match=next(iter(options))):
+            outlive.open(folder, **options)

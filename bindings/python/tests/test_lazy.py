@@ -167,6 +167,17 @@ def test_no_checkpoint(folder: Path) -> None:
     assert job.restore(lazy=True) is None
 
 
+def test_arrays_that_are_not_contiguous_are_said_to_be_read_at_once(saved: Path) -> None:
+    job = outlive.open(saved).job("a")
+    state = {"holed": np.zeros(2_000_000)[::2]}
+    job.restore(into=state, only="holed", lazy=True)
+    report = job.last_restore
+    assert isinstance(report, outlive.LazyRestored)
+    assert (report.mode, report.lazy_bytes) == ("eager", 0)
+    assert "not contiguous" in report.eager_because
+    assert np.array_equal(state["holed"], image(2)["holed"])
+
+
 def test_a_part(saved: Path) -> None:
     job = outlive.open(saved).job("a")
     state = {"holed": np.zeros(1_000_000)}

@@ -14,6 +14,7 @@ use outlive_chunk::PageHashes;
 use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -280,10 +281,14 @@ impl Job {
         if rules.is_empty() && !keep.is_empty() {
             rules.add(keep).map_err(|e| e.context("tuning.keep in pool.toml"))?;
         }
-        let mut manifests: Vec<Manifest> =
-            self.epochs()?.into_iter().map(|info| info.manifest).collect();
-        manifests.reverse();
-        rules.plan(&manifests)
+        let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
+        for entry in history(self.pool(), &self.inner.name)? {
+            if let Some(manifest) = entry.manifest() {
+                hurt.extend(entry.hurt.then_some(manifest.epoch));
+                manifests.push(manifest.clone());
+            }
+        }
+        rules.plan(&manifests, &hurt)
     }
 
     /// Changes what is said about a checkpoint, and answers what holds then. Its program may save

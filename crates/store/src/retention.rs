@@ -177,25 +177,27 @@ impl Rules {
         *self == Rules::default()
     }
 
-    /// Applies the rules to a job's checkpoints, newest first.
+    /// Applies the rules to a job's checkpoints, newest first; of those that are `hurt` a scrub has
+    /// recorded that something is lost.
     ///
     /// # Errors
     /// `Invalid` without any rule, for rules that contradict each other, or an epoch to drop that is
     /// not there.
-    pub fn plan(&self, manifests: &[Manifest]) -> Result<RetentionPlan> {
+    pub fn plan(&self, manifests: &[Manifest], hurt: &BTreeSet<Epoch>) -> Result<RetentionPlan> {
         self.check(manifests)?;
         let mut plan = RetentionPlan::default();
         let newest_ns = manifests.iter().map(|m| m.frozen_ns).max().unwrap_or(0);
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, manifests))).collect();
-        let is_sound = |files| move |m: &&Manifest| !m.remarks.suspect && is_of_files(m) == files;
-        let sound = [false, true].map(|files| manifests.iter().any(|m| is_sound(files)(&m)));
+        let is_sound = |m: &Manifest| !m.remarks.suspect && !hurt.contains(&m.epoch);
+        let sound = [false, true]
+            .map(|files| manifests.iter().any(|m| is_sound(m) && is_of_files(m) == files));
         let mut newest_of = [true; 2];
         for (at, manifest) in manifests.iter().enumerate() {
             let epoch = manifest.epoch;
-            // What a restore passes over is no newest to fall back on.
+            // What a restore passes over, or would mostly fail at, is no newest to fall back on.
             let kind = is_of_files(manifest);
-            let passed_over = manifest.remarks.suspect && sound[usize::from(kind)];
+            let passed_over = !is_sound(manifest) && sound[usize::from(kind)];
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
             let age_ns = newest_ns.saturating_sub(manifest.frozen_ns);
             let mut why: Vec<String> = Vec::new();
@@ -304,7 +306,7 @@ mod tests {
     }
 
     fn kept(rules: &Rules, count: u64) -> Vec<Epoch> {
-        let plan = rules.plan(&manifests(count)).unwrap();
+        let plan = rules.plan(&manifests(count), &[12].into()).unwrap();
         let kept = plan.decisions.iter().filter(|d| d.kept.is_some());
         let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
         epochs.reverse();
@@ -323,6 +325,8 @@ mod tests {
         assert_eq!(kept(&rules(|r| r.last = Some(0)), 20), [2, 3, 20], "the newest stays");
         let last = kept(&rules(|r| r.last = Some(1)), 21);
         assert_eq!(last, [2, 3, 20, 21], "21 is suspect, so 20 must stay to fall back on");
+        let last = kept(&rules(|r| r.last = Some(1)), 12);
+        assert_eq!(last, [2, 3, 11, 12], "12 is hurt, so 11 must stay to fall back on");
         assert_eq!(kept(&rules(|r| r.every = Some(7)), 20), [2, 3, 7, 14, 20]);
         assert_eq!(
             kept(&rules(|r| r.within = Some(Duration::from_secs(7200))), 20),
@@ -370,13 +374,16 @@ mod tests {
             };
             manifest.images.push(image);
         }
-        let plan = Rules { last: Some(1), ..Rules::default() }.plan(&all).unwrap();
+        let plan =
+            Rules { last: Some(1), ..Rules::default() }.plan(&all, &BTreeSet::new()).unwrap();
         assert_eq!(plan.dropped(), [1, 5].into(), "2 is pinned, 3 has a label");
     }
 
     #[test]
     fn bad_rules_drop_nothing() {
-        let refused = |rules: Rules| rules.plan(&manifests(9)).unwrap_err().message().to_owned();
+        let refused = |rules: Rules| {
+            rules.plan(&manifests(9), &BTreeSet::new()).unwrap_err().message().to_owned()
+        };
         assert!(refused(Rules::default()).contains("no rule"));
         assert!(refused(Rules { every: Some(0), ..Rules::default() }).contains("every 0th"));
         assert!(refused(Rules { drop: [77].into(), ..Rules::default() }).contains("77"));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -32,11 +33,11 @@ def open(
     create: bool = True,
     progress: Progress | None = None,
     threads: int | None = None,
-    staging_bytes: int | None = None,
-    freeze_bytes_max: int | None = None,
+    staging_bytes: int | str | None = None,
+    freeze_bytes_max: int | str | None = None,
     freeze: str | None = None,
     tracker: str | None = None,
-    index_bytes_max: int | None = None,
+    index_bytes_max: int | str | None = None,
 ) -> Pool:
     """Opens a pool: the place where checkpoints are kept.
 
@@ -48,7 +49,8 @@ def open(
             by the thread that saves, waits or restores, while it does so.
         threads: Threads that hash and copy; this and the following override `pool.toml`, for this
             process only. 0 is the number of cores, at most 4.
-        staging_bytes: Memory for data on its way to or from the pool.
+        staging_bytes: Memory for data on its way to or from the pool: bytes, or text with a unit,
+            such as "64MiB"; so the other sizes.
         freeze_bytes_max: Memory for copies of what has changed. When more has changed, a forked
             process holds it, or the rest is written while `save` still holds the program up.
         freeze: How what has changed is held still: "auto", "copy", "fork" or "precopy".
@@ -69,22 +71,37 @@ def open(
         raise InvalidError(
             f"{place!r}: pools at {scheme}:// are not in this build; name a directory"
         )
-    wishes = {
-        "threads": threads,
+    sizes = {
         "staging_bytes": staging_bytes,
         "freeze_bytes_max": freeze_bytes_max,
         "index_bytes_max": index_bytes_max,
     }
     tuning: list[tuple[str, int | str]] = []
-    for key, value in wishes.items():
-        if value is None:
-            continue
-        if not 0 <= value < 1 << 63:
-            raise InvalidError(f"{key} = {value} is not possible")
-        tuning.append((key, value))
-    words = {"freeze": freeze, "tracker": tracker}
-    tuning += [(key, word) for key, word in words.items() if word is not None]
+    tuning += [(key, _size(key, size)) for key, size in sizes.items() if size is not None]
+    if threads is not None:
+        tuning.append(("threads", _number("threads", threads)))
+    for key, word in {"freeze": freeze, "tracker": tracker}.items():
+        if not isinstance(word, str | None):
+            raise InvalidError(f"{key} = {word!r} is not possible: give text, such as 'auto'")
+        if word is not None:
+            tuning.append((key, word))
     return Pool(_core.Pool(place, create, tuning), place, progress)
+
+
+_UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30}
+
+
+def _size(name: str, value: int | str) -> int:
+    """Bytes: a number, or text such as "64MiB", as the command takes it."""
+    if not isinstance(value, str):
+        return _number(name, value)
+    digits, unit = re.fullmatch(r"([0-9]*)\s*(.*)", value.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
+    if not digits or unit.lower() not in _UNITS:
+        raise InvalidError(
+            f"{name} = {value!r} is not possible: give a number of bytes, or one with a unit, "
+            'such as "64MiB"'
+        )
+    return _number(name, int(digits) << _UNITS[unit.lower()])
 
 
 def _epoch_number(epoch: int | Epoch | None) -> int | None:
@@ -412,7 +429,7 @@ class Job:
         skipped = tuple((number or None, reason) for number, reason in done.pop("skipped"))
         if lazy:
             fill = done.pop("fill")
-            mode, because, lazy_bytes = fill.how()
+            mode, because, lazy_bytes = rebuild.how(*fill.how())
             self.last_restore = LazyRestored(
                 skipped=skipped,
                 mode=mode,

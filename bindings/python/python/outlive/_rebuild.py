@@ -77,6 +77,7 @@ class Rebuild:
         self.objects: list[Any] = [_build.ABSENT] * len(names)
         # Arrays that were filled in the place of others: number of the leaf, and what to do then.
         self.later: list[tuple[int, Callable[[], Any]]] = []
+        self.copied_bytes = 0
         self._refuse_pickles()
         if not self.fresh:
             refuse_differences(there, self.here, self.selection, chosen, epoch)
@@ -167,7 +168,16 @@ class Rebuild:
                 return original.__array_namespace__().asarray(made)
 
         self.later.append((at, put))
+        self.copied_bytes += made.nbytes
         return wish
+
+    def how(self, mode: str, because: str, lazy_bytes: int) -> tuple[str, str, int]:
+        """How a lazy restore fills memory, given how the engine does."""
+        if self.copied_bytes == 0:
+            return mode, because, lazy_bytes
+        left = max(0, lazy_bytes - self.copied_bytes)
+        why = "arrays that are not contiguous, or cannot be written, are copied from others"
+        return mode if left else "eager", "; ".join(filter(None, (because, why))), left
 
     def select(self) -> Callable[[str], list[str]]:
         """A function that gives the names of the regions that a name means, as in `only`."""

@@ -248,11 +248,15 @@ impl LogHead {
             Some(session) => format!("process {} on {}", session.process_id, session.host),
             None => "another writer, or a gc that gave up damaged records,".to_owned(),
         };
-        let error = Error::fenced(format!(
-            "{who} has taken over the job {}: this writer must stop; what it committed before is \
-             safe. Give each running program a job of its own",
-            self.job
-        ));
+        let error = Error::fenced(if self.job.is_gc() {
+            format!("{who} has begun another gc or scrub, which goes on instead of this one")
+        } else {
+            format!(
+                "{who} has taken over the job {}: this writer must stop; what it committed before is \
+                 safe. Give each running program a job of its own",
+                self.job
+            )
+        });
         self.fenced = Some(error.clone());
         error
     }
