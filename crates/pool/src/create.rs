@@ -87,7 +87,8 @@ fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
         Ok(text) => text,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Err(Error::damaged(format!(
-                "the log of {} is missing ({} is not there): if it lies on a file system of its own,                  mount that; nothing is read or written without it",
+                "the log of {} is missing ({} is not there): if it lies on a file system of its \
+                 own, mount that; nothing is read or written without it",
                 dir.display(),
                 path.display()
             )));
@@ -114,7 +115,7 @@ fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
     )))
 }
 
-/// Whether there is anything in a directory but the marker; one that is missing is empty.
+/// Whether there are jobs or packs in a directory; one that is missing is empty.
 fn holds_something(dir: &Path) -> Result<bool> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -123,7 +124,8 @@ fn holds_something(dir: &Path) -> Result<bool> {
     };
     for entry in entries {
         let name = entry.map_err(|e| Error::io("listing", dir, &e))?.file_name();
-        if !name.to_str().is_some_and(|name| name.starts_with(".pool.toml")) {
+        // No job and no pack begins with a dot.
+        if !name.to_str().is_some_and(|name| name.starts_with('.') || name == "lost+found") {
             return Ok(true);
         }
     }
@@ -188,13 +190,13 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     }
     let marker = dir.join(MARKER);
     let format_only = PoolConfig { format: config.format.clone(), tuning: Tuning::default() };
-    publish_text(dir, &marker, &format_only.format_text()?)?;
+    publish_text(&marker, &format_only.format_text()?)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
     let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
     let log = dir.join("log");
     sync_dir(&log).map_err(io("syncing", &log))?;
     let path = dir.join(DESCRIPTOR);
-    publish_text(dir, &path, &PoolConfig { format: made, ..config }.to_text()?)?;
+    publish_text(&path, &PoolConfig { format: made, ..config }.to_text()?)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made `dir`.
@@ -204,7 +206,9 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
 }
 
 /// Makes a file of a pool, unless it is there.
-fn publish_text(dir: &Path, path: &Path, text: &str) -> Result<()> {
+fn publish_text(path: &Path, text: &str) -> Result<()> {
+    // Beside it: the log may be a file system of its own.
+    let dir = path.parent().unwrap_or(Path::new("."));
     // Random: in containers that share the directory, processes have equal numbers.
     let mut random = [0; 8];
     SystemRng.fill(&mut random);
@@ -330,7 +334,8 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let made = open_or_create(dir.path(), Environment::system()).unwrap();
             fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
-            // Whoever made it died before the last step: another goes on.
+            // Whoever made it died before the last step: another goes on. A file system has its own.
+            fs::create_dir_all(dir.path().join("log/lost+found")).unwrap();
             let again = open_or_create(dir.path(), Environment::system()).unwrap();
             assert_eq!(again.config(), made.config());
             fs::create_dir(dir.path().join(used)).unwrap();

@@ -114,8 +114,8 @@ impl Error {
             _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
                 (ErrorKind::Retry, ": raise the limit on open files (ulimit -n)")
             }
-            _ if error.raw_os_error() == Some(EIO) => {
-                (ErrorKind::Damaged, ": the device reports an I/O error")
+            _ if error.raw_os_error().is_some_and(|errno| DAMAGE.contains(&errno)) => {
+                (ErrorKind::Damaged, ": the device or the file system reports damage")
             }
             _ => (ErrorKind::Invalid, ""),
         };
@@ -155,8 +155,10 @@ impl Error {
     }
 }
 
-// The numbers are the same on every Linux architecture.
-const EIO: i32 = 5;
+// The numbers are the same on x86 and Arm.
+/// EIO, and what devices and file systems say of bad media and wrong checksums besides: ENODATA,
+/// EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
+const DAMAGE: [i32; 6] = [5, 61, 74, 84, 117, 121];
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 

@@ -6,6 +6,7 @@ use super::survey::Survey;
 use crate::index::{Fingerprints, Locator, Part};
 use crate::restore::{ReadPlan, Wanted};
 use crate::save::{Packer, Squeezing, store_segments};
+use crate::verify::is_damage;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SegmentRef};
 use outlive_pool::Place;
 use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
@@ -122,6 +123,10 @@ impl Gc<'_> {
                 stored.inspect_err(|error| **fail = Some(error.clone()))
             };
             let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, true, &take);
+            // What was not read for another reason than damage may be whole.
+            if let Some(fault) = faults.iter().find(|fault| !is_damage(&fault.error)) {
+                fail.get_or_insert_with(|| fault.error.clone());
+            }
             damaged.extend(faults.into_iter().map(|f| (wanted[f.wanted], f.error)));
             if !is_node {
                 let full = std::mem::replace(&mut lane, packer.lane());

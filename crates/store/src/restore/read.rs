@@ -144,6 +144,7 @@ impl ReadPlan {
             keep_going,
             take,
             depth: depth / threads,
+            alive: &AtomicUsize::new(0),
         };
         on_threads(threads, || worker.run());
         faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -167,8 +168,9 @@ impl ReadPlan {
         let tickets: Vec<_> = self.steps.iter().map(read).collect();
         let (stop, faults) = (AtomicBool::new(false), Mutex::new(Vec::new()));
         let (next, keep_going, depth) = (&|| None, false, 1);
-        let (stop, faults) = (&stop, &faults);
-        let worker = Worker { plan: self, pool, next, stop, faults, keep_going, take, depth };
+        let (stop, faults, alive) = (&stop, &faults, &AtomicUsize::new(0));
+        let worker =
+            Worker { plan: self, pool, next, stop, faults, keep_going, take, depth, alive };
         let mut frame = Frame::default();
         for (step, ticket) in self.steps.iter().zip(tickets) {
             worker.hand_on(step, ticket.wait(), &mut frame);
@@ -187,10 +189,28 @@ struct Worker<'a> {
     keep_going: bool,
     take: &'a (dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     depth: usize,
+    /// Threads that read.
+    alive: &'a AtomicUsize,
 }
 
 impl Worker<'_> {
     fn run(&self) {
+        self.alive.fetch_add(1, Ordering::AcqRel);
+        let done = self.read_all();
+        let is_last = self.alive.fetch_sub(1, Ordering::AcqRel) == 1;
+        // The others read the rest, if there are any.
+        if let Err(error) = done
+            && is_last
+        {
+            self.give_up(error);
+        }
+    }
+
+    /// Reads until nothing is left.
+    ///
+    /// # Errors
+    /// There is no memory for even one buffer.
+    fn read_all(&self) -> Result<()> {
         let mut in_flight: VecDeque<(usize, Ticket<Result<SpanBytes>>)> = VecDeque::new();
         let mut frame = Frame::default();
         loop {
@@ -205,7 +225,7 @@ impl Worker<'_> {
                         let bytes = staging.buffer_bytes();
                         match waited.or_else(|| AlignedBuf::try_not_inherited(bytes)) {
                             Some(buffer) => buffer,
-                            None => return self.give_up(bytes),
+                            None => return Err(Error::no_memory("a buffer to read into", bytes)),
                         }
                     }
                     None => break,
@@ -214,18 +234,18 @@ impl Worker<'_> {
                 let Some(step) = self.plan.steps.get(at) else { break };
                 in_flight.push_back((at, self.pool.read(step.span, buffer)));
             }
-            let Some((at, ticket)) = in_flight.pop_front() else { return };
+            let Some((at, ticket)) = in_flight.pop_front() else { return Ok(()) };
             self.hand_on(&self.plan.steps[at], ticket.wait(), &mut frame);
         }
     }
 
-    /// Without memory for one buffer nothing can be read.
-    fn give_up(&self, bytes: usize) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some((wanted, _)) = self.plan.sorted.first() {
-            let error = Error::no_memory("a buffer to read into", bytes);
-            let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            faults.push(ReadFault { wanted: *wanted as usize, error });
+    /// Nobody reads what is left, if anything is.
+    fn give_up(&self, error: Error) {
+        let left = (self.next)().and_then(|at| self.plan.steps.get(at));
+        let Some(step) = left.filter(|_| !self.stop.swap(true, Ordering::Relaxed)) else { return };
+        let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (wanted, _) in &self.plan.sorted[step.items.clone()] {
+            faults.push(ReadFault { wanted: *wanted as usize, error: error.clone() });
         }
     }
 

@@ -71,14 +71,14 @@ impl<'a> ChunkSink<'a> {
     /// # Errors
     /// What the target reports.
     pub fn store(&self, lane: &mut Lane<'_>, chunk: &[u8], fp: Fingerprint) -> Result<()> {
-        if self.is_known(fp) {
+        // Who names it first stores it; if that fails, so does the save.
+        let is_first = || self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
+        if self.is_known(fp) || !is_first() {
             self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             return Ok(());
         }
         self.counts.raw_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-        lane.append(chunk, fp)?;
-        self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
-        Ok(())
+        lane.append(chunk, fp)
     }
 
     /// Whether a chunk of `bytes` need not be stored; then this image has it from elsewhere.
@@ -90,8 +90,6 @@ impl<'a> ChunkSink<'a> {
         is_known
     }
 
-    /// Two threads that meet the same new chunk at the same moment may both store it: that costs
-    /// space and nothing else.
     fn is_known(&self, fp: Fingerprint) -> bool {
         if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
             return true;
