@@ -169,3 +169,30 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_has_a_meaning() {
+        for (errno, kind) in [
+            (5, ErrorKind::Damaged),   // EIO
+            (61, ErrorKind::Damaged),  // ENODATA: a bad sector, by the block layer
+            (74, ErrorKind::Damaged),  // EBADMSG: a wrong checksum, by the file system
+            (117, ErrorKind::Damaged), // EUCLEAN
+            (2, ErrorKind::Damaged),   // ENOENT
+            (13, ErrorKind::Invalid),  // EACCES
+            (30, ErrorKind::Invalid),  // EROFS
+            (28, ErrorKind::Full),     // ENOSPC
+            (24, ErrorKind::Retry),    // EMFILE
+        ] {
+            let error = io::Error::from_raw_os_error(errno);
+            let told = Error::io("reading", Path::new("/p/x y"), &error);
+            assert_eq!(told.kind(), kind, "{told}");
+            assert!(told.message().contains("/p/x y") && told.os() == Some(error.kind()));
+        }
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(Error::io_named("reading", Path::new("x"), &error).kind(), ErrorKind::Invalid);
+    }
+}
