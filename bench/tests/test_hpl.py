@@ -79,7 +79,8 @@ def test_a_program_is_saved_from_within(library: Path, tracker: str, tmp_path: P
     assert first["changed_bytes"] == 2 * pages * 4096
     # A page in 64, and at most the next one: a page of the array lies in two of the hardware.
     assert all(one["changed_bytes"] <= 2 * pages // 64 * 4096 for one in middle)
-    assert last["changed_bytes"] >= 4096
+    # The page of the end; a freeze may have come between its write and the end.
+    assert last["changed_bytes"] + middle[-1]["changed_bytes"] > middle[-2]["changed_bytes"]
     for one in told["freezes"]:
         assert 0 < one["stall_s"] < 10
         assert one["stall_cpu_s"] > 0
