@@ -79,12 +79,12 @@ impl Sample {
 }
 
 /// Whether an error says that something stored is not what it was. A pack of another pool or
-/// version under its name is damage; what this user may not read is none, for nobody has looked
-/// at it.
+/// version under its name is damage, and so is what the system calls that (`Error::io`); what it
+/// refuses otherwise is none, for nobody has looked at it.
 pub fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Damaged => true,
-        ErrorKind::Invalid => error.os() != Some(std::io::ErrorKind::PermissionDenied),
+        ErrorKind::Invalid => error.os().is_none(),
         _ => false,
     }
 }
