@@ -74,6 +74,8 @@ def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
         restored = job.restore(epoch=number)
         np.testing.assert_array_equal(restored["a"], state(number)["a"])
     assert job.prune(keep_within=timedelta(hours=1)).dropped == []
+    # Of those that are left, the newest is kept.
+    assert job.prune(keep_last=1, drop=[6], dry_run=True).dropped == [6]
     assert job.prune(drop=[3]).dropped == [3]
     assert job.prune(everything=True).dropped == [6]
     assert pool.gc().live_bytes == 0
@@ -89,6 +91,8 @@ def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
         ({"keep_best": "loss:best"}, "NAME:max"),
         ({"drop": [77]}, "no checkpoint 77"),
         ({"keep_last": 1, "everything": True}, "no room"),
+        ({"drop": [1, 2]}, "everything=True"),
+        ({"drop": [1, 2], "keep_last": 1}, "everything=True"),
         ({"keep_last": 1, "max_unused": 2.0}, "no share"),
         ({"keep_within": timedelta(days=-1)}, "no age"),
     ],

@@ -4,9 +4,9 @@ use crate::args::ScrubArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_pool::Pool;
-use outlive_store::Sample;
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
-use outlive_types::{PackId, Result};
+use outlive_store::{Job, JobOptions, Sample};
+use outlive_types::{JobName, PackId, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -49,7 +49,10 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         let _ = writeln!(text, "HURT checkpoints of job {job}: {}", epochs.join(" "));
         let mut words = vec![job.as_str()];
         let verify = pool.command("verify", &words);
-        words.extend(epochs.iter().flat_map(|epoch| ["--drop", epoch]));
+        match is_all_of(pool, job, epochs.len()) {
+            true => words.push("--all"),
+            false => words.extend(epochs.iter().flat_map(|epoch| ["--drop", epoch])),
+        }
         let prune = pool.command("prune", &words);
         let _ = writeln!(text, "  `{verify}` names regions or files; `{prune}` gives them up");
     }
@@ -66,6 +69,12 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         });
     }
     text
+}
+
+/// Whether a job has no more checkpoints than these; of a log that cannot be read nobody knows.
+fn is_all_of(pool: &Pool, job: &JobName, number: usize) -> bool {
+    let epochs = Job::open(pool, job.as_str(), JobOptions::default()).and_then(|job| job.epochs());
+    epochs.is_ok_and(|epochs| epochs.len() == number)
 }
 
 fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {

@@ -280,9 +280,17 @@ fn checkpoints_are_noted_pruned_and_collected() {
     assert_eq!(plan["retention"]["dropped"], json!([1, 2]));
     let plan = outlive(&["prune", text(&pool), "gray scott", "--keep-last", "2", "--dry-run"]);
     assert!(plan.out.contains("1 checkpoint goes\n"), "{}", plan.out);
+    let dropped =
+        ["prune", text(&pool), "gray scott", "--keep-last", "1", "--drop", "3", "--dry-run"];
+    let plan = outlive(&dropped);
+    assert!(plan.out.contains("  drop 1, 3\n") && plan.out.contains("keep 2"), "{}", plan.out);
     assert_eq!(before, files(&pool), "a dry run changes nothing");
     for (words, part) in [
-        (vec!["prune", text(&pool), "gray scott"], "no rule"),
+        (vec!["prune", text(&pool), "gray scott"], "`--keep-last 10`"),
+        (
+            vec!["prune", text(&pool), "gray scott", "--drop=1", "--drop=2", "--drop=3"],
+            "no checkpoint of the job would be left: to give it up, say so with `--all`",
+        ),
         (vec!["prune", text(&pool), "gray scott", "--keep-within", "soon"], "36h"),
         (vec!["prune", text(&pool), "gray scott", "--keep-best", "loss"], "loss"),
         (vec!["prune", text(&pool), "gray scott", "--drop", "9"], "no checkpoint 9"),

@@ -288,7 +288,7 @@ impl Job {
                 manifests.push(manifest.clone());
             }
         }
-        rules.plan(&manifests, &hurt)
+        rules.plan(&manifests, &hurt, self.pool().env().clock.unix_ns())
     }
 
     /// Changes what is said about a checkpoint, and answers what holds then. Its program may save

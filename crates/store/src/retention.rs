@@ -7,9 +7,13 @@ use outlive_types::{Epoch, Error, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
+use times::ages_ns;
+
+mod times;
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so are the newest of memory and the newest of files.
+/// whatever they say, and so are the newest of memory and the newest of files. Those to drop are
+/// left out first: the rules choose among the rest, of which the newest is kept always.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The newest so many.
@@ -17,13 +21,13 @@ pub struct Rules {
     /// Epochs that are a multiple of this.
     pub every: Option<u64>,
     /// Those frozen at most so long before the newest. (Before the newest and not before now, so
-    /// that a program that has stood still, or a clock that has jumped, costs nothing.)
+    /// that a program that has stood still costs nothing. Nor does a clock that has jumped.)
     pub within: Option<Duration>,
     /// The best by some metrics.
     pub best: Vec<Best>,
     /// All others go, even the newest: the job is given up. No other rule may be given.
     pub none: bool,
-    /// Go, whatever keeps them.
+    /// Go, whatever keeps them; not all there are.
     pub drop: BTreeSet<Epoch>,
 }
 
@@ -178,32 +182,46 @@ impl Rules {
     }
 
     /// Applies the rules to a job's checkpoints, newest first; of those that are `hurt` a scrub has
-    /// recorded that something is lost.
+    /// recorded that something is lost. `now_ns` tells times that are from the future.
     ///
     /// # Errors
-    /// `Invalid` without any rule, for rules that contradict each other, or an epoch to drop that is
-    /// not there.
-    pub fn plan(&self, manifests: &[Manifest], hurt: &BTreeSet<Epoch>) -> Result<RetentionPlan> {
-        self.check(manifests)?;
-        let mut plan = RetentionPlan::default();
-        let newest_ns = manifests.iter().map(|m| m.frozen_ns).max().unwrap_or(0);
+    /// `Invalid` without any rule, for rules that contradict each other, an epoch to drop that is
+    /// not there, or if all were dropped one by one.
+    pub fn plan(
+        &self,
+        manifests: &[Manifest],
+        hurt: &BTreeSet<Epoch>,
+        now_ns: u64,
+    ) -> Result<RetentionPlan> {
+        let is_left = |m: &&Manifest| !self.drop.contains(&m.epoch);
+        let left: Vec<&Manifest> = manifests.iter().filter(is_left).collect();
+        self.check(manifests, &left)?;
+        let times_ns: Vec<u64> = left.iter().map(|m| m.frozen_ns).collect();
+        let mut ages_ns = ages_ns(&times_ns, now_ns).into_iter();
         let best: Vec<(String, BTreeSet<Epoch>)> =
-            self.best.iter().map(|best| (best.metric.clone(), best_of(best, manifests))).collect();
+            self.best.iter().map(|best| (best.metric.clone(), best_of(best, &left))).collect();
         let is_sound = |m: &Manifest| !m.remarks.suspect && !hurt.contains(&m.epoch);
-        let sound = [false, true]
-            .map(|files| manifests.iter().any(|m| is_sound(m) && is_of_files(m) == files));
+        let sound =
+            [false, true].map(|files| left.iter().any(|m| is_sound(m) && is_of_files(m) == files));
         let mut newest_of = [true; 2];
-        for (at, manifest) in manifests.iter().enumerate() {
+        let mut plan = RetentionPlan::default();
+        let mut at = 0;
+        for manifest in manifests {
             let epoch = manifest.epoch;
+            if !is_left(&manifest) {
+                plan.decisions.push(Decision { epoch, kept: None });
+                continue;
+            }
             // What a restore passes over, or would mostly fail at, is no newest to fall back on.
             let kind = is_of_files(manifest);
             let passed_over = !is_sound(manifest) && sound[usize::from(kind)];
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
-            let age_ns = newest_ns.saturating_sub(manifest.frozen_ns);
+            let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
-            if self.last.is_some_and(|last| (at as u64) < last) {
+            if self.last.is_some_and(|last| at < last) {
                 why.push("among the last".to_owned());
             }
+            at += 1;
             if self.every.is_some_and(|every| epoch.is_multiple_of(every)) {
                 why.push("every so many".to_owned());
             }
@@ -222,8 +240,7 @@ impl Rules {
             if why.is_empty() && (is_newest || only_drops) {
                 why.push(if only_drops { "not named" } else { "the newest" }.to_owned());
             }
-            let goes = self.none || self.drop.contains(&epoch);
-            let kept = (!goes && !why.is_empty()).then(|| why.join(", "));
+            let kept = (!self.none && !why.is_empty()).then(|| why.join(", "));
             plan.decisions.push(Decision { epoch, kept });
         }
         Ok(plan)
@@ -235,12 +252,13 @@ impl Rules {
         no_rule && !none && !drop.is_empty()
     }
 
-    fn check(&self, manifests: &[Manifest]) -> Result<()> {
+    fn check(&self, manifests: &[Manifest], left: &[&Manifest]) -> Result<()> {
         let Rules { last, every, within, best, none, drop } = self;
         let keeps = last.is_some() || every.is_some() || within.is_some() || !best.is_empty();
         if !keeps && !none && drop.is_empty() {
             return Err(Error::invalid(
-                "no rule says what to keep: nothing is dropped without one",
+                "no rule says what to keep, so nothing is dropped: give one, such as `--keep-last \
+                 10` (in Python: `keep_last=10`), or set `keep` in the [tuning] of pool.toml",
             ));
         }
         if *none && (keeps || !drop.is_empty()) {
@@ -252,25 +270,33 @@ impl Rules {
         if let Some(epoch) = drop.iter().find(|e| manifests.iter().all(|m| m.epoch != **e)) {
             return Err(Error::invalid(format!("there is no checkpoint {epoch} to drop")));
         }
+        if left.is_empty() && !drop.is_empty() {
+            return Err(Error::invalid(
+                "no checkpoint of the job would be left: to give it up, say so with `--all` \
+                 (in Python: `everything=True`)",
+            ));
+        }
         if let Some(Best { metric, .. }) = best
             .iter()
-            .find(|best| manifests.iter().all(|m| m.metrics.iter().all(|(n, _)| *n != best.metric)))
+            .find(|best| left.iter().all(|m| m.metrics.iter().all(|(n, _)| *n != best.metric)))
         {
             return Err(Error::invalid(format!(
-                "no checkpoint has the metric {metric:?}: give it with save(..., metrics=...)"
+                "no checkpoint{} has the metric {metric:?}: give it with save(..., metrics=...)",
+                if drop.is_empty() { "" } else { " that is not dropped" }
             )));
         }
         Ok(())
     }
 }
 
-/// The best by a metric; of equals the newest.
-fn best_of(best: &Best, manifests: &[Manifest]) -> BTreeSet<Epoch> {
+/// The best by a metric; of equals the newest, and zeros of either sign are equal.
+fn best_of(best: &Best, manifests: &[&Manifest]) -> BTreeSet<Epoch> {
     let mut ranked: Vec<(f64, Epoch)> = manifests
         .iter()
         .filter_map(|m| {
             let (_, value) = m.metrics.iter().find(|(name, _)| *name == best.metric)?;
-            Some((if best.highest { -value } else { *value }, m.epoch))
+            // Zero is added because -0.0 + 0.0 is 0.0.
+            Some((if best.highest { -value } else { *value } + 0.0, m.epoch))
         })
         .collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
@@ -305,8 +331,15 @@ mod tests {
         (1..=count).rev().map(manifest).collect()
     }
 
+    /// Later than all of them.
+    const NOW_NS: u64 = 1000 * 3_600_000_000_000;
+
     fn kept(rules: &Rules, count: u64) -> Vec<Epoch> {
-        let plan = rules.plan(&manifests(count), &[12].into()).unwrap();
+        kept_of(rules, &manifests(count))
+    }
+
+    fn kept_of(rules: &Rules, manifests: &[Manifest]) -> Vec<Epoch> {
+        let plan = rules.plan(manifests, &[12].into(), NOW_NS).unwrap();
         let kept = plan.decisions.iter().filter(|d| d.kept.is_some());
         let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
         epochs.reverse();
@@ -345,6 +378,70 @@ mod tests {
     }
 
     #[test]
+    fn what_is_dropped_by_name_is_no_newest() {
+        let drop = |epochs: &[Epoch]| Rules {
+            last: Some(1),
+            drop: epochs.iter().copied().collect(),
+            ..Rules::default()
+        };
+        assert_eq!(kept(&drop(&[5]), 5), [2, 3, 4], "the last of those that are left");
+        assert_eq!(kept(&drop(&[3, 4, 5]), 5), [2]);
+        let all = drop(&[1, 2, 3, 4, 5]).plan(&manifests(5), &BTreeSet::new(), NOW_NS);
+        assert!(all.unwrap_err().message().contains("--all"));
+        let all = Rules { last: None, ..drop(&[1, 2, 3, 4, 5]) };
+        let all = all.plan(&manifests(5), &BTreeSet::new(), NOW_NS);
+        assert!(all.unwrap_err().message().contains("--all"));
+        let none = Rules { none: true, ..Rules::default() };
+        assert_eq!(kept(&none, 5), [], "an explicit word");
+        // 12 is hurt: with 11 gone 10 is what to fall back on; and the best of the rest is kept.
+        assert_eq!(kept(&drop(&[11]), 12), [2, 3, 10, 12]);
+        let best = Rules { best: vec![Best::parse("loss").unwrap()], ..drop(&[5]) };
+        assert_eq!(kept(&best, 9), [2, 3, 6, 9]);
+        let young = Rules { last: None, within: Some(Duration::from_secs(3600)), ..drop(&[9]) };
+        assert_eq!(kept(&young, 9), [2, 3, 7, 8]);
+        for epoch in 1..=12 {
+            assert!(!kept(&drop(&[epoch]), 12).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumped_drops_nothing_young() {
+        let rules = Rules {
+            within: Some(Duration::from_secs(2 * 3600)),
+            last: Some(1),
+            ..Rules::default()
+        };
+        let year_ns = 365 * 24 * 3_600_000_000_000;
+        for jumped in 1..=9 {
+            let mut manifests = manifests(9);
+            let at = manifests.iter().position(|m| m.epoch == jumped).unwrap();
+            manifests[at].frozen_ns += year_ns;
+            let kept = kept_of(&rules, &manifests);
+            assert!([7, 8, 9].iter().all(|young| kept.contains(young)), "{jumped}: {kept:?}");
+            assert!(!kept.contains(&1) && !kept.contains(&4), "{jumped}: {kept:?}");
+            manifests[at].frozen_ns = 0;
+            let kept = kept_of(&rules, &manifests);
+            assert!([7, 8, 9].iter().all(|young| kept.contains(young)), "{jumped}: {kept:?}");
+        }
+    }
+
+    #[test]
+    fn zeros_of_either_sign_are_equally_good() {
+        let mut manifests = manifests(9);
+        for (manifest, value) in manifests.iter_mut().zip([1.0, 0.0, -0.0, 1.0, -0.0, 0.0]) {
+            manifest.metrics[0].1 = value;
+        }
+        let best = |text| Rules { best: vec![Best::parse(text).unwrap()], ..Rules::default() };
+        // Epochs 9 down to 4 have the values above.
+        assert_eq!(kept_of(&best("loss:min"), &manifests), [2, 3, 8, 9]);
+        assert_eq!(kept_of(&best("loss:min:2"), &manifests), [2, 3, 7, 8, 9]);
+        for manifest in &mut manifests {
+            manifest.metrics[0].1 = -manifest.metrics[0].1.abs();
+        }
+        assert_eq!(kept_of(&best("loss:max:3"), &manifests), [2, 3, 5, 7, 8, 9]);
+    }
+
+    #[test]
     fn rules_are_written_in_a_line() {
         let mut rules = Rules::default();
         rules.add("last 10 | every 100|newer  than 7d | best loss:min:3 | best a b").unwrap();
@@ -374,17 +471,19 @@ mod tests {
             };
             manifest.images.push(image);
         }
-        let plan =
-            Rules { last: Some(1), ..Rules::default() }.plan(&all, &BTreeSet::new()).unwrap();
+        let rules = Rules { last: Some(1), ..Rules::default() };
+        let plan = rules.plan(&all, &BTreeSet::new(), NOW_NS).unwrap();
         assert_eq!(plan.dropped(), [1, 5].into(), "2 is pinned, 3 has a label");
     }
 
     #[test]
     fn bad_rules_drop_nothing() {
         let refused = |rules: Rules| {
-            rules.plan(&manifests(9), &BTreeSet::new()).unwrap_err().message().to_owned()
+            let plan = rules.plan(&manifests(9), &BTreeSet::new(), NOW_NS);
+            plan.unwrap_err().message().to_owned()
         };
-        assert!(refused(Rules::default()).contains("no rule"));
+        let none = refused(Rules::default());
+        assert!(none.contains("no rule") && none.contains("`--keep-last 10`"), "{none}");
         assert!(refused(Rules { every: Some(0), ..Rules::default() }).contains("every 0th"));
         assert!(refused(Rules { drop: [77].into(), ..Rules::default() }).contains("77"));
         let best = vec![Best::parse("accuracy:max").unwrap()];

@@ -576,8 +576,8 @@ class Job:
     ) -> Pruned:
         """Drops checkpoints by rules, and frees what only they needed.
 
-        What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest. May be
-        called while this or another program saves to the pool.
+        What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest of those
+        that are not dropped by name. May be called while this or another program saves to the pool.
 
         Without any rule those hold that `keep` in the `[tuning]` of `pool.toml` gives.
 
@@ -585,10 +585,12 @@ class Job:
             keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
             keep_last: Keep the newest so many.
             keep_every: Keep epochs that are a multiple of this.
-            keep_within: Keep what was saved at most so long before the newest.
+            keep_within: Keep what was saved at most so long before the newest. Where times do not
+                fit the order of epochs, a clock has jumped: then more is kept, never less.
             keep_best: Keep the best by a metric given to `save`: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
-            drop: Epochs that go, whatever keeps them.
+            drop: Epochs that go, whatever keeps them; rules choose among the rest. They may not be
+                all there are.
             everything: Give the job up; no program may have it open.
             collect: Whether to free space now; otherwise a later `gc` does.
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.

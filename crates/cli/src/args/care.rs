@@ -76,7 +76,8 @@ pub struct PruneArgs {
     /// Keep the best by a metric: NAME[:min|:max][:COUNT]
     #[arg(long, value_name = "METRIC")]
     pub keep_best: Vec<String>,
-    /// Drop this checkpoint, whatever keeps it
+    /// Drop this checkpoint, whatever keeps it; rules choose among the rest. To drop them all takes
+    /// --all
     #[arg(long, value_name = "EPOCH")]
     pub drop: Vec<u64>,
     /// Give the whole job up

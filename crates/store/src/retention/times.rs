@@ -1,0 +1,92 @@
+//! How old checkpoints are, where the clock that dated them may have jumped.
+//!
+//! Epochs are in the order in which they were saved, whatever their times say. So a time is taken
+//! as it stands only where it fits that order. One that is later than that of the checkpoint behind
+//! it, or earlier than one before it, says nothing: that checkpoint counts as if it were saved just
+//! before the one behind it, which is the youngest that it can be.
+
+use std::collections::BTreeSet;
+
+/// By how many nanoseconds each checkpoint is older than the newest whose time is not in the
+/// future. `times_ns` are theirs, newest epoch first.
+pub fn ages_ns(times_ns: &[u64], now_ns: u64) -> Vec<u64> {
+    // If all are in the future, it is the clock of now that has jumped: then the newest epoch's.
+    let past = times_ns.iter().find(|time| **time <= now_ns);
+    let Some(&newest) = past.or(times_ns.first()) else { return Vec::new() };
+    // For each, the time next to its own among those of earlier epochs that are later.
+    let mut earlier = BTreeSet::new();
+    let mut belied_by: Vec<Option<u64>> = times_ns
+        .iter()
+        .rev()
+        .map(|time| {
+            let later = earlier.range(time + 1..).next().copied();
+            earlier.insert(*time);
+            later
+        })
+        .collect();
+    belied_by.reverse();
+    let mut at_most = newest;
+    let mut ages = Vec::with_capacity(times_ns.len());
+    for (time, belied_by) in times_ns.iter().zip(belied_by) {
+        if *time <= at_most && belied_by.is_none_or(|other| other > at_most) {
+            at_most = *time;
+        }
+        ages.push(newest - at_most);
+    }
+    ages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ages of epochs that are given oldest first, as they are told.
+    fn ages(times: &[u64], now: u64) -> Vec<u64> {
+        let newest_first: Vec<u64> = times.iter().rev().copied().collect();
+        let mut ages = ages_ns(&newest_first, now);
+        ages.reverse();
+        ages
+    }
+
+    #[test]
+    fn times_in_order_are_taken_as_they_are() {
+        assert_eq!(ages(&[100, 101, 101, 150], 150), [50, 49, 49, 0]);
+        assert_eq!(ages(&[100, 101, 150], 900), [50, 49, 0], "before the newest, not before now");
+        assert_eq!(ages(&[7], 7), [0]);
+        assert_eq!(ages(&[], 7), [0; 0]);
+    }
+
+    #[test]
+    fn a_jump_makes_no_other_checkpoint_old() {
+        // Ahead: the first, one in the midst, the newest.
+        assert_eq!(ages(&[466, 100, 101, 102], 103), [2, 2, 1, 0]);
+        assert_eq!(ages(&[100, 466, 101, 102], 103), [2, 1, 1, 0]);
+        assert_eq!(ages(&[100, 101, 102, 466], 103), [2, 1, 0, 0]);
+        // The time of the jump has come meanwhile: what seems to be before it is not old.
+        assert_eq!(ages(&[100, 466, 101, 102, 467], 467), [367, 1, 0, 0, 0]);
+        // Back: the first, some in the midst, the newest.
+        assert_eq!(ages(&[0, 100, 101], 102), [101, 1, 0]);
+        assert_eq!(ages(&[100, 101, 0, 1, 104], 105), [4, 3, 0, 0, 0]);
+        assert_eq!(ages(&[100, 101, 0], 102), [0, 0, 0]);
+        // Now.
+        assert_eq!(ages(&[100, 101, 102], 1), [2, 1, 0]);
+        assert_eq!(ages(&[100, 101, 102], 100), [0, 0, 0]);
+    }
+
+    /// Whatever one jump does to one time, no other checkpoint gets older by it than it is.
+    #[test]
+    fn one_wrong_time_costs_nobody_else() {
+        let right: Vec<u64> = (0..8).map(|n| 1000 + 10 * n).collect();
+        for wrong in 0..8 {
+            for time in (0..3000).step_by(5) {
+                let mut times = right.clone();
+                times[wrong] = time;
+                let told = ages(&times, 1070);
+                for (at, age) in told.iter().enumerate().filter(|(at, _)| *at != wrong) {
+                    let is = 1070 - right[at];
+                    assert!(*age <= is, "{times:?}: epoch {at} is {is} old and seems to be {age}");
+                }
+            }
+        }
+    }
+}
