@@ -7,7 +7,7 @@ use outlive_target::{
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{self, Path};
 use std::sync::Arc;
 
 const DESCRIPTOR: &str = "pool.toml";
@@ -34,7 +34,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
 /// # Errors
 /// `Invalid` if there is no pool or one of another format.
 pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
-    let dir = if dir.file_name().is_some_and(|name| name == DESCRIPTOR) {
+    let named = if dir.file_name().is_some_and(|name| name == DESCRIPTOR) {
         match dir.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -42,24 +42,65 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     } else {
         dir
     };
+    let config = read_descriptor(named)?;
+    check_marker(named, &config.format)?;
+    // A program may change its directory between now and its saves.
+    let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
+    let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
+    let target = Arc::new(DirectoryTarget::open(&dir, &options)?);
+    let log = Arc::new(DirectoryLog::open(&dir));
+    Ok(Pool::new(config, target, log, env).at(named).in_directory(&dir))
+}
+
+/// Makes sure that `dir` still holds the pool of this format, log and descriptor: it may have been
+/// moved away, deleted or unmounted since it was opened, and whatever is written there now would be
+/// refused by the next one who opens it.
+///
+/// # Errors
+/// `Damaged` if the log is missing, `Invalid` if the descriptor or the pool is, or is another's.
+pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
+    let check = || {
+        let there = read_descriptor(dir)?.format;
+        if there.pool_id != format.pool_id {
+            return Err(Error::invalid("another pool is in its place: open that one"));
+        }
+        check_marker(dir, format)
+    };
+    check().map_err(|error| {
+        error.context(format!(
+            "the pool {} is not as it was opened, so nothing is saved",
+            dir.display()
+        ))
+    })
+}
+
+/// The configuration that the pool in `dir` has.
+fn read_descriptor(dir: &Path) -> Result<PoolConfig> {
     let path = dir.join(DESCRIPTOR);
     let text = match fs::read(&path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map_err(|_| Error::invalid(format!("{} is not text", path.display())))?,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(Error::invalid(format!(
-                "{} is not a pool (it has no {DESCRIPTOR}): make one with `outlive pool init`",
-                dir.display()
-            )));
+            return Err(match dir.join(MARKER).exists() {
+                true => descriptor_is_missing(dir),
+                false => Error::invalid(format!(
+                    "{} is not a pool (it has no {DESCRIPTOR}): make one with `outlive pool init`",
+                    dir.display()
+                )),
+            });
         }
         Err(e) => return Err(Error::io("reading", &path, &e)),
     };
-    let config = PoolConfig::parse(&text, &path.display().to_string())?;
-    check_marker(dir, &config.format)?;
-    let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
-    let target = Arc::new(DirectoryTarget::open(dir, &options)?);
-    let log = Arc::new(DirectoryLog::open(dir));
-    Ok(Pool::new(config, target, log, env).at(dir))
+    PoolConfig::parse(&text, &path.display().to_string())
+}
+
+fn descriptor_is_missing(dir: &Path) -> Error {
+    Error::invalid(format!(
+        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] is in \
+         {}; the file may consist of that), or name an empty or new directory",
+        dir.display(),
+        dir.join(MARKER).display()
+    ))
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
@@ -157,13 +198,7 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
             for sub in ["packs", "log"].map(|sub| dir.join(sub)) {
                 // Looked at last: who makes the same pool right now may have gone on to save.
                 if holds_something(&sub)? && !dir.join(DESCRIPTOR).exists() {
-                    return Err(Error::invalid(format!(
-                        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its \
-                         [format] is in {}; the file may consist of that), or name an empty or new \
-                         directory",
-                        dir.display(),
-                        dir.join(MARKER).display()
-                    )));
+                    return Err(descriptor_is_missing(dir));
                 }
             }
             Ok(())
@@ -195,6 +230,8 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
     let log = dir.join("log");
     sync_dir(&log).map_err(io("syncing", &log))?;
+    // A descriptor without `packs` and `log` beside it would be a pool that is refused.
+    sync_dir(dir).map_err(io("syncing", dir))?;
     let path = dir.join(DESCRIPTOR);
     publish_text(&path, &PoolConfig { format: made, ..config }.to_text()?)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
@@ -266,6 +303,53 @@ mod tests {
         assert!(itself.any(|itself| itself), "the topmost one that was made is named durably");
         assert!(path.join("packs").is_dir() && path.join("log").is_dir());
         assert_eq!(open(&path, Environment::system()).unwrap().config(), pool.config());
+    }
+
+    /// What is there by the time at which the descriptor is must be durable by then.
+    #[test]
+    fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
+        let root = tempfile::tempdir().unwrap();
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, root.path(), WatchFlags::OPEN | WatchFlags::CREATE).unwrap();
+        open_or_create(root.path(), Environment::system()).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(watch, &mut buffer);
+        let mut told = Vec::new();
+        while let Ok(event) = events.next() {
+            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            told.push((event.events().contains(inotify::ReadFlags::CREATE), name));
+        }
+        let made = |name: &str| {
+            let is_it = |(made, of): &(bool, Option<String>)| *made && of.as_deref() == Some(name);
+            told.iter().position(is_it).unwrap_or_else(|| panic!("{name}: {told:?}"))
+        };
+        let between = &told[made("log").max(made("packs"))..made(DESCRIPTOR)];
+        // To sync a directory opens it; to make something in it does not.
+        assert!(between.contains(&(false, None)), "{told:?}");
+    }
+
+    #[test]
+    fn a_pool_that_has_gone_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join("p"), dir.path().join("away"));
+        let pool = open_or_create(&path, Environment::system()).unwrap();
+        let tuned = pool.with_tuning(Tuning { threads: 1, ..Tuning::default() });
+        pool.check_place().unwrap();
+        for (part, kind) in
+            [("log", Kind::Damaged), ("log/.pool.toml", Kind::Damaged), (DESCRIPTOR, Kind::Invalid)]
+        {
+            fs::rename(path.join(part), &away).unwrap();
+            let error = pool.check_place().unwrap_err();
+            assert_eq!((error.kind(), tuned.check_place().unwrap_err()), (kind, error.clone()));
+            assert!(error.message().contains("nothing is saved"), "{error}");
+            fs::rename(&away, path.join(part)).unwrap();
+            pool.check_place().unwrap();
+        }
+        fs::rename(&path, &away).unwrap();
+        assert_eq!(pool.check_place().unwrap_err().kind(), Kind::Invalid);
+        open_or_create(&path, Environment::system()).unwrap();
+        let error = pool.check_place().unwrap_err();
+        assert!(error.message().contains("another pool"), "{error}");
     }
 
     #[test]

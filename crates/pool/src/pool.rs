@@ -2,6 +2,7 @@
 
 use crate::PoolConfig;
 use crate::command::command;
+use crate::create::check;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
@@ -49,6 +50,8 @@ pub struct Pool {
     env: Environment,
     /// Where a person finds it.
     location: Option<Arc<str>>,
+    /// The directory that holds descriptor and log, if one does.
+    directory: Option<Arc<Path>>,
     /// Whether compression pays: what saves have learnt.
     policy: Arc<Mutex<Policy>>,
 }
@@ -64,13 +67,30 @@ impl Pool {
         let container_bytes = config.format.container_bytes as usize;
         let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
         let policy = Arc::new(Mutex::new(Policy::default()));
-        Pool { config: Arc::new(config), target, log, staging, env, location: None, policy }
+        let (config, location, directory) = (Arc::new(config), None, None);
+        Pool { config, target, log, staging, env, location, directory, policy }
     }
 
     /// The same pool, knowing what a person calls its place.
     #[must_use]
     pub fn at(self, location: &Path) -> Pool {
         Pool { location: location.to_str().map(Arc::from), ..self }
+    }
+
+    /// The same pool, which lies in a directory: see [`Pool::check_place`].
+    #[must_use]
+    pub fn in_directory(self, directory: &Path) -> Pool {
+        Pool { directory: Some(Arc::from(directory)), ..self }
+    }
+
+    /// Makes sure that the pool is still where it was opened. Whoever opens a session asks before
+    /// and after: a log that is made anew where one has vanished acknowledges what is lost.
+    ///
+    /// # Errors
+    /// `Damaged` if the log has vanished, `Invalid` if the descriptor or the pool has, or is
+    /// another's.
+    pub fn check_place(&self) -> Result<()> {
+        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config.format))
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
@@ -88,7 +108,8 @@ impl Pool {
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { format: self.config.format.clone(), tuning };
         let pool = Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone());
-        Pool { location: self.location.clone(), ..pool }
+        let (location, directory) = (self.location.clone(), self.directory.clone());
+        Pool { location, directory, ..pool }
     }
 
     /// Where shards are kept.

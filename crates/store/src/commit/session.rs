@@ -149,6 +149,7 @@ impl LogHead {
     }
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
+        pool.check_place()?;
         let mut id = [0; 12];
         pool.env().rng.fill(&mut id);
         let session = SessionId(id);
@@ -162,6 +163,7 @@ impl LogHead {
                 host: host.trim().to_owned(),
             });
             if self.append(pool, body)? == Append::Done {
+                pool.check_place()?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
                 return Ok((session, true));
             }

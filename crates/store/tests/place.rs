@@ -1,0 +1,115 @@
+//! The pool, or a part of it, vanishes between its opening and a save: nothing is acknowledged in a
+//! place that is refused afterwards.
+
+mod common;
+
+use common::{Program, noise};
+use outlive_pool::{Environment, Pool, create, open};
+use outlive_target::{Append, DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog};
+use outlive_types::{ErrorKind, JobName, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A pool of 64 KiB containers in `dir/pool`.
+fn made(dir: &Path) -> (PathBuf, Pool) {
+    let path = dir.join("pool");
+    let pool = create(&path, common::small_config(), Environment::system()).unwrap();
+    (path, pool)
+}
+
+fn state(seed: u64) -> common::State {
+    [("a".to_owned(), noise(seed, 20_000))].into()
+}
+
+#[test]
+fn what_vanishes_before_a_session_is_opened_is_noticed() {
+    for part in ["log", "log/.pool.toml", "pool.toml", ""] {
+        for after_saves in [0, 2] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, pool) = made(dir.path());
+            let program = Program::start(&pool, "job");
+            for seed in 1..=after_saves {
+                program.save(&state(seed)).unwrap();
+            }
+            // From here on the next save opens a session.
+            program.job.close().unwrap();
+            let (gone, away) = (path.join(part), dir.path().join("away"));
+            fs::rename(&gone, &away).unwrap();
+            for _ in 0..2 {
+                let error = program.save(&state(9)).unwrap_err();
+                let kind =
+                    if part.starts_with("log") { ErrorKind::Damaged } else { ErrorKind::Invalid };
+                assert_eq!(error.kind(), kind, "{part}: {error}");
+                assert!(error.message().contains("nothing is saved"), "{error}");
+                assert!(!gone.exists(), "{part}: nothing was made in its place");
+            }
+            fs::rename(&away, &gone).unwrap();
+            assert_eq!(program.save(&state(9)).unwrap().epoch, after_saves + 1, "it is back");
+            program.job.close().unwrap();
+            let again = Program::start(&open(&path, Environment::system()).unwrap(), "job");
+            assert_eq!(again.job.epochs().unwrap().len() as u64, after_saves + 1);
+        }
+    }
+}
+
+/// A log that is moved away at the very moment at which a record is appended.
+#[derive(Debug)]
+struct Vanishing {
+    log: DirectoryLog,
+    path: PathBuf,
+    vanishes: AtomicBool,
+}
+
+impl ManifestLog for Vanishing {
+    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+        if self.vanishes.swap(false, Ordering::Relaxed) {
+            fs::rename(self.path.join("log"), self.path.join("../away")).unwrap();
+        }
+        self.log.append_if(job, previous, record)
+    }
+
+    fn describe(&self) -> String {
+        self.log.describe()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.log.jobs()
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.log.numbers(job)
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        self.log.read(job, number)
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.log.remove_before(job, number)
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        ManifestLog::sync(&self.log, job)
+    }
+}
+
+#[test]
+fn a_log_that_vanishes_while_a_session_is_opened_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pool) = made(dir.path());
+    let target = DirectoryTarget::open(&path, &DirectoryOptions::default()).unwrap();
+    let log = DirectoryLog::open(&path);
+    let log = Vanishing { log, path: path.clone(), vanishes: AtomicBool::new(true) };
+    let config = pool.config().clone();
+    let pool = Pool::new(config, Arc::new(target), Arc::new(log), Environment::system());
+    let program = Program::start(&pool.in_directory(&path), "job");
+    for _ in 0..2 {
+        let error = program.save(&state(1)).unwrap_err();
+        assert!(error.kind() == ErrorKind::Damaged, "{error}");
+    }
+    fs::remove_dir_all(path.join("log")).unwrap();
+    fs::rename(dir.path().join("away"), path.join("log")).unwrap();
+    assert_eq!(program.save(&state(1)).unwrap().epoch, 1);
+}
