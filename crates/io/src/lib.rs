@@ -3,6 +3,7 @@
 
 mod buffer;
 mod copy;
+mod direct;
 mod engine;
 mod file;
 mod pool;
@@ -13,6 +14,7 @@ mod ticket;
 
 pub use buffer::AlignedBuf;
 pub use copy::{copy_past_cache, gather_past_cache};
+pub use direct::DirectFile;
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
 pub use pool::StagingPool;

@@ -1,12 +1,11 @@
 //! The device itself, for comparison: the same bytes in the same layout, with nothing of outlive
 //! around them. `outlive bench` measures everything against this.
 
-use crate::{AlignedBuf, read_at, write_all_at};
+use crate::{AlignedBuf, DirectFile, read_at, write_all_at};
 use outlive_types::{Error, PAGE_BYTES, Result};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,9 +93,10 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
         || OpenOptions::new().read(true).clone(),
         |file, _, offset| {
             let mut buffer = lock(&buffers).pop().expect("there is one buffer a thread");
-            let got = read_at(file, &mut buffer, offset)?;
-            let whole = got == buffer.len();
+            let got = read_at(file, &mut buffer, offset);
+            let whole = got.as_ref().is_ok_and(|got| *got == buffer.len());
             lock(&buffers).push(buffer);
+            got?;
             if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
         },
         |_, _| Ok(()),
@@ -133,7 +133,7 @@ struct Run<'a> {
 
 /// A file while some of its writes are still to be done.
 struct Open {
-    file: Option<Arc<File>>,
+    file: Option<Arc<DirectFile>>,
     left: u64,
 }
 
@@ -191,16 +191,17 @@ impl Run<'_> {
                 match &state.file {
                     Some(file) => file.clone(),
                     None => {
-                        let file = Arc::new(open_direct(&mut how(), &self.path(number))?);
+                        let file =
+                            Arc::new(DirectFile::open(&mut how(), &self.path(number), true)?);
                         if self.layout.preallocate {
-                            opened(&file, self.in_file(number) * write_bytes)?;
+                            opened(&file.file(), self.in_file(number) * write_bytes)?;
                         }
                         state.file = Some(file.clone());
                         file
                     }
                 }
             };
-            work(&file, index, index % self.per_file * write_bytes)?;
+            file.run(|file| work(file, index, index % self.per_file * write_bytes))?;
             let mut state = lock(state);
             state.left -= 1;
             if state.left > 0 {
@@ -208,7 +209,7 @@ impl Run<'_> {
             }
             state.file = None;
             drop(state);
-            ended(&file)
+            ended(&file.file())
         };
         let next = AtomicU64::new(0);
         let serve = || -> Result<()> {
@@ -229,16 +230,6 @@ impl Run<'_> {
                 thread.join().unwrap_or_else(|_| Err(Error::bug("a thread of raw I/O panicked")))
             })
         })
-    }
-}
-
-fn open_direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) fit an int");
-    match options.custom_flags(flags).open(path) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-            options.custom_flags(0).open(path)
-        }
-        other => other,
     }
 }
 

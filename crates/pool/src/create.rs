@@ -48,6 +48,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
     let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
     let target = Arc::new(DirectoryTarget::open(&dir, &options)?);
+    target.probe(&dir.join(DESCRIPTOR));
     let log = Arc::new(DirectoryLog::open(&dir));
     Ok(Pool::new(config, target, log, env).at(named).in_directory(&dir))
 }

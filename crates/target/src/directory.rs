@@ -7,11 +7,12 @@ use crate::durable::{make_dir_durable, sync_dir};
 use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target};
 use files::Files;
-use outlive_io::{AlignedBuf, DiskEngine, Ticket, read_at};
+use outlive_io::{AlignedBuf, DirectFile, DiskEngine, Ticket, read_at};
 use outlive_types::{Error, NoObserver, Observer, PackId, Result};
 use std::fmt;
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{self, DirEntry, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +97,15 @@ impl DirectoryTarget {
         })
     }
 
+    /// Finds out, by reading from a small file, whether O_DIRECT works here, instead of leaving that
+    /// to the first shard. Nothing is written, and a file on another file system says nothing.
+    pub fn probe(&self, file: &Path) {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        if device(file).is_some_and(|dev| device(&self.packs()) == Some(dev)) {
+            self.files.probe(file);
+        }
+    }
+
     /// The directory that holds the shards.
     pub fn root(&self) -> &Path {
         &self.root
@@ -148,7 +158,7 @@ impl DirectoryTarget {
         Ok(())
     }
 
-    fn create_part(&self, part: &Path) -> io::Result<File> {
+    fn create_part(&self, part: &Path) -> io::Result<DirectFile> {
         match fs::remove_file(part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -156,7 +166,7 @@ impl DirectoryTarget {
         self.files.open(OpenOptions::new().write(true).create(true).truncate(true), part)
     }
 
-    fn open_shard(&self, shard: ShardName) -> Result<Arc<File>> {
+    fn open_shard(&self, shard: ShardName) -> Result<Arc<DirectFile>> {
         let path = self.path(shard);
         self.files.open_to_read(shard, &path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => missing(&self.describe(), shard),
@@ -237,11 +247,11 @@ impl Target for DirectoryTarget {
             DiskEngine::shared().submit(move || {
                 let ReadRange { offset, length, buffer } = &mut range;
                 let got = files
-                    .direct_or_not(&file, || read_at(&file, &mut buffer[..*length], *offset))
+                    .run(&file, |file| read_at(file, &mut buffer[..*length], *offset))
                     .map_err(|error| Error::io("reading the shard", &path, &error))?;
                 if got < range.length {
                     let end = range.offset + got as u64;
-                    let end = file.metadata().map_or(end, |metadata| metadata.len());
+                    let end = file.file().metadata().map_or(end, |metadata| metadata.len());
                     return Err(short(&place, shard, &range, end));
                 }
                 Ok(range.buffer)

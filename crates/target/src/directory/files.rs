@@ -2,14 +2,11 @@
 
 use super::DirectoryOptions;
 use crate::ShardName;
-use crate::durable::errno_is;
-use outlive_types::{Event, Observer};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
+use outlive_io::{AlignedBuf, DirectFile, read_at};
+use outlive_types::{Event, Observer, PAGE_BYTES};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,57 +16,69 @@ const OPEN_MAX: usize = 32;
 
 pub(super) struct Files {
     root: PathBuf,
+    /// Whether O_DIRECT was asked for, and whether it is still tried.
+    wanted: bool,
     direct: AtomicBool,
+    told: AtomicBool,
     observer: Arc<dyn Observer>,
     /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
     /// cached can always be opened again.
-    open: Mutex<VecDeque<(ShardName, Arc<File>)>>,
+    open: Mutex<VecDeque<(ShardName, Arc<DirectFile>)>>,
 }
 
 impl Files {
     pub(super) fn new(root: &Path, options: &DirectoryOptions) -> Files {
         Files {
             root: root.to_owned(),
+            wanted: options.direct_io,
             direct: AtomicBool::new(options.direct_io),
+            told: AtomicBool::new(false),
             observer: options.observer.clone(),
             open: Mutex::default(),
         }
     }
 
     /// Opens with O_DIRECT, or without once the file system has refused that.
-    pub(super) fn open(&self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-        if self.direct.load(Ordering::Relaxed) {
-            let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) fit an int");
-            match options.custom_flags(flags).open(path) {
-                Err(error) if errno_is(&error, &[Errno::INVAL]) => self.give_up_direct(),
-                other => return other,
-            }
-        }
-        options.custom_flags(0).open(path)
+    pub(super) fn open(&self, options: &mut OpenOptions, path: &Path) -> io::Result<DirectFile> {
+        let file = DirectFile::open(options, path, self.direct.load(Ordering::Relaxed))?;
+        self.look_at(&file);
+        Ok(file)
     }
 
     /// Does `work` on `file`; if O_DIRECT turns out not to work there, does it again without.
-    pub(super) fn direct_or_not<T>(
+    pub(super) fn run<T>(
         &self,
-        file: &File,
-        mut work: impl FnMut() -> io::Result<T>,
+        file: &DirectFile,
+        work: impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<T> {
-        match work() {
-            Err(error) if errno_is(&error, &[Errno::INVAL]) => {
-                let flags = fcntl_getfl(file)?;
-                // Another thread may have cleared the flag since; then this one only tries again.
-                if flags.contains(OFlags::DIRECT) {
-                    fcntl_setfl(file, flags - OFlags::DIRECT)?;
-                    self.give_up_direct();
-                }
-                work()
-            }
-            other => other,
+        let outcome = file.run(work);
+        self.look_at(file);
+        outcome
+    }
+
+    /// Finds out whether O_DIRECT works, by reading from a file of a page or so. Says nothing: what
+    /// reads or writes a shard will.
+    pub(super) fn probe(&self, path: &Path) {
+        if !self.direct.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(file) = DirectFile::open(OpenOptions::new().read(true), path, true) else { return };
+        let mut page = AlignedBuf::zeroed(PAGE_BYTES);
+        if file.run(|file| read_at(file, &mut page, 0)).is_ok() && !file.is_direct() {
+            self.direct.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells, once, of the first file of a shard that goes through the page cache against the wish.
+    fn look_at(&self, file: &DirectFile) {
+        if self.wanted && !file.is_direct() {
+            self.give_up_direct();
         }
     }
 
     fn give_up_direct(&self) {
-        if self.direct.swap(false, Ordering::Relaxed) {
+        self.direct.store(false, Ordering::Relaxed);
+        if !self.told.swap(true, Ordering::Relaxed) {
             self.observer.event(Event::Warning(format!(
                 "the file system of {} refuses direct I/O; data goes through the page cache, which \
                  works but is slower and takes memory",
@@ -78,7 +87,11 @@ impl Files {
         }
     }
 
-    pub(super) fn open_to_read(&self, shard: ShardName, path: &Path) -> io::Result<Arc<File>> {
+    pub(super) fn open_to_read(
+        &self,
+        shard: ShardName,
+        path: &Path,
+    ) -> io::Result<Arc<DirectFile>> {
         if let Ok(mut open) = self.open.try_lock()
             && let Some(at) = open.iter().position(|(name, _)| *name == shard)
             && let Some(entry) = open.remove(at)
@@ -108,6 +121,8 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::io::Errno;
 
     #[derive(Default)]
     struct Told(Mutex<Vec<Event>>);
@@ -118,6 +133,10 @@ mod tests {
         }
     }
 
+    fn is_direct(file: &File) -> bool {
+        fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
+    }
+
     #[test]
     fn a_refusal_of_direct_io_is_survived_and_told_once() {
         let told = Arc::new(Told::default());
@@ -125,19 +144,36 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), &options);
         for name in ["a", "b"] {
-            let file = File::create(root.path().join(name)).unwrap();
-            let _ = fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::DIRECT);
+            let path = root.path().join(name);
+            let file =
+                files.open(OpenOptions::new().write(true).create(true).truncate(true), &path);
+            let file = file.unwrap();
             let mut calls = 0;
-            let outcome = files.direct_or_not(&file, || {
+            // A file system without O_DIRECT has refused it when the file was opened.
+            let outcome = files.run(&file, |file| {
                 calls += 1;
-                if calls == 1 { Err(Errno::INVAL.into()) } else { Ok(5) }
+                if is_direct(file) { Err(Errno::INVAL.into()) } else { Ok(5) }
             });
-            assert_eq!((outcome.unwrap(), calls), (5, 2));
-            assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::DIRECT));
+            assert_eq!(outcome.unwrap(), 5);
+            assert!(calls <= 2 && !is_direct(&file.file()));
         }
         let file = files.open(OpenOptions::new().read(true), &root.path().join("a")).unwrap();
-        assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::DIRECT));
+        assert!(!is_direct(&file.file()));
         let told = told.0.lock().unwrap();
         assert!(matches!(&told[..], [Event::Warning(text)] if text.contains("direct I/O")));
+    }
+
+    #[test]
+    fn a_probe_finds_nothing_where_direct_io_works_or_nothing_is() {
+        let options = DirectoryOptions::default();
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), &options);
+        files.probe(&root.path().join("missing"));
+        assert!(files.direct.load(Ordering::Relaxed));
+        let path = root.path().join("there");
+        std::fs::write(&path, "x").unwrap();
+        files.probe(&path);
+        let works = DirectFile::open(OpenOptions::new().read(true), &path, true).unwrap();
+        assert_eq!(files.direct.load(Ordering::Relaxed), works.is_direct());
     }
 }

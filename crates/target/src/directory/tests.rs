@@ -1,6 +1,7 @@
 use super::*;
 use crate::durable::tests::opens;
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
+use std::fs::File;
 
 fn shard(number: u32) -> ShardName {
     ShardName { pack: PackId::new(SessionId([0xAB; 12]), number), shard: 3 }
@@ -88,6 +89,17 @@ fn two_writers_of_one_name_do_not_overwrite() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"theirs");
     assert_eq!(names(path.parent().unwrap()).len(), 1, "the part is gone");
+}
+
+#[test]
+fn a_part_that_a_gc_removed_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let target = open(root.path());
+    let writer = target.create(shard(1), 1 << 20).unwrap();
+    fs::remove_file(target.part_path(shard(1))).unwrap();
+    let error = writer.finish(0).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.message().contains("fenced"), "{error}");
 }
 
 #[test]

@@ -5,11 +5,11 @@ use super::files::Files;
 use crate::durable::{link_new, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
 use crate::{ShardName, ShardWriter, WriteFault, WriteTicket};
-use outlive_io::{AlignedBuf, DiskEngine, Ticket, write_all_at};
+use outlive_io::{AlignedBuf, DirectFile, DiskEngine, Ticket, write_all_at};
 use outlive_types::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -28,7 +28,7 @@ pub(super) struct Part {
     pub files: Arc<Files>,
     pub made: Arc<Made>,
     pub shard: ShardName,
-    pub file: File,
+    pub file: DirectFile,
     pub path: PathBuf,
     pub path_when_finished: PathBuf,
     pub bytes_max: u64,
@@ -53,7 +53,7 @@ impl DirectoryWriter {
             return Ok(());
         }
         loop {
-            match fallocate(&part.file, FallocateFlags::empty(), 0, part.bytes_max) {
+            match fallocate(part.file.file(), FallocateFlags::empty(), 0, part.bytes_max) {
                 Err(Errno::INTR) => {}
                 Err(errno @ Errno::FBIG) => {
                     return Err(Error::io("reserving room for", &part.path, &errno.into()));
@@ -75,7 +75,7 @@ impl ShardWriter for DirectoryWriter {
         DiskEngine::shared().submit(move || -> std::result::Result<(), WriteFault> {
             let outcome = part
                 .files
-                .direct_or_not(&part.file, || write_all_at(&part.file, &buffer[..length], offset))
+                .run(&part.file, |file| write_all_at(file, &buffer[..length], offset))
                 .map_err(|error| Error::io("writing", &part.path, &error));
             writing.end(outcome, buffer)
         })
@@ -105,12 +105,14 @@ impl Part {
     fn publish(&self, length: u64) -> Result<()> {
         check_finish(self.shard, length, self.bytes_max)?;
         let fault = |doing| move |error| Error::io(doing, &self.path, &error);
-        self.file.set_len(length).map_err(fault("cutting to its length"))?;
-        self.file.sync_data().map_err(fault("syncing"))?;
+        let file = self.file.file();
+        file.set_len(length).map_err(fault("cutting to its length"))?;
+        file.sync_data().map_err(fault("syncing"))?;
         let to = &self.path_when_finished;
         let directory = to.parent().unwrap_or(Path::new("."));
         self.rename().map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => exists(&directory.display().to_string(), self.shard),
+            io::ErrorKind::NotFound if directory.is_dir() => removed(&self.path),
             _ => Error::io("renaming", &self.path, &error),
         })?;
         let named = sync_dir(directory);
@@ -138,6 +140,15 @@ impl Part {
     fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// The error for an unfinished shard that somebody has removed.
+fn removed(path: &Path) -> Error {
+    Error::retry(format!(
+        "{} was removed before it was finished: a gc does that when its writer was fenced, or \
+         seemed to be gone; if it was not fenced, try again",
+        path.display()
+    ))
 }
 
 impl Drop for DirectoryWriter {

@@ -1,0 +1,162 @@
+//! Files past the page cache, or through it where the file system cannot.
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// A file that was opened with O_DIRECT if that was asked for and works.
+///
+/// Whether it works may show only at the first read or write. Then the file is opened a second time
+/// without: to clear the flag would not do, since a FUSE file system may have handed it on to a
+/// server, whose own descriptor keeps it.
+#[derive(Debug)]
+pub struct DirectFile {
+    path: PathBuf,
+    file: Arc<File>,
+    is_direct: bool,
+    /// The second one. Only ever tried: a forked child may inherit it locked, and a third does no
+    /// harm.
+    plain: Mutex<Option<Arc<File>>>,
+}
+
+impl DirectFile {
+    /// Opens `path`, with O_DIRECT if `direct` says so and the file system does not refuse it.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn open(options: &mut OpenOptions, path: &Path, direct: bool) -> io::Result<DirectFile> {
+        let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) fit an int");
+        let opened = match direct.then(|| options.custom_flags(flags).open(path)) {
+            Some(Err(error)) if is_refusal(&error) => None,
+            other => other.transpose()?,
+        };
+        let is_direct = opened.is_some();
+        let file = match opened {
+            Some(file) => file,
+            None => options.custom_flags(0).open(path)?,
+        };
+        let (path, plain) = (path.to_owned(), Mutex::default());
+        Ok(DirectFile { path, file: Arc::new(file), is_direct, plain })
+    }
+
+    /// Whether the page cache is passed by, as far as is known by now.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct && self.plain().is_none()
+    }
+
+    /// The file as it is read and written.
+    pub fn file(&self) -> Arc<File> {
+        self.plain().unwrap_or_else(|| self.file.clone())
+    }
+
+    /// Does `work` on the file; if O_DIRECT turns out not to work there, does it again without.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn run<T>(&self, mut work: impl FnMut(&File) -> io::Result<T>) -> io::Result<T> {
+        if let Some(plain) = self.plain() {
+            return work(&plain);
+        }
+        match work(&self.file) {
+            Err(error) if self.is_direct && is_refusal(&error) => work(&*self.open_plain()?),
+            other => other,
+        }
+    }
+
+    fn plain(&self) -> Option<Arc<File>> {
+        self.plain.try_lock().ok().and_then(|plain| plain.clone())
+    }
+
+    /// The same file, whatever has its name by now: by that only where /proc is missing.
+    fn open_plain(&self) -> io::Result<Arc<File>> {
+        let how = fcntl_getfl(&self.file)? & OFlags::RWMODE;
+        let mut options = OpenOptions::new();
+        options.read(how != OFlags::WRONLY).write(how != OFlags::RDONLY);
+        let by_number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let file = Arc::new(options.open(by_number).or_else(|_| options.open(&self.path))?);
+        if let Ok(mut plain) = self.plain.try_lock() {
+            *plain = Some(file.clone());
+        }
+        Ok(file)
+    }
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuf, read_at, write_all_at};
+    use rustix::fs::fcntl_setfl;
+
+    /// As a server whose descriptor keeps the flag with which it was opened: the first descriptor is
+    /// refused, whatever its flags are now.
+    fn refuse<T>(
+        first: i32,
+        calls: &mut u32,
+        file: &File,
+        mut work: impl FnMut(&File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        *calls += 1;
+        if file.as_raw_fd() == first {
+            let _ = fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT);
+            return Err(Errno::INVAL.into());
+        }
+        work(file)
+    }
+
+    fn opened(path: &Path, options: &mut OpenOptions) -> DirectFile {
+        // Also where the file system of temporary files has no O_DIRECT.
+        DirectFile { is_direct: true, ..DirectFile::open(options, path, true).unwrap() }
+    }
+
+    #[test]
+    fn what_is_refused_is_done_on_another_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = opened(&path, OpenOptions::new().write(true).create(true).truncate(true));
+        let (first, mut calls) = (file.file().as_raw_fd(), 0);
+        assert!(file.is_direct());
+        // Whatever becomes of its name, it is this file.
+        let moved = dir.path().join("moved");
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::write(&path, "another").unwrap();
+        let mut page = AlignedBuf::zeroed(4096);
+        page.fill(7);
+        for offset in [0, 4096] {
+            file.run(|f| refuse(first, &mut calls, f, |f| write_all_at(f, &page, offset))).unwrap();
+        }
+        assert_eq!(calls, 3, "the second write knows");
+        assert!(!file.is_direct());
+        assert!(!fcntl_getfl(file.file()).unwrap().contains(OFlags::DIRECT));
+        assert_eq!(std::fs::read(&moved).unwrap(), [7; 8192]);
+        let file = opened(&moved, OpenOptions::new().read(true));
+        let (first, mut calls) = (file.file().as_raw_fd(), 0);
+        let got = file.run(|f| refuse(first, &mut calls, f, |f| read_at(f, &mut page, 4096)));
+        assert_eq!((got.unwrap(), calls, page[0]), (4096, 2, 7));
+    }
+
+    #[test]
+    fn other_errors_and_plain_files_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let mut calls = 0;
+        let mut fail = |errno: Errno| {
+            calls += 1;
+            Err::<(), _>(io::Error::from(errno))
+        };
+        let file = opened(&path, OpenOptions::new().read(true));
+        assert!(file.run(|_| fail(Errno::IO)).is_err() && file.is_direct());
+        let file = DirectFile::open(OpenOptions::new().read(true), &path, false).unwrap();
+        assert!(file.run(|_| fail(Errno::INVAL)).is_err() && !file.is_direct());
+        assert_eq!(calls, 2);
+    }
+}
