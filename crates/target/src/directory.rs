@@ -4,6 +4,7 @@ mod files;
 mod writer;
 
 use crate::durable::{make_dir_durable, sync_dir};
+use crate::owner::{adopt_dir, adopt_file};
 use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target};
 use files::Files;
@@ -132,8 +133,13 @@ impl DirectoryTarget {
     fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
         let directory = self.dir_of(shard);
         let durable = |path: &Path| {
+            let is_new = !path.exists();
             make_dir_durable(path)
-                .map_err(|error| Error::io("creating the directory", path, &error))
+                .map_err(|error| Error::io("creating the directory", path, &error))?;
+            if is_new {
+                adopt_dir(&self.root, path);
+            }
+            Ok(())
         };
         if again || !self.made.packs.load(Ordering::Acquire) {
             durable(&self.root)?;
@@ -152,7 +158,8 @@ impl DirectoryTarget {
                 Err(error) if !directory.is_dir() => {
                     return Err(Error::io("creating the directory", &directory, &error));
                 }
-                _ => {}
+                Err(_) => {}
+                Ok(()) => adopt_dir(&self.root, &directory),
             }
         }
         Ok(())
@@ -163,7 +170,10 @@ impl DirectoryTarget {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.files.open(OpenOptions::new().write(true).create(true).truncate(true), part)
+        let mut options = OpenOptions::new();
+        let file = self.files.open(options.write(true).create(true).truncate(true), part)?;
+        adopt_file(&self.root, &file.file());
+        Ok(file)
     }
 
     fn open_shard(&self, shard: ShardName) -> Result<Arc<DirectFile>> {

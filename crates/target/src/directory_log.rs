@@ -1,6 +1,7 @@
 //! A directory as a log: one file per record, appended by `link(2)`, which never replaces.
 
 use crate::durable::{make_dir_durable, publish, sync_dir};
+use crate::owner::{adopt_dir, adopt_file};
 use crate::{Append, ManifestLog};
 use outlive_format::{Record, fingerprint};
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
@@ -38,8 +39,12 @@ impl DirectoryLog {
             return Ok(());
         }
         for path in [self.root.clone(), self.root.join("log"), self.dir_of(job)] {
+            let is_new = !path.exists();
             make_dir_durable(&path)
                 .map_err(|error| Error::io("creating the directory", &path, &error))?;
+            if is_new {
+                adopt_dir(&self.root, &path);
+            }
         }
         if let Ok(mut made) = self.made.try_lock() {
             made.insert(job.clone());
@@ -76,6 +81,7 @@ impl DirectoryLog {
         SystemRng.fill(&mut random);
         let path = self.dir_of(job).join(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random)));
         let written = File::create_new(&path).and_then(|mut file| {
+            adopt_file(&self.root, &file);
             file.write_all(record)?;
             file.sync_all()
         });

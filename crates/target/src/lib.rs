@@ -8,6 +8,7 @@ mod directory_log;
 mod durable;
 mod fault;
 mod memory;
+mod owner;
 mod relay;
 mod retry;
 mod throttle;

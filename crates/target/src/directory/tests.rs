@@ -102,6 +102,43 @@ fn a_part_that_a_gc_removed_says_so() {
     assert!(error.message().contains("fenced"), "{error}");
 }
 
+/// Whatever the umask of the process is.
+#[test]
+fn what_is_made_belongs_to_the_pool_s_owner() {
+    use crate::{DirectoryLog, ManifestLog};
+    use outlive_types::JobName;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    for mode in [0o750, 0o777, 0o700] {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("pool");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        // Only root may give something away.
+        let owner = if rustix::process::geteuid().is_root() { Some(65534) } else { None };
+        chown(&path, owner, owner).unwrap();
+        let target = open(&path);
+        put(&target, shard(1), 1);
+        let unfinished = target.create(shard(2), 4096).unwrap();
+        let job = JobName::new("job").unwrap();
+        DirectoryLog::open(&path).append_if(&job, 0, b"record").unwrap();
+        let mut looked_at = 0;
+        let mut dirs = vec![path.clone()];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let (path, metadata) = entry.map(|e| (e.path(), e.metadata().unwrap())).unwrap();
+                let wanted = if metadata.is_dir() { mode } else { mode & 0o666 };
+                assert_eq!(metadata.mode() & 0o7777, wanted, "{}", path.display());
+                let is = owner.map(|_| (metadata.uid(), metadata.gid()));
+                assert_eq!(is, owner.map(|id| (id, id)), "{}", path.display());
+                looked_at += 1;
+                dirs.extend(metadata.is_dir().then_some(path));
+            }
+        }
+        assert_eq!(looked_at, 8, "packs, 2 in it, 2 shards; log, a job, a record");
+        drop(unfinished);
+    }
+}
+
 #[test]
 fn a_vanished_directory_is_made_again() {
     let root = tempfile::tempdir().unwrap();
