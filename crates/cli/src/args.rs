@@ -272,8 +272,10 @@ mod tests {
         for words in [
             &["outlive", "copy", "a", "b", "--rate"][..],
             &["outlive", "scrub", "a", "--rate"],
+            &["outlive", "gc", "a", "--rate"],
+            &["outlive", "prune", "a", "job", "--rate"],
+            // What it was called once.
             &["outlive", "gc", "a", "--throttle"],
-            &["outlive", "prune", "a", "job", "--throttle"],
         ] {
             let with = |rate| Args::try_parse_from(words.iter().copied().chain([rate]));
             assert!(with("1").is_ok(), "{words:?}");

@@ -54,7 +54,7 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
         drop: Default::default(),
         fence,
         thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect, rewrite: true },
-        bytes_per_s: args.throttle,
+        bytes_per_s: args.rate,
         forget_damaged: args.forget_damaged,
         dry_run: args.dry_run,
         stop: interrupt::flag(),
@@ -149,25 +149,31 @@ fn answer(
 }
 
 fn plan_text(plan: &GcPlan) -> String {
-    let packs = |number: usize| count(number as u64, "pack");
+    let packs = |number: usize, one: &str, more: &str| {
+        format!("{} {}", count(number as u64, "pack"), if number == 1 { one } else { more })
+    };
+    let unused = ["without anything in use goes", "without anything in use go"];
     let mut text = format!(
-        "{} in packs, {} of it in use\n  {} stay\n  {} without anything in use go\n  {} are \
-         rewritten: {} to copy\n  {} become free\n",
+        "{} in packs, {} of it in use\n  {}\n  {}\n  {}: {} to copy\n  {} become free\n",
         bytes(plan.total_bytes),
         bytes(plan.live_bytes),
-        packs(plan.stay),
-        packs(plan.dead.len()),
-        packs(plan.rewritten.len()),
+        packs(plan.stay, "stays", "stay"),
+        packs(plan.dead.len(), unused[0], unused[1]),
+        packs(plan.rewritten.len(), "is rewritten", "are rewritten"),
         bytes(plan.copied_bytes),
-        bytes(plan.freed_bytes)
+        bytes(plan.freed_bytes),
     );
-    for (number, what) in [
-        (plan.in_progress, "belong to saves under way"),
-        (plan.unreadable, "cannot be read, and are left alone"),
-        (plan.leftovers, "were never finished, and go"),
+    for (number, one, more) in [
+        (plan.in_progress, "belongs to a save under way", "belong to saves under way"),
+        (
+            plan.unreadable,
+            "cannot be read, and is left alone",
+            "cannot be read, and are left alone",
+        ),
+        (plan.leftovers, "was never finished, and goes", "were never finished, and go"),
     ] {
         if number > 0 {
-            let _ = writeln!(text, "  {} {what}", packs(number));
+            let _ = writeln!(text, "  {}", packs(number, one, more));
         }
     }
     text
@@ -175,12 +181,43 @@ fn plan_text(plan: &GcPlan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ranges;
+    use super::{plan_text, ranges};
+    use outlive_store::gc::GcPlan;
+    use outlive_types::PackId;
 
     #[test]
     fn epochs_that_go_are_told_as_ranges() {
         let epochs = [(1, true), (2, true), (5, true), (6, false), (7, true), (8, false)];
         assert_eq!(ranges(epochs.into_iter()), "1-5, 7");
         assert_eq!(ranges([].into_iter()), "");
+    }
+
+    #[test]
+    fn one_pack_is_told_as_one() {
+        let one = GcPlan {
+            stay: 1,
+            dead: vec![PackId([1; 16])],
+            rewritten: vec![PackId([2; 16])],
+            in_progress: 1,
+            leftovers: 1,
+            unreadable: 1,
+            ..GcPlan::default()
+        };
+        let text = plan_text(&one);
+        for part in [
+            "1 pack stays\n",
+            "1 pack without anything in use goes\n",
+            "1 pack is rewritten: ",
+            "1 pack belongs to a save",
+            "1 pack cannot be read, and is left alone",
+            "1 pack was never finished, and goes",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let two = plan_text(&GcPlan { stay: 2, ..GcPlan::default() });
+        assert!(
+            two.contains("2 packs stay\n") && two.contains("0 packs without anything in use go\n"),
+            "{two}"
+        );
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::args::CopyArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::{EXIT_DAMAGED, pool};
-use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, JobCopy, copy as run, plan};
+use crate::{EXIT_DAMAGED, exit_code, pool};
+use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, copy as run, plan};
 use outlive_types::{Epoch, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -21,19 +21,12 @@ pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
         same_history: args.same_history,
         bytes_per_s: args.rate,
     };
-    if !args.dry_run {
-        let report = run(&from, &to, &options)?;
-        teller.finish();
-        return Ok(answer(&report, false));
-    }
-    let undone = |plan: JobCopy| JobCopied {
-        plan,
-        copied: Vec::new(),
-        damaged: Vec::new(),
-        gone: Vec::new(),
+    let report = match args.dry_run {
+        true => CopyReport::planned(plan(&from, &to, &options)?, &options),
+        false => run(&from, &to, &options)?,
     };
-    let plan = plan(&from, &to, &options)?;
-    Ok(answer(&CopyReport { jobs: plan.jobs.into_iter().map(undone).collect() }, true))
+    teller.finish();
+    Ok(answer(&report, args.dry_run))
 }
 
 fn answer(report: &CopyReport, dry_run: bool) -> Answer {
@@ -49,7 +42,8 @@ fn answer(report: &CopyReport, dry_run: bool) -> Answer {
         "whole": report.is_whole(),
         "jobs": report.jobs.iter().map(job_json).collect::<Vec<_>>(),
     });
-    Answer { text, json, code: if report.is_whole() { 0 } else { EXIT_DAMAGED } }
+    let refused = report.refused().map_or(0, |error| exit_code(error.kind()));
+    Answer { text, json, code: if report.is_whole() { refused } else { EXIT_DAMAGED } }
 }
 
 fn epochs(epochs: impl Iterator<Item = Epoch>) -> String {
@@ -57,11 +51,15 @@ fn epochs(epochs: impl Iterator<Item = Epoch>) -> String {
 }
 
 fn job_text(job: &JobCopied, dry_run: bool, text: &mut String) {
-    let JobCopied { plan, copied, damaged, gone } = job;
+    let JobCopied { plan, copied, damaged, gone, refused } = job;
     let name = match plan.from == plan.to {
         true => format!("Job {}", plan.from),
         false => format!("Job {} as {}", plan.from, plan.to),
     };
+    if let (Some(error), true) = (refused, plan.copied.is_empty()) {
+        let _ = writeln!(text, "{name}: NOT COPIED: {}", shown(error.message()));
+        return;
+    }
     let there = count(plan.there.len() as u64, "checkpoint");
     if dry_run {
         let state: u64 = plan.copied.iter().map(|epoch| epoch.state_bytes).sum();
@@ -95,6 +93,9 @@ fn job_text(job: &JobCopied, dry_run: bool, text: &mut String) {
     for (epoch, error) in damaged {
         let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {}", shown(error.message()));
     }
+    if let Some(error) = refused {
+        let _ = writeln!(text, "  ENDED EARLY: {}", shown(error.message()));
+    }
     if plan.unreadable > 0 {
         let records = count(plan.unreadable, "record");
         let _ = writeln!(text, "  DAMAGED log: {records} of it cannot be read");
@@ -102,7 +103,7 @@ fn job_text(job: &JobCopied, dry_run: bool, text: &mut String) {
 }
 
 fn job_json(job: &JobCopied) -> Value {
-    let JobCopied { plan, copied, damaged, gone } = job;
+    let JobCopied { plan, copied, damaged, gone, refused } = job;
     json!({
         "from": plan.from.as_str(),
         "to": plan.to.as_str(),
@@ -121,5 +122,9 @@ fn job_json(job: &JobCopied) -> Value {
             "message": error.message(),
         })).collect::<Vec<_>>(),
         "unreadable_records": plan.unreadable,
+        "refused": refused.as_ref().map(|error| json!({
+            "kind": error.kind().name(),
+            "message": error.message(),
+        })),
     })
 }

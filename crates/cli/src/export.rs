@@ -13,6 +13,7 @@ use crate::show::{
 };
 use crate::{npy, pool, region};
 use names::{file_name, matches};
+use outlive_pool::check_outside;
 use outlive_store::files::make_dir;
 use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink};
 use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
@@ -132,6 +133,7 @@ fn stream_name(region: &RegionDesc) -> &str {
 pub fn export(args: &ExportArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let name = pool::known_job(&pool, &args.job)?;
+    check_outside(&args.to)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     if args.dry_run {
         return dry_run(args, &job);

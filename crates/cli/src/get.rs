@@ -1,12 +1,14 @@
 //! `outlive get`: files back into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
+use crate::items::kind_of;
 use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::show::{select, skipped_json};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
+use outlive_format::ItemKind;
 use outlive_store::files::{
-    Choice, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
+    Choice, Chosen, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
 };
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result, path_of, shown_path};
@@ -128,6 +130,9 @@ fn to_stdout(
     teller: &Teller,
 ) -> Result<Answer> {
     let plan = checkpoint.plan_get(&GetOptions { to: "/dev/null".into(), ..options.clone() })?;
+    if plan.files == 0 {
+        return Err(no_file(checkpoint, &options.choice)?);
+    }
     if plan.files != 1 {
         return Err(Error::invalid(format!(
             "standard output takes one file and this would be {}: name one, or get them into a \
@@ -169,6 +174,32 @@ fn to_stdout(
     }
     let code = if is_cut { EXIT_CUT } else { 0 };
     Ok(Answer { text: String::new(), json: Value::Null, code })
+}
+
+/// The error for a choice in which there is no file: what it is instead.
+fn no_file(checkpoint: &FilesCheckpoint, choice: &Choice) -> Result<Error> {
+    let mut items = checkpoint.items();
+    let (mut first, mut chosen) = (None, 0);
+    while let Some(item) = items.next_item()? {
+        if choice.of(&item) == Chosen::Yes {
+            chosen += 1;
+            first.get_or_insert(item);
+        }
+    }
+    let what = match first {
+        Some(item) if chosen == 1 => {
+            let path = shown_path(&item.path);
+            match item.kind {
+                ItemKind::Symlink => format!(
+                    "{path} is a symbolic link to {}: name the file that it points to",
+                    shown_path(&item.target)
+                ),
+                kind => format!("{path} is no file but a {}: name a file", kind_of(kind).1),
+            }
+        }
+        _ => "there is no file in what was named: name one".to_owned(),
+    };
+    Ok(Error::invalid(format!("{what}, or get it into a directory with --to DIR")))
 }
 
 fn write_zeros(out: &mut impl Write, mut length: u64) -> io::Result<()> {

@@ -51,7 +51,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
 }
 
 /// The letter that `ls -l` has for it, and a word for programs.
-fn kind_of(kind: ItemKind) -> (char, &'static str) {
+pub fn kind_of(kind: ItemKind) -> (char, &'static str) {
     match kind {
         ItemKind::File => ('-', "file"),
         ItemKind::Directory => ('d', "directory"),

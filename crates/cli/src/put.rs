@@ -41,7 +41,7 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
             return Err(Error::invalid("what standard input holds is known when it was read"));
         }
         let (plan, troubles) = job.plan_put(&args.paths, &options)?;
-        let mut text = plan_text(&plan);
+        let mut text = plan_text(&plan, args.verbose);
         text.push_str(&troubles_text(&troubles));
         let json = json!({ "dry_run": true, "plan": plan_json(&plan),
             "troubles": troubles_json(&troubles) });
@@ -155,7 +155,7 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
     Answer { text, json, code: code_of(troubles) }
 }
 
-fn plan_text(plan: &PutPlan) -> String {
+fn plan_text(plan: &PutPlan, verbose: bool) -> String {
     let mut text = format!(
         "put {}: {} directories, {} of {}; {} left out\n",
         count(plan.items, "item"),
@@ -174,7 +174,11 @@ fn plan_text(plan: &PutPlan) -> String {
         ),
     };
     let (files, size) = (count(plan.read_files, "file"), bytes(plan.read_bytes));
-    let _ = writeln!(text, "to be read: {files} of {size}");
+    let hint = if verbose || plan.read_files == 0 { "" } else { "; --verbose lists them" };
+    let _ = writeln!(text, "to be read: {files} of {size}{hint}");
+    if !verbose {
+        return text;
+    }
     for (path, length) in &plan.named {
         let path = shown_path(path);
         let _ = writeln!(text, "  {:>10} {path}", bytes(*length));

@@ -8,7 +8,8 @@ use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_store::files::is_of_files;
 use outlive_store::{
-    Finding, Job, JobOptions, Sample, VerifyReport, is_damage, verify_shard, without_collected,
+    EpochInfo, Finding, Job, JobOptions, Sample, VerifyReport, is_damage, verify_shard,
+    without_collected,
 };
 use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
@@ -22,14 +23,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct JobCheck {
     name: JobName,
     report: VerifyReport,
-    /// The newest checkpoint is one of files.
-    of_files: bool,
     /// Checkpoints that are hurt.
     hurt: BTreeSet<Epoch>,
-    /// The newest checkpoint that was looked at and is whole.
-    newest_whole: Option<Epoch>,
+    /// The same of memory, which a restore takes, and of files, which a get does.
+    kinds: [KindCheck; 2],
     /// Checkpoints that were suspect and are whole: they are suspect no more.
     cleared: Vec<Epoch>,
+}
+
+/// What was found in a job's checkpoints of one kind.
+#[derive(Default)]
+struct KindCheck {
+    /// The newest that is hurt.
+    newest_hurt: Option<Epoch>,
+    /// The newest that was looked at and is whole.
+    newest_whole: Option<Epoch>,
+}
+
+impl JobCheck {
+    fn newest_whole(&self) -> Option<Epoch> {
+        self.kinds.iter().filter_map(|kind| kind.newest_whole).max()
+    }
 }
 
 /// What was found in the shards themselves.
@@ -72,15 +86,22 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
     let epochs = job.epochs()?;
     let is_whole = |epoch: Epoch| only.is_none_or(|only| only == epoch) && !hurt.contains(&epoch);
     let whole = epochs.iter().filter(|info| is_whole(info.epoch));
-    let newest_whole = whole.clone().map(|info| info.epoch).max();
+    let kind_of = |files: bool| {
+        let of_kind = |info: &&EpochInfo| is_of_files(&info.manifest) == files;
+        let is_hurt = |info: &&EpochInfo| hurt.contains(&info.epoch);
+        KindCheck {
+            newest_hurt: epochs.iter().filter(of_kind).filter(is_hurt).map(|i| i.epoch).max(),
+            newest_whole: whole.clone().filter(of_kind).map(|info| info.epoch).max(),
+        }
+    };
+    let kinds = [false, true].map(kind_of);
     let mut cleared = Vec::new();
     for info in whole.filter(|info| info.manifest.remarks.suspect && sample == Sample::ALL) {
         job.note(info.epoch, |remarks| remarks.suspect = false)
             .map_err(|e| e.context(format!("taking the mark off checkpoint {}", info.epoch)))?;
         cleared.push(info.epoch);
     }
-    let of_files = epochs.last().is_some_and(|info| is_of_files(&info.manifest));
-    Ok(JobCheck { name, report, of_files, hurt, newest_whole, cleared })
+    Ok(JobCheck { name, report, hurt, kinds, cleared })
 }
 
 /// Reads whole shards, of one job's writers or all, every byte of them.
@@ -255,37 +276,53 @@ fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
         return Vec::new();
     }
     let name = &job.name;
+    if job.hurt.is_empty() {
+        return vec![format!(
+            "Job {name}: a record of the log is damaged. If it was a checkpoint, that one is lost; {}.",
+            match job.newest_whole() {
+                Some(whole) => format!("the newest whole one is {whole}"),
+                None => "no whole one is left".to_owned(),
+            }
+        )];
+    }
+    if only.is_some() {
+        let verify = pool.command("verify", &[name.as_str()]);
+        return vec![format!(
+            "Job {name}: `{verify}` finds a checkpoint that is whole, if there is one."
+        )];
+    }
+    // A restore takes a checkpoint of memory, a get one of files; a job may have both.
+    let is_mixed = job.kinds.iter().all(|k| k.newest_hurt.or(k.newest_whole).is_some());
     let mut advice = Vec::new();
-    if let Some(newest_hurt) = job.hurt.last() {
-        advice.push(match (job.newest_whole, only) {
-            (_, Some(_)) => format!(
-                "Job {name}: `{}` finds a checkpoint that is whole, if there is one.",
-                pool.command("verify", &[name.as_str()])
+    for (kind, is_files) in job.kinds.iter().zip([false, true]) {
+        let Some(newest_hurt) = kind.newest_hurt else { continue };
+        let (verb, of) = match (is_files, is_mixed) {
+            (true, true) => ("get", " of files"),
+            (true, false) => ("get", ""),
+            (false, true) => ("restore", " of memory"),
+            (false, false) => ("restore", ""),
+        };
+        advice.push(match (kind.newest_whole, is_files) {
+            (Some(whole), _) if whole > newest_hurt => format!(
+                "Job {name}: nothing. Its newest checkpoint{of}, {whole}, is whole and is what a \
+                 {verb} takes."
             ),
-            (Some(whole), _) if whole > *newest_hurt => format!(
-                "Job {name}: nothing. Its newest checkpoint, {whole}, is whole and is what a restore \
-                 takes."
-            ),
-            (Some(whole), _) => format!(
+            (Some(whole), false) => format!(
                 "Job {name}: a restore passes over the damage and takes checkpoint {whole}. The next \
                  save of a program that restored it is whole again."
             ),
-            (None, None) => format!(
-                "Job {name}: no whole checkpoint is left. {}; otherwise take a copy of the pool.",
-                match job.of_files {
+            (Some(whole), true) => format!(
+                "Job {name}: a get passes over the damage and takes checkpoint {whole}. The next put \
+                 is whole again."
+            ),
+            (None, _) => format!(
+                "Job {name}: no whole checkpoint{of} is left. {}; otherwise take a copy of the pool.",
+                match is_files {
                     true => "`outlive get` still gets the files that are whole",
                     false => "`outlive export --only` may still save single regions",
                 }
             ),
         });
-    } else {
-        advice.push(format!(
-            "Job {name}: a record of the log is damaged. If it was a checkpoint, that one is lost; {}.",
-            match job.newest_whole {
-                Some(whole) => format!("the newest whole one is {whole}"),
-                None => "no whole one is left".to_owned(),
-            }
-        ));
     }
     advice
 }
@@ -304,7 +341,9 @@ fn job_json(job: &JobCheck) -> Value {
         "whole": job.report.whole,
         "read_bytes": job.report.read_bytes,
         "damaged_epochs": job.hurt,
-        "newest_whole_epoch": job.newest_whole,
+        "newest_whole_epoch": job.newest_whole(),
+        "newest_whole_memory_epoch": job.kinds[0].newest_whole,
+        "newest_whole_files_epoch": job.kinds[1].newest_whole,
         "cleared_epochs": job.cleared,
         "findings": job.report.findings.iter().map(finding).collect::<Vec<_>>(),
     })

@@ -295,6 +295,7 @@ fn checkpoints_are_noted_pruned_and_collected() {
         (vec!["prune", text(&pool), "gray scott", "--keep-best", "loss"], "loss"),
         (vec!["prune", text(&pool), "gray scott", "--drop", "9"], "no checkpoint 9"),
         (vec!["prune", text(&pool), "nobody", "--all"], "nobody"),
+        (vec!["prune", text(&pool), "gray scott", "--keep-last=9", "--throttle=0"], "option"),
         (vec!["gc", text(&pool), "--fence", "nobody"], "nobody"),
         (vec!["note", text(&pool), "gray scott", "9", "--pin"], "no checkpoint 9"),
         (vec!["note", text(&pool), "gray scott", "1"], "--label"),
@@ -327,4 +328,28 @@ fn checkpoints_are_noted_pruned_and_collected() {
     assert!(given_up["deleted_packs"].as_u64() > Some(0), "{given_up}");
     let status = json(&["pool", "status", text(&pool), "--json"]);
     assert_eq!(status["targets"][0]["shards"], 0);
+}
+
+/// A restore takes no files, and a get no memory: neither is told of the other's checkpoints.
+#[test]
+fn of_memory_and_files_in_one_job_each_is_advised_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let file = dir.path().join("file");
+    fs::write(&file, "content").unwrap();
+    assert_eq!(outlive(&["put", text(&pool), "gray scott", text(&file)]).code, 0);
+    damage_array(&pool, 3);
+    let run = outlive(&["verify", text(&pool)]);
+    let advice = "a restore passes over the damage and takes checkpoint 2.";
+    assert!(run.code == 3 && run.out.contains(advice), "{run:?}");
+    let report: Value =
+        serde_json::from_str(&outlive(&["verify", text(&pool), "--json"]).out).unwrap();
+    let job = &report["jobs"][0];
+    assert_eq!(
+        (&job["newest_whole_memory_epoch"], &job["newest_whole_files_epoch"]),
+        (&json!(2), &json!(4))
+    );
+    let out = dir.path().join("out");
+    let run = outlive(&["export", text(&pool), "gray scott", "3", "--to", text(&out)]);
+    assert!(run.code == 3 && run.err.contains("without known damage is 2"), "{run:?}");
 }

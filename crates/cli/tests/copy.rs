@@ -86,3 +86,36 @@ fn what_cannot_be_copied() {
     );
     assert_eq!(outlive(&["verify", text(&to)]).code, 0);
 }
+
+#[test]
+fn a_job_that_is_refused_keeps_no_other_from_being_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (pool_with_job(dir.path()), backup(dir.path()));
+    let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+    std::fs::write(&here, "here").unwrap();
+    std::fs::write(&there, "there").unwrap();
+    for job in ["a", "b", "z"] {
+        assert_eq!(outlive(&["put", text(&from), job, text(&here)]).code, 0);
+    }
+    // Another history of that name.
+    assert_eq!(outlive(&["put", text(&to), "b", text(&there)]).code, 0);
+    let plan = outlive(&["copy", text(&from), text(&to), "--dry-run"]);
+    let refused = "Job b: NOT COPIED: job b cannot be copied to the job b there";
+    assert!(plan.code == 2 && plan.out.contains(refused), "{plan:?}");
+    let done = outlive(&["copy", text(&from), text(&to)]);
+    assert!(done.code == 2 && done.out.contains(refused), "{done:?}");
+    for (job, epochs) in [("a", 1), ("b", 1), ("gray scott", 3), ("z", 1)] {
+        let listed = json(&["ls", text(&to), job, "--json"]);
+        assert_eq!(listed["checkpoints"].as_array().unwrap().len(), epochs, "{job}");
+    }
+    let again = outlive(&["copy", text(&from), text(&to), "--json"]);
+    let again: serde_json::Value = serde_json::from_str(&again.out).unwrap();
+    let jobs = again["jobs"].as_array().unwrap().iter();
+    let kinds: Vec<_> = jobs.map(|job| job["refused"]["kind"].as_str()).collect();
+    assert_eq!(kinds, [None, Some("Invalid"), None, None]);
+    // The only one that is asked for is an error.
+    let only = outlive(&["copy", text(&from), text(&to), "b"]);
+    assert!(only.code == 2 && only.err.contains("checkpoint 1 is another"), "{only:?}");
+    let kept = outlive(&["copy", text(&from), text(&to), "b", "--as", "b of here"]);
+    assert_eq!(kept.code, 0, "{kept:?}");
+}

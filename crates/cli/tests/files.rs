@@ -61,6 +61,9 @@ fn a_tree_is_put_listed_and_got() {
     let (tree, pool) = world(dir.path());
     let plan = outlive(&["put", text(&pool), "job", text(&tree), "--dry-run"]);
     assert!(plan.code == 0 && plan.out.contains("to be read: 4 files of 488.3 KiB"), "{plan:?}");
+    assert!(!plan.out.contains("notes.txt") && plan.out.contains("--verbose"), "{plan:?}");
+    let plan = outlive(&["put", text(&pool), "job", text(&tree), "--dry-run", "--verbose"]);
+    assert!(plan.out.contains("6 B notes.txt\n"), "{plan:?}");
     assert_eq!(outlive(&["ls", text(&pool)]).out.lines().count(), 1, "a plan writes nothing");
 
     let put = ["put", text(&pool), "job", text(&tree), "--exclude", "*.tmp", "--label", "first"];
@@ -324,4 +327,48 @@ fn names_that_are_no_text_are_shown_so_that_they_can_be_got() {
     }
     let none = outlive(&["get", text(&pool), "files", "nothing", "--to", "-"]);
     assert!(none.code == 2 && none.err.matches("checkpoint 1").count() == 1, "{none:?}");
+}
+
+#[test]
+fn what_is_no_file_is_not_written_to_standard_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, pool) = world(dir.path());
+    fs::create_dir(tree.join("empty")).unwrap();
+    assert_eq!(outlive(&["put", text(&pool), "job", text(&tree)]).code, 0);
+    for (path, part) in [
+        ("newest", "newest is a symbolic link to model/weights.bin: name the file"),
+        ("empty", "empty is no file but a directory: name a file"),
+        ("model", "this would be 2: name one"),
+    ] {
+        let run = outlive(&["get", text(&pool), "job", path, "--to", "-"]);
+        assert!(run.code == 2 && run.err.contains(part) && run.out.is_empty(), "{run:?}");
+    }
+}
+
+/// A get that replaces could take a pool's own files away.
+#[test]
+fn nothing_is_got_into_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, pool) = world(dir.path());
+    fs::write(tree.join("pool.toml"), "not a pool").unwrap();
+    assert_eq!(outlive(&["put", text(&pool), "job", text(&tree)]).code, 0);
+    let before = files(&pool);
+    for place in ["", "log", "log/new", "packs/00"] {
+        let place = pool.join(place);
+        for words in [
+            &["get", text(&pool), "job", "--overwrite", "--to", text(&place)][..],
+            &["get", text(&pool), "job", "--dry-run", "--to", text(&place)],
+            &["export", text(&pool), "job", "--to", text(&place)],
+        ] {
+            let run = outlive(words);
+            assert!(run.code == 2 && run.err.contains("outside"), "{words:?}: {run:?}");
+        }
+    }
+    let inner = pool.join("log/q");
+    let run = outlive(&["pool", "init", text(&inner)]);
+    assert!(run.code == 2 && run.err.contains("outside"), "{run:?}");
+    assert_eq!(files(&pool), before);
+    // Beside its own places there is room.
+    let beside = pool.join("restored");
+    assert_eq!(outlive(&["get", text(&pool), "job", "--to", text(&beside)]).code, 0);
 }

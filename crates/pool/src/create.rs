@@ -7,7 +7,7 @@ use outlive_target::{
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::{self, Path};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
 const DESCRIPTOR: &str = "pool.toml";
@@ -120,6 +120,37 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
     open(dir, env)
 }
 
+/// Refuses a place that is a pool's own: its directory itself, or something in its `log` or `packs`.
+/// What is written there could replace parts of the pool.
+///
+/// # Errors
+/// `Invalid`, naming the pool.
+pub fn check_outside(path: &Path) -> Result<()> {
+    match pool_around(path) {
+        None => Ok(()),
+        Some(pool) => Err(Error::invalid(format!(
+            "{} belongs to the pool {}: choose a place outside of it",
+            path.display(),
+            pool.display()
+        ))),
+    }
+}
+
+/// The pool whose own place a path is, which need not be there.
+fn pool_around(path: &Path) -> Option<PathBuf> {
+    let path = path::absolute(path).ok()?;
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let (above, real) = there?;
+    let path = real.join(path.strip_prefix(above).ok()?);
+    let owns = |pool: &&Path| {
+        let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
+        let is_own =
+            within.is_none_or(|first| ["log", "packs"].iter().any(|own| first.as_os_str() == *own));
+        is_own && pool.join(MARKER).exists()
+    };
+    path.ancestors().find(owns).map(Path::to_owned)
+}
+
 /// Refuses a log that is not this pool's (another file system is mounted there, or none), and a
 /// descriptor whose `[format]` was changed: checkpoints would seem to be gone, and a gc would delete what
 /// they need.
@@ -175,8 +206,11 @@ fn holds_something(dir: &Path) -> Result<bool> {
 }
 
 /// A directory with other people's files must not become a pool by a typing error, nor what is left of
-/// a pool another one.
+/// a pool another one, nor a part of a pool.
 fn refuse_strangers(dir: &Path) -> Result<()> {
+    if !dir.join(MARKER).exists() {
+        check_outside(dir)?;
+    }
     match fs::read_dir(dir) {
         Ok(entries) => {
             for entry in entries {
@@ -327,6 +361,35 @@ mod tests {
         let between = &told[made("log").max(made("packs"))..made(DESCRIPTOR)];
         // To sync a directory opens it; to make something in it does not.
         assert!(between.contains(&(false, None)), "{told:?}");
+    }
+
+    #[test]
+    fn a_pool_s_own_places_take_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        open_or_create(&path, Environment::system()).unwrap();
+        std::os::unix::fs::symlink(path.join("log"), dir.path().join("link")).unwrap();
+        for place in
+            ["p", "p/", "p/log", "p/log/new/deep", "p/packs/aa", "link/new", "p/packs/../log"]
+        {
+            let place = dir.path().join(place);
+            let error = check_outside(&place).unwrap_err();
+            assert!(
+                error.kind() == Kind::Invalid && error.message().contains("outside"),
+                "{error}"
+            );
+        }
+        for place in ["", "q", "p/restored", "p/restored/log", "log/new", "packs"] {
+            check_outside(&dir.path().join(place)).unwrap();
+        }
+        for place in ["p/log/q", "p/packs/q", "link/q"] {
+            let place = dir.path().join(place);
+            let error = open_or_create(&place, Environment::system()).unwrap_err();
+            assert!(error.message().contains("outside"), "{error}");
+            let config = open(&path, Environment::system()).unwrap().config().clone();
+            assert_eq!(create(&place, config, Environment::system()).unwrap_err(), error);
+            assert!(!place.exists());
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod read;
 
 pub use config::{FormatConfig, PoolConfig, Tuning};
 pub use container::Container;
-pub use create::{create, open, open_or_create};
+pub use create::{check_outside, create, open, open_or_create};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use pool::{Environment, Pool};
 pub use read::{Span, SpanBytes};

@@ -31,8 +31,8 @@ pub struct CollectArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
     pub max_unused: f64,
     /// Copy at most so many bytes a second
-    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
-    pub throttle: Option<u64>,
+    #[arg(long, alias = "throttle", value_name = "SIZE", value_parser = bytes_per_s)]
+    pub rate: Option<u64>,
     /// End the open session of this job: its program is gone, or must stop
     #[arg(long, value_name = "JOB")]
     pub fence: Vec<String>,

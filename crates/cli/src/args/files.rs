@@ -40,9 +40,12 @@ pub struct PutArgs {
     /// Keep it, whatever rules say
     #[arg(long)]
     pub pin: bool,
-    /// Print what would be read, and store nothing
+    /// Print how much would be read, and store nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// With --dry-run: list the files that would be read, too
+    #[arg(long, requires = "dry_run")]
+    pub verbose: bool,
 }
 
 /// `get`.

@@ -4,7 +4,7 @@ use crate::commit::history;
 use crate::gc::JobState;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, JobName, Result};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -49,11 +49,27 @@ pub struct JobCopy {
     pub unreadable: u64,
 }
 
+impl JobCopy {
+    /// Nothing, yet.
+    pub(super) fn new(from: &JobName, to: &JobName) -> JobCopy {
+        JobCopy {
+            from: from.clone(),
+            to: to.clone(),
+            copied: Vec::new(),
+            there: Vec::new(),
+            behind: Vec::new(),
+            unreadable: 0,
+        }
+    }
+}
+
 /// What a copy will do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CopyPlan {
-    /// One for each job.
+    /// One for each job that can be copied.
     pub jobs: Vec<JobCopy>,
+    /// Those that cannot, and why: the others are copied all the same.
+    pub refused: Vec<(JobName, Error)>,
 }
 
 impl fmt::Display for CopyPlan {
@@ -72,15 +88,18 @@ impl fmt::Display for CopyPlan {
                 job.behind.len()
             )?;
         }
-        Ok(())
+        self.refused
+            .iter()
+            .try_for_each(|(job, error)| writeln!(f, "job {job} is refused: {error}"))
     }
 }
 
-/// Plans a copy. Writes nothing.
+/// Plans a copy. Writes nothing. Of several jobs one that is no history of what is there is refused
+/// in the plan.
 ///
 /// # Errors
-/// `Invalid` for jobs or epochs that are not there, pools whose sizes do not go together, and jobs of
-/// one name that are not one history; what the logs report.
+/// `Invalid` for jobs or epochs that are not there, pools whose sizes do not go together, and if the
+/// only job is refused; what the logs report.
 pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
     check_sizes(from, to)?;
     let is_one = options.jobs.len() == 1;
@@ -89,14 +108,19 @@ pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
     }
     let there = from.jobs()?;
     let jobs = if options.jobs.is_empty() { &there } else { &options.jobs };
+    if let Some(job) = jobs.iter().find(|job| !there.contains(job)) {
+        return Err(Error::invalid(format!("there is no job {job} to copy")));
+    }
     let mut plan = CopyPlan::default();
     for job in jobs {
-        if !there.contains(job) {
-            return Err(Error::invalid(format!("there is no job {job} to copy")));
-        }
         let name = options.rename.as_ref().unwrap_or(job);
         let state = JobState::read(to, name, true)?;
-        plan.jobs.push(plan_job(from, job, &state, options)?);
+        match plan_job(from, job, &state, options) {
+            Err(error) if error.kind() == ErrorKind::Invalid && jobs.len() > 1 => {
+                plan.refused.push((job.clone(), error));
+            }
+            planned => plan.jobs.push(planned?),
+        }
     }
     Ok(plan)
 }
@@ -130,15 +154,7 @@ pub fn plan_job(
         manifests.extend(entry.manifest().cloned());
     }
     manifests.reverse();
-    let to = state.name.clone();
-    let mut plan = JobCopy {
-        from: job.clone(),
-        to,
-        copied: Vec::new(),
-        there: Vec::new(),
-        behind: Vec::new(),
-        unreadable,
-    };
+    let mut plan = JobCopy { unreadable, ..JobCopy::new(job, &state.name) };
     let is_chosen = |epoch| options.epochs.is_empty() || options.epochs.contains(&epoch);
     let mut has_common = false;
     for manifest in &manifests {

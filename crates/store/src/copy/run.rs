@@ -2,7 +2,7 @@
 //! whenever it is stopped, the next run goes on behind what is committed.
 
 use super::needs::{NodeSet, needs};
-use super::plan::{CopyOptions, JobCopy, plan, plan_job};
+use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::commit::Changes;
@@ -45,6 +45,21 @@ pub struct JobCopied {
     pub damaged: Vec<(Epoch, Error)>,
     /// Checkpoints that were dropped before it was their turn.
     pub gone: Vec<Epoch>,
+    /// Why no more of it was copied, though others were: the two jobs are not one history, or
+    /// another writer has taken over the one there.
+    pub refused: Option<Error>,
+}
+
+impl JobCopied {
+    fn new(plan: JobCopy) -> JobCopied {
+        let (copied, damaged, gone) = Default::default();
+        JobCopied { plan, copied, damaged, gone, refused: None }
+    }
+
+    fn refused(from: &JobName, options: &CopyOptions, why: Error) -> JobCopied {
+        let plan = JobCopy::new(from, options.rename.as_ref().unwrap_or(from));
+        JobCopied { refused: Some(why), ..JobCopied::new(plan) }
+    }
 }
 
 /// What a copy did.
@@ -55,24 +70,38 @@ pub struct CopyReport {
 }
 
 impl CopyReport {
+    /// What a plan amounts to before anything is done.
+    pub fn planned(plan: CopyPlan, options: &CopyOptions) -> CopyReport {
+        let refused = |(job, why): (JobName, Error)| JobCopied::refused(&job, options, why);
+        let mut jobs: Vec<JobCopied> = plan.jobs.into_iter().map(JobCopied::new).collect();
+        jobs.extend(plan.refused.into_iter().map(refused));
+        jobs.sort_by(|a, b| a.plan.from.cmp(&b.plan.from));
+        CopyReport { jobs }
+    }
+
     /// True if nothing that was asked for is damaged.
     pub fn is_whole(&self) -> bool {
         self.jobs.iter().all(|job| job.damaged.is_empty() && job.plan.unreadable == 0)
     }
+
+    /// Why the first job that was refused was.
+    pub fn refused(&self) -> Option<&Error> {
+        self.jobs.iter().find_map(|job| job.refused.as_ref())
+    }
 }
 
 /// Copies checkpoints. Every byte is verified on the way; what is damaged is left out and told. The
-/// jobs there are fenced as by any save; one that needs nothing is not touched.
+/// jobs there are fenced as by any save; one that needs nothing is not touched. Of several jobs, one
+/// that is refused or taken over is told in the report, and the others are copied.
 ///
 /// # Errors
-/// As [`plan()`]; `Fenced` if another writer takes a job over; what the target reports. What was
-/// committed until then stays, and another run goes on behind it.
+/// As [`plan()`]; `Fenced` if another writer takes the only job over; what the target reports. What
+/// was committed until then stays, and another run goes on behind it.
 pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport> {
     let pace = Pace::new(options.bytes_per_s);
-    let mut report = CopyReport::default();
-    for planned in plan(from, to, options)?.jobs {
-        let mut done =
-            JobCopied { plan: planned, copied: Vec::new(), damaged: Vec::new(), gone: Vec::new() };
+    let mut report = CopyReport::planned(plan(from, to, options)?, options);
+    let is_one = report.jobs.len() == 1;
+    for done in &mut report.jobs {
         if !done.plan.copied.is_empty() {
             let job = Job::open(to, done.plan.to.as_str(), Default::default())?;
             let copied = job.wait_for_turn(|inner| {
@@ -82,14 +111,21 @@ pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport>
                 let (base, locator, fault) = Default::default();
                 let mut copier =
                     Copier { from, to, name, writer, pace: &pace, base, locator, fault };
-                copier.run(options, &mut done)
+                copier.run(options, done)
             });
             let closed = job.close();
-            copied.and(closed)?;
+            match copied {
+                Err(error) if is_about_one_job(&error) && !is_one => done.refused = Some(error),
+                copied => copied.and(closed)?,
+            }
         }
-        report.jobs.push(done);
     }
     Ok(report)
+}
+
+/// Whether other jobs can be copied all the same. What the system refuses may hold for all of them.
+fn is_about_one_job(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Fenced) && error.os().is_none()
 }
 
 /// The checkpoint there that the next one follows.

@@ -8,6 +8,7 @@ use super::trouble::{TroubleKind, Troubles};
 use crate::restore::{ReadPlan, Wanted};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
+use outlive_pool::check_outside;
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -72,8 +73,10 @@ impl FilesCheckpoint {
     /// Says what a get would do, and changes nothing.
     ///
     /// # Errors
-    /// `Invalid` for paths that are not in the checkpoint; `Damaged` if its listing is.
+    /// `Invalid` for paths that are not in the checkpoint, and a directory that is a pool's own;
+    /// `Damaged` if its listing is.
     pub fn plan_get(&self, options: &GetOptions) -> Result<GetPlan> {
+        check_outside(&options.to)?;
         let mut plan = GetPlan { epoch: self.epoch(), ..GetPlan::default() };
         let there = Placer::new(&options.to, options.overwrite).ok();
         let mut items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
@@ -96,10 +99,11 @@ impl FilesCheckpoint {
     /// in the report; so is what the file system or the user's rights do not allow.
     ///
     /// # Errors
-    /// `Invalid` if something is in the way, or the directory cannot be written; `Damaged` if the
-    /// listing is; `Full`. Files that were begun and not finished are removed.
+    /// `Invalid` if something is in the way, or the directory cannot be written or is a pool's own;
+    /// `Damaged` if the listing is; `Full`. Files that were begun and not finished are removed.
     pub fn get(&self, options: &GetOptions) -> Result<GetReport> {
         let to = options.to.as_path();
+        check_outside(to)?;
         let is_new = fs::read_dir(to).map_or(true, |mut there| there.next().is_none());
         if !is_new && !options.overwrite {
             let plan = self.plan_get(options)?;

@@ -29,7 +29,7 @@ mod work;
 
 pub(crate) use checkpoint::file_words;
 pub use checkpoint::{FilesCheckpoint, is_of_files};
-pub use choice::Choice;
+pub use choice::{Choice, Chosen};
 pub use get::{GetOptions, GetPlan, GetReport};
 pub use in_order::{InOrder, InOrderStats};
 pub use job::{PutOptions, PutReport, PutSource};

@@ -2,6 +2,7 @@
 
 use super::Checkpoint;
 use crate::commit::{Entry, history};
+use crate::files::is_of_files;
 use crate::owners::Opened;
 use outlive_format::{ImageKind, Manifest};
 use outlive_pool::Pool;
@@ -206,9 +207,15 @@ impl Search<'_> {
         let (pool, name) = (self.pool, self.name);
         let of = format!("checkpoint {epoch} of job {name}");
         let why = why.message().strip_prefix(&format!("{of}: ")).unwrap_or(why.message());
+        // A program's memory does not help who asked for files, nor the other way round.
+        let is_asked = |entry: &Entry| entry.manifest().is_some_and(|m| m.epoch == epoch);
+        let asked = history(pool, name).ok().and_then(|mut entries| entries.find(is_asked));
+        let kind = asked.as_ref().and_then(Entry::manifest).map(is_of_files);
         let is_sound = |entry: &Entry, manifest: &Manifest| {
             let is_marked = entry.hurt || manifest.remarks.suspect;
-            manifest.epoch != epoch && !is_marked && Opened::new(pool, name, manifest).is_ok()
+            let is_kind = kind.is_none_or(|kind| is_of_files(manifest) == kind);
+            let is_other = manifest.epoch != epoch && is_kind;
+            is_other && !is_marked && Opened::new(pool, name, manifest).is_ok()
         };
         let sound = history(pool, name).ok().and_then(|mut entries| {
             entries.find_map(|entry| {
