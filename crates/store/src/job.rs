@@ -472,6 +472,8 @@ impl Inner {
             as_of: checkpoint.as_of(),
         });
         writer.wishes.clear();
+        // What came after it may come again, and is now in other checkpoints than this writer's own.
+        writer.shared = None;
         writer.known.clear();
         for stream in checkpoint.streams() {
             stream.tree.for_each_leaf(&mut |_, leaf| {

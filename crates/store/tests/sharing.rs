@@ -1,12 +1,18 @@
 //! Chunks shared between jobs: found, borrowed, and resolved by each manifest on its own.
 
 mod common;
+mod stepped;
 
-use common::{Program, State, memory_pool, noise, smooth, tuned};
+use common::{Program, State, changed, memory_pool, noise, pool_of, smooth, tuned};
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
-use outlive_types::JobName;
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_target::FaultWorld;
+use outlive_types::{Epoch, JobName, PAGE_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stepped::{Steps, World};
 
 fn states() -> State {
     State::from([
@@ -99,4 +105,145 @@ fn what_an_archive_keeps_is_shared_as_well() {
     let second = Program::start(&pool, "second").save(&state).unwrap();
     assert!(second.known_bytes > 4 << 20, "{second:?}");
     restores(&pool, "second", &state);
+}
+
+fn one(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 1 << 20))])
+}
+
+fn prune(pool: &Pool, job: &str, epoch: Epoch) {
+    let drop = [(JobName::new(job).unwrap(), [epoch].into())].into();
+    collect(pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+}
+
+/// Each of these programs begins anew, so no checkpoint lists what those before it stored.
+#[test]
+fn what_only_an_older_checkpoint_holds_is_shared_as_well() {
+    let pool = memory_pool();
+    for seed in 1..=3 {
+        Program::start(&pool, "first").save(&one(seed)).unwrap();
+    }
+    for (job, seed) in [("second", 1), ("third", 2), ("first", 1)] {
+        let saved = Program::start(&pool, job).save(&one(seed)).unwrap();
+        assert!(saved.known_bytes >= 1 << 20, "{job}: {saved:?}");
+        assert!(saved.new_bytes < 30 << 10, "{job}: {saved:?}");
+        restores(&pool, job, &one(seed));
+    }
+}
+
+#[test]
+fn a_program_that_went_back_finds_what_came_after() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    for seed in 1..=3 {
+        program.save(&one(seed)).unwrap();
+    }
+    // The same program, and then others that follow on what it went back to.
+    program.restore(Select::Epoch(1)).unwrap().unwrap();
+    let again = program.save(&one(2)).unwrap();
+    assert!(again.epoch == 4 && again.new_bytes < 30 << 10, "{again:?}");
+    drop(program);
+    for (select, seed) in [(Select::Epoch(1), 4), (Select::Newest, 3)] {
+        let program = Program::start(&pool, "job");
+        program.restore(select).unwrap().unwrap();
+        let saved = program.save(&one(seed)).unwrap();
+        assert_eq!(saved.new_bytes < 30 << 10, seed == 3, "{saved:?}");
+    }
+    restores(&pool, "job", &one(3));
+    assert!(pool.jobs().unwrap().len() == 1);
+}
+
+/// A pruned checkpoint's chunks are gone, and a session that has read the index before is told.
+#[test]
+fn what_was_pruned_is_stored_anew() {
+    let pool = memory_pool();
+    for seed in 1..=2 {
+        Program::start(&pool, "first").save(&one(seed)).unwrap();
+    }
+    let second = Program::start(&pool, "second");
+    second.save(&one(9)).unwrap();
+    prune(&pool, "first", 1);
+    let stored = second.save(&one(1)).unwrap();
+    assert!(stored.new_bytes > 1 << 20, "{stored:?}");
+    restores(&pool, "second", &one(1));
+    let shared = Program::start(&pool, "third").save(&one(2)).unwrap();
+    assert!(shared.new_bytes < 30 << 10, "{shared:?}");
+    restores(&pool, "third", &one(2));
+}
+
+/// Whoever shared with a checkpoint of which something is lost would lose it, too.
+#[test]
+fn damage_that_was_found_is_not_shared() {
+    for found_by in ["a lazy restore", "a scrub"] {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        for seed in 1..=2 {
+            Program::start(&pool, "first").save(&one(seed)).unwrap();
+        }
+        let hurt = pool.target().list().unwrap()[0];
+        match found_by {
+            "a scrub" => {
+                world.corrupt(hurt, 5 * PAGE_BYTES as u64, 0x10);
+                let sample = outlive_store::Sample::ALL;
+                scrub(&pool, &ScrubOptions { sample, bytes_per_s: None, dry_run: false }).unwrap();
+            }
+            _ => {
+                let first = Program::start(&pool, "first");
+                first.job.note(1, |remarks| remarks.suspect = true).unwrap();
+                first.job.note(2, |remarks| remarks.suspect = true).unwrap();
+            }
+        }
+        for seed in 1..=2 {
+            let job = format!("job-{seed}");
+            Program::start(&pool, &job).save(&one(seed)).unwrap();
+            restores(&pool, &job, &one(seed));
+            let report = Program::start(&pool, &job).job.verify(None).unwrap();
+            assert!(report.findings.is_empty(), "{found_by}: {report:?}");
+        }
+        if found_by == "a lazy restore" {
+            let saved = Program::start(&pool, "last").save(&one(1)).unwrap();
+            assert!(saved.new_bytes < 30 << 10, "{saved:?}");
+        }
+    }
+}
+
+/// Of a line of checkpoints the last one tells all, and what does not pay is not looked at.
+#[test]
+fn a_long_past_costs_little() {
+    const EPOCHS: usize = 300;
+    let world = World::new();
+    let pool = world.pool();
+    let program = Program::start(&pool, "long");
+    let mut state = one(1);
+    for number in 0..EPOCHS {
+        state = changed(state, number % 256, number as u64);
+        program.save(&state).unwrap();
+    }
+    drop(program);
+    let reads = |saved: State| {
+        let (shards, records) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (steps, counted) = (Steps::default(), (shards.clone(), records.clone()));
+        steps.hook(move |_, what| {
+            let count = match what {
+                "read shard" => &counted.0,
+                "read record" => &counted.1,
+                _ => return,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let program = Program::start(&world.stepped(&steps), "new");
+        let saved = program.save(&saved).unwrap();
+        (saved, shards.load(Ordering::Relaxed), records.load(Ordering::Relaxed))
+    };
+    // A page: nothing pays but the newest record.
+    let page = State::from([("b".to_owned(), noise(9, 70 << 10))]);
+    let (_, shards, records) = reads(page);
+    assert!(shards <= 12 && records <= 12, "{shards} shards, {records} records");
+    let much =
+        State::from([("b".to_owned(), noise(10, 12 << 20)), ("a".to_owned(), one(1)["a"].clone())]);
+    let (saved, shards, records) = reads(much);
+    assert!(records > EPOCHS as u64 && records < EPOCHS as u64 + 20, "{records} records");
+    assert!(shards <= 40, "{shards} shards");
+    // The first epoch has it but for one chunk; the later ones have changed it page by page.
+    assert!(saved.known_bytes >= (1 << 20) - (16 << 10), "{saved:?}");
 }

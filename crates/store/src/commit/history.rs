@@ -32,7 +32,7 @@ impl Entry {
 }
 
 /// Iterates over a log.
-struct History<'a> {
+pub struct History<'a> {
     pool: &'a Pool,
     job: &'a JobName,
     /// Ascending; the next is the last.
@@ -53,7 +53,7 @@ struct History<'a> {
 ///
 /// # Errors
 /// What the log reports when it is listed; damaged records are [`Entry`]s.
-pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<impl Iterator<Item = Entry> + 'a> {
+pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<History<'a>> {
     let numbers = pool.log().numbers(job)?;
     let (archived, notes) = Default::default();
     Ok(History { pool, job, numbers, expected: 0, archived, notes, lowest: Epoch::MAX })
@@ -90,6 +90,11 @@ impl Iterator for History<'_> {
 }
 
 impl History<'_> {
+    /// About how many records are still to be read; 0 behind the last.
+    pub fn records_left(&self) -> usize {
+        self.numbers.len() + usize::from(!self.archived.is_empty())
+    }
+
     /// The next record, or one entry for all that are missing before it.
     fn next_record(&mut self) -> Option<Entry> {
         let next = self.numbers.last().copied().unwrap_or(0);

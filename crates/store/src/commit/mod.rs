@@ -3,5 +3,5 @@
 mod history;
 mod session;
 
-pub use history::{Entry, history};
+pub use history::{Entry, History, history};
 pub use session::{Changes, Commit, LogHead, Moved, append_note};

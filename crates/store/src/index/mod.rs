@@ -6,12 +6,15 @@ mod locator;
 mod part;
 mod pool_index;
 mod segments;
+mod shared;
+mod survey;
 
 pub use known::Known;
 pub use locator::Locator;
 pub use part::Part;
-pub use pool_index::{PoolIndex, SharedChunks};
+pub use pool_index::PoolIndex;
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
+pub use shared::SharedChunks;
 
 use outlive_types::Fingerprint;
 use std::hash::{BuildHasherDefault, Hasher};

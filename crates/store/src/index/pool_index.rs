@@ -1,5 +1,5 @@
-//! What the whole pool holds, as the newest checkpoints of all jobs name it: so a chunk that any
-//! job has stored need not be stored again.
+//! What the whole pool holds, as all checkpoints of all jobs name it: so a chunk that any job has
+//! stored need not be stored again.
 //!
 //! Sixteen bytes a chunk are kept in memory: a prefix of its fingerprint, and which entry of which
 //! segment it is. Segments themselves are read when a prefix is met, and the last few are kept. If
@@ -8,10 +8,10 @@
 //! large scale, inline deduplication using sampling and locality", FAST 2009).
 
 use super::read_segment;
-use crate::commit::history;
-use outlive_format::{Body, Directory, EntryKind, Record, SegmentRef};
+use super::survey::Survey;
+use outlive_format::{Directory, EntryKind, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Fingerprint, PackId, Result};
+use outlive_types::{Fingerprint, PackId};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,55 +45,6 @@ pub struct PoolIndex {
     recent_max: usize,
 }
 
-/// The segments of every job's newest checkpoint, and what must not be referred to.
-#[derive(Debug, Default)]
-pub struct Survey {
-    segments: Vec<SegmentRef>,
-    condemned: HashSet<PackId>,
-}
-
-impl Survey {
-    /// Asks the logs of all jobs. The caller's session must be in its job's log already: then a gc
-    /// that condemns something afterwards tells the caller.
-    ///
-    /// # Errors
-    /// What the log reports when it is listed. A manifest that cannot be read is left out.
-    pub fn new(pool: &Pool) -> Result<Survey> {
-        let mut survey = Survey::default();
-        let mut seen = HashSet::new();
-        for job in pool.jobs()? {
-            let mut newest = None;
-            for entry in history(pool, &job)? {
-                match entry.record {
-                    Ok(Record { body: Body::Manifest(manifest), .. }) if newest.is_none() => {
-                        newest = Some(manifest.segments);
-                    }
-                    Ok(Record { body: Body::Sweep(sweep), .. }) => {
-                        survey.condemned.extend(sweep.packs);
-                    }
-                    Ok(Record { body: Body::Archive(archive), .. }) => {
-                        survey.condemned.extend(archive.condemned);
-                        newest.get_or_insert(archive.segments);
-                    }
-                    _ => {}
-                }
-                // Sweeps stand after the checkpoints that they may hurt, so none is missed here.
-                if newest.is_some() {
-                    break;
-                }
-            }
-            let fresh = newest.into_iter().flatten().filter(|segment| seen.insert(segment.fp));
-            survey.segments.extend(fresh);
-        }
-        Ok(survey)
-    }
-
-    /// Bytes of segments that [`PoolIndex::load`] will read.
-    pub fn bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| u64::from(segment.length)).sum()
-    }
-}
-
 impl PoolIndex {
     /// Reads the segments that a survey has found, within `bytes_max` of memory. Segments that
     /// cannot be read are left out: what they hold will be stored again.
@@ -119,21 +70,34 @@ impl PoolIndex {
                 )),
             }
         }
-        index.slots.sort_unstable();
+        index.sort();
         index
+    }
+
+    /// Segments may list the same: where two lines of checkpoints begin with the same ones, or where
+    /// jobs share.
+    fn sort(&mut self) {
+        self.slots.sort_unstable();
+        self.slots.dedup_by_key(|slot| slot.prefix);
     }
 
     fn add(&mut self, segment: u32, directory: &Directory, slots_max: usize) {
         for (entry, listed) in directory.entries.iter().enumerate() {
             let prefix = prefix_of(&listed.fp);
-            if listed.kind != EntryKind::Chunk || !prefix.is_multiple_of(self.sample) {
+            if listed.kind != EntryKind::Chunk
+                || !prefix.is_multiple_of(self.sample)
+                || self.place(directory, entry, &listed.fp).is_none()
+            {
                 continue;
             }
             if self.slots.len() >= slots_max {
-                self.sample *= 2;
-                let sample = self.sample;
-                self.slots.retain(|slot| slot.prefix.is_multiple_of(sample));
-                if !prefix.is_multiple_of(sample) {
+                self.sort();
+                while self.slots.len() > slots_max / 4 * 3 {
+                    self.sample *= 2;
+                    let sample = self.sample;
+                    self.slots.retain(|slot| slot.prefix.is_multiple_of(sample));
+                }
+                if !prefix.is_multiple_of(self.sample) {
                     continue;
                 }
             }
@@ -207,60 +171,4 @@ impl PoolIndex {
 fn prefix_of(fp: &Fingerprint) -> u64 {
     let (first, _) = fp.0.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     u64::from_be_bytes(*first)
-}
-
-/// Chunks that a job can share, read when that pays.
-#[derive(Debug, Default)]
-pub struct SharedChunks {
-    index: Option<PoolIndex>,
-    index_bytes: u64,
-    /// Bytes that saves have dealt with since the logs were asked, or the index was read.
-    since_bytes: u64,
-}
-
-/// So many bytes to save must there be for each byte of the index to be read.
-const PAYS_FROM: u64 = 8;
-/// An index is read anew after so many bytes for each of its own, and at least [`STALE_BYTES_MIN`]:
-/// other jobs have gone on meanwhile.
-const STALE_AFTER: u64 = 64;
-const STALE_BYTES_MIN: u64 = 4 << 30;
-
-impl SharedChunks {
-    /// Takes notice of a save of `bytes`, and reads the index if it pays now. Packs in `condemned`,
-    /// of which the writer has been told, are left out even where other jobs have not been told yet.
-    ///
-    /// # Errors
-    /// What the log reports.
-    pub fn refresh(
-        this: &mut Option<SharedChunks>,
-        pool: &Pool,
-        bytes: u64,
-        condemned: &HashSet<PackId>,
-    ) -> Result<()> {
-        let shared = this.get_or_insert_default();
-        let bytes_max = pool.config().tuning.index_bytes_max;
-        shared.since_bytes = shared.since_bytes.saturating_add(bytes);
-        let stale = (shared.index_bytes * STALE_AFTER).max(STALE_BYTES_MIN);
-        let due = match shared.index {
-            None => shared.since_bytes >= shared.index_bytes * PAYS_FROM,
-            Some(_) => shared.since_bytes >= stale,
-        };
-        if !due || bytes_max == 0 || bytes == 0 {
-            return Ok(());
-        }
-        let mut survey = Survey::new(pool)?;
-        survey.condemned.extend(condemned);
-        shared.index_bytes = survey.bytes();
-        if shared.since_bytes >= shared.index_bytes * PAYS_FROM {
-            shared.index = None;
-            shared.index = Some(PoolIndex::load(pool, survey, bytes_max));
-            shared.since_bytes = 0;
-        }
-        Ok(())
-    }
-
-    /// The index, if it was read.
-    pub fn index(&self) -> Option<&PoolIndex> {
-        self.index.as_ref()
-    }
 }
