@@ -153,34 +153,18 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks all nodes, and the chunks of one part.
+    /// Marks all nodes, and the chunks of one part. What any of the job's segments names is found: a gc
+    /// that moves something gives all its checkpoints the same ones.
     fn part(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<()> {
-        // Checkpoints mostly share their segments; each list is loaded once.
-        let mut loaded: Option<(&[SegmentRef], Locator)> = None;
+        let loaded = load(pool, job, kept, part);
+        let locator = loaded.or_else(|error| {
+            for manifest in kept {
+                load(pool, job, &[manifest], part).map_err(|e| at_fault(pool, job, manifest, e))?;
+            }
+            Err(error)
+        })?;
+        self.named.entry(job.name.clone()).or_default().extend(locator.packs());
         for manifest in kept {
-            let at_fault = |error: Error| {
-                error.context(format!(
-                    "checkpoint {} of job {} cannot be read, so what it needs is unknown and \
-                     nothing is deleted; `{}` gives it up",
-                    manifest.epoch,
-                    job.name,
-                    pool.command(
-                        "prune",
-                        &[job.name.as_str(), "--drop", &manifest.epoch.to_string()]
-                    )
-                ))
-            };
-            let locator = match &loaded {
-                Some((of, locator)) if *of == manifest.segments.as_slice() => locator,
-                _ => {
-                    let locator = load(pool, manifest, part, job.hurt.contains(&manifest.epoch))
-                        .map_err(at_fault)?;
-                    if let Some(named) = self.named.get_mut(&job.name) {
-                        named.extend(locator.packs());
-                    }
-                    &loaded.insert((&manifest.segments, locator)).1
-                }
-            };
             // Of a hurt checkpoint what cannot be found keeps nothing alive.
             let is_hurt = job.hurt.contains(&manifest.epoch);
             let mut lost = |_: Fingerprint| ();
@@ -198,7 +182,8 @@ impl Marks {
                     }
                     Ok(())
                 };
-                live_of(pool, locator, image, visited, &mut each, lost).map_err(at_fault)?;
+                live_of(pool, &locator, image, visited, &mut each, lost)
+                    .map_err(|error| at_fault(pool, job, manifest, error))?;
             }
         }
         Ok(())
@@ -288,32 +273,47 @@ pub fn live_of(
     }
 }
 
-/// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks.
-fn load(pool: &Pool, manifest: &Manifest, part: Part, is_hurt: bool) -> Result<Locator> {
-    let segments = &manifest.segments;
+fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> Error {
+    let epoch = manifest.epoch;
+    let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
+    error.context(format!(
+        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and nothing is \
+         deleted; `{give_up}` gives it up",
+        job.name
+    ))
+}
+
+/// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks. Each
+/// segment is read once, however many checkpoints list it.
+fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<Locator> {
+    let segments = &segments_of(kept);
     if part == Part::ALL {
         return Locator::load(pool, segments);
     }
     let is_node = |entry: &DirectoryEntry| entry.kind == EntryKind::Node;
     let nodes = Locator::load_where(pool, segments, is_node)?;
     let mut catalogs: HashSet<Fingerprint> = HashSet::new();
-    for image in &manifest.images {
-        if image.kind == ImageKind::Files {
-            match listing_chunks(pool, &nodes, image.catalog) {
-                Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
-                chunks => catalogs.extend(chunks?),
+    let mut visited = HashSet::new();
+    for manifest in kept {
+        let is_hurt = job.hurt.contains(&manifest.epoch);
+        for image in &manifest.images {
+            if image.kind == ImageKind::Files {
+                match listing_chunks(pool, &nodes, image.catalog) {
+                    Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
+                    chunks => catalogs.extend(chunks?),
+                }
+                continue;
             }
-            continue;
+            let mut each = |live: Live| {
+                if let Live::Chunk(fp) = live {
+                    catalogs.insert(fp);
+                }
+                Ok(())
+            };
+            let mut lost = |_: Fingerprint| ();
+            let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+            walk_live(pool, &nodes, &[image.catalog], &mut visited, &mut each, lost)?;
         }
-        let mut each = |live: Live| {
-            if let Live::Chunk(fp) = live {
-                catalogs.insert(fp);
-            }
-            Ok(())
-        };
-        let mut lost = |_: Fingerprint| ();
-        let lost: Lost<'_> = is_hurt.then_some(&mut lost);
-        walk_live(pool, &nodes, &[image.catalog], &mut HashSet::new(), &mut each, lost)?;
     }
     drop(nodes);
     Locator::load_where(pool, segments, |entry| {

@@ -47,29 +47,50 @@ impl Locator {
     ) -> Result<Locator> {
         let mut locator = Locator::default();
         for segment in segments {
-            let directory = read_segment(pool, segment)?;
-            let first = locator.packs.len() as u32;
-            locator.packs.extend_from_slice(&directory.packs);
-            let wanted = |entry: &&DirectoryEntry| entry.kind != EntryKind::Segment && keep(entry);
-            locator.places.reserve(directory.entries.iter().filter(wanted).count());
-            for entry in directory.entries.iter().filter(wanted) {
-                locator.add(first, entry);
-            }
+            locator.extend(&read_segment(pool, segment)?, &keep);
         }
         Ok(locator)
+    }
+
+    /// Adds those entries of a directory that `keep` wants. Answers the places of what has another one
+    /// already.
+    pub(super) fn extend(
+        &mut self,
+        directory: &Directory,
+        keep: &dyn Fn(&DirectoryEntry) -> bool,
+    ) -> Vec<(Fingerprint, Place)> {
+        let first = self.packs.len() as u32;
+        self.packs.extend_from_slice(&directory.packs);
+        let wanted = |entry: &&DirectoryEntry| entry.kind != EntryKind::Segment && keep(entry);
+        let mut others = Vec::new();
+        self.places.reserve(directory.entries.iter().filter(wanted).count());
+        for entry in directory.entries.iter().filter(wanted) {
+            if !self.add(first, entry) {
+                let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
+                let place =
+                    Place { pack: directory.packs[entry.pack as usize], offset, length, frame };
+                if self.find(&entry.fp).is_ok_and(|known| known != place) {
+                    others.push((entry.fp, place));
+                }
+            }
+        }
+        others
     }
 
     /// What one directory lists.
     pub fn of(directory: &Directory) -> Locator {
         let mut locator = Locator { packs: directory.packs.clone(), ..Locator::default() };
         locator.places.reserve(directory.entries.len());
-        directory.entries.iter().for_each(|entry| locator.add(0, entry));
+        for entry in &directory.entries {
+            locator.add(0, entry);
+        }
         locator
     }
 
-    fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) {
+    /// Adds an entry, unless its chunk has a place already.
+    fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
         // Of equal chunks the first named serves as well as any other.
-        let Vacant(vacant) = self.places.entry(listed.fp) else { return };
+        let Vacant(vacant) = self.places.entry(listed.fp) else { return false };
         let mut entry =
             Entry { pack: first_pack + listed.pack, offset: listed.offset, length: listed.length };
         if let Some(frame) = listed.frame {
@@ -78,6 +99,7 @@ impl Locator {
             self.frames.push((listed.offset, frame));
         }
         vacant.insert(entry);
+        true
     }
 
     /// Where the chunk or node is.

@@ -5,6 +5,7 @@ mod known;
 mod locator;
 mod part;
 mod pool_index;
+mod rolling;
 mod segments;
 mod shared;
 mod survey;
@@ -13,6 +14,7 @@ pub use known::Known;
 pub use locator::Locator;
 pub use part::Part;
 pub use pool_index::PoolIndex;
+pub use rolling::{Rolling, Stepped};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
 pub use shared::SharedChunks;
 

@@ -250,7 +250,10 @@ impl Checkpoint {
 }
 
 /// Regions must lie within the packed stream that the manifest names.
-fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
+///
+/// # Errors
+/// `Damaged` if one does not.
+pub fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
     for region in &catalog.regions {
         if let RegionPlace::Packed { offset } = region.desc.place
             && offset.checked_add(region.desc.bytes).is_none_or(|end| end > packed.bytes)

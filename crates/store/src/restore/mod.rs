@@ -9,7 +9,7 @@ mod read;
 mod walk;
 
 pub use checkpoint::{Checkpoint, Stream};
-pub(crate) use checkpoint::{read_catalog, read_stream};
+pub(crate) use checkpoint::{check_packed, read_catalog, read_stream};
 pub(crate) use find::while_moving;
 pub use find::{Select, Skipped, first_good, first_manifest};
 pub use lazy::{LazyEnds, LazyFill, LazySink};

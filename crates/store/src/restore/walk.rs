@@ -3,7 +3,7 @@
 use super::read::{ReadPlan, Wanted};
 use crate::index::Locator;
 use crate::tree::{Inner, LeafNode, Link, Node, PageTree};
-use outlive_format::{CHAIN_MAX, InnerNode, Leaf, LeafKind, TreeRef};
+use outlive_format::{InnerNode, Leaf, LeafKind, TreeRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
@@ -210,11 +210,12 @@ pub fn read_leaves(
 
 /// The leaf `fp` merged with the chain below it.
 fn merge_from(leaves: &HashMap<Fingerprint, Leaf>, fp: Fingerprint) -> Result<Leaf> {
-    let mut parts = Vec::new();
+    let mut parts: Vec<&Leaf> = Vec::new();
     let mut next = Some(fp);
     while let Some(fp) = next {
         let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
-        if parts.len() > usize::from(CHAIN_MAX) {
+        // A delta's chain is one longer than its base's, so this ends.
+        if parts.last().is_some_and(|above| leaf.chain() + 1 != above.chain()) {
             return Err(misplaced(fp));
         }
         parts.push(leaf);

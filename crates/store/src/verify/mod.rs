@@ -1,15 +1,20 @@
 //! Checks what is stored: logically, by reading whole checkpoints, and physically, shard by shard.
 
+mod passed;
+
 use crate::Job;
 use crate::commit::history;
 use crate::index::read_segment;
 use crate::owners::Opened;
 use crate::restore::{ReadPlan, Wanted};
-use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
+use outlive_format::{
+    Directory, Footer, Manifest, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum,
+};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Place, Pool};
 use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PAGE_BYTES, PackId, Result, Rng};
+use passed::Passed;
 use std::collections::{HashMap, HashSet};
 
 /// How often a job is looked at again because its log has changed meanwhile.
@@ -132,14 +137,17 @@ impl Job {
         sample: Sample,
         verified: &mut HashSet<Place>,
     ) -> Result<VerifyReport> {
-        let pool = self.pool();
         let mut report = VerifyReport::default();
+        // Each with its place in the log, newest first.
+        let mut findings: Vec<(usize, Finding)> = Vec::new();
+        let mut manifests: Vec<(usize, Manifest)> = Vec::new();
         let mut later: Option<(u64, Fingerprint)> = None;
-        for entry in history(pool, self.name())? {
+        for (at, entry) in history(self.pool(), self.name())?.enumerate() {
+            let mut find = |error| findings.push((at, Finding { epoch: None, error }));
             let record = match &entry.record {
                 Ok(record) => record,
                 Err(error) => {
-                    report.findings.push(Finding { epoch: None, error: error.clone() });
+                    find(error.clone());
                     later = None;
                     continue;
                 }
@@ -148,55 +156,36 @@ impl Job {
                 && number == entry.number + 1
                 && entry.fp != previous
             {
-                let error = Error::damaged(format!(
+                find(Error::damaged(format!(
                     "log record {number} does not follow on record {}",
                     entry.number
-                ));
-                report.findings.push(Finding { epoch: None, error });
+                )));
             }
             later = Some((entry.number, record.previous));
-            let Some(manifest) = entry.manifest() else { continue };
-            let epoch = manifest.epoch;
-            if only.is_some_and(|only| only != epoch) {
-                continue;
-            }
-            report.checkpoints += 1;
-            let of = || format!("checkpoint {epoch} of job {}", self.name());
-            let before = report.findings.len();
-            match Opened::new(pool, self.name(), manifest) {
-                Ok(opened) => {
-                    let (wanted, missing) = opened.wanted();
-                    let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
-                    report.read_bytes += read_bytes;
-                    let mut errors = missing.iter().chain(faults.iter().map(|(_, error)| error));
-                    if let Some(error) = errors.find(|error| !is_damage(error)) {
-                        return Err(error.clone().context(of()));
-                    }
-                    report.findings.extend(
-                        missing.into_iter().map(|error| Finding {
-                            epoch: Some(epoch),
-                            error: error.context(of()),
-                        }),
-                    );
-                    let fps = faults.iter().map(|(fp, _)| *fp);
-                    let owners = match faults.is_empty() {
-                        true => HashMap::new(),
-                        // Without names the damage is told all the same.
-                        false => opened.owners(pool, fps).unwrap_or_default(),
-                    };
-                    report.findings.extend(faults.into_iter().map(|(fp, error)| {
-                        let error = match owners.get(&fp) {
-                            Some(owners) => error.context(owners),
-                            None => error,
-                        };
-                        Finding { epoch: Some(epoch), error: error.context(of()) }
-                    }));
-                }
-                Err(error) if !is_damage(&error) => return Err(error),
-                Err(error) => report.findings.push(Finding { epoch: Some(epoch), error }),
-            }
-            report.whole += u64::from(report.findings.len() == before);
+            let chosen = |manifest: &&Manifest| only.is_none_or(|only| only == manifest.epoch);
+            manifests.extend(entry.manifest().filter(chosen).map(|m| (at, m.clone())));
         }
+        // After a prune the checkpoints of several lines have the same segments.
+        let mut passed = Passed::default();
+        for (at, manifest) in lines(manifests).into_iter().flatten() {
+            report.checkpoints += 1;
+            if let Ok(wanted) = passed.next(self.pool(), self.name(), &manifest) {
+                let (read_bytes, faults) = verify_chunks(self.pool(), wanted, sample, verified);
+                report.read_bytes += read_bytes;
+                if faults.is_empty() {
+                    report.whole += 1;
+                    continue;
+                }
+            }
+            // By itself, so that it is found out what is wrong and whom it belongs to.
+            passed.forget();
+            let (read_bytes, found) = self.look_at(&manifest, sample, verified)?;
+            report.read_bytes += read_bytes;
+            report.whole += u64::from(found.is_empty());
+            findings.extend(found.into_iter().map(|finding| (at, finding)));
+        }
+        findings.sort_by_key(|(at, _)| *at);
+        report.findings = findings.into_iter().map(|(_, finding)| finding).collect();
         match only {
             Some(epoch) if report.checkpoints == 0 && report.findings.is_empty() => {
                 Err(Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())))
@@ -204,6 +193,60 @@ impl Job {
             _ => Ok(report),
         }
     }
+
+    /// Looks at all of one checkpoint. Answers how many bytes were read, and what is wrong.
+    fn look_at(
+        &self,
+        manifest: &Manifest,
+        sample: Sample,
+        verified: &mut HashSet<Place>,
+    ) -> Result<(u64, Vec<Finding>)> {
+        let pool = self.pool();
+        let epoch = manifest.epoch;
+        let of = || format!("checkpoint {epoch} of job {}", self.name());
+        let finding = |error: Error| Finding { epoch: Some(epoch), error: error.context(of()) };
+        let opened = match Opened::new(pool, self.name(), manifest) {
+            Ok(opened) => opened,
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(error) => return Ok((0, vec![Finding { epoch: Some(epoch), error }])),
+        };
+        let (wanted, missing) = opened.wanted();
+        let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
+        let mut errors = missing.iter().chain(faults.iter().map(|(_, error)| error));
+        if let Some(error) = errors.find(|error| !is_damage(error)) {
+            return Err(error.clone().context(of()));
+        }
+        let mut findings: Vec<Finding> = missing.into_iter().map(finding).collect();
+        let fps = faults.iter().map(|(fp, _)| *fp);
+        let owners = match faults.is_empty() {
+            true => HashMap::new(),
+            // Without names the damage is told all the same.
+            false => opened.owners(pool, fps).unwrap_or_default(),
+        };
+        findings.extend(faults.into_iter().map(|(fp, error)| {
+            finding(match owners.get(&fp) {
+                Some(owners) => error.context(owners),
+                None => error,
+            })
+        }));
+        Ok((read_bytes, findings))
+    }
+}
+
+/// Checkpoints, given newest first, as lines, each from its oldest on: a checkpoint and its parent
+/// have most in common.
+fn lines(manifests: Vec<(usize, Manifest)>) -> Vec<Vec<(usize, Manifest)>> {
+    let mut lines: Vec<Vec<(usize, Manifest)>> = Vec::new();
+    let mut ends: HashMap<Epoch, usize> = HashMap::new();
+    for (at, manifest) in manifests.into_iter().rev() {
+        let line = ends.remove(&manifest.parent).unwrap_or(lines.len());
+        ends.insert(manifest.epoch, line);
+        match lines.get_mut(line) {
+            Some(line) => line.push((at, manifest)),
+            None => lines.push(vec![(at, manifest)]),
+        }
+    }
+    lines
 }
 
 /// Bytes read, and which chunks are wrong.

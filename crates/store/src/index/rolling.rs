@@ -1,0 +1,79 @@
+//! The places that one checkpoint after the other may need. From one to the next only what its
+//! segments add is read, so a long line of checkpoints costs little more than its last one.
+
+use super::{Locator, read_segment};
+use crate::restore::Wanted;
+use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{PackId, Result};
+use std::collections::HashSet;
+
+/// A locator that follows from one checkpoint's segments to the next one's.
+#[derive(Debug, Default)]
+pub struct Rolling {
+    locator: Locator,
+    /// What it has loaded.
+    held: HashSet<SegmentRef>,
+}
+
+/// What a step to the next checkpoint has changed.
+#[derive(Debug)]
+pub enum Stepped {
+    /// Everything may have other places, or none any more.
+    Anew,
+    /// All that was there has the places that it had. These have got further ones.
+    Further(Vec<Wanted>),
+}
+
+impl Rolling {
+    /// Resolves what `segments` list from now on, and nothing else that matters.
+    ///
+    /// # Errors
+    /// `Damaged` if one is missing or wrong; then nothing has changed.
+    pub fn step(&mut self, pool: &Pool, segments: &[SegmentRef]) -> Result<Stepped> {
+        let next: HashSet<SegmentRef> = segments.iter().copied().collect();
+        let added = segments.iter().filter(|segment| !self.held.contains(segment));
+        let added = added.map(|s| read_segment(pool, s)).collect::<Result<Vec<Directory>>>()?;
+        // What has gone was merged, or this is another line of checkpoints.
+        let merged = |segment: &SegmentRef| {
+            let was = read_segment(pool, segment);
+            was.is_ok_and(|was| places(&was).all(|(pack, entry)| is_in(&added, pack, entry)))
+        };
+        let mut gone = self.held.iter().filter(|segment| !next.contains(segment));
+        if self.held.is_empty() || !gone.all(merged) {
+            self.locator = Locator::load(pool, segments)?;
+            self.held = next;
+            return Ok(Stepped::Anew);
+        }
+        let mut further = Vec::new();
+        for directory in &added {
+            let known = self.locator.extend(directory, &|_| true);
+            further.extend(known.into_iter().map(|(fp, place)| Wanted { fp, place }));
+        }
+        self.held = next;
+        Ok(Stepped::Further(further))
+    }
+
+    /// The places.
+    pub fn locator(&self) -> &Locator {
+        &self.locator
+    }
+}
+
+/// What a directory lists, but for segments, and the packs where it is.
+fn places(directory: &Directory) -> impl Iterator<Item = (PackId, &DirectoryEntry)> {
+    let listed = directory.entries.iter().filter(|entry| entry.kind != EntryKind::Segment);
+    listed.map(|entry| (directory.packs[entry.pack as usize], entry))
+}
+
+/// Whether one of the directories lists the same at the same place.
+fn is_in(directories: &[Directory], pack: PackId, entry: &DirectoryEntry) -> bool {
+    directories.iter().any(|directory| {
+        let from = directory.entries.partition_point(|other| other.fp < entry.fp);
+        let equal = directory.entries[from..].iter().take_while(|other| other.fp == entry.fp);
+        equal.into_iter().any(|other| {
+            (directory.packs[other.pack as usize], other.offset, other.length, other.frame)
+                == (pack, entry.offset, entry.length, entry.frame)
+        })
+    })
+}

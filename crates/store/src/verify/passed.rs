@@ -1,0 +1,171 @@
+//! What checkpoints have been found to need so far: of the next one only the rest is looked at.
+
+use crate::files::FilesCheckpoint;
+use crate::index::{Rolling, Stepped};
+use crate::restore::{Wanted, check_packed, read_catalog, read_inner, read_leaves};
+use outlive_format::{ImageKind, ImageRef, LEVEL_MAX, Leaf, Manifest, NODE_CHILDREN, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{BLOCK_BYTES, Error, Fingerprint, JobName, PAGE_BYTES, Result, blocks_of};
+use std::collections::{BTreeMap, HashSet};
+
+/// Leaves read in one go.
+const LEAF_BATCH: usize = 256;
+
+/// Marks a catalog, and a listing, among what was seen.
+const CATALOG: u8 = 0xF0;
+const LISTING: u8 = 0xF1;
+
+/// A node, its level, and the length of the stream if it holds that stream's end, else 0. What lies
+/// beyond the end is not needed, so an equal node elsewhere may need more.
+type Seen = (Fingerprint, u8, u64);
+
+/// One line of checkpoints, from the oldest on.
+#[derive(Debug, Default)]
+pub struct Passed {
+    places: Rolling,
+    seen: HashSet<Seen>,
+}
+
+impl Passed {
+    /// Finds the chunks that a checkpoint needs, but for those below nodes that earlier ones need as
+    /// well. Whoever cannot read them must call [`Passed::forget`].
+    ///
+    /// # Errors
+    /// `Damaged` if something is missing or wrong; where is for others to find out.
+    pub fn next(&mut self, pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<Vec<Wanted>> {
+        let mut wanted = match self.places.step(pool, &manifest.segments)? {
+            Stepped::Further(places) => places,
+            Stepped::Anew => {
+                self.seen.clear();
+                Vec::new()
+            }
+        };
+        let [image] = manifest.images[..] else {
+            return Err(Error::invalid("a checkpoint with several ranks"));
+        };
+        match image.kind {
+            ImageKind::Memory => self.memory(pool, &image, &mut wanted)?,
+            ImageKind::Files => self.files(pool, job, manifest, &image, &mut wanted)?,
+        }
+        Ok(wanted)
+    }
+
+    /// Something of what was looked at last is not whole: nothing is known any more.
+    pub fn forget(&mut self) {
+        *self = Passed::default();
+    }
+
+    fn files(
+        &mut self,
+        pool: &Pool,
+        job: &JobName,
+        manifest: &Manifest,
+        image: &ImageRef,
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<()> {
+        let listing = (image.catalog.root, LISTING, image.regions);
+        let length = (image.catalog.root, LISTING - 1, image.catalog.bytes);
+        if self.seen.contains(&listing) && self.seen.contains(&length) {
+            return Ok(());
+        }
+        let opened = FilesCheckpoint::open(pool, job, manifest.clone(), 0)?;
+        let (needed, faults) = opened.wanted();
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(fault);
+        }
+        wanted.extend(needed);
+        self.seen.extend([listing, length]);
+        Ok(())
+    }
+
+    fn memory(&mut self, pool: &Pool, image: &ImageRef, wanted: &mut Vec<Wanted>) -> Result<()> {
+        let locator = self.places.locator();
+        let catalog = (image.catalog.root, CATALOG, image.catalog.bytes);
+        let packed = (image.catalog.root, CATALOG - 1, image.packed.bytes);
+        let mut roots = vec![image.packed];
+        if !self.seen.contains(&catalog) || !self.seen.contains(&packed) {
+            let read = read_catalog(pool, locator, image.catalog)?;
+            check_packed(&read, image.packed)?;
+            roots.push(image.catalog);
+            roots.extend(read.regions.iter().filter_map(|region| region.tree()));
+            self.seen.extend([catalog, packed]);
+        }
+        let mut levels: BTreeMap<u8, Vec<(Fingerprint, u64)>> = BTreeMap::new();
+        let mut see = |node: (Fingerprint, u64), level: u8, levels: &mut BTreeMap<u8, Vec<_>>| {
+            if !node.0.is_zero() && self.seen.insert((node.0, level, node.1)) {
+                levels.entry(level).or_default().push(node);
+            }
+        };
+        for TreeRef { root, bytes } in &roots {
+            see((*root, *bytes), TreeRef { root: *root, bytes: *bytes }.level(), &mut levels);
+        }
+        for level in (1..=LEVEL_MAX).rev() {
+            let nodes = levels.remove(&level).unwrap_or_default();
+            let fps: Vec<Fingerprint> = nodes.iter().map(|(fp, _)| *fp).collect();
+            let read = read_inner(pool, locator, &fps, level)?;
+            for (fp, end) in nodes {
+                let inner = read.get(&fp).ok_or_else(|| Error::bug("a node was not read"))?;
+                let last = (end > 0).then(|| last_child(end, level));
+                for (slot, child) in inner.children.iter().enumerate() {
+                    let end = if last == Some(slot) { end } else { 0 };
+                    see((*child, end), level - 1, &mut levels);
+                }
+            }
+        }
+        let leaves = levels.remove(&0).unwrap_or_default();
+        for batch in leaves.chunks(LEAF_BATCH) {
+            let fps: Vec<Fingerprint> = batch.iter().map(|(fp, _)| *fp).collect();
+            let read = read_leaves(pool, locator, &fps)?;
+            for (fp, end) in batch {
+                let leaf = read.get(fp).ok_or_else(|| Error::bug("a leaf was not read"))?;
+                self.leaf(leaf, *end, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf(&self, leaf: &Leaf, end: u64, wanted: &mut Vec<Wanted>) -> Result<()> {
+        let page = PAGE_BYTES as u64;
+        let bytes = match end {
+            0 => BLOCK_BYTES as u64,
+            end => end - (blocks_of(end) - 1) * BLOCK_BYTES as u64,
+        };
+        for extent in leaf.page_extents() {
+            let from = u64::from(extent.page) * page;
+            let to = (from + u64::from(extent.pages) * page).min(bytes);
+            let Some(fp) = extent.chunk.filter(|_| from < to) else { continue };
+            let place = self.places.locator().find(&fp)?;
+            if u64::from(extent.first) * page + (to - from) > u64::from(place.length) {
+                return Err(Error::damaged(format!("chunk {fp:?} is too short for its leaf")));
+            }
+            wanted.push(Wanted { fp, place });
+        }
+        Ok(())
+    }
+}
+
+/// Which child of a node of `level` holds the end of a stream of `bytes`.
+fn last_child(bytes: u64, level: u8) -> usize {
+    let span = (NODE_CHILDREN as u64).pow(u32::from(level) - 1);
+    ((blocks_of(bytes) - 1) / span % NODE_CHILDREN as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_stream_is_in_one_child() {
+        let block = BLOCK_BYTES as u64;
+        for (bytes, level, child) in [
+            (block + 1, 1, 1),
+            (512 * block, 1, 511),
+            (512 * block + 1, 2, 1),
+            (512 * block + 1, 1, 0),
+            (514 * block, 1, 1),
+            (512 * 512 * block, 2, 511),
+        ] {
+            assert_eq!(last_child(bytes, level), child, "{bytes} bytes, level {level}");
+        }
+    }
+}
