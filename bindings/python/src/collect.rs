@@ -33,6 +33,8 @@ pub fn prune<'py>(
     let py = tick.py();
     let rules = rules_of(rules).or_raise(py)?;
     let mut options = options_of(options).or_raise(py)?;
+    // The rules may speak of what the program has just saved.
+    core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
     let (plan, report) = in_a_thread(&core.events, tick, &stop, move || {
         let job = &core_there.job;

@@ -2,7 +2,20 @@
 
 use outlive_types::{Error, ErrorKind};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyModule, PyType};
+
+/// `outlive._errors`. At the end of the interpreter it cannot be imported any more.
+static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// Imports the classes, if that was not done yet.
+///
+/// # Errors
+/// If the package is broken.
+pub fn load(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    let import = || py.import("outlive._errors").map(Bound::unbind);
+    Ok(MODULE.get_or_try_init(py, import)?.bind(py))
+}
 
 /// The exception for an error; its class is defined in `outlive/_errors.py`.
 pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
@@ -14,8 +27,7 @@ pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::Fenced => "FencedError",
         ErrorKind::Bug => "BugError",
     };
-    let found = py
-        .import("outlive._errors")
+    let found = load(py)
         .and_then(|module| module.getattr(class))
         .and_then(|class| Ok(class.cast_into::<PyType>()?));
     match found {

@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::restore::Taken;
-use crate::wait::{self, Gate, Inside};
+use crate::wait::{self, Entry, Gate, Inside};
 use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
 use outlive_format::Remarks;
@@ -79,10 +79,22 @@ impl Core {
         self.job.pool().config().tuning.threads()
     }
 
-    /// Waits until no other thread saves, restores or closes.
+    /// Waits until no other thread saves, restores or closes. Refuses where it would wait for itself.
     pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
-        let entered = wait::wait(&self.events, tick, None, &mut |limit| self.gate.enter(limit))?;
-        entered.ok_or_else(|| to_py(tick.py(), &Error::bug("a wait without limit ended")))
+        match wait::wait(&self.events, tick, None, &mut |limit| self.gate.enter(limit))? {
+            Some(Entry::Entered) => Ok(self.gate.entered()),
+            Some(Entry::WouldHang) => Err(invalid(
+                tick.py(),
+                format!(
+                    "the job {} is busy, and this call cannot wait for it: it comes from a signal \
+                     handler, progress callback or logging handler that runs inside another call \
+                     of outlive. Nothing was done. Set a flag there, and save where the program \
+                     saves next (docs/python.md shows how)",
+                    self.job.name()
+                ),
+            )),
+            None => Err(to_py(tick.py(), &Error::bug("a wait without limit ended"))),
+        }
     }
 
     /// Waits until the save under way, if there is one, is over, however it ends.
@@ -296,15 +308,18 @@ impl Job {
             .collect())
     }
 
-    /// Changes what is said about a checkpoint; answers label and pin as they are then.
+    /// Changes what is said about a checkpoint, after the save under way is over; answers label and pin
+    /// as they are then.
     fn note(
         &self,
-        py: Python<'_>,
         epoch: u64,
         label: Option<&str>,
         pin: Option<bool>,
+        tick: &Bound<'_, PyAny>,
     ) -> PyResult<(String, bool)> {
+        let py = tick.py();
         self.core.check_process(py)?;
+        self.core.settle_last(tick)?;
         let change = |remarks: &mut Remarks| {
             if let Some(label) = label {
                 label.clone_into(&mut remarks.label);
@@ -315,8 +330,8 @@ impl Job {
         Ok((remarks.label, remarks.pinned))
     }
 
-    /// Drops checkpoints by rules and collects; answers what was decided about each, newest first,
-    /// and what became of the packs.
+    /// Drops checkpoints by rules and collects, after the save under way is over; answers what was
+    /// decided about each, newest first, and what became of the packs.
     fn prune<'py>(
         &self,
         rules: collect::RuleValues,

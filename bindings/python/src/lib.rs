@@ -5,6 +5,7 @@
 
 mod buffer;
 mod collect;
+mod dlpack;
 mod errors;
 mod events;
 mod files;
@@ -24,12 +25,19 @@ mod _core {
     use pyo3::prelude::*;
     use std::ffi::OsString;
 
+    /// The package's version.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)] // the name is Python's
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
     /// Runs the `outlive` command with `args`, the program's name first; gives its exit code.
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
         py.detach(|| outlive_cli::run(args))
     }
 
+    #[pymodule_export]
+    use crate::dlpack::{Lent, borrow};
     #[pymodule_export]
     use crate::job::Job;
     #[pymodule_export]

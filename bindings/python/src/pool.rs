@@ -1,7 +1,7 @@
 //! A pool, opened for Python.
 
 use crate::collect;
-use crate::errors::OrRaise;
+use crate::errors::{self, OrRaise};
 use crate::events::Events;
 use crate::job::Job;
 use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
@@ -30,6 +30,7 @@ impl Pool {
         create: bool,
         tuning: Vec<(String, TuningValue)>,
     ) -> PyResult<Pool> {
+        errors::load(py)?;
         py.detach(|| {
             let events = Arc::new(Events::default());
             let env = Environment::observed(events.clone());

@@ -4,6 +4,8 @@ use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -93,26 +95,54 @@ pub struct Gate {
     freed: Condvar,
 }
 
-/// Whoever holds this is in.
+/// Whoever holds this is in; it stays with the thread that entered.
 #[derive(Debug)]
-pub struct Inside<'a>(&'a Gate);
+pub struct Inside<'a>(&'a Gate, PhantomData<*const ()>);
+
+thread_local! {
+    /// How many gates this thread is in.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
 
 impl Gate {
-    /// Enters, if that is possible within `timeout`.
-    pub fn enter(&self, timeout: Duration) -> Option<Inside<'_>> {
+    /// Enters, if that is possible within `timeout`. Does not wait where that might never end.
+    ///
+    /// While a thread is in, Python may call it away: signal handlers, the progress callback and
+    /// handlers of `logging` run on it. If one of them comes to a gate that is taken, it is taken by
+    /// this very thread, or by one that may be waiting for this one.
+    pub fn enter(&self, timeout: Duration) -> Option<Entry> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if *taken && HELD.get() > 0 {
+            return Some(Entry::WouldHang);
+        }
         let waited = self.freed.wait_timeout_while(taken, timeout, |taken| *taken);
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *taken {
             return None;
         }
         *taken = true;
-        Some(Inside(self))
+        Some(Entry::Entered)
     }
+
+    /// What this thread holds after [`Gate::enter`] has let it in.
+    pub fn entered(&self) -> Inside<'_> {
+        HELD.set(HELD.get() + 1);
+        Inside(self, PhantomData)
+    }
+}
+
+/// What came of an attempt to enter.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry {
+    /// This thread is in.
+    Entered,
+    /// This thread must not wait for the gate.
+    WouldHang,
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.freed.notify_one();
     }

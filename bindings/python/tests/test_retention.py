@@ -57,6 +57,20 @@ def test_bad_metrics_are_refused_and_nothing_is_saved(tmp_path: Path) -> None:
     assert job.epochs() == []
 
 
+def test_prunes_and_notes_wait_for_the_save_before_them(tmp_path: Path) -> None:
+    job = outlive.open(tmp_path).job("run")
+    for number in range(4):
+        large = {"a": np.random.default_rng(number).random(2_000_000)}
+        save = job.save(large, metrics={"loss": abs(number - 1)})
+        pruned = job.prune(keep_best="loss")
+        assert save.epoch in pruned.kept
+        assert save.epoch is not None
+        save = job.save(large, metrics={"loss": 9})
+        assert save.epoch is not None
+        job.note(save.epoch, label=f"after {number}")
+    assert [epoch.label for epoch in job.epochs()][-1] == "after 3"
+
+
 def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
     pool = filled(tmp_path)
     job = pool.job("run")

@@ -232,3 +232,87 @@ def test_page_aligned_arrays(job: outlive.Job) -> None:
     view = outlive.zeros(100_000)[10:20]
     view += 1  # the memory lives as long as the view
     assert view.sum() == 10
+
+
+def generators(seed: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        name: np.random.Generator(getattr(np.random, name)(seed))
+        for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+    }
+    return {**made, "bits": np.random.Philox(seed)}
+
+
+def children(generator: Any) -> list[bytes]:
+    """What the next generators that one spawns give."""
+    return [child.bytes(64) for child in map(np.random.Generator, spawned(generator))]
+
+
+def spawned(generator: Any) -> list[Any]:
+    if isinstance(generator, np.random.BitGenerator):
+        return list(generator.spawn(2))
+    return [child.bit_generator for child in generator.spawn(2)]
+
+
+SEEDS = [3, 0, 2**200 + 1, [1, 2**40], (5, [6, 7]), np.arange(4, dtype=np.uint32)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("spawned_before", [0, 3])
+def test_restored_generators_spawn_the_same(
+    job: outlive.Job, seed: Any, spawned_before: int
+) -> None:
+    state = generators(seed)
+    for generator in state.values():
+        generator.spawn(spawned_before)
+    job.save(state, wait=True)
+    # Into generators of the same seed, of another one, ahead of it, and behind it; and anew.
+    into = [generators(seed), generators(99), generators([1, 2, 3]), state, generators(seed)]
+    for generator in into[4].values():
+        generator.spawn(7)
+    same = generators(seed)
+    for generator in same.values():
+        generator.spawn(spawned_before)
+    want = {name: children(generator) for name, generator in same.items()}
+    for target in into:
+        job.restore(into=target)
+        assert {name: children(generator) for name, generator in target.items()} == want
+    fresh = job.restore()
+    assert {name: children(generator) for name, generator in fresh.items()} == want
+
+
+def test_a_seed_sequence_that_the_program_shares_is_not_cut_off(job: outlive.Job) -> None:
+    seeds = np.random.SeedSequence(5)
+    rng = np.random.default_rng(seeds)
+    rng.spawn(3)
+    job.save({"rng": rng}, wait=True)
+    again = np.random.SeedSequence(5)
+    state = {"rng": np.random.default_rng(again)}
+    job.restore(into=state)
+    assert again.n_children_spawned == 3
+    assert state["rng"].bit_generator.seed_seq is again
+
+
+def test_seed_sequences_of_spawned_and_legacy_generators(job: outlive.Job) -> None:
+    child = np.random.default_rng(1).spawn(2)[1].spawn(1)[0]
+    legacy = np.random.RandomState(np.random.PCG64(4))
+    seeded = np.random.RandomState(4)
+    job.save({"child": child, "legacy": legacy, "seeded": seeded}, wait=True)
+    tree = job.restore()
+    assert children(tree["child"]) == children(child)
+    assert children(tree["legacy"]._bit_generator) == children(legacy._bit_generator)
+    assert tree["seeded"]._bit_generator.seed_seq is None
+    assert tree["seeded"].bytes(64) == seeded.bytes(64)
+
+
+def test_a_seed_sequence_of_another_class_is_refused(job: outlive.Job) -> None:
+    class Seeds(np.random.bit_generator.ISeedSequence):
+        def generate_state(self, words: int, dtype: Any = np.uint32) -> Any:
+            return np.ones(words, dtype)
+
+    rng = np.random.Generator(np.random.PCG64(Seeds()))  # type: ignore[arg-type]
+    with pytest.raises(outlive.InvalidError, match=r"'a/rng' cannot be saved.*Seeds"):
+        job.save({"a": {"rng": rng}})
+    seedless = np.random.bit_generator.SeedlessSeedSequence()
+    rng.bit_generator.__setstate__((rng.bit_generator.state, seedless))  # type: ignore[attr-defined]
+    job.save({"rng": rng}, wait=True)
+    assert type(job.restore()["rng"].bit_generator.seed_seq) is type(seedless)

@@ -146,19 +146,71 @@ def test_progress_comes_on_the_calling_thread(folder: Path) -> None:
     assert {ident for *_, ident in seen} == {threading.get_ident()}
 
 
-def test_an_error_in_progress_is_the_callers(folder: Path) -> None:
+def test_progress_of_a_save_that_nobody_awaits_is_told_to_who_asks(folder: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    job = outlive.open(folder, progress=lambda *event: told.append(event)).job("a")
+    save = job.save({"a": np.random.default_rng(1).random(4_000_000)})
+    told.clear()
+    while not save.done():
+        time.sleep(0.001)
+    assert told
+    assert {what for what, *_ in told} == {"save"}
+
+
+def test_an_error_in_progress_loses_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def progress(what: str, done: int, total: int) -> None:
-        if what == "restore":
-            raise RuntimeError("from progress")
+        raise RuntimeError(f"from progress of {what}")
+
+    state = {"a": np.random.default_rng(1).random(4_000_000)}
+    job = outlive.open(folder, progress=progress).job("a")
+    save = job.save(state)
+    assert save.wait().epoch == 1  # type: ignore[union-attr]
+    assert np.array_equal(job.restore()["a"], state["a"])
+    assert job.restore(into=state)
+    told = [record for record in caplog.records if "progress callback" in record.getMessage()]
+    assert len(told) == 1
+    assert "from progress of save" in told[0].getMessage()
+    assert told[0].exc_info
+
+
+def test_an_interruption_in_progress_is_the_callers(folder: Path) -> None:
+    raised = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == "restore" and not raised:
+            raised.append(True)
+            raise KeyboardInterrupt
 
     state = {"a": np.random.default_rng(1).random(4_000_000)}
     job = outlive.open(folder, progress=progress).job("a")
     job.save(state, wait=True)
-    with pytest.raises(RuntimeError, match="from progress"):
+    with pytest.raises(KeyboardInterrupt):
         job.restore(into=state)
     state["a"][:] = 1
     job.save(state, wait=True)
     assert len(job.epochs()) == 2
+
+
+def test_an_error_of_logging_loses_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(record: logging.LogRecord) -> bool:
+        raise RuntimeError("from a filter")
+
+    log = logging.getLogger("outlive")
+    job = outlive.open(folder).job("a")
+    state = {"x": np.arange(10_000)}
+    log.addFilter(fail)
+    log.setLevel(logging.DEBUG)
+    try:
+        assert job.save(state, force=True).epoch == 1
+        assert np.array_equal(job.restore()["x"], state["x"])
+        assert job.restore(into=state)
+        job.close()
+    finally:
+        log.removeFilter(fail)
+        log.setLevel(logging.NOTSET)
+    assert "restored epoch 1 (logging this failed: RuntimeError('from a filter'))" in (
+        capfd.readouterr().err
+    )
 
 
 def test_context_managers_wait_and_keep_the_first_error(folder: Path) -> None:
@@ -239,3 +291,22 @@ def test_notices_go_to_logging(folder: Path, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO, "outlive"):
         job.restore()
     assert any("restored epoch 1" in record.getMessage() for record in caplog.records)
+
+
+def test_large_pickled_objects_are_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Holder:
+        def __init__(self, length: int) -> None:
+            self.array = np.zeros(length, np.uint8)
+
+        def __reduce__(self) -> Any:
+            return bytes, (self.array.tobytes(),)
+
+    job = outlive.open(folder).job("a", allow_pickle=True)
+    for _ in range(2):
+        job.save({"deep": {"large": Holder(20 << 20)}, "small": Holder(100)}, wait=True)
+    (told,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "'deep/large' is pickled at every save, while the program waits: 20.0 MiB" in (
+        told.getMessage()
+    )

@@ -16,6 +16,7 @@ Notices go to the logger "outlive".
 """
 
 from outlive._api import Job, Pool, open, plot
+from outlive._core import __version__
 from outlive._errors import (
     BugError,
     DamagedError,
@@ -59,6 +60,7 @@ __all__ = [
     "RetryError",
     "Save",
     "SaveStats",
+    "__version__",
     "array",
     "empty",
     "open",

@@ -6,6 +6,7 @@ import logging
 import operator
 import os
 import re
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -13,14 +14,13 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from outlive import _core, _exit
+from outlive import _core, _exit, _notices, _seen
 from outlive._errors import DamagedError, Error, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild
 from outlive._saves import Collected, Epoch, LazyRestored, Plot, Pruned, Restored, Save, SaveStats
-from outlive._tree import flatten
+from outlive._tree import Flat, flatten, shown
 
-_log = logging.getLogger("outlive")
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 _SKIPPED = Save(None, None)
 
@@ -46,7 +46,9 @@ def open(
             exist becomes a pool.
         create: False refuses a directory that is no pool yet.
         progress: Called as ``progress(what, done_bytes, total_bytes)``, with "save" or "restore",
-            by the thread that saves, waits or restores, while it does so.
+            by the thread that saves, restores, waits or asks `done`, while it does so. What a save
+            does while nobody waits is told at the next such call. An exception of it is logged and
+            changes nothing, except `KeyboardInterrupt` and `SystemExit`.
         threads: Threads that hash and copy; this and the following override `pool.toml`, for this
             process only. 0 is the number of cores, at most 4.
         staging_bytes: Memory for data on its way to or from the pool: bytes, or text with a unit,
@@ -263,6 +265,7 @@ class Job:
         self._location = location
         self._tick = tick
         self._allow_pickle = allow_pickle
+        self._heavy: set[str] = set()
         self.last_restore: Restored | None = None
         _exit.watch(self, core, tick)
 
@@ -289,12 +292,17 @@ class Job:
 
         Returns as soon as the state may be changed again; the rest happens in the background, and
         the handle tells when the checkpoint is committed. If another save is still under way, that
-        is waited for first. No other thread may change the state during the call.
+        is waited for first. No other thread may change the state during the call. Once the exit
+        functions of the interpreter have run (in a `__del__`, say), it returns when the checkpoint
+        is committed.
+
+        To save at a signal, set a flag in its handler, and save where the program next calls this:
+        a handler or callback that runs inside another call of the same job is refused.
 
         Args:
             state: A tree of dict (with str or int keys), list and tuple. Its leaves are arrays
-                (NumPy's, or anything that has a buffer or `__dlpack__`), numbers, strings, bytes,
-                None, and random generators of NumPy or `random`.
+                (NumPy's, or anything that has a buffer or `__dlpack__`, of any dtype), numbers,
+                strings, bytes, None, and random generators of NumPy or `random`.
             force: Save now, whatever `every_s` says.
             wait: Return only when the checkpoint is committed.
             label: A word for the checkpoint; prunings keep what has one. It is saved now, as with
@@ -306,8 +314,9 @@ class Job:
             The handle of the save. It is false if nothing was saved, because `every_s` is not over.
 
         Raises:
-            InvalidError: If something in the state cannot be saved; the message says where. Nothing
-                was saved, and what was saved before is safe.
+            InvalidError: If something in the state cannot be saved; the message says where. Or if
+                this is called by a handler or callback inside another call that keeps the job busy.
+                Nothing was saved, and what was saved before is safe.
             FencedError: If another process has taken over this job.
             Error: The failure of an earlier save that nobody has been told of; nothing new was
                 begun.
@@ -321,14 +330,30 @@ class Job:
         begun = time.perf_counter()
         flat = flatten(state, allow_pickle=self._allow_pickle)
         walk_s = time.perf_counter() - begun
+        self._tell_of_heavy(flat)
         notes = _notes(label, pin, metrics)
         saving = core.save(
             flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), notes, self._tick
         )
         save = Save(saving, self._tick, walk_s)
-        if wait:
+        if wait or _exit.ended():
             save.wait()
         return save
+
+    def _tell_of_heavy(self, flat: Flat) -> None:
+        """Says once of each pickled object that the program waits for it."""
+        for name, length, seconds in flat.heavy:
+            if name not in self._heavy:
+                self._heavy.add(name)
+                _notices.tell(
+                    logging.WARNING,
+                    "job %s: %s is pickled at every save, while the program waits: %.1f MiB, in "
+                    "%.2f s this time. Save the arrays in it as leaves of the state instead",
+                    self._name,
+                    shown(name),
+                    length / (1 << 20),
+                    seconds,
+                )
 
     @overload
     def restore(
@@ -376,6 +401,8 @@ class Job:
         (numbers, strings, None, bytes, whole lists of values) are replaced in the dict or list that
         holds them, after all data has been read and verified. Checkpoint and `into` must match: the
         same containers, arrays of the same dtype and shape. If they do not, nothing is touched.
+        Nor is it where the program would not see what is restored: pickled arrays, pickled objects
+        that it holds elsewhere, values in containers that nobody but `into` holds.
         Arrays are filled while the data is read, so after a `DamagedError` or an interruption they
         may hold parts of a checkpoint. No other thread may use the state during the call.
 
@@ -406,13 +433,15 @@ class Job:
             it is a `LazyRestored`.
 
         Raises:
-            InvalidError: If there is no such epoch, if `into` does not match (the message and the
-                exception's `differences` name every difference), or if the checkpoint holds pickled
-                objects and the job does not allow them.
+            InvalidError: If there is no such epoch, if `into` does not match or would not be filled
+                (the message and the exception's `differences` name every place), or if the
+                checkpoint holds pickled objects and the job does not allow them.
             DamagedError: If no checkpoint is whole.
         """
         fresh = into is FRESH
-        rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
+        # Here and not further down: what counts is who holds it besides this call.
+        held = _seen.is_held(sys.getrefcount(into))
+        rebuild = Rebuild(into, held, only=only, allow_pickle=self._allow_pickle)
         epoch = _epoch_number(epoch)
         try:
             done = self._core.restore(epoch, rebuild.plan, False if lazy else None, self._tick)
@@ -441,10 +470,14 @@ class Job:
                 **done,
             )
             if because:
-                _log.warning("job %s: not all is restored lazily: %s", self._name, because)
+                _notices.tell(
+                    logging.WARNING, "job %s: not all is restored lazily: %s", self._name, because
+                )
         else:
             self.last_restore = Restored(skipped=skipped, **done)
-        _log.info("job %s: restored epoch %s", self._name, self.last_restore.epoch)
+        _notices.tell(
+            logging.INFO, "job %s: restored epoch %s", self._name, self.last_restore.epoch
+        )
         return tree if fresh else self.last_restore
 
     def put_files(
@@ -548,7 +581,7 @@ class Job:
         return epochs
 
     def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
-        """Changes what is said about a checkpoint that is there.
+        """Changes what is said about a checkpoint. A save that is under way is waited for first.
 
         Args:
             epoch: The checkpoint.
@@ -558,7 +591,7 @@ class Job:
         Raises:
             InvalidError: If there is no such checkpoint.
         """
-        self._core.note(_number("epoch", epoch), label, pin)
+        self._core.note(_number("epoch", epoch), label, pin, self._tick)
 
     def prune(
         self,
@@ -577,7 +610,8 @@ class Job:
         """Drops checkpoints by rules, and frees what only they needed.
 
         What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest of those
-        that are not dropped by name. May be called while this or another program saves to the pool.
+        that are not dropped by name. May be called while this or another program saves to the pool;
+        a save of this job that is under way is waited for first.
 
         Without any rule those hold that `keep` in the `[tuning]` of `pool.toml` gives.
 
@@ -650,16 +684,35 @@ class _Teller:
 
     def __init__(self, core: _core.Pool, progress: Progress | None, process: int) -> None:
         self.core, self.progress, self.process = core, progress, process
+        self.failed = False
 
     def __call__(self) -> None:
         # After a fork the lock on the events may be held by a thread that is not here.
         if self.process != os.getpid():
             return
-        for event in self.core.take_events():
+        events = self.core.take_events()
+        # Notices first: what ends the callback must not swallow them.
+        for event in events:
             if len(event) == 2:
-                _log.log(_LEVELS[event[0]], "%s", event[1])
-            elif self.progress is not None:
-                self.progress(*event[1:])
+                _notices.tell(_LEVELS[event[0]], "%s", event[1])
+        for event in events:
+            if len(event) == 4 and self.progress is not None:
+                self.show(self.progress, *event[1:])
+
+    def show(self, progress: Progress, what: str, done_bytes: int, total_bytes: int) -> None:
+        """Calls the program. Its error must not end the work, nor lose what was done."""
+        try:
+            progress(what, done_bytes, total_bytes)
+        except Exception as error:
+            if not self.failed:
+                self.failed = True
+                _notices.tell(
+                    logging.WARNING,
+                    "the progress callback has raised %r; the work is not affected, and later "
+                    "errors of the callback are not told",
+                    error,
+                    error=error,
+                )
 
 
 def plot(job: Job) -> Plot:
@@ -683,7 +736,7 @@ def _close(what: Pool | Job, error: BaseException | None) -> None:
             raise
         # The program's own exception goes on; this must be heard all the same.
         error.add_note(f"outlive: besides, the last save failed: {failure}")
-        _log.error("the last save failed: %s", failure)
+        _notices.tell(logging.ERROR, "the last save failed: %s", failure)
 
 
 __all__ = ["Job", "Pool", "SaveStats", "open", "plot"]

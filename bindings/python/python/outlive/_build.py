@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from outlive import _seeds
 from outlive._errors import InvalidError
 from outlive._tree import (
     BITS,
@@ -153,12 +154,18 @@ class _Random:
         if self.kind == RANDOM:
             numbers = tuple(map(int, self.state["numbers"]))
             generator.setstate((self.state["version"], numbers, self.state["gauss"]))
-        elif self.kind == RANDOM_STATE:
-            generator.set_state(self.state)
-        elif self.kind == BITS:
-            generator.state = self.state
+            return generator
+        state = dict(self.state)
+        # Checkpoints of earlier builds have none.
+        seeds = state.pop(_seeds.KEY, None)
+        if self.kind == RANDOM_STATE:
+            bits = generator._bit_generator
+            generator.set_state(state)
         else:
-            generator.bit_generator.state = self.state
+            bits = generator if self.kind == BITS else generator.bit_generator
+            bits.state = state
+        if seeds is not None:
+            _seeds.give(bits, seeds)
         return generator
 
 

@@ -1,39 +1,63 @@
 """Compares a checkpoint with the state that it is to be restored into."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from outlive._errors import InvalidError
+from outlive._seeds import KEY
+from outlive._seen import Owners
 from outlive._select import Selection
-from outlive._tree import DICT, LIST, ORDERED, RANDOMS, TUPLE, Flat, Node, is_value, shown
+from outlive._tree import (
+    DICT,
+    LIST,
+    ORDERED,
+    RANDOMS,
+    TUPLE,
+    Flat,
+    Node,
+    is_value,
+    parent,
+    shown,
+)
 
 # Differences that a message spells out; `InvalidError.differences` has all of them.
 _SHOWN_MAX = 100
 
 
 def refuse_differences(
-    there: Flat, here: Flat, selection: Selection, chosen: list[bool], epoch: int
+    there: Flat, here: Flat, owners: Owners, selection: Selection, chosen: list[bool], epoch: int
 ) -> None:
     """Compares the chosen leaves of checkpoint `there` with the program's state `here`.
 
     Raises:
-        InvalidError: If they do not match. It names every difference.
+        InvalidError: If they do not match, or if something would be restored that the program
+            does not see. It names every place.
     """
     comparison = _Comparison(there, here, selection, chosen)
     comparison.leaves()
     comparison.containers()
     found = comparison.found or comparison.unchangeable()
-    if not found:
-        return
+    if found:
+        what, advice = "does not match", "Correct `into`"
+    else:
+        found = owners.unseen((my, there.dtypes[at]) for at, my in comparison.pairs())
+        what, advice = "cannot take", "Keep what holds these in a variable"
+    if found:
+        raise _refusal(f"`into` {what} checkpoint {epoch}", found, advice)
+
+
+def _refusal(what: str, found: list[str], advice: str) -> InvalidError:
     listed = found[:_SHOWN_MAX]
     if len(found) > len(listed):
         listed.append(f"… and {len(found) - len(listed)} more")
     error = InvalidError(
-        f"`into` does not match checkpoint {epoch}; nothing was changed. Differences:"
+        f"{what}; nothing was changed:"
         + "".join(f"\n  {line}" for line in listed)
-        + "\nCorrect `into`, select with `only`, or use `restore()` for a new tree"
+        + f"\n{advice}, select with `only`, or use `restore()` for a new tree and take from that "
+        "what the program needs (as with `load_state_dict`)"
     )
     error.differences = tuple(found)
-    raise error
+    return error
 
 
 class _Comparison:
@@ -41,6 +65,8 @@ class _Comparison:
         self.there, self.here = there, here
         self.selection, self.chosen = selection, chosen
         self.found: list[str] = []
+        # The keys of each container, by the id of what it is in.
+        self.entries: dict[int, dict[str, set[str]]] = {}
         # A list of values counts as one value: it may have another length than before.
         self.free = value_lists(there) & value_lists(here)
         if not selection.everything:
@@ -59,19 +85,42 @@ class _Comparison:
         mine = {name: at for at, name in enumerate(here.names)}
         theirs = {node.path for node in there.nodes}
         own = {node.path for node in here.nodes}
+        randoms = {node.path for node in there.nodes if node.kind in RANDOMS}
+        # Containers in which `into` has nothing, with a leaf that is missing there.
+        above = {parent(path) for path in [*here.names, *filter(None, own)]}
+        empty: dict[str, str | None] = dict.fromkeys(own - above - self.free - {""})
         for at, name in enumerate(there.names):
             if not self.chosen[at]:
                 continue
             my = mine.pop(name, None)
             if my is not None:
                 self.leaf(at, my, name)
-            elif parent(name) not in self.free:
-                what = ", which has a container there" if name in own else ""
-                self.found.append(f"{shown(name)} is missing from `into`{what}")
+            elif (hollow := next((path for path in _above(name) if path in empty), None)) is None:
+                if parent(name) not in self.free:
+                    what = ", which has a container there" if name in own else ""
+                    self.found.append(f"{shown(name)} is missing from `into`{what}")
+            elif empty[hollow] is None:
+                empty[hollow] = name
+        for path, first in empty.items():
+            if first is not None:
+                self.found.append(
+                    f"{shown(path)} is empty in `into`; the checkpoint has {shown(first)} there, "
+                    "for example (an optimizer has no state before its first step)"
+                )
         for name in mine:
+            if name.rpartition("/")[2] == KEY and parent(name) in randoms:
+                continue  # an earlier build has saved the random generator
             if self.selection.has(name) and parent(name) not in self.free:
                 what = ", which has a container there" if name in theirs else ""
                 self.found.append(f"{shown(name)} is not in the checkpoint{what}")
+
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        """The numbers of the chosen leaves that both have, there and here."""
+        mine = {name: at for at, name in enumerate(self.here.names)}
+        for at, name in enumerate(self.there.names):
+            my = mine.get(name)
+            if my is not None and self.chosen[at]:
+                yield at, my
 
     def leaf(self, at: int, my: int, name: str) -> None:
         """Compares a leaf that both have."""
@@ -131,11 +180,24 @@ class _Comparison:
                 f"{shown(node.path)} is a {own.detail} generator in `into`, a {node.detail} "
                 "generator in the checkpoint"
             )
-        elif node.detail != own.detail and self.selection.everything:
-            self.found.append(
-                f"{shown(node.path)} has keys that are str in one of `into` and the checkpoint, "
-                "and int in the other"
-            )
+        elif node.detail != own.detail and node.kind not in RANDOMS:
+            theirs, mine = self.keys(self.there, node), self.keys(self.here, own)
+            common = (key for key in theirs if key in mine)
+            if any(_is_int(key, node.detail) != _is_int(key, own.detail) for key in common):
+                self.found.append(
+                    f"{shown(node.path)} has keys that are str in one of `into` and the "
+                    "checkpoint, and int in the other"
+                )
+
+    def keys(self, flat: Flat, node: Node) -> set[str]:
+        """The keys of a container, as they are in paths."""
+        if id(flat) not in self.entries:
+            entries: dict[str, set[str]] = {}
+            for path in [*flat.names, *(node.path for node in flat.nodes if node.path)]:
+                above, _, key = path.rpartition("/")
+                entries.setdefault(above, set()).add(key)
+            self.entries[id(flat)] = entries
+        return self.entries[id(flat)].get(node.path, set())
 
     def unchangeable(self) -> list[str]:
         """Values that cannot be replaced, since nothing above them can be changed."""
@@ -143,17 +205,18 @@ class _Comparison:
         if "" in mutable:
             return []
         found = []
-        for at, name in enumerate(self.there.names):
-            if not self.chosen[at] or not is_value(self.there.dtypes[at]):
+        for at, my in self.pairs():
+            name, value = self.there.names[at], is_value(self.there.dtypes[at])
+            if not value and self.here.leaves[my].flags.writeable:
                 continue
             if not any(path in mutable for path in _above(name)):
-                found.append(f"{shown(name)} is a value, and nothing mutable holds it")
+                what = "a value" if value else "an array that cannot be written"
+                found.append(f"{shown(name)} is {what}, and nothing mutable holds it")
         return found
 
 
-def parent(name: str) -> str:
-    """The path of the container that holds a leaf or container."""
-    return name.rpartition("/")[0]
+def _is_int(key: str, detail: Any) -> bool:
+    return detail is True or (detail is not None and key in detail)
 
 
 def value_lists(flat: Flat) -> set[str]:

@@ -16,7 +16,17 @@ FileChoices = tuple[list[str], bool, bool, bool, list[str]]
 # Unused share, collect, fenced jobs, forget damaged, dry run.
 OptionValues = tuple[float, bool, list[str], bool, bool]
 
+__version__: str
+
 def command(args: Sequence[str]) -> int: ...
+def borrow_dlpack(
+    capsule: object,
+) -> tuple[Lent, tuple[int, int, int], list[int], list[int], int]: ...
+
+class Lent:
+    """Memory of another package's array."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Pool:
     """A pool."""
@@ -61,7 +71,9 @@ class Job:
         self, to: str, paths: list[bytes], epoch: int | None, overwrite: bool, tick: Tick
     ) -> dict[str, Any] | None: ...
     def epochs(self) -> list[tuple[list[int], list[int], Notes]]: ...
-    def note(self, epoch: int, label: str | None, pin: bool | None) -> tuple[str, bool]: ...
+    def note(
+        self, epoch: int, label: str | None, pin: bool | None, tick: Tick
+    ) -> tuple[str, bool]: ...
     def prune(
         self, rules: RuleValues, options: OptionValues, tick: Tick
     ) -> tuple[list[tuple[int, str | None]], dict[str, Any]]: ...

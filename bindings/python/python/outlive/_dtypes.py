@@ -2,16 +2,61 @@
 
 The text is what the store keeps with a region: NumPy's own notation (``<f8``, ``<M8[ns]``) for
 plain types, a list of fields that `ast.literal_eval` reads for structured ones, ``ext:NAME`` for
-types that other packages add (bfloat16). Nothing in it is ever executed.
+types that other packages add (bfloat16), ``dlpack:CODE.BITS.LANES`` for those that no package gives
+NumPy. Nothing in it is ever executed.
 """
 
 import ast
+import importlib
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 _EXTENSION = "ext:"
+_DLPACK = "dlpack:"
+
+# What the package `ml_dtypes` adds, and PyTorch and JAX have without it: bytes of an element. In
+# NumPy's arrays those below a byte take one each.
+_ML_DTYPES = {
+    "bfloat16": 2,
+    **dict.fromkeys(
+        [
+            "float8_e3m4",
+            "float8_e4m3",
+            "float8_e4m3b11fnuz",
+            "float8_e4m3fn",
+            "float8_e4m3fnuz",
+            "float8_e5m2",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+            "float6_e2m3fn",
+            "float6_e3m2fn",
+            "float4_e2m1fn",
+            "int2",
+            "int4",
+            "uint2",
+            "uint4",
+        ],
+        1,
+    ),
+}
+# Codes of DLPack, by the names that `ml_dtypes` gives the same types.
+_CODES = {
+    4: "bfloat16",
+    7: "float8_e3m4",
+    8: "float8_e4m3",
+    9: "float8_e4m3b11fnuz",
+    10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz",
+    12: "float8_e5m2",
+    13: "float8_e5m2fnuz",
+    14: "float8_e8m0fnu",
+}
+
+
+class MissingDtypeError(ValueError):
+    """A dtype that NumPy could have, and has not."""
 
 
 def text_of(dtype: "np.dtype[Any]") -> str | None:
@@ -28,16 +73,42 @@ def text_of(dtype: "np.dtype[Any]") -> str | None:
         return None
 
 
+def text_of_dlpack(code: int, bits: int, lanes: int) -> str:
+    """The text for a dtype that NumPy refuses to take from DLPack."""
+    name = _CODES.get(code)
+    if name is not None and lanes == 1 and bits == 8 * _ML_DTYPES[name]:
+        return _EXTENSION + name
+    return f"{_DLPACK}{code}.{bits}.{lanes}"
+
+
+def memory(text: str) -> "np.dtype[Any]":
+    """A dtype of the same size: the very one, or of plain bytes where NumPy does not have it.
+
+    Raises:
+        ValueError: If the text is none that could have been written.
+    """
+    try:
+        return parse(text)
+    except MissingDtypeError:
+        if text.startswith(_DLPACK):
+            _, bits, lanes = map(int, text.removeprefix(_DLPACK).split("."))
+            return np.dtype(f"V{bits * lanes // 8}")
+        return np.dtype(f"V{_ML_DTYPES[text.removeprefix(_EXTENSION)]}")
+
+
 def parse(text: str) -> "np.dtype[Any]":
     """The dtype for a text that `text_of` gave.
 
     Raises:
+        MissingDtypeError: If NumPy has no such dtype, and `memory` knows its size.
         ValueError: If it is none, or of a package that is not imported.
     """
     try:
         dtype: np.dtype[Any]
         if text.startswith(_EXTENSION):
             dtype = _extension(text.removeprefix(_EXTENSION))
+        elif text.startswith(_DLPACK):
+            raise _missing(text)
         elif text.startswith(("[", "(", "{")):
             dtype = npy.descr_to_dtype(ast.literal_eval(text))
         else:
@@ -54,6 +125,27 @@ def _extension(name: str) -> "np.dtype[Any]":
     try:
         return np.dtype(name)
     except TypeError:
-        raise ValueError(
-            f"the dtype {name} is of another package: import that first (ml_dtypes, for example)"
+        pass
+    if name not in _ML_DTYPES:
+        raise ValueError(f"the dtype {name} is of another package: import that first")
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        return found
+    except (ImportError, AttributeError):
+        raise MissingDtypeError(
+            f"NumPy has no dtype {name}: install the package ml_dtypes, or restore with `into` an "
+            "array that has it, such as PyTorch's"
         ) from None
+
+
+def _missing(text: str) -> ValueError:
+    parts = text.removeprefix(_DLPACK).split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        return ValueError(f"{text[:200]!r} is no dtype")
+    code, bits, lanes = (int(part) for part in parts)
+    if not (0 < bits * lanes < 1 << 20 and bits * lanes % 8 == 0):
+        return ValueError(f"{text[:200]!r} is no dtype")
+    return MissingDtypeError(
+        f"NumPy has no dtype for DLPack's code {code} with {bits} bits and {lanes} lanes: restore "
+        "with `into` an array that has it"
+    )

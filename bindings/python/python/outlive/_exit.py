@@ -1,4 +1,9 @@
-"""A normal interpreter exit completes every save that is under way."""
+"""An end of the interpreter completes every save that is under way.
+
+`atexit` tells of a normal end. Workers of `multiprocessing` end by `os._exit`, which runs nothing
+of `atexit`; they have exit functions of their own. What is saved after either, by a `__del__` or
+by a thread that still runs, nobody would complete: such a save returns when it is committed.
+"""
 
 import atexit
 import logging
@@ -8,18 +13,25 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from outlive import _notices
 from outlive._errors import Error
 
 if TYPE_CHECKING:
     from outlive import _core
 
-_log = logging.getLogger("outlive")
 Tick = Callable[[], None]
+
+# After all else that a worker does at its end: other exit functions may save.
+_WORKER_PRIORITY = -100
 
 # Native jobs whose Python job is alive, by the id of the entry; with their process and pool.
 _alive: dict[int, tuple[int, "_core.Job", Tick]] = {}
 # Those whose Python job is gone while a save was under way, or had failed unheard.
 _orphans: list[tuple[int, "_core.Job", Tick]] = []
+# This process, once its end has come, and if it is a worker whose exit functions know of us.
+_ended: set[int] = set()
+_workers: set[int] = set()
+_hooked: list[bool] = []
 
 
 def watch(job: object, core: "_core.Job", tick: Tick) -> None:
@@ -27,6 +39,12 @@ def watch(job: object, core: "_core.Job", tick: Tick) -> None:
     entry = (os.getpid(), core, tick)
     _alive[id(entry)] = entry
     weakref.finalize(job, _lost, id(entry)).atexit = False
+    _watch_worker()
+
+
+def ended() -> bool:
+    """Whether this process is past the point at which the saves under way are completed."""
+    return os.getpid() in _ended
 
 
 def _lost(key: int) -> None:
@@ -44,8 +62,26 @@ def _unfinished(entry: tuple[int, "_core.Job", Tick]) -> bool:
     return process == os.getpid() and core.unfinished()
 
 
+def _watch_worker(_: object = None) -> None:
+    """Has a worker of `multiprocessing` complete its saves, if this process is one."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    process: Any = sys.modules.get("multiprocessing.process")
+    if util is None or process is None:
+        return
+    if not _hooked:
+        # A worker of a fork server imports the program, which may open jobs, and only then clears
+        # its list of exit functions. This is called after that.
+        util.register_after_fork(_watch_worker, _watch_worker)
+        _hooked.append(True)
+    if process.parent_process() is not None and os.getpid() not in _workers:
+        util.Finalize(None, _finish, exitpriority=_WORKER_PRIORITY)
+        _workers.add(os.getpid())
+
+
 @atexit.register
 def _finish() -> None:
+    # First this, then the waits: whoever saves from now on waits for it.
+    _ended.add(os.getpid())
     entries: list[tuple[int, Any, Tick]] = [*_alive.values(), *_orphans]
     for process, core, tick in entries:
         # A forked child inherits its parent's jobs, which are none of its business.
@@ -55,15 +91,20 @@ def _finish() -> None:
             core.wait(tick)
         except Error as error:
             message = f"the last save before the end of the program failed: {error}"
-            _log.error(message)
+            _notices.tell(logging.ERROR, "%s", message)
             # Without a handler `logging` prints it by itself.
-            if _log.hasHandlers():
-                print(f"outlive: {message}", file=sys.stderr)
+            if _notices.heard():
+                _notices.to_stderr(message)
         except KeyboardInterrupt:
-            print("outlive: interrupted; the save under way is lost", file=sys.stderr)
+            _notices.to_stderr("interrupted; the save under way is lost")
             return
         try:
             core.close(True, tick)
         except Error as error:
             # Nothing is lost by that: the session ends with the process.
-            _log.info("a job was not closed: %s", error)
+            _notices.tell(logging.INFO, "a job was not closed: %s", error)
+
+
+# A child begins anew, and numbers of processes come again.
+os.register_at_fork(after_in_child=_ended.clear)
+os.register_at_fork(after_in_child=_workers.clear)

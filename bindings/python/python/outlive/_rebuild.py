@@ -9,6 +9,7 @@ import numpy as np
 from outlive import _build, _dtypes, _memory
 from outlive._compare import refuse_differences
 from outlive._errors import DamagedError, InvalidError
+from outlive._seen import Owners
 from outlive._select import Selection
 from outlive._tree import (
     PICKLE,
@@ -34,8 +35,10 @@ class Rebuild:
         planned: Whether a plan was made: from then on arrays of `into` may be written.
     """
 
-    def __init__(self, into: Any, *, only: str | Iterable[str] | None, allow_pickle: bool) -> None:
-        """Looks at `into`, which may be `FRESH`.
+    def __init__(
+        self, into: Any, held: bool, *, only: str | Iterable[str] | None, allow_pickle: bool
+    ) -> None:
+        """Looks at `into`, which may be `FRESH`, and which the caller holds or has only passed on.
 
         Raises:
             InvalidError: If `into` cannot be a state.
@@ -47,6 +50,7 @@ class Rebuild:
         self.here = Flat()
         if not self.fresh:
             self.here = flatten(into, allow_pickle=allow_pickle, to_save=False)
+        self.owners = Owners(self.here, held)
         self.mine = {name: at for at, name in enumerate(self.here.names)}
         self.planned = False
 
@@ -80,8 +84,9 @@ class Rebuild:
         self.copied_bytes = 0
         self._refuse_pickles()
         if not self.fresh:
-            refuse_differences(there, self.here, self.selection, chosen, epoch)
+            refuse_differences(there, self.here, self.owners, self.selection, chosen, epoch)
         self._check_lengths(lengths)
+        self._refuse_missing_dtypes()
         values = {dtype for dtype in set(dtypes) if is_value(dtype)}
         wishes: list[Any] = [None] * len(names)
         for at, dtype in enumerate(dtypes):
@@ -90,7 +95,7 @@ class Rebuild:
             if dtype in values:
                 wishes[at] = True
             elif self.fresh:
-                wishes[at] = self._make(at)
+                wishes[at] = self._make(at, self.parsed[dtype])
             else:
                 wishes[at] = self._fill(at, self.mine[names[at]])
         self.planned = True
@@ -117,11 +122,9 @@ class Rebuild:
         for at, dtype in enumerate(there.dtypes):
             if dtype not in sizes:
                 try:
-                    self.parsed[dtype] = _dtypes.parse(dtype.removeprefix(SCALAR))
+                    self.parsed[dtype] = _dtypes.memory(dtype.removeprefix(SCALAR))
                 except ValueError as error:
-                    raise InvalidError(
-                        f"{shown(there.names[at])} of checkpoint {self.epoch}: {error}"
-                    ) from None
+                    raise self._no_dtype(at, error) from None
                 sizes[dtype] = self.parsed[dtype].itemsize
             size = sizes[dtype]
             for extent in there.shapes[at]:
@@ -132,10 +135,24 @@ class Rebuild:
                     f"dtype {dtype} and shape {there.shapes[at]} make {size}"
                 )
 
-    def _make(self, at: int) -> Any:
+    def _no_dtype(self, at: int, error: ValueError) -> InvalidError:
+        return InvalidError(f"{shown(self.there.names[at])} of checkpoint {self.epoch}: {error}")
+
+    def _refuse_missing_dtypes(self) -> None:
+        """What is made anew must be an array of NumPy's."""
+        texts = [text for text in set(self.there.dtypes) if text[:3] != "py:"]
+        for text in texts if self.fresh else filter(is_value, texts):
+            try:
+                _dtypes.parse(text.removeprefix(SCALAR))
+            except ValueError as error:
+                for at, dtype in enumerate(self.there.dtypes):
+                    if dtype == text and self.chosen[at]:
+                        raise self._no_dtype(at, error) from None
+
+    def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
         """A new array for a region; what is given back is the same in the order of its memory."""
         fortran = at in self.fortran
-        shape, dtype = self.there.shapes[at], self.parsed[self.there.dtypes[at]]
+        shape = self.there.shapes[at]
         if dtype.itemsize == 0:
             # NumPy gives elements without bytes one, unless there is a buffer that has none.
             made: Any = np.ndarray(shape, dtype, buffer=b"")
@@ -154,7 +171,7 @@ class Rebuild:
         if target.flags.writeable and fits and target.dtype.itemsize:
             self.objects[at] = original
             return target.T if fortran else target
-        wish = self._make(at)
+        wish = self._make(at, target.dtype)
         made = self.objects[at]
         if target.flags.writeable:
 

@@ -91,8 +91,15 @@ class Save:
         return None if self._core is None else self._core.epoch
 
     def done(self) -> bool:
-        """True once the checkpoint is committed, or the save has failed, or it was skipped."""
-        return self._core is None or self._core.done()
+        """True once the checkpoint is committed, or the save has failed, or it was skipped.
+
+        Tells the progress callback how far it is.
+        """
+        if self._core is None or self._tick is None:
+            return True
+        done = self._core.done()
+        self._tick()
+        return done
 
     def wait(self, timeout: float | None = None) -> SaveStats | None:
         """Waits until the checkpoint is committed: from then on it outlives anything.

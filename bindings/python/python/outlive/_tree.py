@@ -8,6 +8,7 @@ containers of which kind; it is stored beside the leaves as JSON.
 import json
 import pickle
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from outlive import _dtypes
+from outlive import _dtypes, _foreign, _seeds
 from outlive._errors import InvalidError
 
 # Values: leaves that are replaced as a whole when a state is restored.
@@ -40,6 +41,9 @@ GENERATOR, BITS, RANDOM_STATE, RANDOM = "generator", "bit_generator", "random_st
 RANDOMS = (GENERATOR, BITS, RANDOM_STATE, RANDOM)
 
 _DEPTH_MAX = 200
+# From here on pickling an object is worth a word.
+_HEAVY_BYTES = 16 << 20
+_HEAVY_S = 0.5
 _SKELETON_VERSION = 1
 
 
@@ -70,6 +74,10 @@ class Flat:
     fortran: list[int] = field(default_factory=list)
     # By number of the leaf, what the program had there, if that was no NumPy array.
     originals: dict[int, Any] = field(default_factory=dict)
+    # The containers themselves, as far as they are those of the program.
+    containers: list[Any] = field(default_factory=list)
+    # Names of pickled leaves that take long, with their bytes and seconds.
+    heavy: list[tuple[str, int, float]] = field(default_factory=list)
 
     def skeleton(self) -> bytes:
         """The containers as JSON."""
@@ -134,6 +142,11 @@ def shown(path: str) -> str:
     return repr(path if len(path) <= 200 else path[:199] + "…") if path else "the state itself"
 
 
+def parent(name: str) -> str:
+    """The path of the container that holds a leaf or container."""
+    return name.rpartition("/")[0]
+
+
 def is_value(dtype: str) -> bool:
     """Whether a leaf is a value, replaced as a whole, and no array to be filled."""
     return dtype.startswith(("py:", SCALAR))
@@ -180,12 +193,14 @@ class _Walk:
         self.open.add(id(value))
         node = Node(len(self.flat.names), name, kind)
         self.flat.nodes.append(node)
+        if not self.to_save:
+            self.flat.containers.append(value)
         inside = f"{name}/" if name else ""
         if kind in (LIST, TUPLE):
             self.items(inside, map(str, range(len(value))), value, depth + 1)
         else:
             if kind in RANDOMS:
-                node.detail, value_dict = _random_state(value, kind)
+                node.detail, value_dict = _random_state(name, value, kind)
             else:
                 value_dict = value
                 node.detail = _int_keys(name, value)
@@ -225,13 +240,16 @@ class _Walk:
         self.flat.shapes.append(shape)
         self.flat.leaves.append(leaf)
 
-    def array(self, name: str, value: "np.ndarray[Any, Any]", original: Any) -> None:
-        """Takes an array."""
+    def array(
+        self, name: str, value: "np.ndarray[Any, Any]", original: Any, text: str | None = None
+    ) -> None:
+        """Takes an array; `text` is its dtype, if that is another than NumPy's."""
         dtype = value.dtype
-        try:
-            text = self.texts[dtype]
-        except KeyError:
-            text = self.texts[dtype] = _dtypes.text_of(dtype)
+        if text is None:
+            try:
+                text = self.texts[dtype]
+            except KeyError:
+                text = self.texts[dtype] = _dtypes.text_of(dtype)
         if text is None:
             self.strange(name, original, f"an array of dtype {dtype}, which is not plain memory")
             return
@@ -281,49 +299,45 @@ class _Walk:
 
     def foreign(self, name: str, value: Any) -> None:
         """Takes an object of another package, if it shows its memory."""
-        view = None
         try:
-            if hasattr(value, "__dlpack__"):
-                view = np.from_dlpack(value)
-            elif not isinstance(value, type):
-                view = np.asarray(memoryview(value))
-        except TypeError:
-            pass  # no buffer
-        except Exception as error:
-            # What other packages raise here is of their choosing, and is passed on as text.
+            found = _foreign.view(value)
+        except _foreign.UnusableError as error:
             self.strange(name, value, f"{_a(type(value))}, whose memory NumPy cannot use ({error})")
             return
-        if view is None:
+        if found is None:
             self.strange(name, value, _a(type(value)))
-        else:
-            self.array(name, view, value)
-            if self.to_save and _is_constant(value):
-                # A save need not copy what nobody changes; a memory view tells the core so.
-                leaf = self.flat.leaves[-1]
-                if isinstance(leaf, np.ndarray) and leaf.size > 0:
-                    self.flat.leaves[-1] = leaf.reshape(-1).view(np.uint8).data.toreadonly()
+            return
+        view, text = found
+        self.array(name, view, value, text)
+        if self.to_save and _foreign.is_constant(value):
+            # A save need not copy what nobody changes; a memory view tells the core so.
+            leaf = self.flat.leaves[-1]
+            if isinstance(leaf, np.ndarray) and leaf.size > 0:
+                self.flat.leaves[-1] = leaf.reshape(-1).view(np.uint8).data.toreadonly()
 
     def strange(self, name: str, value: Any, what: str) -> None:
         """Takes an object that can only be pickled."""
         if not self.allow_pickle:
+            hint = _foreign.way_out(value)
             raise InvalidError(
-                f"{shown(name)} is {what}. A state consists of dict, list and tuple with arrays, "
-                "numbers, strings, bytes, None and random generators. Convert it, leave it out, or "
-                "have it pickled with `pool.job(..., allow_pickle=True)`; unpickling runs code, so "
-                "do that only if you trust everybody who can write to the pool"
+                f"{shown(name)} is {what}{': ' if hint else ''}{hint}. A state consists of dict, "
+                "list and tuple with arrays, numbers, strings, bytes, None and random generators. "
+                "Convert it, leave it out, or have it pickled with "
+                "`pool.job(..., allow_pickle=True)`; unpickling runs code, so do that only if you "
+                "trust everybody who can write to the pool"
             )
         if not self.to_save:
             self.add(name, PICKLE, (), value)
             return
+        begun = time.perf_counter()
         try:
-            self.add(name, PICKLE, (), pickle.dumps(value, protocol=5))
+            pickled = pickle.dumps(value, protocol=5)
         except Exception as error:
             raise InvalidError(f"{shown(name)} is {what}; pickling it failed: {error}") from error
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether an array cannot change. JAX's cannot: its operations make new ones."""
-    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
+        seconds = time.perf_counter() - begun
+        if len(pickled) >= _HEAVY_BYTES or seconds >= _HEAVY_S:
+            self.flat.heavy.append((name, len(pickled), seconds))
+        self.add(name, PICKLE, (), pickled)
 
 
 _BUILT_IN = (dict, list, tuple, set, frozenset, int, float, complex, str, bytes, bytearray)
@@ -359,7 +373,7 @@ def _int_keys(name: str, value: dict[Any, Any]) -> Any:
     return numbers
 
 
-def _random_state(value: Any, kind: str) -> tuple[str, dict[str, Any]]:
+def _random_state(name: str, value: Any, kind: str) -> tuple[str, dict[str, Any]]:
     """The class of a random generator and its state."""
     if kind == RANDOM:
         version, numbers, gauss = value.getstate()
@@ -367,7 +381,12 @@ def _random_state(value: Any, kind: str) -> tuple[str, dict[str, Any]]:
         return "Random", state
     if kind == RANDOM_STATE:
         state = dict(value.get_state(legacy=False))
-        return str(state["bit_generator"]), state
-    bits = value.bit_generator if kind == GENERATOR else value
-    state = dict(bits.state)
+        bits = value._bit_generator
+    else:
+        bits = value.bit_generator if kind == GENERATOR else value
+        state = dict(bits.state)
+    try:
+        state[_seeds.KEY] = _seeds.text_of(bits)
+    except TypeError as error:
+        raise InvalidError(f"{shown(name)} cannot be saved: {error}") from None
     return str(state["bit_generator"]), state

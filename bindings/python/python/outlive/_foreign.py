@@ -1,0 +1,117 @@
+"""Arrays of other packages: their memory, as NumPy's arrays."""
+
+from typing import Any
+
+import numpy as np
+
+from outlive import _core, _dtypes
+
+
+class UnusableError(Exception):
+    """An object shows no memory that could be saved; the text says why."""
+
+
+def view(value: Any) -> "tuple[np.ndarray[Any, Any], str] | None":
+    """An array on the memory of `value`, and the text of its dtype.
+
+    NumPy lacks some dtypes (bfloat16, say, as long as nobody imports `ml_dtypes`). Of these the
+    array has elements of bytes, and only the text says what they are.
+
+    Returns:
+        None if it shows no memory at all.
+
+    Raises:
+        UnusableError: If it has memory that cannot be used.
+    """
+    if hasattr(value, "__dlpack__"):
+        return _by_dlpack(value)
+    if isinstance(value, type):
+        return None
+    try:
+        return _known(np.asarray(memoryview(value)))
+    except TypeError:
+        return None  # no buffer
+    except Exception as error:
+        # What other packages raise here is of their choosing, and is passed on as text.
+        raise UnusableError(str(error)) from error
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an array cannot change. JAX's cannot: its operations make new ones."""
+    return _package(value) in ("jax", "jaxlib")
+
+
+def way_out(value: Any) -> str:
+    """What a program can save instead of `value`: words for an error, or nothing."""
+    package, kind = _package(value), type(value).__name__
+    if package == "torch":
+        if kind == "Generator":
+            return "save its `get_state()`, and give that to its `set_state()` after a restore"
+        device = getattr(getattr(value, "device", None), "type", "cpu")
+        if device != "cpu":
+            return "save `cpu()` of it"
+        if getattr(value, "is_nested", False):
+            return "save its `unbind()`"
+        if getattr(value, "is_quantized", False):
+            return "save its `int_repr()`, its scale and its zero point"
+        if hasattr(value, "to_dense") and str(getattr(value, "layout", "")) != "torch.strided":
+            return "save `to_dense()` of it, or its parts"
+        if hasattr(value, "resolve_conj") and (value.is_conj() or value.is_neg()):
+            return "save `resolve_conj().resolve_neg()` of it"
+        if hasattr(value, "untyped_storage"):
+            return "save `view(torch.uint8)` of it"
+    if is_constant(value) and "key<" in str(getattr(value, "dtype", "")):
+        return "save `jax.random.key_data` of it, and use `jax.random.wrap_key_data` on that"
+    if hasattr(value, "state_dict"):
+        return "save its `state_dict()`, and give that to its `load_state_dict` after a restore"
+    if hasattr(value, "__array__"):
+        return "save `numpy.asarray` of it"
+    return ""
+
+
+def shows_memory(value: Any) -> bool:
+    """Whether something is an array, also one that cannot be saved as such."""
+    signs = ("__dlpack__", "__array__", "__array_interface__", "__cuda_array_interface__")
+    return any(hasattr(value, sign) for sign in signs)
+
+
+def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
+    constant = is_constant(value)
+    # PyTorch shows no memory that its gradients depend on. Filling it is what a program does
+    # under `no_grad`, too.
+    if getattr(value, "requires_grad", False) is True:
+        value = value.detach()
+    try:
+        array = np.from_dlpack(value)
+    except Exception as error:
+        try:
+            # JAX's own way brings also what is on a device, or has elements below a byte.
+            return _known(np.asarray(value)) if constant else _raw(value)
+        except Exception as again:
+            reasons = dict.fromkeys((str(error), str(again)))
+            raise UnusableError("; ".join(reasons)) from again
+    if constant:
+        array.flags.writeable = False
+    return _known(array)
+
+
+def _raw(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
+    """An array of a dtype that NumPy may not have."""
+    lent, dtype, shape, strides, first = _core.borrow_dlpack(value.__dlpack__())
+    text = _dtypes.text_of_dlpack(*dtype)
+    elements = _dtypes.memory(text)
+    if 0 in shape:
+        return np.empty(shape, elements), text
+    # The array holds `lent`, and that the memory.
+    return np.ndarray(shape, elements, memoryview(lent), first, strides), text
+
+
+def _known(array: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], str]":
+    text = _dtypes.text_of(array.dtype)
+    if text is None:
+        raise UnusableError(f"elements of dtype {array.dtype} are no plain memory")
+    return array, text
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]

@@ -1,0 +1,172 @@
+"""Arrays of dtypes that NumPy lacks: bfloat16, eight and four bits, of any package."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+from fake_dlpack import BFLOAT16, CUDA, FLOAT4_X2, FLOAT8_E5M2, Array
+
+Run = Callable[..., str]
+SIZES = {BFLOAT16: 2, FLOAT8_E5M2: 1, FLOAT4_X2: 1}
+
+
+def noise(shape: tuple[int, ...], itemsize: int, seed: int = 1) -> "np.ndarray[Any, Any]":
+    count = int(np.prod(shape))
+    raw = np.random.default_rng(seed).integers(0, 256, count * itemsize, dtype=np.uint8)
+    return raw.view(f"u{itemsize}").reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("version", [None, (1, 0)])
+@pytest.mark.parametrize("shape", [(300, 200), (3,), (), (0, 4)])
+def test_arrays_of_any_dtype_are_filled(
+    job: outlive.Job,
+    dtype: tuple[int, int, int],
+    version: tuple[int, int] | None,
+    shape: tuple[int, ...],
+) -> None:
+    want = noise(shape, SIZES[dtype])
+    saved = Array(want, dtype, version=version)
+    job.save({"w": saved, "step": 3}, wait=True)
+    state = {"w": Array(np.zeros_like(want), dtype, version=version), "step": 0}
+    filled = state["w"]
+    assert job.restore(into=state)
+    assert state["w"] is filled
+    assert state["step"] == 3
+    assert np.array_equal(filled.memory, want)
+    # Nothing holds the memory any more.
+    del state
+    gc.collect()
+    assert (saved.lent, filled.lent) == (0, 0)
+
+
+def test_any_order_of_memory(job: outlive.Job) -> None:
+    want = noise((60, 40), 2)
+    for seen in (want.T, want[::2, ::3], want[::-1], want[:, :0]):
+        job.save({"w": Array(seen)}, wait=True)
+        for base in (np.zeros(seen.shape, "u2"), np.zeros(seen.shape[::-1], "u2").T):
+            into = {"w": Array(base)}
+            job.restore(into=into)
+            assert np.array_equal(base, seen)
+        into = {"w": Array(np.zeros(seen.shape, "u2")[::-1])}
+        job.restore(into=into)
+        assert np.array_equal(into["w"].memory, seen)
+
+
+def test_what_cannot_be_filled_is_refused(job: outlive.Job) -> None:
+    want = noise((50,), 2)
+    job.save({"w": Array(want)}, wait=True)
+    wrong = {
+        "is read-only": Array(np.zeros(50, "u2"), version=(1, 1), read_only=True),
+        "has shape": Array(np.zeros(51, "u2")),
+        "has dtype <f8": np.zeros(50),
+        "has dtype ext:float8_e5m2": Array(np.zeros(50, "u1"), FLOAT8_E5M2),
+        "copy it to the host": Array(np.zeros(50, "u2"), device=CUDA),
+        "DLPack 2": Array(np.zeros(50, "u2"), version=(2, 0)),
+        "4 bits, which are no bytes": Array(np.zeros(50, "u1"), (0, 4, 1)),
+    }
+    for message, array in wrong.items():
+        state = {"w": array}
+        with pytest.raises(outlive.InvalidError, match=message):
+            job.restore(into=state)
+    del state
+    gc.collect()
+    assert [array.lent for array in wrong.values() if isinstance(array, Array)] == [0] * 6
+
+
+def test_a_new_tree_has_the_dtypes_of_ml_dtypes(job: outlive.Job) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    halves, bytes_ = noise((300, 200), 2), noise((7,), 1)
+    job.save({"h": Array(halves), "b": Array(bytes_, FLOAT8_E5M2)}, wait=True)
+    tree = job.restore()
+    assert tree["h"].dtype == ml_dtypes.bfloat16
+    assert tree["b"].dtype == ml_dtypes.float8_e5m2
+    assert tree["h"].tobytes() == halves.tobytes()
+    assert tree["b"].tobytes() == bytes_.tobytes()
+    # NumPy's array and that of the other package are the same to a checkpoint.
+    job.restore(into=tree)
+    job.save(tree, wait=True)
+    state = {"h": Array(np.zeros_like(halves)), "b": Array(np.zeros_like(bytes_), FLOAT8_E5M2)}
+    job.restore(into=state)
+    assert np.array_equal(state["h"].memory, halves)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4", "float4_e2m1fn"])
+def test_arrays_of_ml_dtypes(job: outlive.Job, name: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    want = np.arange(6).reshape(2, 3).astype(getattr(ml_dtypes, name))
+    job.save({"a": want, "scalar": want[1, 2]}, wait=True)
+    tree = job.restore()
+    assert (tree["a"].dtype, tree["scalar"].dtype) == (want.dtype, want.dtype)
+    assert tree["a"].tobytes() == want.tobytes()
+    assert tree["scalar"] == want[1, 2]
+
+
+def test_without_ml_dtypes_the_way_out_is_named(folder: Path, run: Run, tmp_path: Path) -> None:
+    # Together with an array that can be restored.
+    job = outlive.open(folder).job("a")
+    job.save({"w": Array(noise((300, 200), 2)), "x": np.arange(3)}, wait=True)
+    out = run(
+        """
+        sys.modules["ml_dtypes"] = None
+        job = outlive.open(sys.argv[1]).job("a")
+        try:
+            job.restore()
+        except outlive.InvalidError as error:
+            assert "'w' of checkpoint 1" in str(error), error
+            assert "install the package ml_dtypes" in str(error), error
+        else:
+            sys.exit("it was restored")
+        print(job.restore(only="x"))
+        """,
+        folder,
+    )
+    assert out == "{'x': array([0, 1, 2])}"
+
+
+def test_dtypes_that_nobody_has_come_back_into_arrays_only(job: outlive.Job) -> None:
+    job.save({"w": Array(noise((50,), 1), FLOAT4_X2)}, wait=True)
+    with pytest.raises(outlive.InvalidError, match=r"'w' of checkpoint 1.*restore with `into`"):
+        job.restore()
+
+
+def test_torch(job: outlive.Job) -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        want = torch.randint(0, 255, (300, 64), dtype=torch.uint8).view(dtype)
+        job.save({"w": want, "t": want.t()}, wait=True)
+        state = {"w": torch.empty_like(want), "t": torch.empty_like(want).t()}
+        job.restore(into=state)
+        for name, tensor in {"w": want, "t": want.t()}.items():
+            assert torch.equal(state[name].view(torch.uint8), tensor.view(torch.uint8))
+    model = torch.nn.Linear(300, 200).to(torch.bfloat16)
+    for parts in (model.state_dict(), dict(model.named_parameters())):
+        job.save({"model": parts}, wait=True)
+        other = torch.nn.Linear(300, 200).to(torch.bfloat16)
+        job.restore(into={"model": other.state_dict()})
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+    for value, way_out in {
+        torch.Generator(): "get_state",
+        model: "state_dict",
+        torch.ones(3).to_sparse(): "to_dense",
+    }.items():
+        with pytest.raises(outlive.InvalidError, match=way_out):
+            job.save({"x": value})
+
+
+def test_jax(job: outlive.Job) -> None:
+    jax = pytest.importorskip("jax")
+    for name in ("bfloat16", "float8_e5m2", "int4"):
+        want = jax.numpy.arange(6).astype(getattr(jax.numpy, name))
+        job.save({"a": want}, wait=True)
+        state = {"a": jax.numpy.zeros_like(want)}
+        job.restore(into=state)
+        assert state["a"].dtype == want.dtype
+        assert bool((state["a"] == want).all())
+    with pytest.raises(outlive.InvalidError, match=r"jax\.random\.key_data"):
+        job.save({"key": jax.random.key(1)})

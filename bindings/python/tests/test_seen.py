@@ -1,0 +1,231 @@
+"""A restore into a state fills what the program holds, or is refused: it never fills nothing."""
+
+import dataclasses
+import enum
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outlive
+
+
+class Tensor:
+    """An array that shows its memory to nobody, as one on a device; it can be pickled."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def __dlpack__(self, **options: object) -> Any:
+        raise BufferError("the array is on a device")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    rate: float
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Model:
+    """Gives its state as PyTorch's modules and optimizers do: in a new dict each time."""
+
+    def __init__(self, value: float) -> None:
+        self.weights = np.full(5, value)
+        self.hidden = Tensor([value])
+        self.rate = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights, "groups": [{"rate": self.rate, "params": [0]}]}
+
+
+@pytest.fixture
+def trusting(folder: Path) -> outlive.Job:
+    return outlive.open(folder).job("a", allow_pickle=True)
+
+
+def refused(restore: Callable[[], object]) -> str:
+    with pytest.raises(outlive.InvalidError) as caught:
+        restore()
+    assert "nothing was changed" in str(caught.value)
+    assert caught.value.differences
+    return str(caught.value)
+
+
+def test_pickled_arrays_are_not_filled(trusting: outlive.Job) -> None:
+    model = Model(1.0)
+    trusting.save({"model": {"w": model.weights, "h": model.hidden}}, wait=True)
+    other = Model(2.0)
+    state = {"model": {"w": other.weights, "h": other.hidden}}
+    text = refused(lambda: trusting.restore(into=state))
+    assert "'model/h' is an array" in text
+    assert "'model/w'" not in text
+    assert (other.weights == 2).all()
+    assert (state["model"]["h"], other.hidden.values) == (other.hidden, [2.0])
+    # Nobody else can have it, as far as one sees; but it may be a view of the program's memory.
+    assert "'model/h' is an array" in refused(
+        lambda: trusting.restore(into={"model": {"w": other.weights, "h": Tensor([3.0])}})
+    )
+    # What can be filled is.
+    assert trusting.restore(into=state, only="model/w")
+    assert (other.weights == 1).all()
+    # Who gives nothing gets a new one.
+    state["model"]["h"] = None  # type: ignore[assignment]
+    assert trusting.restore(into=state)
+    assert state["model"]["h"].values == [1.0]
+
+
+def test_objects_that_the_program_holds_elsewhere(trusting: outlive.Job) -> None:
+    trusting.save({"o": Settings(1.0), "d": defaultdict(int, a=1), "n": 1}, wait=True)
+    kept = Settings(2.0)
+    state: dict[str, Any] = {"o": kept, "d": defaultdict(int), "n": 0}
+    text = refused(lambda: trusting.restore(into=state))
+    assert "'o' is an object" in text
+    assert "'d'" not in text
+    assert state == {"o": kept, "d": {}, "n": 0}
+    # What only the state holds is replaced in it.
+    state["o"] = Settings(3.0)
+    assert trusting.restore(into=state)
+    assert state == {"o": Settings(1.0), "d": {"a": 1}, "n": 1}
+    # A plain value may have taken the object's place meanwhile.
+    trusting.save({"o": None, "d": 1, "n": 1}, wait=True)
+    state["o"] = kept
+    assert "'o' is an object" in refused(lambda: trusting.restore(into=state))
+
+
+def test_objects_that_are_values_are_replaced(trusting: outlive.Job) -> None:
+    want = {"e": Colour.RED, "f": Frozen(1.0), "p": Path("/a"), "t": frozenset([1]), "c": int}
+    trusting.save(want, wait=True)
+    kept = [Colour.BLUE, Frozen(2.0), Path("/b"), frozenset([2]), str]
+    state = dict(zip(want, kept, strict=True))
+    assert trusting.restore(into=state)
+    assert state == want
+
+
+def test_arrays_of_objects(trusting: outlive.Job) -> None:
+    trusting.save({"a": np.array([1, None], object)}, wait=True)
+    kept = np.array([2, None], object)
+    assert "'a' is an array" in refused(lambda: trusting.restore(into={"a": kept}))
+    state = {"a": kept.copy()}
+    assert trusting.restore(into=state)
+    assert state["a"].tolist() == [1, None]
+
+
+def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
+    job.save({"model": Model(1.0).state_dict(), "step": 1}, wait=True)
+    model = Model(2.0)
+    text = refused(lambda: job.restore(into={"model": model.state_dict(), "step": 0}))
+    for name in ("model/groups/0/rate", "model/groups/0/params/0", "step"):
+        assert f"'{name}' would change only in what nobody but `into` holds" in text
+    assert "'model/weights'" not in text
+    assert (model.weights == 2).all()
+    assert job.restore(into={"model": model.state_dict(), "step": 0}, only="model/weights")
+    assert (model.weights == 1).all()
+    # Whoever holds some of it sees that.
+    groups = [{"rate": 2.0, "params": [0]}]
+    part = {"weights": model.weights, "groups": groups}
+    assert job.restore(into={"model": part, "step": 0}, only="model")
+    assert groups[0]["rate"] == 1.0
+    groups[0]["rate"] = 2.0
+    into = {"model": {"weights": model.weights, "groups": groups}, "step": 0}
+    assert job.restore(into=into)
+    assert (groups[0]["rate"], into["step"]) == (1.0, 1)
+    groups[0]["rate"] = 2.0
+    assert functools.partial(job.restore, into={"model": part, "step": 0})()
+    assert groups[0]["rate"] == 1.0
+
+
+def test_arrays_that_nobody_holds(job: outlive.Job) -> None:
+    job.save([np.arange(3.0), np.arange(4.0)], wait=True)
+    layer = np.zeros(3)
+    text = refused(lambda: job.restore(into=[layer, np.zeros(4)]))
+    assert "'1' would change only" in text
+    assert "'0'" not in text
+    backing = np.zeros(8)
+    assert job.restore(into=[layer, backing[::2]])
+    assert backing.tolist() == [0, 0, 1, 0, 2, 0, 3, 0]
+    assert layer.tolist() == [0, 1, 2]
+    weights = [np.zeros(3), np.zeros(4)]
+    assert job.restore(into=weights)
+    assert weights[1].tolist() == [0, 1, 2, 3]
+
+
+def test_generators_are_filled_where_they_are(job: outlive.Job) -> None:
+    rng = np.random.default_rng(1)
+    job.save({"rng": rng}, wait=True)
+    other = np.random.default_rng(2)
+    assert job.restore(into={"rng": other})
+    assert other.random() == rng.random()
+
+
+class Constant:
+    """An array whose operations make new ones, as JAX's."""
+
+    def __init__(self, values: "np.ndarray[Any, Any]") -> None:
+        self.values = values
+        self.values.flags.writeable = False
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+    def __array_namespace__(self) -> Any:
+        return Constants
+
+
+class Constants:
+    @staticmethod
+    def asarray(values: "np.ndarray[Any, Any]") -> Constant:
+        return Constant(values)
+
+
+def test_arrays_that_cannot_be_written_are_replaced_where_somebody_sees(job: outlive.Job) -> None:
+    job.save({"a": np.arange(3)}, wait=True)
+    state = {"a": Constant(np.zeros(3, int))}
+    assert job.restore(into=state)
+    assert state["a"].values.tolist() == [0, 1, 2]
+    assert "'a' would change only" in refused(
+        lambda: job.restore(into={"a": Constant(np.zeros(3, int))})
+    )
+    job.save((np.arange(3),), wait=True)
+    pair = (Constant(np.zeros(3, int)),)
+    assert "'0' is an array that cannot be written" in refused(lambda: job.restore(into=pair))
+
+
+def test_a_container_that_is_still_empty_is_named_once(job: outlive.Job) -> None:
+    optimizer = {"state": {0: {"m": np.ones(3)}, 1: {"m": np.ones(3)}}, "groups": [0, 1]}
+    job.save(optimizer, wait=True)
+    state = {"state": {}, "groups": [0, 1]}
+    with pytest.raises(outlive.InvalidError) as caught:
+        job.restore(into=state)
+    (only,) = caught.value.differences
+    assert only.startswith("'state' is empty in `into`; the checkpoint has 'state/0/m' there")
+    # And the other way round, where no key is of another type.
+    job.save({"state": {}, "groups": []}, wait=True)
+    with pytest.raises(outlive.InvalidError) as caught:
+        job.restore(into=optimizer)
+    assert not any("keys" in line for line in caught.value.differences)
+
+
+def test_keys_of_another_type_are_still_told(job: outlive.Job) -> None:
+    job.save({"a": {1: np.ones(3), "b": 1}}, wait=True)
+    state = {"a": {"1": np.ones(3), "b": 1}}
+    with pytest.raises(outlive.InvalidError, match="'a' has keys that are str in one"):
+        job.restore(into=state)
