@@ -4,9 +4,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use outlive_types::{Event, Observer, shown_path};
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The outcome of a command that could do its work.
 #[derive(Debug)]
@@ -30,7 +30,12 @@ impl Answer {
 #[derive(Default)]
 pub struct Teller {
     bar: Mutex<Option<ProgressBar>>,
+    /// When the last step was told by a line.
+    last_step: Mutex<Option<Instant>>,
 }
+
+/// Least time from one line about a step to the next.
+const STEPS_APART: Duration = Duration::from_secs(1);
 
 impl Teller {
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
@@ -72,6 +77,19 @@ impl Teller {
         let bar = slot.insert(ProgressBar::new_spinner());
         bar.set_message(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    /// Says which step of long work begins: where a person watches as [`Teller::busy`] does, else by a
+    /// line, but not of each of many short ones.
+    pub fn step(&self, work: &str, what: &str) {
+        if io::stderr().is_terminal() {
+            return self.busy(what);
+        }
+        let mut last = self.last_step.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= STEPS_APART) {
+            *last = Some(Instant::now());
+            complain(&format!("{work}: {what}"));
+        }
     }
 
     /// Takes the bar away.

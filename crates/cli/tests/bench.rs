@@ -129,6 +129,7 @@ fn people_get_a_table() {
     for part in ["bench memory", "cores", "MEASURED", "<= "] {
         assert!(run.out.contains(part), "{part}: {}", run.out);
     }
+    assert!(run.err.starts_with("bench memory: making the state\n"), "{}", run.err);
 }
 
 fn has_files(dir: &Path) -> bool {
@@ -167,6 +168,7 @@ fn planners_are_compared_on_a_trace() {
     let run = outlive(&words);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.out.contains("fewer reads than ASM"), "{}", run.out);
+    assert!(run.err.starts_with("bench plan: a, 2.0 KiB of memory\n"), "{}", run.err);
     let rows = json(&[&words[..], &["--json"]].concat());
     assert_eq!(rows["rows"][0]["reads"]["LRU"], 100);
     assert_eq!(rows["rows"][0]["reads"]["outlive"], 10);

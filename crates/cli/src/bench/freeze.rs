@@ -52,8 +52,7 @@ pub fn run(mut bench: Bench, args: &BenchFreezeArgs) -> Result<Report> {
     let mut details = serde_json::Map::new();
     let mut memcpy = Vec::new();
     for way in &WAYS {
-        bench.step(way.name);
-        let found = measure(way, total_bytes, args.runs)?;
+        let found = measure(&bench, way, total_bytes, args.runs)?;
         let stall = median(&found.stall_ms_per_gib);
         let what = format!("{}: program stands", way.name);
         match way.mode {
@@ -101,8 +100,7 @@ pub fn run(mut bench: Bench, args: &BenchFreezeArgs) -> Result<Report> {
     details.insert("saves_copy_blocked_ms_per_gib".to_owned(), json!(copied));
     details.insert("saves_auto_blocked_ms_per_gib".to_owned(), json!(auto));
     details.insert("saves_auto_freeze".to_owned(), json!(said));
-    bench.step("parts of a state");
-    freeze_part::run(&mut bench.report, args.gib, args.runs)?;
+    freeze_part::run(&mut bench, args.gib, args.runs)?;
     bench.report.others(Cpu::now().since(before), started.elapsed().as_secs_f64());
     bench.report.note(format!(
         "Medians of {} rounds; {} GiB, all of it changed, copies and saves on {} threads; nothing is \
@@ -122,11 +120,12 @@ fn gib(bytes: u64) -> f64 {
 }
 
 /// Takes all figures of one way, anew in each round: a fork leaves huge pages split that were written.
-fn measure(way: &Way, total_bytes: u64, runs: u32) -> Result<Found> {
+fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<Found> {
     let mut found = Found::default();
     let length = usize::try_from(total_bytes)
         .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
-    for _ in 0..runs {
+    for run in 1..=runs {
+        bench.step(&format!("{}, round {run} of {runs}", way.name));
         let memory = AlignedBuf::zeroed(length);
         if way.small_pages {
             memory.use_small_pages();

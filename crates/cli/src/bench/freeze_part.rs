@@ -1,8 +1,8 @@
 //! The part of `outlive bench freeze` in which not everything has changed: pages at random, and a hot
 //! spot that is copied ahead.
 
-use super::report::{Goal, Report, Unit};
-use super::{gib_bytes, median, state};
+use super::report::{Goal, Unit};
+use super::{Bench, gib_bytes, median, state};
 use outlive_capture::OwnedSource;
 use outlive_types::{Epoch, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result, SeededRng};
 use serde_json::json;
@@ -20,16 +20,22 @@ const HOT_BATCH: usize = 2000;
 const WARM_UPS: u32 = 5;
 
 /// Adds both to the report.
-pub fn run(report: &mut Report, gib: f64, runs: u32) -> Result<()> {
+pub fn run(bench: &mut Bench, gib: f64, runs: u32) -> Result<()> {
     let length = gib_bytes(gib) as usize;
     let rng = SeededRng::new(7);
-    let sparse = rounds(length, runs, FreezeMode::Copy, &mut |bytes| {
+    let told = |what: &str, number: u64| {
+        let of = u64::from(WARM_UPS + runs);
+        bench.step(&format!("{what}, freeze {number} of {of}"));
+    };
+    let told_sparse = |number| told("1 % of the pages", number);
+    let sparse = rounds(length, runs, FreezeMode::Copy, &told_sparse, &mut |bytes| {
         for _ in 0..length / PAGE_BYTES / 100 {
             change(bytes, 0..length, &rng);
         }
     })?;
     let hot = 0..HOT_BYTES.min(length);
-    let hot_spot = rounds(length, runs, FreezeMode::Precopy, &mut |bytes| {
+    let told_hot = |number| told("hot spot", number);
+    let hot_spot = rounds(length, runs, FreezeMode::Precopy, &told_hot, &mut |bytes| {
         let started = Instant::now();
         while started.elapsed() < HOT_FOR {
             (0..HOT_BATCH).for_each(|_| change(bytes, hot.clone(), &rng));
@@ -40,9 +46,9 @@ pub fn run(report: &mut Report, gib: f64, runs: u32) -> Result<()> {
         ("hot spot of 64 MiB, freeze = precopy: program stands", HOT_S_MAX, &hot_spot),
     ];
     for (what, most, found) in rows {
-        report.goal(what, median(&found.stall_s), Unit::Seconds, Goal::AtMost(most));
+        bench.report.goal(what, median(&found.stall_s), Unit::Seconds, Goal::AtMost(most));
         let key = what.split(':').next().unwrap_or(what);
-        report.detail(
+        bench.report.detail(
             key,
             json!({ "stall_s": found.stall_s, "tracker": found.tracker, "freeze": found.freeze }),
         );
@@ -63,12 +69,14 @@ fn rounds(
     length: usize,
     runs: u32,
     freeze: FreezeMode,
+    tell: &dyn Fn(Epoch),
     write: &mut dyn FnMut(&mut [u8]),
 ) -> Result<Found> {
     let mut source: OwnedSource = state::source(length as u64, 1)?;
     let mut found = Found::default();
     let mut scratch = Vec::new();
     for epoch in 1..=Epoch::from(WARM_UPS + runs) {
+        tell(epoch);
         write(state::edit(&mut source)?);
         let baseline = (epoch > 1).then_some(epoch - 1);
         let freeze_bytes_max = u64::from(u32::MAX);

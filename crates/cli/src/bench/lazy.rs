@@ -75,9 +75,11 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
     for run in 1..=args.io.runs {
         bench.step(&format!("round {run} of {}: raw reads", args.io.runs));
         raws.push(raw.read_round(&bench.scratch)?);
-        bench.step(&format!("round {run} of {}: restarts", args.io.runs));
         for (number, step) in STEPS.into_iter().enumerate() {
             for (way, options) in [&eagerly, &lazily].into_iter().enumerate() {
+                let name = if options.eager { "eager" } else { "lazy" };
+                let of = args.io.runs;
+                bench.step(&format!("round {run} of {of}: {name} restart, step {}", number + 1));
                 drop(last.take());
                 let restart = restart(&path, fresh(total_bytes)?, options, step)?;
                 let taken = [restart.return_s, restart.step_s, restart.whole_s];

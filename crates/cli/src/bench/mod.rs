@@ -49,7 +49,7 @@ impl Bench {
 
     /// Tells a person who waits what is being done.
     fn step(&self, what: &str) {
-        self.teller.busy(what);
+        self.teller.step(&format!("bench {}", self.report.name()), what);
     }
 }
 
@@ -64,7 +64,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
         BenchCommand::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
-        BenchCommand::Plan(args) => return plan::run(&args),
+        BenchCommand::Plan(args) => return plan::run(&args, teller),
         BenchCommand::Track(args) => return track::run(&args, words, teller),
     }?;
     teller.finish();

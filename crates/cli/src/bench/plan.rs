@@ -1,7 +1,7 @@
 //! `outlive bench plan`: how many containers each planner of a stream's restore reads.
 
 use crate::args::{BenchPlanArgs, size};
-use crate::output::{Answer, Table, bytes, shown};
+use crate::output::{Answer, Table, Teller, bytes, shown};
 use crate::plot;
 use outlive_store::restore::planner::{
     Item, Memory, StreamPlan, Trace, Version, asm, best, bytes_of, dasm, lru,
@@ -29,7 +29,7 @@ struct Row {
 }
 
 /// `outlive bench plan`.
-pub fn run(args: &BenchPlanArgs) -> Result<Answer> {
+pub fn run(args: &BenchPlanArgs, teller: &Teller) -> Result<Answer> {
     let text = std::fs::read_to_string(&args.trace)
         .map_err(|e| Error::io_named("reading the trace", &args.trace, &e))?;
     let trace = Trace::parse(&text).map_err(|e| e.context(args.trace.display().to_string()))?;
@@ -41,8 +41,14 @@ pub fn run(args: &BenchPlanArgs) -> Result<Answer> {
     let from = if args.all { 0 } else { trace.versions.len() - 1 };
     let mut rows = Vec::new();
     for version in &trace.versions[from..] {
-        rows.extend(memories.iter().map(|memory| row(version, *memory)));
+        for memory in &memories {
+            let memory_shown = bytes(memory.bytes);
+            teller
+                .step("bench plan", &format!("{}, {memory_shown} of memory", shown(&version.name)));
+            rows.push(row(version, *memory));
+        }
     }
+    teller.finish();
     let mut text = table(&rows);
     let last: Vec<&Row> =
         rows.iter().rev().take(memories.len()).collect::<Vec<_>>().into_iter().rev().collect();

@@ -50,6 +50,11 @@ impl Report {
         Report { name, command, machine, measures, notes, details: serde_json::Map::new() }
     }
 
+    /// The bench's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Adds a figure that stands for itself.
     pub fn add(&mut self, what: impl Into<String>, value: f64, unit: Unit) {
         self.measures.push((what.into(), value, unit, None));

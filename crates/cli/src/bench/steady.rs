@@ -102,8 +102,10 @@ fn steady(
     let mut found = Found::default();
     let mut current: Option<SaveHandle> = None;
     let started = Instant::now();
-    bench.step("saving at a steady rate");
     for tick in 0..ticks {
+        if tick % sample_every == 0 {
+            bench.step(&format!("saving at a steady rate, save {} of {ticks}", tick + 1));
+        }
         let due = interval.mul_f64(tick as f64);
         std::thread::sleep(due.saturating_sub(started.elapsed()));
         if let Some(handle) = &current

@@ -54,17 +54,17 @@ pub fn run(args: &BenchTrackArgs, words: &[OsString], teller: &Arc<Teller>) -> R
     let mut rows = Vec::new();
     for pattern in PATTERNS {
         let name = pattern.name();
-        teller.busy(&format!("{name}: the program alone"));
+        teller.step("bench track", &format!("{name}: the program alone"));
         let alone_s = alone(pattern, bytes, args.intervals)?;
         let mut of_pattern = Vec::new();
         for policy in POLICIES {
-            teller.busy(&format!("{name}: {}", policy.name()));
+            teller.step("bench track", &format!("{name}: {}", policy.name()));
             of_pattern.push(measure(pattern, policy, bytes, args.intervals, alone_s)?);
         }
         judge(&mut report, pattern, &of_pattern);
         rows.push((pattern, alone_s, of_pattern));
     }
-    teller.busy("programs at a fixed rate");
+    teller.step("bench track", "programs at a fixed rate");
     slowdowns(&mut report, bytes, args.intervals)?;
     teller.finish();
     report.others(machine::Cpu::now().since(used), started.elapsed().as_secs_f64());
