@@ -323,7 +323,7 @@ fn subtract(from: &[Pages], other: &[Pages]) -> Vec<Pages> {
 }
 
 /// Pages of `from` that are in `within`; both sorted and apart.
-fn clip(from: &[Pages], within: &[Pages]) -> Vec<Pages> {
+pub(crate) fn clip(from: &[Pages], within: &[Pages]) -> Vec<Pages> {
     subtract(from, &subtract(from, within))
 }
 

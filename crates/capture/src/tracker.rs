@@ -94,6 +94,13 @@ impl HashTracker {
         tracker
     }
 
+    /// The same, for a job of this name: others that want memory which it watches are told who has it.
+    pub fn for_job(choice: TrackerChoice, job: &str) -> HashTracker {
+        let tracker = HashTracker::with(choice);
+        tracker.lock().watches.serve(job);
+        tracker
+    }
+
     /// How the last freeze found changes, for people: by which tracker, how much of the memory, and
     /// why the rest by hash.
     pub fn report(&self) -> String {

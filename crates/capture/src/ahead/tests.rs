@@ -12,15 +12,26 @@ pub struct Told {
     start: usize,
     written: Mutex<BTreeSet<usize>>,
     refuses: Mutex<bool>,
+    given_up: Mutex<bool>,
 }
 
 impl Told {
     pub fn new(start: usize) -> Told {
-        Told { start, written: Mutex::default(), refuses: Mutex::default() }
+        Told {
+            start,
+            written: Mutex::default(),
+            refuses: Mutex::default(),
+            given_up: Mutex::default(),
+        }
     }
 
     pub fn refuse(&self) {
         *self.refuses.lock().unwrap() = true;
+    }
+
+    /// Nothing is left of its pages, and no page table.
+    pub fn give_up(&self) {
+        *self.given_up.lock().unwrap() = true;
     }
 
     pub fn write(&self, page: usize) {
@@ -80,7 +91,10 @@ impl PageTracker for Told {
         Ok(())
     }
 
-    fn absent(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
+    fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
+        if *self.given_up.lock().unwrap() {
+            absent.push(pages);
+        }
         Ok(())
     }
 }

@@ -353,27 +353,39 @@ fn a_settled_image_does_not_take_what_was_armed_since() {
 }
 
 #[test]
-fn what_is_armed_for_a_drain_is_not_armed_afterwards() {
+fn what_is_written_while_it_drains_is_not_armed_afterwards() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
-    let start = mapping.at(0).addr();
+    let (start, end) = (mapping.at(0).addr(), mapping.at(LENGTH).addr());
+    // Whole blocks: of others a few written pages are not many.
+    let whole = Pages { start: start.next_multiple_of(2 * MIB), end: end / (2 * MIB) * (2 * MIB) };
     let armed = || {
         let (kernel, areas) = tracker.lock().watches.armed().unwrap();
-        assert!(areas.is_empty(), "the policy has armed none of it");
+        let apart = |area: &Pages| area.end <= whole.start || whole.end <= area.start;
+        assert!(areas.iter().all(apart), "the policy has armed none of it");
         let mut found = Vec::new();
-        kernel.untouched(Pages { start, end: start + LENGTH }, &mut found).unwrap();
+        kernel.untouched(whole, &mut found).unwrap();
         found.iter().map(Pages::count).sum::<usize>()
     };
     for (epoch, commit) in [(1, true), (2, false)] {
         let baseline = (epoch > 1).then_some(epoch - 1);
         let frozen = by_fork(&tracker, mapping.bytes(), baseline);
-        assert_eq!(armed(), LENGTH / PAGE_BYTES);
+        assert_eq!(armed(), whole.count());
         image(&*frozen, 16, &[0; LENGTH]);
+        mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
         frozen.settle(commit.then_some(epoch));
         assert_eq!(armed(), 0);
-        mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
     }
+}
+
+#[test]
+fn what_is_armed_for_a_drain_that_fails_is_not_armed_afterwards() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    by_fork(&tracker, mapping.bytes(), None).settle(None);
+    assert_eq!(tracker.lock().watches.armed_bytes(), 0);
 }
 
 /// Tells of pages at random what it likes: one thing before a copy, another after it.
@@ -488,4 +500,48 @@ fn every_byte_comes_from_where_it_is_as_it_was() {
         assert_eq!(none, [(start, 100)], "an ended guard gives nothing");
     }
     assert!(in_place_bytes > 10 * MIB, "{in_place_bytes} bytes were read in place");
+}
+
+#[test]
+fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let region = &mapping.bytes()[..];
+    let start = region.as_ptr().addr();
+    let block = start.next_multiple_of(2 * MIB) - start;
+    let frozen = by_fork(&tracker, region, None);
+    let then = region.to_vec();
+    // The program sweeps over a block, and writes a page of another.
+    mapping.bytes()[block..block + 2 * MIB].fill(0xEE);
+    mapping.bytes()[block + 3 * MIB] ^= 0xFF;
+    assert!(image(&*frozen, 512, &vec![0; LENGTH]) == then);
+    frozen.settle(Some(1));
+    drop(frozen);
+    assert_eq!(tracker.lock().watches.armed_bytes(), LENGTH - 2 * MIB);
+    mapping.bytes()[100] ^= 0xFF;
+    let request = FreezeRequest { freeze: FreezeMode::Copy, ..since(Some(1)) };
+    let frozen = freeze(&tracker, vec![raw("a", region)], &request).unwrap();
+    let looked_at = tracker.lock().watches.watch_of("a").pending_pages();
+    assert_eq!(looked_at, 512 + 2, "the block that was swept, and two pages");
+    assert!(image(&*frozen, 512, &then) == *region);
+    frozen.settle(Some(2));
+}
+
+#[test]
+fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
+    let _turn = alone();
+    let Some(tracker) = tracked() else { return };
+    let mapping = Mapping::new();
+    let region = &mapping.bytes()[..];
+    tracker.prime(1, &[("a", region)], 1);
+    mapping.bytes()[5 * MIB] ^= 0xFF;
+    for (baseline, pages) in [(1, LENGTH / PAGE_BYTES), (2, 1)] {
+        mapping.bytes()[100] ^= 0xFF;
+        let request = FreezeRequest { freeze: FreezeMode::Copy, ..since(Some(baseline)) };
+        let frozen = freeze(&tracker, vec![raw("a", region)], &request).unwrap();
+        assert_eq!(tracker.lock().watches.watch_of("a").pending_pages(), pages as u64);
+        assert_eq!(frozen.changed_pages(), 3 - baseline);
+        frozen.settle(Some(baseline + 1));
+    }
 }

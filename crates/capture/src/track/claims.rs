@@ -1,55 +1,90 @@
 //! Who tracks which memory of this process. Two trackers on the same pages would arm them for each
 //! other, and each would miss the writes that the other has seen.
 
-use super::{Pages, Refusal};
+use super::{Pages, Refusal, TrackerKind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Of a tracker, unique in this process.
+/// A tracker, unique in this process.
 #[derive(Debug)]
-pub(super) struct Owner(u64);
+pub(super) struct Owner {
+    number: u64,
+    kind: TrackerKind,
+    /// The job that it serves, if that is known.
+    job: OnceLock<String>,
+}
 
 #[derive(Debug, Default)]
 struct Claims {
     /// A forked child starts with none.
     process_id: u32,
-    claims: Vec<(Pages, u64)>,
+    claims: Vec<Claim>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    pages: Pages,
+    owner: u64,
+    /// The owner, as people are told.
+    who: String,
 }
 
 static CLAIMS: Mutex<Claims> = Mutex::new(Claims { process_id: 0, claims: Vec::new() });
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Owner {
-    pub fn new() -> Owner {
-        Owner(LAST.fetch_add(1, Ordering::Relaxed))
+    pub fn new(kind: TrackerKind) -> Owner {
+        Owner { number: LAST.fetch_add(1, Ordering::Relaxed), kind, job: OnceLock::new() }
+    }
+
+    /// Whom it serves.
+    pub fn serve(&self, job: &str) {
+        let _ = self.job.set(job.to_owned());
+    }
+
+    fn who(&self) -> String {
+        match self.job.get() {
+            Some(job) => format!("job {job:?} of this process tracks it ({})", self.kind),
+            None => format!("another job of this process tracks it ({})", self.kind),
+        }
     }
 
     /// Claims pages that nobody has.
     pub fn claim(&self, pages: Pages) -> Result<(), Refusal> {
         let mut claims = lock();
-        let overlap =
-            |(other, _): &&(Pages, u64)| pages.start < other.end && other.start < pages.end;
-        match claims.claims.iter().find(overlap) {
+        match claims.claims.iter().find(|claim| claim.overlaps(pages)) {
             None => {
-                claims.claims.push((pages, self.0));
+                claims.claims.push(Claim { pages, owner: self.number, who: self.who() });
                 Ok(())
             }
-            Some((_, owner)) if *owner == self.0 => {
+            Some(claim) if claim.owner == self.number => {
                 Err(Refusal("another region of this job lies in the same memory".into()))
             }
-            Some(_) => Err(Refusal("another job of this process tracks it".into())),
+            Some(claim) => Err(Refusal(claim.who.clone())),
         }
     }
 
     /// Gives a claim back.
     pub fn release(&self, pages: Pages) {
-        lock().claims.retain(|claim| *claim != (pages, self.0));
+        lock().claims.retain(|claim| (claim.pages, claim.owner) != (pages, self.number));
     }
 
     /// Gives all claims back.
     pub fn release_all(&self) {
-        lock().claims.retain(|(_, owner)| *owner != self.0);
+        lock().claims.retain(|claim| claim.owner != self.number);
     }
+}
+
+impl Claim {
+    fn overlaps(&self, pages: Pages) -> bool {
+        self.pages.start < pages.end && pages.start < self.pages.end
+    }
+}
+
+/// Who tracks any of these pages, as people are told: "job x of this process tracks it (wp-async)".
+pub(crate) fn holder(pages: Pages) -> Option<String> {
+    let claims = lock();
+    claims.claims.iter().find(|claim| claim.overlaps(pages)).map(|claim| claim.who.clone())
 }
 
 fn lock() -> MutexGuard<'static, Claims> {

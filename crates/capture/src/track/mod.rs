@@ -19,6 +19,7 @@ mod watch;
 mod watches;
 mod wp_async;
 
+pub(crate) use claims::holder;
 pub use mprotect::Mprotect;
 pub use outlive_types::{TrackerChoice, TrackerKind};
 pub use owned::OwnedPages;
@@ -76,6 +77,10 @@ pub enum Then {
 pub trait PageTracker: Send + Sync + fmt::Debug {
     /// Which one it is.
     fn kind(&self) -> TrackerKind;
+
+    /// Says for which job it is used: others that want the same memory are told. Before anything is
+    /// watched.
+    fn serve(&self, _job: &str) {}
 
     /// Takes memory on; no page of it is armed yet.
     ///

@@ -1,7 +1,12 @@
 use super::*;
+use crate::ahead::Ahead;
+use crate::ahead::tests::Told;
 use crate::{HashTracker, MemorySource, Region};
+use outlive_chunk::PageHashes;
 use outlive_io::AlignedBuf;
-use outlive_types::{Epoch, FreezeMode, FreezeReport, FreezeRequest, PAGE_BYTES, PageSource};
+use outlive_types::{
+    Epoch, FreezeMode, FreezeReport, FreezeRequest, PAGE_BYTES, PageRange, PageSource,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -467,4 +472,32 @@ fn what_was_let_go_is_compared_and_watched_anew() {
     program.write(5);
     assert_eq!(program.save(true), 1);
     assert!(!program.tracker.report().contains("another job"));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn copies_of_memory_that_was_given_up_since_do_not_count() {
+    const PAGES: usize = 400;
+    let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
+    memory.fill(7);
+    let hashes = PageHashes::compute(&memory, 1);
+    let told = Told::new(memory.as_ptr().addr());
+    let place = Place { start: memory.as_ptr().addr(), length: memory.len() };
+    // SAFETY: the tracker is told what happens; it does nothing to the memory.
+    let mut watch = unsafe { watch::Watch::begin(&told, place, PAGES) }.unwrap();
+    watch.settle();
+    let mut ahead = Ahead::new(&[told.pages(0..PAGES)], &[], 1 << 20, Ahead::default());
+    memory[5 * PAGE_BYTES..6 * PAGE_BYTES].fill(9);
+    told.write(5);
+    (0..3).for_each(|_| ahead.round(&told, &|| false).unwrap());
+    let copy = told.pages(5..6).start;
+    assert_eq!(ahead.page(copy), Some(&[9; PAGE_BYTES][..]));
+    // As many kernels do it: what has no page table is not reported as written.
+    memory.fill(0);
+    told.give_up();
+    ahead.finish(&told).unwrap();
+    let look = watch.collect(&told, &hashes, &memory, Some(&mut ahead), 1).unwrap();
+    assert_eq!(ahead.page(copy), None, "the page is zero now");
+    let all = PageRange { first: 0, count: PAGES as u64 };
+    assert_eq!((look.compare, look.dirty), (vec![all], vec![]));
 }

@@ -46,6 +46,8 @@ struct Block {
     taken: bool,
     /// Coarse only since a sweep is expected to come here.
     expected: bool,
+    /// It was looked at while an image drained whether it is written.
+    tried: bool,
 }
 
 /// Where a region lies.
@@ -168,10 +170,43 @@ impl Watch {
         groups.map(|group| (self.joined_blocks(&group), self.blocks[group.start].armed))
     }
 
+    /// Takes on as armed what is hardly written of blocks that were armed only while an image drained
+    /// (`areas`, sorted and apart), and disarms the others. Nothing of them has to be compared: they were
+    /// armed when the image was frozen, so what was written since is noted. Only of blocks that never
+    /// were dense, and once each: to arm what the program comes to later costs it a fault a page.
+    pub fn keep_armed(&mut self, tracker: &dyn PageTracker, areas: &[Pages]) {
+        for area in areas {
+            let mut written = Vec::new();
+            let known = tracker.collect(*area, Then::Leave, &mut written).is_ok();
+            let counts = self.counts(&written);
+            let first = area.start / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
+            let end = (area.end - 1) / BLOCK_BYTES - self.inner.start / BLOCK_BYTES + 1;
+            for (at, count) in counts.into_iter().enumerate().take(end).skip(first) {
+                let (block, pages) = (self.blocks[at], self.block(at));
+                let is_new = !block.tried && !block.expected && block.next_wait == 0;
+                self.blocks[at].tried = true;
+                if known && is_new && count < self.dense_pages {
+                    let was_huge = block.was_huge || tracker.is_huge(pages);
+                    let armed = Block { armed: true, age: 0, was_huge, ..self.blocks[at] };
+                    self.blocks[at] = Block { full: false, taken: false, ..armed };
+                } else {
+                    // What is gone needs no disarming.
+                    let _ = tracker.disarm(pages);
+                }
+            }
+        }
+    }
+
     /// What the last freeze found is in a committed checkpoint.
     pub fn settle(&mut self) {
         self.pending.clear();
         self.healed = 0;
+    }
+
+    /// Pages that the last freeze has looked at, until it is settled.
+    #[cfg(test)]
+    pub fn pending_pages(&self) -> u64 {
+        self.pending.iter().map(|range| range.count).sum()
     }
 
     /// A block that is to be one huge page again, as it stays coarse: random accesses take a third less
@@ -223,14 +258,14 @@ impl Watch {
         let (armed, coarse): (Vec<Range<usize>>, _) =
             self.groups().into_iter().partition(|group| self.blocks[group.start].armed);
         let mut written = self.written(tracker, &armed)?;
-        let absent = self.absent(tracker, &armed, &self.counts(&written), threads)?;
-        let absent: Vec<_> =
-            absent.into_iter().map(|pages| self.place.region_pages(pages)).collect();
+        let given_up = self.absent(tracker, &armed, &self.counts(&written), threads)?;
+        let absent: Vec<_> = given_up.iter().map(|p| self.place.region_pages(*p)).collect();
         look.extend(hashes.not_zero(&absent));
         let mut copied = Vec::new();
         if let Some(ahead) = ahead {
-            // What was written after the last look is not what was copied.
+            // What was written or given up after the last look is not what was copied.
             ahead.outdate(&written);
+            ahead.outdate(&given_up);
             copied.extend(ahead.copied(self.inner).map(|pages| self.place.region_pages(pages)));
             written.extend(ahead.written_in(self.inner));
         }

@@ -2,7 +2,7 @@
 
 use super::watch::{Look, Place, Watch};
 use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
-use crate::ahead::Ahead;
+use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_types::BLOCK_BYTES;
@@ -38,6 +38,13 @@ impl Watches {
             (watches.tracker, watches.dense_pages) = (Some(tracker), dense_pages);
         }
         watches
+    }
+
+    /// The job whose regions they are.
+    pub fn serve(&self, job: &str) {
+        if let Some(tracker) = &self.tracker {
+            tracker.serve(job);
+        }
     }
 
     /// Arms what is not armed of these addresses (sorted, apart), which a freeze has left to a child: so
@@ -143,13 +150,19 @@ impl Watches {
         }
         // SAFETY: passed on to the caller.
         let begun = unsafe { self.watch(&*tracker, place) };
-        match begun {
-            Ok(watch) => {
-                self.by_name.insert(name.to_owned(), watch);
+        let watch = match begun {
+            Ok(watch) => self.by_name.entry(name.to_owned()).insert_entry(watch).into_mut(),
+            Err(Refusal(why)) => {
+                *self.refused.entry(why).or_default() += place.length as u64;
+                return None;
             }
-            Err(Refusal(why)) => *self.refused.entry(why).or_default() += place.length as u64,
+        };
+        // All of it is compared now. What is quiet already needs no second time.
+        let look = watch.collect(&*tracker, old?, bytes, None, threads);
+        if look.is_err() {
+            self.drop_watch(name);
         }
-        None
+        look.ok()
     }
 
     /// Begins to watch a region.
@@ -185,9 +198,16 @@ impl Watches {
         }
     }
 
-    /// What was found is committed.
+    /// What was found is committed. What was armed only while the image drained, and is hardly written,
+    /// stays armed: it is as it was when it was frozen, so the next freeze need not compare it.
     pub fn settle(&mut self) {
+        let guarded = ahead::union(&std::mem::take(&mut self.guarded), &[]);
         self.end_guard();
+        if let Some(tracker) = &self.tracker {
+            for watch in self.by_name.values_mut() {
+                watch.keep_armed(&**tracker, &ahead::clip(&guarded, &[watch.inner()]));
+            }
+        }
         self.by_name.values_mut().for_each(Watch::settle);
     }
 

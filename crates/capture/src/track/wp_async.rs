@@ -31,7 +31,8 @@ impl WpAsync {
         })?;
         let pagemap = File::open("/proc/self/pagemap")
             .map_err(|error| Refusal(format!("/proc/self/pagemap cannot be opened ({error})")))?;
-        Ok(WpAsync { uffd, pagemap, process_id: std::process::id(), owner: claims::Owner::new() })
+        let owner = claims::Owner::new(TrackerKind::WpAsync);
+        Ok(WpAsync { uffd, pagemap, process_id: std::process::id(), owner })
     }
 
     fn check_process(&self) -> Result<(), Refusal> {
@@ -57,6 +58,10 @@ impl WpAsync {
 impl PageTracker for WpAsync {
     fn kind(&self) -> TrackerKind {
         TrackerKind::WpAsync
+    }
+
+    fn serve(&self, job: &str) {
+        self.owner.serve(job);
     }
 
     // SAFETY (of callers): as [`PageTracker::watch`] demands.

@@ -77,7 +77,7 @@ impl Mprotect {
         }
         Ok(Mprotect {
             owner: OWNERS.fetch_add(1, Relaxed),
-            claims: claims::Owner::new(),
+            claims: claims::Owner::new(TrackerKind::Mprotect),
             generation: GENERATION.load(SeqCst),
             run_pages_max,
             pagemap,
@@ -251,6 +251,10 @@ impl Mprotect {
 impl PageTracker for Mprotect {
     fn kind(&self) -> TrackerKind {
         TrackerKind::Mprotect
+    }
+
+    fn serve(&self, job: &str) {
+        self.claims.serve(job);
     }
 
     // SAFETY (of callers): as [`PageTracker::watch`] demands.
