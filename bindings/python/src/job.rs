@@ -179,9 +179,10 @@ impl Job {
             })
             .transpose()?;
         let tracker = pool.config().tuning.tracker()?;
+        let job = outlive_store::Job::open(pool, name, JobOptions { every })?;
         let core = Core {
-            job: outlive_store::Job::open(pool, name, JobOptions { every })?,
-            tracker: Arc::new(HashTracker::with(tracker)),
+            tracker: Arc::new(HashTracker::for_job(tracker, job.name().as_str())),
+            job,
             events,
             gate: Gate::default(),
             last: Mutex::new(None),

@@ -126,11 +126,15 @@ pub fn save(
     core.keep_constants(Vec::new());
     let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
     let regions = std::mem::take(&mut leaves.regions);
-    let saved = py.detach(|| {
-        let mut source =
-            MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
-        core.job.save_with(&mut source, notes)
-    });
+    let mut source = MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
+    // Another job's lazy restore may still fill some of it.
+    let filled = wait::wait(&core.events, tick, None, &mut |limit| {
+        source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
+    })?;
+    filled.transpose().or_raise(py)?;
+    let saved = py.detach(|| core.job.save_with(&mut source, notes));
+    // Its regions point into what goes now.
+    drop(source);
     let constants = std::mem::take(&mut leaves.constants);
     drop(leaves);
     drop(inside);

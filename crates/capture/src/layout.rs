@@ -6,6 +6,7 @@ use outlive_types::{
     Error, PACKED_BELOW_BYTES, PACKED_STREAM, RegionDesc, RegionPlace, Result, StreamDesc,
 };
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Packed regions start at multiples of this, so that restored arrays can be read in place.
 const PACKED_ALIGN_BYTES: usize = 16;
@@ -90,6 +91,12 @@ impl Layout {
     /// The memory of a stream; `None` for the packed one.
     pub fn memory(&self, stream: usize) -> Option<&Memory> {
         stream.checked_sub(usize::from(self.has_packed())).map(|own| &self.own[own])
+    }
+
+    /// Where the program's own memory of this image lies.
+    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        let all = self.packed.iter().map(|(_, memory)| memory).chain(&self.own);
+        all.filter_map(Memory::place).map(|place| place.start..place.start + place.length)
     }
 
     /// The bytes of all streams, given those of the packed one.

@@ -8,13 +8,14 @@ use crate::layout::Layout;
 use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::way::{self, Dirty};
-use crate::{HashTracker, Region, runs};
+use crate::{HashTracker, Region, lazy, runs};
 use outlive_types::{
     Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result,
     pages_of, shown_bytes,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The regions of a rank, tracked by hashes and frozen by copying. It may be frozen many times; the
 /// tracker may outlive it and serve the next one.
@@ -50,6 +51,17 @@ impl MemorySource {
         }
     }
 
+    /// Waits until nothing of the regions is missing that a lazy restore of this process still brings,
+    /// whichever job it is of; false if that takes longer than `timeout`. A freeze waits by itself, for
+    /// as long as it takes.
+    ///
+    /// # Errors
+    /// Regions that no image can hold; `Retry` if something will stay missing.
+    pub fn wait_filled(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        let places: Vec<_> = self.layout()?.places().collect();
+        lazy::wait_for(&places, timeout).map_or(Ok(false), |filled| filled.map(|()| true))
+    }
+
     /// The regions' places, worked out once.
     fn layout(&mut self) -> Result<Arc<Layout>> {
         match &mut self.image {
@@ -66,6 +78,8 @@ impl MemorySource {
 
 impl PageSource for MemorySource {
     fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        // Before anything is read, and also for what is not: a child would hold zeros in its place.
+        self.wait_filled(None)?;
         let layout = self.layout()?;
         let streams = u32::try_from(layout.streams.len()).map_err(|_| {
             Error::invalid("more than 4,294,967,295 large regions cannot be saved: join some")

@@ -5,13 +5,16 @@
 //! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
 #![allow(unsafe_code)]
 
-use super::sys::{self, Placed, Shadow, Uffd};
+use super::places::{At, Known, Places};
+use super::sys::{self, Notice, Placed, Shadow, Uffd};
 use super::unit::{Unit, WINDOW_BYTES, windows};
 use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::time::{Duration, Instant};
 
 /// How often a page is asked for again if the kernel has no memory, with a pause of 10 ms between.
@@ -22,6 +25,7 @@ const MEMORY_ATTEMPTS: u32 = 300;
 pub(super) struct Counts {
     pub moved: AtomicU64,
     pub copied: AtomicU64,
+    pub zeros: AtomicU64,
     pub faults: AtomicU64,
 }
 
@@ -41,9 +45,8 @@ pub(super) struct Filling {
     shadow: Shadow,
     /// Moving has been refused for good.
     copies: AtomicBool,
-    /// Whoever places pages holds it as a reader, and looks first: once a region is whole, another
-    /// fill may have the same memory.
-    over: RwLock<bool>,
+    /// Its number among the fill's regions, by address.
+    number: usize,
 }
 
 impl Filling {
@@ -64,7 +67,7 @@ impl Filling {
             left_units: AtomicUsize::new(count),
             shadow: Shadow::new(count * BLOCK_BYTES)?,
             copies: AtomicBool::new(false),
-            over: RwLock::new(false),
+            number: 0,
             interior,
         })
     }
@@ -83,14 +86,6 @@ impl Filling {
         let at = self.first + unit * BLOCK_BYTES;
         self.interior.start.max(at)..self.interior.end.min(at + BLOCK_BYTES)
     }
-
-    fn over(&self) -> RwLockReadGuard<'_, bool> {
-        self.over.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_over(&self) -> bool {
-        *self.over()
-    }
 }
 
 /// All regions of one restore.
@@ -100,6 +95,10 @@ pub struct Fill {
     /// By address.
     fillings: Vec<Filling>,
     by_stream: HashMap<usize, usize>,
+    /// Where they are. Whoever places pages reads it, and holds it until they are placed; whoever reads
+    /// what the kernel says holds it alone. So nothing is placed by a table that is not true any more,
+    /// nor in a region that is whole: another fill may have its memory.
+    places: RwLock<Places>,
     pub(super) counts: Counts,
     state: Mutex<State>,
     changed: Condvar,
@@ -109,24 +108,100 @@ pub struct Fill {
 struct State {
     /// Regions that are not whole.
     left: usize,
+    /// Threads that wait for one.
+    waiting: usize,
     failure: Option<Error>,
 }
 
 impl Fill {
-    /// Takes on regions that are registered with `uffd` and have lost their pages.
-    pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>) -> Fill {
+    /// Takes on regions that are registered with `uffd` and have lost their pages; `notices` are what the
+    /// kernel has said of them since.
+    pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>, notices: Vec<Notice>) -> Fill {
         fillings.sort_unstable_by_key(|filling| filling.interior.start);
-        let state = State { left: fillings.len(), failure: None };
+        fillings.iter_mut().enumerate().for_each(|(number, filling)| filling.number = number);
+        let state = State { left: fillings.len(), ..State::default() };
         let by_stream = fillings.iter().enumerate().map(|(at, f)| (f.stream, at)).collect();
-        Fill {
+        let places = Places::new(fillings.iter().map(|filling| filling.interior.clone()));
+        let fill = Fill {
             uffd,
             fillings,
             by_stream,
+            places: RwLock::new(places),
             counts: Counts::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+        };
+        for notice in notices {
+            fill.heed(&mut fill.places_alone(), notice);
+        }
+        fill
+    }
+
+    fn places(&self) -> RwLockReadGuard<'_, Places> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places_alone(&self) -> RwLockWriteGuard<'_, Places> {
+        self.places.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_whole(&self, filling: &Filling) -> bool {
+        self.places().is_over(filling.number)
+    }
+
+    // --- What the kernel says -----------------------------------------------------------------------
+
+    /// Takes account of a notice. Answers for which page of which region a thread waits, if one does.
+    fn heed(&self, places: &mut Places, notice: Notice) -> Option<(usize, usize)> {
+        match notice {
+            Notice::Fault(address) => match places.known(address) {
+                Known::Home(region, home) => return Some((region, home)),
+                Known::Zero => self.zero(address),
+                // Whoever waited was woken when the region became whole.
+                Known::Over => {}
+            },
+            Notice::Moved(from, to) => {
+                // A region became whole while the program moved it.
+                for at in places.moved(&from, to) {
+                    let _ = self.uffd.unregister(&at);
+                }
+                self.uffd.wake(&from);
+            }
+            Notice::Dropped(range) => {
+                places.dropped(&range);
+                // Whoever waits there is served by what was true before, and may not be. It faults again.
+                self.uffd.wake(&range);
+            }
+            Notice::Unmapped(range) => {
+                places.unmapped(&range);
+                self.uffd.wake(&range);
+            }
+        }
+        None
+    }
+
+    /// Reads what the kernel says, if it says anything: pages cannot be placed before. A thread that
+    /// waits for one will say so again.
+    fn heed_next(&self) {
+        let mut places = self.places_alone();
+        match self.uffd.read() {
+            Some(Notice::Fault(address)) => self.uffd.wake(&(address..address + PAGE_BYTES)),
+            Some(notice) => drop(self.heed(&mut places, notice)),
+            None => {
+                drop(places);
+                std::thread::yield_now();
+            }
         }
     }
+
+    /// Gives whoever waits at an address a page of zeros. If that is not possible now, it faults again.
+    fn zero(&self, address: usize) {
+        let page = address..address + PAGE_BYTES;
+        self.uffd.zero(&page);
+        self.uffd.wake(&page);
+    }
+
+    // --- Pages --------------------------------------------------------------------------------------
 
     pub(super) fn filling(&self, stream: usize) -> Option<&Filling> {
         self.by_stream.get(&stream).map(|at| &self.fillings[*at])
@@ -208,8 +283,8 @@ impl Fill {
     fn place(&self, filling: &Filling, range: &Range<usize>) -> bool {
         let mut moving = !filling.copies.load(Ordering::Relaxed);
         let mut copied = !moving;
-        let whole = self.place_each(range, &mut |to, bytes| {
-            let from = filling.shadow_of(to);
+        let whole = self.place_each(filling, range, &mut |home, to, bytes| {
+            let from = filling.shadow_of(home);
             if moving {
                 // SAFETY: the unit's lock is held (see `bring`), so nobody uses its shadow.
                 match unsafe { self.uffd.move_pages(to, from, bytes) } {
@@ -233,32 +308,49 @@ impl Fill {
         copied || !whole
     }
 
-    /// Has `place` place all of a range, in as many parts as it takes. False if some of it belongs to
-    /// the program no more, or the kernel refused.
+    /// Has `place` place all of a range of homes where it is now, in as many parts as it takes: it gets a
+    /// home, its place, and a length. False if some of it belongs to the program no more, or the kernel
+    /// refused.
     fn place_each<'a>(
         &self,
+        filling: &Filling,
         range: &Range<usize>,
-        place: &mut dyn FnMut(usize, usize) -> (&'a AtomicU64, Placed),
+        place: &mut dyn FnMut(usize, usize, usize) -> (&'a AtomicU64, Placed),
     ) -> bool {
         let (mut done, mut whole, mut attempts) = (0, true, 0);
         let mut bytes_max = range.len();
         while done < range.len() {
-            let bytes = bytes_max.min(range.len() - done);
-            let (count, placed) = place(range.start + done, bytes);
+            let home = range.start + done;
+            let places = self.places();
+            if places.is_over(filling.number) {
+                return false;
+            }
+            let (to, bytes) = match places.at(&(home..range.end.min(home + bytes_max))) {
+                At::Here(to, bytes) => (to, bytes),
+                At::Nowhere(bytes) => {
+                    (done, whole) = (done + bytes, false);
+                    continue;
+                }
+            };
+            let (count, placed) = place(home, to, bytes);
             let step = match &placed {
                 Placed::All => bytes,
-                Placed::UntilPresent(step) | Placed::Refused(step, _) | Placed::NotOne(step) => {
-                    *step
-                }
+                Placed::UntilPresent(step)
+                | Placed::Refused(step, _)
+                | Placed::NotOne(step)
+                | Placed::NotNow(step) => *step,
             };
             count.fetch_add(step as u64, Ordering::Relaxed);
             done += step;
             match placed {
                 Placed::All => bytes_max = range.len(),
                 Placed::UntilPresent(_) => {
-                    let page = range.start + done;
-                    self.uffd.wake(&(page..page + PAGE_BYTES));
+                    self.uffd.wake(&(to + step..to + step + PAGE_BYTES));
                     done += PAGE_BYTES;
+                }
+                Placed::NotNow(_) => {
+                    drop(places);
+                    self.heed_next();
                 }
                 Placed::NotOne(_) if bytes - step > PAGE_BYTES => {
                     bytes_max = ((bytes - step) / 2).next_multiple_of(PAGE_BYTES);
@@ -269,6 +361,7 @@ impl Fill {
                     whole = false;
                 }
                 Placed::Refused(_, error) => {
+                    drop(places);
                     attempts += 1;
                     let again = step > 0 || error.raw_os_error() == Some(libc::ENOMEM);
                     if !again || attempts > MEMORY_ATTEMPTS {
@@ -287,22 +380,21 @@ impl Fill {
     /// Waits for a range that the program waits for and that is not at hand.
     pub(super) fn next_missing(&self) -> Option<Missing> {
         loop {
-            let address = self.uffd.next()?;
-            let at = self.fillings.partition_point(|known| known.interior.end <= address);
-            let Some(filling) = self.fillings.get(at).filter(|f| f.interior.contains(&address))
-            else {
-                continue;
-            };
-            self.counts.faults.fetch_add(1, Ordering::Relaxed);
-            let number = (address - filling.first) / BLOCK_BYTES;
-            let base = filling.first + number * BLOCK_BYTES;
-            let window = (address - base) / WINDOW_BYTES;
-            let range = window_of(filling, base, window);
-            let page = address..address + PAGE_BYTES;
-            let over = filling.over();
-            if *over {
-                continue; // Whoever waited was woken when the region became whole.
+            if !self.uffd.wait() {
+                return None;
             }
+            let fault = {
+                // What is read is heeded before anybody places a page by what was true before.
+                let mut places = self.places_alone();
+                self.uffd.read().and_then(|notice| self.heed(&mut places, notice))
+            };
+            let Some((region, home)) = fault else { continue };
+            let filling = &self.fillings[region];
+            self.counts.faults.fetch_add(1, Ordering::Relaxed);
+            let number = (home - filling.first) / BLOCK_BYTES;
+            let base = filling.first + number * BLOCK_BYTES;
+            let window = (home - base) / WINDOW_BYTES;
+            let range = window_of(filling, base, window);
             let mut unit = filling.unit(number);
             if !unit.is_placed(window) {
                 if !unit.is_brought(window) {
@@ -312,22 +404,34 @@ impl Fill {
                 }
                 self.place(filling, &range);
                 unit.set_placed(window);
-            } else if self.uffd.zero(&range) {
-                // All of what is placed is there, so what is missing is zero, or was dropped by the
-                // program since.
-                continue;
             }
-            self.uffd.zero(&page);
-            self.uffd.wake(&page);
+            // All of what is placed is there, so what is missing is zero.
+            let page = &(home..home + PAGE_BYTES);
+            self.place_each(filling, page, &mut |_, to, bytes| {
+                (&self.counts.zeros, self.uffd.zero(&(to..to + bytes)))
+            });
+            self.wake(filling, page);
+        }
+    }
+
+    /// Wakes who waits for what has these homes; who finds a page missing faults again.
+    fn wake(&self, filling: &Filling, range: &Range<usize>) {
+        let places = self.places();
+        let mut home = range.start;
+        while home < range.end && !places.is_over(filling.number) {
+            home += match places.at(&(home..range.end)) {
+                At::Nowhere(bytes) => bytes,
+                At::Here(at, bytes) => {
+                    self.uffd.wake(&(at..at + bytes));
+                    bytes
+                }
+            };
         }
     }
 
     /// Places what a fault has asked for, unless the background came first.
     pub(super) fn deliver(&self, missing: &Missing, bytes: &[u8]) {
-        let Some(filling) = self.filling(missing.stream).filter(|filling| !filling.is_over())
-        else {
-            return; // Whoever waited was woken when the region became whole.
-        };
+        let Some(filling) = self.filling(missing.stream) else { return };
         let address = filling.start + missing.offset as usize;
         let number = (address - filling.first) / BLOCK_BYTES;
         let base = filling.first + number * BLOCK_BYTES;
@@ -335,11 +439,11 @@ impl Fill {
         let range = address..address + bytes.len();
         let mut unit = filling.unit(number);
         if unit.is_placed(window) {
-            self.uffd.wake(&range);
+            self.wake(filling, &range);
             return;
         }
-        self.place_each(&range, &mut |to, length| {
-            let bytes = &bytes[to - address..][..length];
+        self.place_each(filling, &range, &mut |home, to, length| {
+            let bytes = &bytes[home - address..][..length];
             (&self.counts.copied, self.uffd.copy(to, bytes))
         });
         unit.set_placed(window);
@@ -347,16 +451,18 @@ impl Fill {
 
     /// A region is whole: what is missing of it is zero, and the kernel may know.
     fn end(&self, filling: &Filling) {
-        let mut over = filling.over.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.uffd.unregister(&filling.interior)
-            // The program has unmapped it.
-            && error.raw_os_error() != Some(libc::EINVAL)
-        {
-            self.fail(refused(&error));
-            return;
+        let mut places = self.places_alone();
+        let ended = places.of(filling.number).try_for_each(|at| match self.uffd.unregister(at) {
+            // The program has unmapped or moved it a moment ago.
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+            _ => Ok(()),
+        });
+        if let Err(error) = ended {
+            drop(places);
+            return self.fail(refused(&error));
         }
-        *over = true;
-        drop(over);
+        places.set_over(filling.number);
+        drop(places);
         self.state().left -= 1;
         self.changed.notify_all();
     }
@@ -382,7 +488,7 @@ impl Fill {
         loop {
             let over = match stream {
                 None => state.left == 0,
-                Some(stream) => self.filling(stream).is_none_or(Filling::is_over),
+                Some(stream) => self.filling(stream).is_none_or(|filling| self.is_whole(filling)),
             };
             if over || state.failure.is_some() {
                 return true;
@@ -394,14 +500,45 @@ impl Fill {
                     Some(left) => left,
                 },
             };
+            state.waiting += 1;
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
+    }
+
+    /// Waits until nothing of these addresses is missing. `None` if that takes longer than `timeout`.
+    ///
+    /// # Errors
+    /// If it always will be.
+    pub(super) fn wait_for_parts(
+        &self,
+        parts: &[Range<usize>],
+        timeout: Option<Duration>,
+    ) -> Option<outlive_types::Result<()>> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let regions = self.places().overlapping(parts);
+        for filling in regions.into_iter().map(|region| &self.fillings[region]) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !self.wait_for(Some(filling.stream), left) {
+                return None;
+            }
+            if !self.is_whole(filling) {
+                return Some(self.failure().map_or(Ok(()), Err));
+            }
+        }
+        Some(Ok(()))
     }
 
     /// Waits for everything.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> bool {
         self.wait_for(None, timeout)
+    }
+
+    /// Threads that wait at present.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -414,16 +551,29 @@ impl Fill {
         self.fail(Error::retry("the fill was given up before it was whole"));
     }
 
+    /// See [`LazyMemory::stop`](super::LazyMemory::stop).
     pub(super) fn stop(&self) {
-        self.uffd.stop();
+        match self.state().left {
+            // Mappings that the program has made longer since are registered as well.
+            0 => self.uffd.close(),
+            _ => self.uffd.stop(),
+        }
+    }
+
+    /// The memory goes: nobody waits for it, nor for being heard, even if others still know this fill.
+    pub(super) fn let_go(&self) {
+        self.uffd.close();
     }
 }
 
 impl Drop for Fill {
     /// Regions that never became whole are the program's again, with whatever they hold.
     fn drop(&mut self) {
-        for filling in self.fillings.iter().filter(|filling| !filling.is_over()) {
-            let _ = self.uffd.unregister(&filling.interior);
+        let places = self.places();
+        for filling in self.fillings.iter().filter(|filling| !places.is_over(filling.number)) {
+            for at in places.of(filling.number) {
+                let _ = self.uffd.unregister(at);
+            }
         }
     }
 }
@@ -443,7 +593,14 @@ fn refused(error: &std::io::Error) -> Error {
 
 /// Has the first touch of a region's pages wait, and drops what they hold.
 pub(super) fn arm(uffd: &Uffd, interior: &Range<usize>) -> Result<(), String> {
-    let told = |error: std::io::Error| error.to_string();
+    let told = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "another restore of this process fills it, or a library of the program \
+                              has it, by a userfaultfd of its own: wait for that"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    };
     uffd.register(interior).map_err(told)?;
     // SAFETY: who made the `MutRegion` has given up what it holds (`MutRegion::from_raw`), and the
     // range is private and anonymous, as the caller has looked up.

@@ -6,16 +6,19 @@
 //! ([`LazyMemory::write`]). Why this way: `docs/design/012-lazy-restore.md`.
 
 mod fill;
-mod forks;
 mod maps;
+mod places;
 mod sys;
+mod under_way;
 mod unit;
 
 pub use fill::Fill;
 pub use sys::{Mode, end_program};
+pub(crate) use under_way::wait_for;
 
 use crate::fill::{MutRegion, check_possible, whole_pages};
 use crate::learnt::Learnt;
+use crate::track::{Pages, holder};
 use fill::Filling;
 use maps::PrivateMemory;
 use outlive_chunk::PageHashes;
@@ -95,6 +98,7 @@ impl Drop for Owner {
         if !self.0.is_over() {
             self.0.give_up();
         }
+        self.0.let_go();
     }
 }
 
@@ -109,7 +113,7 @@ impl LazyMemory {
         let mut how = How::default();
         let fill = arm_all(&streams, &options, &mut how).map(Arc::new);
         if let Some(fill) = &fill {
-            forks::watch(fill);
+            under_way::watch(fill);
         }
         Ok(LazyMemory { fill: fill.map(Owner), streams, learnt, how })
     }
@@ -210,8 +214,8 @@ impl LazyMemory {
         }
     }
 
-    /// Ends every [`LazyMemory::next_missing`], now and later. Meant for when all is whole: what is
-    /// missing then stays missing.
+    /// Ends every [`LazyMemory::next_missing`], now and later. If all is whole, what is missing is zero
+    /// from then on; if not, it stays missing until this value is dropped, and who waits for it waits.
     pub fn stop(&self) {
         if let Some(fill) = &self.fill {
             fill.stop();
@@ -270,6 +274,14 @@ impl LazyMemory {
     }
 }
 
+/// Why memory cannot be filled lazily that a job tracks, if one does: the kernel lets only one have it.
+fn tracked(range: &Range<usize>) -> Option<String> {
+    let who = holder(Pages { start: range.start, end: range.end })?;
+    Some(format!(
+        "memory is tracked: {who}; close that job before, or open its pool with tracker = \"hash\""
+    ))
+}
+
 /// Registers what can be filled lazily.
 fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Option<Fill> {
     if options.eager {
@@ -308,34 +320,49 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
             return None;
         }
     };
-    let mut fillings = Vec::new();
-    for (stream, range) in ranges {
-        let start = streams[stream].0.start();
-        if !private.holds(&range) {
-            "memory is shared, or of a file".clone_into(&mut how.eager_because);
-            continue;
-        }
-        // Locked memory is refused here, before a shadow, which might be locked as well, is made.
-        let armed = fill::arm(&uffd, &range).and_then(|()| {
-            let filling = Filling::new(stream, start, range.clone());
-            filling.map_err(|error| {
-                let _ = uffd.unregister(&range);
-                error.to_string()
-            })
-        });
-        match armed {
-            Ok(filling) => {
-                how.lazy_bytes += range.len() as u64;
-                fillings.push(filling);
+    let arm = || {
+        let mut fillings = Vec::new();
+        for (stream, range) in ranges {
+            let start = streams[stream].0.start();
+            if !private.holds(&range) {
+                let shared = || "memory is shared, or of a file".to_owned();
+                how.eager_because = tracked(&range).unwrap_or_else(shared);
+                continue;
             }
-            Err(error) => how.eager_because = format!("memory cannot be filled lazily: {error}"),
+            // Locked memory is refused here, before a shadow, which might be locked as well, is made.
+            let armed = fill::arm(&uffd, &range).and_then(|()| {
+                let filling = Filling::new(stream, start, range.clone());
+                filling.map_err(|error| {
+                    let _ = uffd.unregister(&range);
+                    error.to_string()
+                })
+            });
+            match armed {
+                Ok(filling) => {
+                    how.lazy_bytes += range.len() as u64;
+                    fillings.push(filling);
+                }
+                Err(error) => {
+                    let other = || format!("memory cannot be filled lazily: {error}");
+                    how.eager_because = tracked(&range).unwrap_or_else(other);
+                }
+            }
         }
-    }
+        fillings
+    };
+    // What they held is given up, of which the kernel says so.
+    let (fillings, notices) = match uffd.hearing(arm) {
+        Ok(armed) => armed,
+        Err(error) => {
+            how.eager_because = format!("no thread could be started: {error}");
+            return None;
+        }
+    };
     if fillings.is_empty() {
         return None;
     }
     how.mode = Some(uffd.mode);
-    Some(Fill::new(uffd, fillings))
+    Some(Fill::new(uffd, fillings, notices))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use outlive_types::PAGE_BYTES;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// _IOWR('\xAA', nr, size) and _IOR, as on x86 and Arm.
 const fn iowr(number: u64, size: usize) -> u64 {
@@ -24,9 +25,14 @@ const UFFDIO_ZEROPAGE: u64 = iowr(0x04, size_of::<Zero>());
 const UFFDIO_MOVE: u64 = iowr(0x05, size_of::<Place>());
 
 const FEATURE_MOVE: u64 = 1 << 16;
+/// Notices of `mremap`, of `madvise` that gives memory up, and of `munmap`. Anybody may ask for them.
+const FEATURE_NOTICES: u64 = (1 << 2) | (1 << 3) | (1 << 6);
 const REGISTER_MODE_MISSING: u64 = 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
 const USER_MODE_ONLY: u64 = 1;
 /// `_IO(0xAA, 0x00)`: /dev/userfaultfd gives a descriptor.
 const USERFAULTFD_IOC_NEW: u64 = 0xAA << 8;
@@ -69,14 +75,27 @@ struct Zero {
     done: i64,
 }
 
-/// `struct uffd_msg` of a page fault.
+/// `struct uffd_msg`. What the words are depends on the event.
 #[repr(C)]
+#[derive(Default)]
 struct Message {
     event: u8,
     reserved: [u8; 7],
-    flags: u64,
-    address: u64,
-    thread: u64,
+    words: [u64; 3],
+}
+
+/// What the kernel says. Whoever causes anything but a fault waits until it is read, and no page can be
+/// placed meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// A thread waits for the page at this address.
+    Fault(usize),
+    /// What was at the range is at the address now.
+    Moved(Range<usize>, usize),
+    /// What is there is given up in a moment.
+    Dropped(Range<usize>),
+    /// What was there is unmapped.
+    Unmapped(Range<usize>),
 }
 
 /// Which faults of missing pages are served.
@@ -100,13 +119,17 @@ pub(super) enum Placed {
     /// The first so many bytes are there; the rest is not registered any more, not mapped, or lies in
     /// several mappings (which differ in some advice, say): then parts of it can be placed.
     NotOne(usize),
+    /// The first so many bytes are there; the rest cannot be placed now: somebody maps memory at this
+    /// moment, or there is a notice to be read first.
+    NotNow(usize),
 }
 
 /// A userfaultfd. Its methods place pages only where they are missing in registered memory; they
 /// never change a page that is there.
 #[derive(Debug)]
 pub(super) struct Uffd {
-    fd: OwnedFd,
+    /// Until it is closed. Whoever waits has a share of it.
+    fd: Mutex<Option<Arc<OwnedFd>>>,
     stop: OwnedFd,
     pub mode: Mode,
 }
@@ -114,32 +137,27 @@ pub(super) struct Uffd {
 impl Uffd {
     /// The one with the widest mode that the kernel gives; `user_only` asks for no more than that.
     pub fn open(user_only: bool) -> io::Result<Uffd> {
-        let full = if user_only { Err(io::ErrorKind::Unsupported.into()) } else { open_full() };
-        let (fd, mode) = match full {
-            Ok(fd) => (fd, Mode::Full),
-            Err(_) => (open_with(USER_MODE_ONLY)?, Mode::UserOnly),
-        };
-        // Older kernels do not know MOVE; the attempt tells.
-        let fd = match handshake(&fd, FEATURE_MOVE) {
-            Ok(()) => fd,
-            Err(_) => {
-                let fd = match mode {
-                    Mode::Full => open_full()?,
-                    Mode::UserOnly => open_with(USER_MODE_ONLY)?,
-                };
-                handshake(&fd, 0)?;
-                fd
+        let open = || {
+            let full = if user_only { Err(io::ErrorKind::Unsupported.into()) } else { open_full() };
+            match full {
+                Ok(fd) => Ok((fd, Mode::Full)),
+                Err(_) => open_with(USER_MODE_ONLY).map(|fd| (fd, Mode::UserOnly)),
             }
         };
-        // SAFETY: no memory is involved; a descriptor that was made is owned by nobody else.
-        let stop = unsafe {
-            let stop = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            if stop < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(stop)
-        };
-        Ok(Uffd { fd, stop, mode })
+        // Older kernels do not know MOVE; the attempt tells. Without notices memory that is moved would
+        // be lost.
+        let (mut fd, mode) = open()?;
+        if handshake(&fd, FEATURE_NOTICES | FEATURE_MOVE).is_err() {
+            (fd, _) = open()?;
+            handshake(&fd, FEATURE_NOTICES)?;
+        }
+        Ok(Uffd { fd: Mutex::new(Some(Arc::new(fd))), stop: eventfd()?, mode })
+    }
+
+    /// The descriptor, or EBADF once it is closed.
+    fn fd(&self) -> io::Result<Arc<OwnedFd>> {
+        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        fd.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Has the first touch of each missing page wait.
@@ -192,14 +210,16 @@ impl Uffd {
         self.place(UFFDIO_MOVE, &mut place)
     }
 
-    /// Places zero pages where pages are missing; false if one is there already.
-    pub fn zero(&self, range: &Range<usize>) -> bool {
+    /// Places zero pages where pages are missing.
+    pub fn zero(&self, range: &Range<usize>) -> Placed {
         let mut zero = Zero { span: span(range), mode: 0, done: 0 };
-        loop {
-            match self.ioctl(UFFDIO_ZEROPAGE, &mut zero) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && zero.done <= 0 => {}
-                placed => return placed.is_ok(),
-            }
+        let Err(error) = self.ioctl(UFFDIO_ZEROPAGE, &mut zero) else { return Placed::All };
+        let done = zero.done.max(0) as usize;
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => Placed::NotNow(done),
+            Some(libc::EEXIST) => Placed::UntilPresent(done),
+            Some(libc::ENOENT) => Placed::NotOne(done),
+            _ => Placed::Refused(done, error),
         }
     }
 
@@ -216,9 +236,10 @@ impl Uffd {
                 before += done as usize;
             }
             match error.raw_os_error() {
-                // Somebody maps memory at this moment, or only a part was placed.
-                Some(libc::EAGAIN) if place.bytes > 0 => {}
-                Some(libc::EAGAIN) => return Placed::All,
+                Some(libc::EAGAIN) if place.bytes == 0 => return Placed::All,
+                // Only a part was placed.
+                Some(libc::EAGAIN) if place.done > 0 => {}
+                Some(libc::EAGAIN) => return Placed::NotNow(before),
                 Some(libc::EEXIST) => return Placed::UntilPresent(before),
                 Some(libc::ENOENT) => return Placed::NotOne(before),
                 // MOVE says so of several mappings, but of other things as well.
@@ -232,40 +253,118 @@ impl Uffd {
         }
     }
 
-    /// The address that a thread waits for; `None` once [`Uffd::stop`] was called.
-    pub fn next(&self) -> Option<usize> {
-        loop {
-            let mut ready = [&self.stop, &self.fd].map(|fd| libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            });
-            // SAFETY: the array is writable and has two entries.
-            let polled = unsafe { libc::poll(ready.as_mut_ptr(), 2, -1) };
-            if polled > 0 && ready[0].revents != 0 {
-                return None;
-            }
-            let mut message =
-                Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 };
-            // SAFETY: the message may be written as a whole; any bytes are a valid one.
-            let read = unsafe {
-                libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size_of::<Message>())
-            };
-            // Another thread may have taken it.
-            if read == size_of::<Message>() as isize && message.event == EVENT_PAGEFAULT {
-                return Some(message.address as usize / PAGE_BYTES * PAGE_BYTES);
-            }
-        }
+    /// Waits until there is something to be read; false once [`Uffd::stop`] was called.
+    pub fn wait(&self) -> bool {
+        self.fd().is_ok_and(|fd| wait(&fd, &self.stop))
     }
 
-    /// Ends every [`Uffd::next`], now and later.
+    /// What the kernel says next, if it says anything.
+    pub fn read(&self) -> Option<Notice> {
+        read(&*self.fd().ok()?)
+    }
+
+    /// Does `work`, of whose notices nobody else hears; who gives memory up waits until they are read.
+    /// Answers those that are about memory as well, but for that which was given up: that is the work's.
+    ///
+    /// # Errors
+    /// If no thread can be started; nothing was done.
+    pub fn hearing<T>(&self, work: impl FnOnce() -> T) -> io::Result<(T, Vec<Notice>)> {
+        let (fd, done) = (self.fd()?, eventfd()?);
+        let (mut waiting, mut notices) = (Vec::new(), Vec::new());
+        let value = std::thread::scope(|scope| {
+            let hear = || {
+                while wait(&fd, &done) {
+                    match read(&fd) {
+                        Some(Notice::Fault(address)) => waiting.push(address),
+                        Some(Notice::Dropped(_)) | None => {}
+                        Some(notice) => notices.push(notice),
+                    }
+                }
+            };
+            std::thread::Builder::new().name("outlive-hear".into()).spawn_scoped(scope, hear)?;
+            // Also when the work panics.
+            let _end = End(&done);
+            Ok::<T, io::Error>(work())
+        })?;
+        // They find somebody who serves them when they fault again.
+        for address in waiting {
+            self.wake(&(address..address + PAGE_BYTES));
+        }
+        Ok((value, notices))
+    }
+
+    /// Ends every [`Uffd::wait`], now and later.
     pub fn stop(&self) {
-        // SAFETY: only a number is handed over.
-        unsafe { libc::eventfd_write(self.stop.as_raw_fd(), 1) };
+        tell(&self.stop);
+    }
+
+    /// The same, and ends all that is registered: what is missing is zero from then on, and nobody waits.
+    pub fn close(&self) {
+        self.stop();
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
-        ioctl(&self.fd, request, argument)
+        ioctl(&*self.fd()?, request, argument)
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved; a descriptor that was made is owned by nobody else.
+    unsafe {
+        match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
+            fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn tell(eventfd: &OwnedFd) {
+    // SAFETY: only a number is handed over.
+    unsafe { libc::eventfd_write(eventfd.as_raw_fd(), 1) };
+}
+
+/// Tells it when it goes.
+struct End<'a>(&'a OwnedFd);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        tell(self.0);
+    }
+}
+
+/// Waits until there is something to be read from `fd`; false if `stop` was told.
+fn wait(fd: &OwnedFd, stop: &OwnedFd) -> bool {
+    loop {
+        let mut ready = [stop, fd].map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: the array is writable and has two entries.
+        let polled = unsafe { libc::poll(ready.as_mut_ptr(), 2, -1) };
+        if polled > 0 {
+            return ready[0].revents == 0;
+        }
+    }
+}
+
+fn read(fd: &OwnedFd) -> Option<Notice> {
+    let mut message = Message::default();
+    // SAFETY: the message may be written as a whole; any bytes are a valid one.
+    let read =
+        unsafe { libc::read(fd.as_raw_fd(), (&raw mut message).cast(), size_of::<Message>()) };
+    if read != size_of::<Message>() as isize {
+        return None; // Another thread has taken it.
+    }
+    let [first, second, third] = message.words.map(|word| word as usize);
+    match message.event {
+        // Flags come before the address.
+        EVENT_PAGEFAULT => Some(Notice::Fault(second / PAGE_BYTES * PAGE_BYTES)),
+        EVENT_REMAP => Some(Notice::Moved(first..first + third, second)),
+        EVENT_REMOVE => Some(Notice::Dropped(first..second)),
+        EVENT_UNMAP => Some(Notice::Unmapped(first..second)),
+        _ => None,
     }
 }
 

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use outlive_types::SeededRng;
+use crate::track::{TrackerChoice, TrackerKind};
+use crate::{HashTracker, MemorySource, Region};
+use outlive_types::{ErrorKind, FreezeMode, FreezeRequest, Frozen, PageSource, SeededRng};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
@@ -178,6 +180,96 @@ fn a_fork_waits_for_the_fill_and_its_child_sees_everything() {
     check(memory, &lengths);
 }
 
+/// As another job has it that saves the same memory; frozen by a fork, nothing of it is read meanwhile.
+fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<dyn Frozen>> {
+    let start = memory.streams[stream].0.start() + part.start;
+    let start = std::ptr::with_exposed_provenance(start);
+    let shape = vec![part.len() as u64];
+    // SAFETY: the memory is there until the test ends, and nobody writes it but the fill.
+    let region = unsafe { Region::from_raw("shared", "|u1", shape, start, part.len()) };
+    let tracker = Arc::new(HashTracker::new());
+    let mut source = MemorySource::new(tracker, vec![region], Vec::new(), 1);
+    let before = source.wait_filled(Some(Duration::ZERO));
+    assert!(matches!(before, Ok(false) | Err(_)), "nothing was brought: {before:?}");
+    source.freeze(&FreezeRequest { freeze: FreezeMode::Fork, ..FreezeRequest::default() })
+}
+
+#[test]
+fn a_freeze_waits_for_whoever_fills_its_memory() {
+    for user_only in [false, true] {
+        let lengths = [MIB, 6 * MIB + 5];
+        let memory = lazily(&lengths, LazyOptions { user_only, ..LazyOptions::default() });
+        let part = MIB + 77..5 * MIB + 9;
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(|| freeze(&memory, 1, part.clone()).unwrap());
+            // Nothing comes before it waits, or was mistaken.
+            while memory.fill.as_ref().unwrap().waiting() == 0 && !saving.is_finished() {
+                std::thread::yield_now();
+            }
+            restore(&memory, &lengths, 7, &|| {});
+            let frozen = saving.join().unwrap();
+            let report = frozen.report();
+            assert!(report.freeze.starts_with("fork"), "{report:?}");
+            let mut scratch = Vec::new();
+            for (number, run) in frozen.runs().iter().enumerate() {
+                let got = frozen.bytes(number, &mut scratch).unwrap();
+                let start = part.start + run.first_page as usize * PAGE_BYTES;
+                assert!(got == bytes_of(1, start..start + got.len()), "{run:?}");
+            }
+        });
+        check(memory, &lengths);
+    }
+}
+
+#[test]
+fn a_freeze_refuses_memory_that_will_never_be_whole() {
+    let memory = lazily(&[MIB, MIB], LazyOptions::default());
+    memory.give_up();
+    let refused = freeze(&memory, 1, 0..MIB).err().expect("it has holes");
+    assert_eq!(refused.kind(), ErrorKind::Retry);
+    assert!(refused.message().contains("lazy restore"), "{refused}");
+    // Other memory does not wait for it.
+    let other = lazily(&[MIB], LazyOptions { eager: true, ..LazyOptions::default() });
+    assert!(freeze_at_once(&other).is_ok());
+}
+
+fn freeze_at_once(memory: &LazyMemory) -> Result<Box<dyn Frozen>> {
+    let start = std::ptr::with_exposed_provenance(memory.streams[0].0.start());
+    // SAFETY: as above.
+    let region = unsafe { Region::from_raw("own", "|u1", vec![MIB as u64], start, MIB) };
+    let tracker = Arc::new(HashTracker::new());
+    let mut source = MemorySource::new(tracker, vec![region], Vec::new(), 1);
+    assert!(source.wait_filled(Some(Duration::ZERO))?);
+    source.freeze(&FreezeRequest::default())
+}
+
+#[test]
+fn who_has_the_memory_already_is_named() {
+    let mapping = Mapping::new(2 * MIB);
+    let because = || {
+        // SAFETY: the mapping is ours, and stays until the test ends.
+        let region = unsafe { MutRegion::from_raw(mapping.0 as *mut u8, mapping.1) };
+        let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
+        assert!(!memory.is_lazy(0));
+        memory.how().eager_because.clone()
+    };
+    let first = mapping.lazily(true);
+    assert!(because().contains("another restore of this process fills it"), "{}", because());
+    drop(first);
+    let tracker = HashTracker::for_job(TrackerChoice::Only(TrackerKind::WpAsync), "finetune");
+    let tracker = Arc::new(tracker);
+    let start = std::ptr::with_exposed_provenance(mapping.0);
+    let shape = vec![mapping.1 as u64];
+    // SAFETY: as above, and nobody writes it.
+    let region = unsafe { Region::from_raw("x", "|u1", shape, start, mapping.1) };
+    let mut source = MemorySource::new(tracker.clone(), vec![region], Vec::new(), 1);
+    source.freeze(&FreezeRequest::default()).unwrap().settle(Some(1));
+    if tracker.report().starts_with("wp-async") {
+        let said = because();
+        assert!(said.contains("job \"finetune\" of this process tracks it (wp-async)"), "{said}");
+    }
+}
+
 /// With the full mode the kernel waits as the program does; without it, it must say so.
 #[test]
 fn system_calls_into_missing_memory() {
@@ -316,7 +408,7 @@ fn a_sweep_through_fresh_memory_keeps_up_with_the_fill() {
 fn nobody_waits_for_a_region_that_is_whole() {
     const LENGTH: usize = 512 * 1024;
     let rng = SeededRng::new(1);
-    for round in 0..8000 {
+    for round in 0..3000 {
         let memory = lazily(&[LENGTH], LazyOptions::default());
         let (pause, at) = (rng.next_u64() % 20_000, rng.next_u64() as usize % LENGTH);
         let (begin, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -341,5 +433,153 @@ fn nobody_waits_for_a_region_that_is_whole() {
                 std::thread::yield_now();
             }
         });
+    }
+}
+
+/// Memory as a program maps it, which it may move; `AlignedBuf` may not.
+struct Mapping(usize, usize);
+
+impl Mapping {
+    fn new(bytes: usize) -> Mapping {
+        let (flags, protection) =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping where the kernel likes disturbs nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        // SAFETY: advice is about memory of ours, and changes nothing of what it holds. Huge pages are
+        // split where parts of them move.
+        unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
+        Mapping(at.expose_provenance(), bytes)
+    }
+
+    fn lazily(&self, user_only: bool) -> LazyMemory {
+        // SAFETY: the mapping is ours, and stays until the test ends, if elsewhere: of that the
+        // kernel tells.
+        let region = unsafe { MutRegion::from_raw(self.0 as *mut u8, self.1) };
+        let options = LazyOptions { user_only, ..LazyOptions::default() };
+        let memory = LazyMemory::new(vec![region], options).unwrap();
+        assert!(memory.is_lazy(0), "{:?}", memory.how());
+        memory
+    }
+
+    /// Moves a part of it to where the kernel likes, `more` bytes longer; answers where.
+    fn move_part(&self, part: Range<usize>, more: usize) -> usize {
+        let from = (self.0 + part.start) as *mut libc::c_void;
+        let room = Mapping::new(part.len() + more);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both mappings are ours, and no reference points there.
+        let to = unsafe {
+            libc::mremap(from, part.len(), part.len() + more, flags, room.0 as *mut libc::c_void)
+        };
+        assert_ne!(to, libc::MAP_FAILED);
+        room.0
+    }
+
+    fn advise(&self, part: Range<usize>, advice: i32) {
+        let from = (self.0 + part.start) as *mut libc::c_void;
+        // SAFETY: the mapping is ours, and no reference points there.
+        assert_eq!(unsafe { libc::madvise(from, part.len(), advice) }, 0);
+    }
+}
+
+fn byte_at(address: usize) -> u8 {
+    // SAFETY: callers name memory that they have mapped, which nobody writes but the fill.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn check_at(address: usize, offsets: Range<usize>) {
+    for at in offsets.clone().step_by(509) {
+        assert_eq!(byte_at(address + at - offsets.start), expected(0, at), "offset {at}");
+    }
+}
+
+#[test]
+fn memory_that_the_program_moves_is_filled_where_it_is() {
+    for (seed, user_only) in [(0, false), (1, true), (2, false), (3, true)] {
+        let mapping = Mapping::new(9 * MIB);
+        let memory = mapping.lazily(user_only);
+        restore(&memory, &[9 * MIB], seed, &|| {
+            // Some is there, some is not, and some threads wait for some.
+            let touched = mapping.0 + seed as usize * MIB;
+            assert_eq!(byte_at(touched), expected(0, seed as usize * MIB));
+            let part = 2 * MIB + 4096..6 * MIB - 8192;
+            let at = mapping.move_part(part.clone(), MIB);
+            check_at(at + part.len() - 70_000, part.end - 70_000..part.end);
+            assert_eq!(byte_at(at + part.len() + 5000), 0, "it has grown by zeros");
+            // And on, in two parts.
+            let moved = Mapping(at, part.len());
+            let half = 2 * MIB..2 * MIB + 300 * 4096;
+            let on = moved.move_part(half.clone(), 0);
+            check_at(on, part.start + half.start..part.start + half.end);
+            check_at(at, part.start..part.start + half.start);
+            check_at(at + half.end, part.start + half.end..part.end);
+            check_at(mapping.0, 0..part.start);
+            check_at(mapping.0 + part.end, part.end..9 * MIB);
+            assert!(memory.wait(Some(0), None));
+            check_at(at, part.start..part.start + half.start);
+            check_at(on, part.start + half.start..part.start + half.end);
+        });
+        assert!(memory.take_hashes(0).is_some());
+    }
+}
+
+/// Nothing is touched before it moves: not a fault tells of the new place.
+#[test]
+fn memory_that_moves_untouched_is_filled() {
+    let mapping = Mapping::new(6 * MIB);
+    let memory = mapping.lazily(true);
+    let at = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| mapping.move_part(0..6 * MIB, 0));
+        // Who moves it waits until it is heard; that may be the background.
+        restore(&memory, &[6 * MIB], 9, &|| {});
+        moving.join().unwrap()
+    });
+    check_at(at, 0..6 * MIB);
+}
+
+#[test]
+fn what_the_program_gives_up_is_zero_and_stays_so() {
+    for (seed, advice) in [(0, libc::MADV_DONTNEED), (1, libc::MADV_FREE)] {
+        let mapping = Mapping::new(8 * MIB);
+        let memory = mapping.lazily(seed == 1);
+        let (gone, small) = (MIB + 4096..5 * MIB, 6 * MIB + 8192..6 * MIB + 3 * 4096);
+        let written = 3 * MIB + 123;
+        restore(&memory, &[8 * MIB], seed, &|| {
+            mapping.advise(gone.clone(), advice);
+            mapping.advise(small.clone(), advice);
+            // SAFETY: the mapping is ours, and no reference points there.
+            unsafe { ((mapping.0 + written) as *mut u8).write_volatile(77) };
+            check_at(mapping.0 + 5 * MIB, 5 * MIB..6 * MIB);
+        });
+        let is_gone = |at: &usize| gone.contains(at) || small.contains(at);
+        for at in (0..8 * MIB).step_by(509).filter(|at| at.abs_diff(written) > 4096) {
+            let got = byte_at(mapping.0 + at);
+            // What was there already may come back after MADV_FREE.
+            let free = advice == libc::MADV_FREE && got == expected(0, at);
+            assert!(if is_gone(&at) { got == 0 || free } else { got == expected(0, at) }, "{at}");
+        }
+        assert_eq!(byte_at(mapping.0 + written), 77);
+        assert_eq!(byte_at(mapping.0 + written + 1), 0);
+    }
+}
+
+#[test]
+fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
+    for seed in 0..20 {
+        let mapping = Mapping::new(6 * MIB);
+        let memory = mapping.lazily(seed % 2 == 0);
+        let gone = MIB + 4096..4 * MIB;
+        restore(&memory, &[6 * MIB], seed, &|| {
+            let start = (mapping.0 + gone.start) as *mut libc::c_void;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            // SAFETY: the mapping is ours, and no reference points there.
+            let anew = unsafe { libc::mmap(start, gone.len(), libc::PROT_READ, flags, -1, 0) };
+            assert_eq!(anew, start);
+            check_at(mapping.0, 0..gone.start);
+        });
+        for at in gone.clone().step_by(4096) {
+            assert_eq!(byte_at(mapping.0 + at), 0, "what is mapped anew is not filled");
+        }
+        check_at(mapping.0 + gone.end, gone.end..6 * MIB);
     }
 }

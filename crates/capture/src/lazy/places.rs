@@ -1,0 +1,244 @@
+//! Where memory that is being filled lies now: a program may move it (`mremap`), give up what it holds
+//! (`MADV_DONTNEED`, `MADV_FREE`) or unmap it, whole or in parts.
+//!
+//! A fill speaks of *homes*, the addresses at which memory was registered. The table says where each
+//! lies, and what of it is not to be filled any more. It is changed by the kernel's notices alone, and
+//! the kernel keeps whoever causes one waiting, and refuses to place pages, until it is read.
+
+use std::ops::Range;
+
+/// Memory side by side that has had one fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    /// Number of the region.
+    region: usize,
+    home: usize,
+    at: Range<usize>,
+    /// The program gave it up: what is missing there is zero.
+    dropped: bool,
+}
+
+impl Piece {
+    fn home(&self) -> Range<usize> {
+        self.home..self.home + self.at.len()
+    }
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It is of this region, and has this home.
+    Home(usize, usize),
+    /// It is zero, if it is missing: it was given up, or became part of a mapping since.
+    Zero,
+    /// It is of a region that is whole; others may have it by now.
+    Over,
+}
+
+/// Where a range of homes is; the first so many bytes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    /// Here, and to be filled.
+    Here(usize, usize),
+    /// Nowhere that is to be filled.
+    Nowhere(usize),
+}
+
+/// The table of all regions of one restore.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// By home; apart.
+    pieces: Vec<Piece>,
+    /// Of each region whether it is whole.
+    over: Vec<bool>,
+    any_moved: bool,
+}
+
+impl Places {
+    /// Of regions that are where they were registered; ascending and apart.
+    pub fn new(regions: impl Iterator<Item = Range<usize>>) -> Places {
+        let piece = |(region, at): (usize, Range<usize>)| {
+            let home = at.start;
+            Piece { region, home, at, dropped: false }
+        };
+        let pieces: Vec<Piece> = regions.enumerate().map(piece).collect();
+        Places { over: vec![false; pieces.len()], pieces, any_moved: false }
+    }
+
+    pub fn is_over(&self, region: usize) -> bool {
+        self.over[region]
+    }
+
+    /// A region is whole.
+    pub fn set_over(&mut self, region: usize) {
+        self.over[region] = true;
+    }
+
+    /// What a thread that waits at `address` waits for.
+    pub fn known(&self, address: usize) -> Known {
+        let found = if self.any_moved {
+            self.pieces.iter().find(|piece| piece.at.contains(&address))
+        } else {
+            let at = self.pieces.partition_point(|piece| piece.at.end <= address);
+            self.pieces.get(at).filter(|piece| piece.at.contains(&address))
+        };
+        match found {
+            Some(piece) if self.over[piece.region] => Known::Over,
+            Some(piece) if !piece.dropped => {
+                Known::Home(piece.region, piece.home + (address - piece.at.start))
+            }
+            _ => Known::Zero,
+        }
+    }
+
+    /// Where the beginning of a range of homes is. The range is not empty.
+    pub fn at(&self, home: &Range<usize>) -> At {
+        let next = self.pieces.partition_point(|piece| piece.home().end <= home.start);
+        match self.pieces.get(next) {
+            Some(piece) if piece.home <= home.start => {
+                let bytes = home.end.min(piece.home().end) - home.start;
+                match piece.dropped {
+                    false => At::Here(piece.at.start + (home.start - piece.home), bytes),
+                    true => At::Nowhere(bytes),
+                }
+            }
+            Some(piece) => At::Nowhere(home.end.min(piece.home) - home.start),
+            None => At::Nowhere(home.len()),
+        }
+    }
+
+    /// All places of a region.
+    pub fn of(&self, region: usize) -> impl Iterator<Item = &Range<usize>> {
+        self.pieces.iter().filter(move |piece| piece.region == region).map(|piece| &piece.at)
+    }
+
+    /// Regions that have anything at these addresses and are not whole; each once.
+    pub fn overlapping(&self, parts: &[Range<usize>]) -> Vec<usize> {
+        let overlaps = |piece: &&Piece| {
+            let at = &piece.at;
+            parts.iter().any(|part| part.start < at.end && at.start < part.end)
+        };
+        let mut found: Vec<usize> =
+            self.pieces.iter().filter(overlaps).map(|piece| piece.region).collect();
+        found.dedup();
+        found.retain(|region| !self.over[*region]);
+        found
+    }
+
+    /// The program has moved what was at `from`. Answers the new places of regions that are whole.
+    pub fn moved(&mut self, from: &Range<usize>, to: usize) -> Vec<Range<usize>> {
+        self.any_moved = true;
+        let mut whole = Vec::new();
+        let over = std::mem::take(&mut self.over);
+        self.change(from, |piece| {
+            piece.at = piece.at.start - from.start + to..piece.at.end - from.start + to;
+            if over[piece.region] {
+                whole.push(piece.at.clone());
+            }
+            true
+        });
+        self.over = over;
+        whole
+    }
+
+    /// The program has given up what is there.
+    pub fn dropped(&mut self, range: &Range<usize>) {
+        self.change(range, |piece| {
+            piece.dropped = true;
+            true
+        });
+    }
+
+    /// The program has unmapped it.
+    pub fn unmapped(&mut self, range: &Range<usize>) {
+        self.change(range, |_| false);
+    }
+
+    /// Changes the pieces within these addresses; those for which `change` says no go.
+    fn change(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut Piece) -> bool) {
+        let mut pieces = Vec::with_capacity(self.pieces.len() + 2);
+        for piece in self.pieces.drain(..) {
+            let (start, end) = (range.start.max(piece.at.start), range.end.min(piece.at.end));
+            if start >= end {
+                pieces.push(piece);
+                continue;
+            }
+            let part = |at: Range<usize>| Piece {
+                home: piece.home + (at.start - piece.at.start),
+                at,
+                ..piece.clone()
+            };
+            let before = part(piece.at.start..start);
+            let mut inside = part(start..end);
+            let after = part(end..piece.at.end);
+            let stays = change(&mut inside);
+            let parts = [(before, true), (inside, stays), (after, true)].into_iter();
+            pieces.extend(
+                parts.filter(|(part, stays)| *stays && !part.at.is_empty()).map(|(part, _)| part),
+            );
+        }
+        self.pieces = pieces;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Places {
+        Places::new([100..200, 300..500].into_iter())
+    }
+
+    #[test]
+    fn what_stays_is_where_it_was() {
+        let places = two();
+        assert_eq!(places.known(99), Known::Zero);
+        assert_eq!(places.known(100), Known::Home(0, 100));
+        assert_eq!(places.known(499), Known::Home(1, 499));
+        assert_eq!(places.known(500), Known::Zero);
+        assert_eq!(places.at(&(150..170)), At::Here(150, 20));
+        assert_eq!(places.at(&(150..400)), At::Here(150, 50));
+        assert_eq!(places.at(&(200..400)), At::Nowhere(100));
+        assert_eq!(places.at(&(500..600)), At::Nowhere(100));
+        assert_eq!(places.overlapping(&[0..100, 200..300, 500..600]), []);
+        assert_eq!(places.overlapping(&[480..600, 0..101]), [0, 1]);
+    }
+
+    #[test]
+    fn parts_are_moved_given_up_and_unmapped() {
+        let mut places = two();
+        assert!(places.moved(&(350..400), 1000).is_empty());
+        assert_eq!(places.known(1010), Known::Home(1, 360));
+        assert_eq!(places.known(360), Known::Zero, "it has moved away");
+        assert_eq!(places.at(&(340..500)), At::Here(340, 10));
+        assert_eq!(places.at(&(350..500)), At::Here(1000, 50));
+        assert_eq!(places.overlapping(&[0..0, 1049..1050]), [1]);
+        // The kernel says after a move that the old place is unmapped.
+        places.unmapped(&(350..400));
+        assert_eq!(places.known(1010), Known::Home(1, 360));
+        places.dropped(&(1020..1030));
+        assert_eq!(places.known(1025), Known::Zero);
+        assert_eq!(places.at(&(370..500)), At::Nowhere(10));
+        assert_eq!(places.at(&(380..500)), At::Here(1030, 20));
+        // It moves on, and what was given up with it.
+        places.moved(&(1000..1050), 2000);
+        assert_eq!(places.at(&(370..380)), At::Nowhere(10));
+        assert_eq!(places.known(2025), Known::Zero);
+        assert_eq!(places.at(&(380..500)), At::Here(2030, 20));
+        places.unmapped(&(0..1000));
+        assert_eq!(places.at(&(100..200)), At::Nowhere(100));
+        assert_eq!(places.at(&(300..400)), At::Nowhere(50));
+        assert_eq!(places.of(1).cloned().collect::<Vec<_>>(), [2000..2020, 2020..2030, 2030..2050]);
+        assert_eq!(places.of(0).count(), 0);
+    }
+
+    #[test]
+    fn a_region_that_is_whole_is_nobodys() {
+        let mut places = two();
+        places.set_over(1);
+        assert_eq!(places.known(300), Known::Over);
+        assert_eq!(places.moved(&(450..600), 1000).first(), Some(&(1000..1050)));
+        assert_eq!(places.known(1000), Known::Over);
+        assert_eq!(places.overlapping(&[0..9000, 9000..9999]), [0]);
+    }
+}
