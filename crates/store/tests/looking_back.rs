@@ -89,20 +89,13 @@ fn past(pool: &Pool) -> BTreeSet<Epoch> {
 #[test]
 fn damage_is_told_of_those_who_need_what_is_damaged() {
     for after_a_prune in [false, true] {
-        let calm = FaultWorld::new();
-        let pages = {
-            let pool = pool_of(calm.target(), calm.log());
-            prepare(&pool, after_a_prune);
-            pages(&pool)
-        };
-        assert!(pages.len() > 30, "{} pages", pages.len());
         let (mut some, mut all) = (0, 0);
-        for number in 0..pages.len() {
+        for number in 0.. {
             let world = FaultWorld::new();
             let pool = pool_of(world.target(), world.log());
             let epochs = prepare(&pool, after_a_prune);
-            // Packs have other names in each world.
-            let (shard, page) = self::pages(&pool)[number];
+            // Packs have other names in each world, and a gc may pack them a little otherwise.
+            let Some((shard, page)) = pages(&pool).get(number).copied() else { break };
             world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
             let program = Program::start(&pool, "job");
             let hurt: BTreeSet<Epoch> = epochs
