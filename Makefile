@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python fuzz bench clean
+.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -18,6 +18,9 @@ endif
 # Python interpreter to make .venv with, and seconds for each fuzz target.
 export PYTHON ?=
 FUZZ_S ?= 5
+# How long schedules are explored, and a name (FAMILY:SEED) of one to be shown instead.
+MINUTES ?= 60
+SCHEDULE ?=
 # Arguments for the demo, the bench, pytest and nextest: make demo ARGS="--kills 9".
 ARGS ?=
 
@@ -69,6 +72,10 @@ test-python: build ## Run the Python tests against the installed wheel (ARGS go 
 fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
 	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
 	@fuzz/run $(FUZZ_S)
+
+soak: setup ## Explore interleavings for MINUTES (60); SCHEDULE=NAME shows one
+	cargo run --quiet -p outlive-sim --bin outlive-explore -- \
+		$(if $(SCHEDULE),$(SCHEDULE),--minutes $(MINUTES)) $(ARGS)
 
 # TORCH=1 measures PyTorch too, RUSTIC=0 does without rustic; ARGS=--quick shows within a minute or two that it works.
 export TORCH ?=

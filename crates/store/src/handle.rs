@@ -1,8 +1,9 @@
 //! What `save` gives back: the means to wait for the commit.
 
 use crate::save::SaveStats;
+use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, Result};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A save under way, or over. Clones speak of the same save.

@@ -13,10 +13,11 @@ use crate::save::{Base, Order, SaveNotes, SavePlan, Writer};
 use outlive_chunk::PageHashes;
 use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
+use outlive_types::sync::{self, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How a job behaves.
@@ -170,9 +171,7 @@ impl Job {
             drain.frozen.release_live();
             handle.set_live_done();
         }
-        std::thread::Builder::new()
-            .name("outlive-drain".to_owned())
-            .spawn(move || drain.run())
+        sync::spawn("outlive-drain", move || drain.run())
             .map_err(|e| Error::no_thread("the save", &e))?;
         *current = Some(handle.clone());
         handle.wait_live();

@@ -31,6 +31,7 @@ use outlive_types::{Error, ErrorKind, JobName};
 use shards::FaultTarget;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a power cut does to the operation it hits, and to names that were visible but not durable.
@@ -84,6 +85,43 @@ struct Kept {
     durable: bool,
 }
 
+/// A program on the simulated machine. Clones are of the same one.
+#[derive(Clone, Debug)]
+pub struct FaultProcess(Arc<AtomicU64>);
+
+impl FaultProcess {
+    fn new() -> FaultProcess {
+        FaultProcess(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+
+    /// Has the program killed at the `steps`th of its numbered operations from now on: before that
+    /// has an effect. From then on all its operations fail, and nothing is tidied up.
+    pub fn kill_after(&self, steps: u64) {
+        self.0.store(steps, Ordering::Relaxed);
+    }
+
+    /// Whether the program was killed.
+    pub fn is_killed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Counts a step down; true if the program has been killed.
+    fn step(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if left < u64::MAX {
+            self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        }
+        self.is_killed()
+    }
+}
+
+/// Of which machine, and of which program there, a handle is.
+#[derive(Clone, Debug)]
+struct Owner {
+    boot: u64,
+    process: FaultProcess,
+}
+
 /// What becomes of an operation.
 enum Step {
     Go,
@@ -107,12 +145,20 @@ impl FaultWorld {
 
     /// The target, as the machine that runs now sees it.
     pub fn target(&self) -> Arc<dyn Target> {
-        Arc::new(FaultTarget { world: self.clone(), boot: self.lock().boots })
+        self.process().0
     }
 
     /// The log, as the machine that runs now sees it.
     pub fn log(&self) -> Arc<dyn ManifestLog> {
-        Arc::new(FaultLog { world: self.clone(), boot: self.lock().boots })
+        self.process().1
+    }
+
+    /// Target and log as a new program on the machine sees them, which can be killed by itself.
+    pub fn process(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>, FaultProcess) {
+        let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
+        let process = owner.process.clone();
+        let target = FaultTarget { world: self.clone(), owner: owner.clone() };
+        (Arc::new(target), Arc::new(FaultLog { world: self.clone(), owner }), process)
     }
 
     /// How many operations there were so far, over all boots: the number of the next one.
@@ -219,17 +265,24 @@ fn flip(kept: &mut Kept, offset: u64, mask: u8) {
 }
 
 impl World {
-    /// An error unless the machine of boot `boot` is running.
-    fn alive(&self, boot: u64) -> Result<(), Error> {
-        if self.crashed || self.boots != boot {
+    /// An error unless the owner's machine and program are running.
+    fn alive(&self, owner: &Owner) -> Result<(), Error> {
+        if self.crashed || self.boots != owner.boot {
             return Err(Error::retry("crashed: the simulated machine has lost its power"));
         }
-        Ok(())
+        match owner.process.is_killed() {
+            true => Err(Error::retry("crashed: the simulated program was killed")),
+            false => Ok(()),
+        }
     }
 
     /// Numbers one operation and says what becomes of it.
-    fn step(&mut self, boot: u64, name: impl FnOnce() -> String) -> Step {
-        if let Err(error) = self.alive(boot) {
+    fn step(&mut self, owner: &Owner, name: impl FnOnce() -> String) -> Step {
+        let alive = self.alive(owner).and_then(|()| match owner.process.step() {
+            true => self.alive(owner),
+            false => Ok(()),
+        });
+        if let Err(error) = alive {
             return Step::Fail(error);
         }
         let number = self.history.len() as u64;
@@ -249,11 +302,11 @@ impl World {
     }
 
     /// A step without an effect of its own.
-    fn read_step(&mut self, boot: u64, name: impl FnOnce() -> String) -> Result<(), Error> {
+    fn read_step(&mut self, owner: &Owner, name: impl FnOnce() -> String) -> Result<(), Error> {
         if !self.count_reads {
-            return self.alive(boot);
+            return self.alive(owner);
         }
-        let step = self.step(boot, name);
+        let step = self.step(owner, name);
         self.end(step)
     }
 

@@ -17,7 +17,7 @@ mod writes;
 pub use directory::{DirectoryOptions, DirectoryTarget};
 pub use directory_log::DirectoryLog;
 pub use durable::{make_dir_durable, publish, sync_dir};
-pub use fault::{CutMode, FaultWorld};
+pub use fault::{CutMode, FaultProcess, FaultWorld};
 pub use memory::{MemoryLog, MemoryTarget};
 pub use retry::{RetryLog, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};

@@ -8,6 +8,7 @@ mod ids;
 mod missing;
 mod path_text;
 mod source;
+pub mod sync;
 mod tracking;
 
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};

@@ -7,7 +7,7 @@ use crate::restore::{Live, Wanted, read_catalog, read_inner, read_leaf_nodes};
 use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Leaves read in one go.
 const LEAF_BATCH: usize = 1024;
@@ -85,7 +85,7 @@ fn memory(pool: &Pool, found: &mut Found<'_>, image: &ImageRef, base: &NodeSet) 
         let catalog = read_catalog(pool, found.locator, image.catalog)?;
         roots.extend(catalog.regions.iter().filter_map(|region| region.tree()));
     }
-    let mut levels: BTreeMap<u8, HashSet<Fingerprint>> = BTreeMap::new();
+    let mut levels: BTreeMap<u8, BTreeSet<Fingerprint>> = BTreeMap::new();
     for root in roots.iter().filter(|root| !root.root.is_zero()) {
         levels.entry(root.level()).or_default().insert(root.root);
     }

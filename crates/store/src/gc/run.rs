@@ -268,7 +268,8 @@ impl Gc<'_> {
                 self.pool.target().delete(*shard)?;
             }
         }
-        for pack in &work.condemned {
+        // In order, so that a run can be repeated.
+        for pack in &work.condemned.iter().copied().collect::<BTreeSet<PackId>>() {
             let mut holders = told.values().filter(|job| job.holds(pack)).peekable();
             if holders.peek().is_some() {
                 report.held += 1;

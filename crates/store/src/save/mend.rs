@@ -4,7 +4,7 @@
 use super::execute::{Base, Writer};
 use super::packer::{Listed, Packer};
 use crate::commit::{Changes, Moved};
-use crate::index::Locator;
+use crate::index::{ByFingerprint, Locator};
 use crate::restore::{ReadPlan, Wanted};
 use crate::tree::Link;
 use outlive_chunk::fingerprint;
@@ -14,7 +14,7 @@ use outlive_types::{Error, ErrorKind, Fingerprint, PackId, Result, SessionId};
 use std::collections::HashMap;
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
-pub type Hits = HashMap<Fingerprint, Option<Place>>;
+pub type Hits = ByFingerprint<Option<Place>>;
 
 /// A manifest's segments, as a save made them.
 #[derive(Debug, Default)]

@@ -121,7 +121,7 @@ impl<'a> Heal<'a> {
                 }
             }
         }
-        let mut named: HashSet<PackId> = HashSet::new();
+        let mut named: BTreeSet<PackId> = BTreeSet::new();
         let mut healed = BTreeSet::new();
         for job in &survey.jobs {
             let listed = Listed::read(pool, &job.manifests, &bad)?;
@@ -141,7 +141,7 @@ impl<'a> Heal<'a> {
                 report.hurt.extend((!hurt.is_empty()).then(|| (job.name.clone(), hurt)));
             }
         }
-        let there: HashSet<PackId> = survey.packs.iter().copied().collect();
+        let there: BTreeSet<PackId> = survey.packs.iter().copied().collect();
         for pack in named.difference(&there) {
             // Packs that have come since the target was listed are there now.
             match pool.target().length(ShardName { pack: *pack, shard: 0 }) {
@@ -168,7 +168,7 @@ impl<'a> Heal<'a> {
         let untold = |pack: &PackId| survey.jobs.iter().any(|job| !job.mentions(pack));
         let has_work = !healed.is_empty()
             || report.segments > 0
-            || !named.is_disjoint(&bad)
+            || bad.iter().any(|pack| named.contains(pack))
             || bad.iter().any(untold);
         let (found, lost) = Default::default();
         let next_pack = 0;

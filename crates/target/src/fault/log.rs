@@ -1,6 +1,6 @@
 //! The log of a [`FaultWorld`].
 
-use super::{FaultWorld, Kept, Step, World};
+use super::{FaultWorld, Kept, Owner, Step, World};
 use crate::directory_log::{next_number, no_record};
 use crate::memory::occupied;
 use crate::{Append, ManifestLog};
@@ -12,12 +12,12 @@ const PLACE: &str = "the simulated log";
 #[derive(Debug)]
 pub(super) struct FaultLog {
     pub(super) world: FaultWorld,
-    pub(super) boot: u64,
+    pub(super) owner: Owner,
 }
 
 impl FaultLog {
     fn show(&self, world: &mut World, job: &JobName, number: u64, record: &[u8]) -> Result<()> {
-        let step = world.step(self.boot, || format!("append {number} to {job}: make it visible"));
+        let step = world.step(&self.owner, || format!("append {number} to {job}: make it visible"));
         if step.takes_effect() {
             let kept = Kept { bytes: Arc::new(record.to_vec()), durable: false };
             world.records.entry(job.clone()).or_default().insert(number, kept);
@@ -27,7 +27,7 @@ impl FaultLog {
 
     /// A sync of the directory makes all of the job's records durable.
     fn show_durably(&self, world: &mut World, job: &JobName, number: u64) -> Result<Append> {
-        let step = world.step(self.boot, || format!("append {number} to {job}: make it durable"));
+        let step = world.step(&self.owner, || format!("append {number} to {job}: make it durable"));
         if matches!(step, Step::Go) {
             let numbered = world.records.get_mut(job);
             numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
@@ -43,27 +43,27 @@ impl ManifestLog for FaultLog {
 
     fn jobs(&self) -> Result<Vec<JobName>> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || "list jobs".to_owned())?;
+        world.read_step(&self.owner, || "list jobs".to_owned())?;
         let jobs = world.records.iter().filter(|(_, numbered)| !numbered.is_empty());
         Ok(jobs.map(|(job, _)| job.clone()).collect())
     }
 
     fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || format!("list records of {job}"))?;
+        world.read_step(&self.owner, || format!("list records of {job}"))?;
         Ok(world.records.get(job).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
     }
 
     fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || format!("read record {number} of {job}"))?;
+        world.read_step(&self.owner, || format!("read record {number} of {job}"))?;
         let kept = world.records.get(job).and_then(|numbered| numbered.get(&number));
         kept.map(|kept| kept.bytes.to_vec()).ok_or_else(|| no_record(PLACE, job, number))
     }
 
     fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
         let mut world = self.world.lock();
-        world.alive(self.boot)?;
+        world.alive(&self.owner)?;
         let number = next_number(previous)?;
         let numbered = world.records.get(job);
         match occupied(numbered, |kept| kept.bytes.as_slice(), PLACE, job, previous, record)? {
@@ -80,7 +80,7 @@ impl ManifestLog for FaultLog {
         let all: Vec<u64> = numbered.map(|(number, _)| *number).collect();
         let newest = all.last().copied().unwrap_or(0);
         for old in all.into_iter().filter(|old| *old < number.min(newest)) {
-            let step = world.step(self.boot, || format!("remove record {old} of {job}"));
+            let step = world.step(&self.owner, || format!("remove record {old} of {job}"));
             if step.takes_effect()
                 && let Some(numbered) = world.records.get_mut(job)
             {
@@ -93,7 +93,7 @@ impl ManifestLog for FaultLog {
 
     fn sync(&self, job: &JobName) -> Result<()> {
         let mut world = self.world.lock();
-        let step = world.step(self.boot, || format!("sync the records of {job}"));
+        let step = world.step(&self.owner, || format!("sync the records of {job}"));
         if step.takes_effect() {
             let numbered = world.records.get_mut(job);
             numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);

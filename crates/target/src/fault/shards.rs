@@ -1,6 +1,6 @@
 //! The target of a [`FaultWorld`].
 
-use super::{CutMode, FaultWorld, Kept, Step, World};
+use super::{CutMode, FaultWorld, Kept, Owner, Step, World};
 use crate::memory::{put, read};
 use crate::writes::{Writes, check_finish, check_write, exists, missing};
 use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target, WriteTicket};
@@ -13,7 +13,7 @@ const PLACE: &str = "the simulated target";
 #[derive(Debug)]
 pub(super) struct FaultTarget {
     pub(super) world: FaultWorld,
-    pub(super) boot: u64,
+    pub(super) owner: Owner,
 }
 
 impl Target for FaultTarget {
@@ -23,7 +23,7 @@ impl Target for FaultTarget {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         let mut world = self.world.lock();
-        let step = world.step(self.boot, || format!("create {shard}"));
+        let step = world.step(&self.owner, || format!("create {shard}"));
         world.end(step)?;
         if world.shards.contains_key(&shard) {
             return Err(exists(PLACE, shard));
@@ -31,7 +31,7 @@ impl Target for FaultTarget {
         world.parts.insert(shard, Vec::new());
         Ok(Box::new(FaultWriter {
             world: self.world.clone(),
-            boot: self.boot,
+            owner: self.owner.clone(),
             shard,
             bytes_max,
             writes: Arc::default(),
@@ -45,7 +45,7 @@ impl Target for FaultTarget {
     ) -> Vec<Ticket<Result<AlignedBuf>>> {
         let one = |range: ReadRange| {
             let mut world = self.world.lock();
-            world.read_step(self.boot, || format!("read {shard} at {}", range.offset))?;
+            world.read_step(&self.owner, || format!("read {shard} at {}", range.offset))?;
             let bytes = world.shards.get(&shard).map(|kept| kept.bytes.clone());
             drop(world);
             read(PLACE, shard, bytes.as_deref(), range)
@@ -55,26 +55,26 @@ impl Target for FaultTarget {
 
     fn length(&self, shard: ShardName) -> Result<u64> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || format!("length of {shard}"))?;
+        world.read_step(&self.owner, || format!("length of {shard}"))?;
         let kept = world.shards.get(&shard).ok_or_else(|| missing(PLACE, shard))?;
         Ok(kept.bytes.len() as u64)
     }
 
     fn list(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || "list shards".to_owned())?;
+        world.read_step(&self.owner, || "list shards".to_owned())?;
         Ok(world.shards.keys().copied().collect())
     }
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || "list unfinished shards".to_owned())?;
+        world.read_step(&self.owner, || "list unfinished shards".to_owned())?;
         Ok(world.parts.keys().copied().collect())
     }
 
     fn delete(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
-        let step = world.step(self.boot, || format!("delete {shard}"));
+        let step = world.step(&self.owner, || format!("delete {shard}"));
         if step.takes_effect() {
             world.shards.remove(&shard);
             world.parts.remove(&shard);
@@ -84,14 +84,14 @@ impl Target for FaultTarget {
 
     fn capacity(&self) -> Result<Capacity> {
         let mut world = self.world.lock();
-        world.read_step(self.boot, || "capacity".to_owned())?;
+        world.read_step(&self.owner, || "capacity".to_owned())?;
         Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX })
     }
 }
 
 struct FaultWriter {
     world: FaultWorld,
-    boot: u64,
+    owner: Owner,
     shard: ShardName,
     bytes_max: u64,
     writes: Arc<Writes>,
@@ -100,7 +100,7 @@ struct FaultWriter {
 impl FaultWriter {
     fn write_step(&self, world: &mut World, offset: u64, bytes: &[u8]) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(self.boot, || format!("write {shard} at {offset}"));
+        let step = world.step(&self.owner, || format!("write {shard} at {offset}"));
         let effect = match step {
             Step::Go | Step::Cut(CutMode::Kept) => bytes,
             Step::Cut(CutMode::Torn) => &bytes[..bytes.len() / 2],
@@ -115,7 +115,7 @@ impl FaultWriter {
     /// First the shard becomes visible: its bytes are durable then, but its name is not.
     fn show(&self, world: &mut World, length: u64) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(self.boot, || format!("finish {shard}: make it visible"));
+        let step = world.step(&self.owner, || format!("finish {shard}: make it visible"));
         if step.takes_effect() {
             if world.shards.contains_key(&shard) {
                 return Err(exists(PLACE, shard));
@@ -130,14 +130,14 @@ impl FaultWriter {
 
     fn sync(&self, world: &mut World) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(self.boot, || format!("finish {shard}: make it durable"));
+        let step = world.step(&self.owner, || format!("finish {shard}: make it durable"));
         match step {
             Step::Go => {
                 if let Some(kept) = world.shards.get_mut(&shard) {
                     kept.durable = true;
                 }
             }
-            Step::Fail(_) if world.alive(self.boot).is_ok() => drop(world.shards.remove(&shard)),
+            Step::Fail(_) if world.alive(&self.owner).is_ok() => drop(world.shards.remove(&shard)),
             _ => {}
         }
         world.end(step)
@@ -145,7 +145,7 @@ impl FaultWriter {
 
     /// What a failed finish, or none, leaves behind on a machine that still runs: nothing.
     fn clean(&self, world: &mut World) {
-        if world.alive(self.boot).is_ok() {
+        if world.alive(&self.owner).is_ok() {
             world.parts.remove(&self.shard);
         }
     }

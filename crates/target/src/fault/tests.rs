@@ -143,3 +143,18 @@ fn stored_bytes_can_be_damaged() {
     world.remove_record(&job(), 1);
     assert_eq!(world.log().latest(&job()).unwrap(), 0);
 }
+
+#[test]
+fn a_killed_program_leaves_its_part_and_others_go_on() {
+    let world = FaultWorld::new();
+    let (target, log, process) = world.process();
+    process.kill_after(2);
+    let mut writer = target.create(OLD, 1 << 20).unwrap();
+    let fault = writer.write(0, 4096, AlignedBuf::zeroed(4096)).wait().unwrap_err();
+    assert!(fault.error.message().contains("killed"), "{}", fault.error);
+    drop(writer);
+    assert!(process.is_killed());
+    assert_eq!(log.append_if(&job(), 0, b"mine").unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(world.target().unfinished().unwrap(), [OLD]);
+    assert_eq!(save(&world, NEW, 0).unwrap(), Append::Done);
+}

@@ -9,10 +9,11 @@ pub(crate) use run::Runner;
 use super::plan::{RestoreSink, RestoreStats};
 use super::{Checkpoint, Select};
 use order::Order;
+use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Error, Missing, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Memory that a program uses while it is being filled.
@@ -98,12 +99,14 @@ impl LazyFill {
             if let Some(outcome) = &*outcome {
                 return Some(outcome.clone());
             }
-            let left = match until {
-                None => Duration::from_secs(3600),
-                Some(until) => until.checked_duration_since(Instant::now())?,
+            outcome = match until {
+                None => self.0.changed.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.checked_duration_since(Instant::now())?;
+                    let waited = self.0.changed.wait_timeout(outcome, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
             };
-            let waited = self.0.changed.wait_timeout(outcome, left);
-            outcome = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -10,11 +10,12 @@ use crate::Job;
 use crate::save::read_merged;
 use crate::tree::Node;
 use outlive_format::Leaf;
+use outlive_types::sync::{self, Mutex, MutexGuard};
 use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Threads that serve faults: a program seldom has more threads that wait at once, and each is served
@@ -195,7 +196,7 @@ impl<S: LazySink> Runner<S> {
         match error.kind() {
             ErrorKind::Damaged if self.has_moved(seen)? => Ok(()),
             ErrorKind::Retry if *attempts <= ATTEMPTS => {
-                std::thread::sleep(PAUSE);
+                sync::sleep(PAUSE);
                 Ok(())
             }
             _ => Err(error),
@@ -347,8 +348,7 @@ impl<S: LazySink> Runner<S> {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    thread.map(drop).map_err(|e| Error::no_thread("the restore", &e))
+    sync::spawn(name, work).map_err(|e| Error::no_thread("the restore", &e))
 }
 
 /// Adds a range of a stream; leaves that are not kept with the tree are read, and kept for a while.

@@ -1,0 +1,126 @@
+//! What must hold when all programs have ended.
+
+use crate::state::Memory;
+use crate::truth::Committed;
+use crate::world::{Chances, Place};
+use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, GcReport, collect};
+use outlive_store::{Job, JobOptions, Select};
+use outlive_target::ShardName;
+use outlive_types::{Epoch, ErrorKind, JobName, SeededRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+
+/// Gcs after which nothing may be left to do.
+const QUIET_GCS_MAX: u32 = 3;
+
+/// Checks a pool. Nobody is at work any more, and whoever comes now is not disturbed.
+pub fn check(place: &Place, chances: &Chances, rng: &SeededRng) -> Result<(), String> {
+    // Old handles are of no use now, and what was not durable when the power was cut is gone.
+    place.world.reboot();
+    let (pool, read) = place.quiet_pool(rng.next_u64());
+    let at = |what: String| format!("at the end, pool {}: {what}", place.name);
+    checkpoints(&pool, place, chances).map_err(at)?;
+    if chances.damage() {
+        return Ok(());
+    }
+    let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
+    let fence: Vec<JobName> = jobs.clone();
+    let gc = |fence: Vec<JobName>| {
+        let options = GcOptions { fence, ..GcOptions::default() };
+        collect(&pool, &options).map_err(|error| at(format!("a quiet gc: {error}")))
+    };
+    gc(fence)?;
+    // What a gc rewrites makes the segments of earlier ones superfluous: these go with the next.
+    let mut rounds = 0;
+    while !is_idle(&gc(Vec::new())?) {
+        rounds += 1;
+        if rounds > QUIET_GCS_MAX {
+            return Err(at(format!("{rounds} quiet gcs in a row all found something to do")));
+        }
+    }
+    read.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    checkpoints(&pool, place, chances).map_err(at)?;
+    let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    garbage(&pool, &read).map_err(at)
+}
+
+/// Whether there is no garbage any more.
+fn is_idle(report: &GcReport) -> bool {
+    let plan = &report.plan;
+    let is_idle = plan.dead.is_empty() && plan.rewritten.is_empty() && plan.leftovers == 0;
+    is_idle && report.deleted == 0 && report.held == 0
+}
+
+/// Everything that is there must have been read by somebody who has read all checkpoints.
+fn garbage(pool: &Pool, read: &BTreeSet<ShardName>) -> Result<(), String> {
+    let there = pool.target().list().map_err(|error| error.to_string())?;
+    let unused: Vec<String> =
+        there.iter().filter(|shard| !read.contains(shard)).map(ToString::to_string).collect();
+    let unfinished = pool.target().unfinished().map_err(|error| error.to_string())?;
+    match unused.is_empty() && unfinished.is_empty() {
+        true => Ok(()),
+        false => Err(format!("nobody needs {unused:?}, unfinished are {unfinished:?}")),
+    }
+}
+
+fn checkpoints(pool: &Pool, place: &Place, chances: &Chances) -> Result<(), String> {
+    for name in place.truth.jobs() {
+        let committed = place.truth.committed(&name);
+        let job = Job::open(pool, name.as_str(), JobOptions::default());
+        let job = job.map_err(|error| error.to_string())?;
+        let there: Vec<Epoch> = match job.epochs() {
+            Ok(infos) => infos.iter().map(|info| info.epoch).collect(),
+            Err(error) => return Err(format!("the log of {name} cannot be read: {error}")),
+        };
+        for epoch in &there {
+            let Some(committed) = committed.get(epoch) else {
+                return Err(format!("epoch {epoch} of {name} was never committed"));
+            };
+            whole(&job, *epoch, committed, chances)?;
+        }
+        if chances.damage() {
+            continue;
+        }
+        if let Some((epoch, lost)) = lost(&committed, &there) {
+            return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
+        }
+        let report = job.verify(None).map_err(|error| format!("verify: {error}"))?;
+        if let Some(finding) = report.findings.first() {
+            return Err(format!("verify finds in {name}: {finding:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn lost<'a>(
+    committed: &'a BTreeMap<Epoch, Committed>,
+    there: &[Epoch],
+) -> Option<(Epoch, &'a Committed)> {
+    let mut must_be = committed.iter().filter(|(_, committed)| committed.told && !committed.doomed);
+    must_be.find(|(epoch, _)| !there.contains(epoch)).map(|(epoch, lost)| (*epoch, lost))
+}
+
+fn whole(job: &Job, epoch: Epoch, committed: &Committed, chances: &Chances) -> Result<(), String> {
+    let name = job.name();
+    let mut found = None;
+    let restored = job.restore(
+        Select::Epoch(epoch),
+        &mut |checkpoint| {
+            let all = (0..checkpoint.streams().len()).collect();
+            Ok((all, Memory::of(checkpoint)))
+        },
+        &mut |checkpoint, memory| {
+            found = Some(memory.restored(checkpoint));
+            Ok(())
+        },
+    );
+    match (restored, found) {
+        (Ok(Some(_)), Some(found)) if committed.state.is(&found) => Ok(()),
+        (Err(error), _) if chances.damage() && error.kind() == ErrorKind::Damaged => Ok(()),
+        (Ok(_), found) => Err(format!("epoch {epoch} of {name} is {found:?}, was {committed:?}")),
+        (Err(error), _) => {
+            Err(format!("epoch {epoch} of {name} cannot be restored: {error}; was {committed:?}"))
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Runs one schedule, and judges what it has left.
+
+use crate::case::{Case, Name};
+use crate::check::check;
+use crate::policy::Policy;
+use crate::programs::{Program, Role};
+use crate::turns::{Start, Turns};
+use crate::world::{Luck, Place};
+use outlive_types::SeededRng;
+use std::sync::Arc;
+
+/// How a schedule went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What it was.
+    pub case: Case,
+    /// How it was decided who goes on.
+    pub policy: String,
+    /// Decisions taken.
+    pub steps: u64,
+    /// Stands for all decisions and what was done.
+    pub digest: u64,
+    /// What was done, in order; only if it was asked for.
+    pub trace: Vec<String>,
+    /// What was wrong.
+    pub failure: Option<String>,
+}
+
+/// Runs the schedule of a name. The same name gives the same outcome, with or without a trace.
+pub fn run(name: Name, keep_trace: bool) -> Outcome {
+    run_case(Case::of(name), keep_trace)
+}
+
+/// Runs a schedule of these programs.
+pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
+    let seed = case.name.seed;
+    let policy = Policy::of(seed);
+    let shown = policy.to_string();
+    let turns = Turns::new(policy, keep_trace);
+    let luck = Luck::new(seed, case.chances, turns.clone());
+    let (here, there) = (Place::new("here", &luck), Place::new("there", &luck));
+    let rng = SeededRng::new(seed ^ 0xBE61);
+    prepare(&here, &there, &rng, &luck);
+    let programs = case.roles.iter().enumerate();
+    let start = |(number, role): (usize, &Role)| -> Start {
+        let program = Program {
+            number,
+            role: role.clone(),
+            place: here.clone(),
+            other: there.clone(),
+            rng: SeededRng::new(rng.next_u64()),
+            luck: luck.clone(),
+        };
+        (format!("{number}"), Box::new(move || program.run()))
+    };
+    let programs: Vec<Start> = programs.map(start).collect();
+    luck.set_active(true);
+    let ran = turns.run(programs);
+    luck.set_active(false);
+    let wrong = ran.failure.or_else(|| here.truth.violation()).or_else(|| there.truth.violation());
+    let failure = wrong.or_else(|| {
+        [&here, &there].into_iter().find_map(|place| check(place, &case.chances, &rng).err())
+    });
+    Outcome { case, policy: shown, steps: ran.steps, digest: ran.digest, trace: ran.trace, failure }
+}
+
+/// Number of the program that has filled the pool before.
+const BEFORE: usize = 1_000;
+
+/// What is in the pools before anybody meets.
+fn prepare(here: &Place, there: &Place, rng: &SeededRng, luck: &Arc<Luck>) {
+    let mut number = BEFORE;
+    let mut run = |role: Role| {
+        number += 1;
+        let rng = SeededRng::new(rng.next_u64());
+        let (place, other, luck) = (here.clone(), there.clone(), luck.clone());
+        Program { number, role, place, other, rng, luck }.run();
+    };
+    let saver = |job, saves| Role::Saver { job, saves, restores: true, waits: true };
+    run(saver("a", 1 + rng.below(3)));
+    if rng.below(3) > 0 {
+        run(saver("b", 1 + rng.below(2)));
+    }
+    if rng.below(3) == 0 {
+        run(Role::Prune { job: "a", keep_last: 1 + rng.below(2) });
+    }
+    if rng.below(3) == 0 {
+        run(saver("a", 1 + rng.below(2)));
+    }
+    if rng.below(4) == 0 {
+        run(Role::Copy);
+    }
+}

@@ -1,0 +1,135 @@
+//! A lazy restore without a kernel: the program's touches are asked for in words.
+
+use crate::state::{Memory, Restored};
+use outlive_capture::HashTracker;
+use outlive_store::{Checkpoint, Job, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use outlive_types::sync::{Condvar, Mutex, pause};
+use outlive_types::{Epoch, Error, Missing, PAGE_BYTES, Result, SeededRng};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+/// Memory that is filled while the program runs.
+#[derive(Clone)]
+struct Sink {
+    memory: Memory,
+    touched: Arc<Touched>,
+}
+
+#[derive(Default)]
+struct Touched {
+    waiting: Mutex<(Vec<Missing>, bool)>,
+    changed: Condvar,
+}
+
+impl RestoreSink for Sink {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.memory.put(stream, offset, bytes);
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.memory.zero(stream, offset, length);
+    }
+}
+
+impl LazySink for Sink {
+    fn is_lazy(&self, _: usize) -> bool {
+        true
+    }
+
+    fn edges(&self) -> Vec<(usize, Range<u64>)> {
+        Vec::new()
+    }
+
+    fn write_edge(&self, _: usize, _: u64, _: &[u8]) {}
+
+    fn next_missing(&self) -> Option<Missing> {
+        let mut waiting = self.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match (waiting.1, waiting.0.pop()) {
+                (true, _) => return None,
+                (false, Some(missing)) => return Some(missing),
+                (false, None) => {
+                    let waited = self.touched.changed.wait(waiting);
+                    waiting = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        self.memory.put(missing.stream, missing.offset, bytes);
+    }
+
+    fn failure(&self) -> Option<Error> {
+        None
+    }
+
+    fn give_up(&self) {
+        self.stop();
+    }
+
+    fn stop(&self) {
+        self.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.touched.changed.notify_all();
+    }
+}
+
+/// A fill under way.
+pub struct Filling {
+    fill: LazyFill,
+    brought: Arc<std::sync::Mutex<Option<Restored>>>,
+}
+
+impl Filling {
+    /// Waits for its end, and says what it has brought.
+    pub fn wait(&self) -> Result<Restored> {
+        self.fill.wait(None).expect("a wait without limit ends with the fill")?;
+        let mut brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(brought.take().expect("a fill that ended well has told what it brought"))
+    }
+}
+
+/// Restores lazily, and touches some pages at once.
+pub fn restore(
+    job: &Job,
+    tracker: &Arc<HashTracker>,
+    select: Select,
+    rng: &SeededRng,
+) -> Result<Option<(Epoch, Filling)>> {
+    let restored = Arc::new(std::sync::Mutex::new(None));
+    let (told, tracker) = (restored.clone(), tracker.clone());
+    let ends = LazyEnds {
+        filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+            let streams = sink.memory.streams();
+            let named = checkpoint.streams().iter().zip(&streams);
+            let primed: Vec<(&str, &[u8])> =
+                named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
+            tracker.prime(checkpoint.epoch(), &primed, 1);
+            let restored = sink.memory.restored(checkpoint);
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(restored);
+        }),
+        failed: Box::new(|_| ()),
+    };
+    let mut sink = None;
+    let begun = job.restore_lazily(
+        select,
+        &mut |checkpoint| {
+            pause("prepare a lazy restore");
+            let all = (0..checkpoint.streams().len()).collect();
+            let made = Sink { memory: Memory::of(checkpoint), touched: Arc::default() };
+            sink = Some((made.clone(), checkpoint.streams().len()));
+            Ok((all, made))
+        },
+        ends,
+    )?;
+    let (Some((done, fill)), Some((sink, streams))) = (begun, sink) else { return Ok(None) };
+    for _ in 0..rng.below(3) {
+        let stream = rng.below(streams as u64) as usize;
+        let missing = Missing { stream, offset: 0, length: PAGE_BYTES };
+        let mut waiting = sink.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.0.push(missing);
+        drop(waiting);
+        sink.touched.changed.notify_all();
+    }
+    Ok(Some((done.epoch, Filling { fill, brought: restored })))
+}

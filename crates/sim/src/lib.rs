@@ -1,0 +1,19 @@
+//! Explores interleavings of programs that share a pool. The store's own code runs over a simulated
+//! target and log; several programs, each in threads of its own, of which one runs at a time. A seed
+//! decides who goes on at each step and what fails; afterwards everything is checked. A schedule that
+//! fails is named by its family and seed, and the same name is the same schedule. See
+//! docs/design/013-explorer.md.
+
+pub mod case;
+mod check;
+pub mod explore;
+mod lazy;
+mod policy;
+mod programs;
+mod state;
+mod truth;
+mod turns;
+mod world;
+
+pub use case::{Case, Family, Name};
+pub use explore::{Outcome, run, run_case};

@@ -1,0 +1,600 @@
+//! The programs of a schedule: what each of them does, and which errors it may meet.
+
+use crate::state::{Memory, Restored, State};
+use crate::truth::{Pending, Truth};
+use crate::world::{Luck, Place};
+use outlive_capture::{HashTracker, MemorySource};
+use outlive_pool::Pool;
+use outlive_store::copy::{CopyOptions, copy};
+use outlive_store::gc::{GcOptions, Thoroughness, collect};
+use outlive_store::retention::Rules;
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{Checkpoint, Job, JobOptions, Sample, SaveHandle, Select};
+use outlive_target::FaultProcess;
+use outlive_types::sync::pause;
+use outlive_types::{
+    Epoch, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result, SeededRng,
+};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a program does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Saves a job again and again, perhaps after a restore.
+    Saver {
+        /// The job.
+        job: &'static str,
+        /// So many times.
+        saves: u64,
+        /// Begins with what it finds.
+        restores: bool,
+        /// Waits for each commit.
+        waits: bool,
+    },
+    /// Goes back to some epoch, and goes on from there.
+    Returner {
+        /// The job.
+        job: &'static str,
+    },
+    /// Saves in one thread and restores an old epoch in another, on one job.
+    Twin {
+        /// The job.
+        job: &'static str,
+    },
+    /// Restores some epochs.
+    Reader {
+        /// The job.
+        job: &'static str,
+    },
+    /// Restores lazily, perhaps prunes meanwhile, and saves.
+    Lazy {
+        /// The job.
+        job: &'static str,
+        /// Prunes while its memory is filled.
+        prunes: bool,
+    },
+    /// Verifies a job.
+    Verifier {
+        /// The job.
+        job: &'static str,
+    },
+    /// Collects garbage.
+    Gc {
+        /// So many times.
+        rounds: u64,
+    },
+    /// Drops all but the newest.
+    Prune {
+        /// The job.
+        job: &'static str,
+        /// So many stay.
+        keep_last: u64,
+    },
+    /// Scrubs.
+    Scrub,
+    /// Copies everything into the second pool.
+    Copy,
+    /// Puts an old copy of a job's log in its place.
+    Rollback {
+        /// The job.
+        job: &'static str,
+    },
+    /// Collects garbage in the second pool.
+    GcThere,
+}
+
+/// A program that is about to begin.
+pub struct Program {
+    /// Its number.
+    pub number: usize,
+    /// What it does.
+    pub role: Role,
+    /// Its pool.
+    pub place: Place,
+    /// The second pool.
+    pub other: Place,
+    /// What it decides by.
+    pub rng: SeededRng,
+    /// What goes wrong.
+    pub luck: Arc<Luck>,
+}
+
+/// How a program ends early: an error that was expected, or the schedule's end.
+struct End;
+
+type Done<T = ()> = std::result::Result<T, End>;
+
+/// A program at work.
+struct Actor {
+    number: usize,
+    place: Place,
+    truth: Truth,
+    pool: Pool,
+    process: FaultProcess,
+    rng: SeededRng,
+    luck: Arc<Luck>,
+}
+
+impl Program {
+    /// Does it.
+    pub fn run(self) {
+        let Program { number, role, place, other, rng, luck } = self;
+        let (pool, process) = place.pool(number, rng.next_u64());
+        let truth = place.truth.clone();
+        let actor = Actor { number, place, truth, pool, process, rng, luck };
+        let _ = match role {
+            Role::Saver { job, saves, restores, waits } => actor.saver(job, saves, restores, waits),
+            Role::Returner { job } => actor.returner(job),
+            Role::Twin { job } => actor.twin(job),
+            Role::Reader { job } => actor.reader(job),
+            Role::Lazy { job, prunes } => actor.lazy(job, prunes),
+            Role::Verifier { job } => actor.verifier(job),
+            Role::Gc { rounds } => actor.gc(rounds),
+            Role::Prune { job, keep_last } => {
+                actor.prune(&JobName::new(job).expect("a name"), keep_last)
+            }
+            Role::Scrub => actor.scrub(),
+            Role::Copy => actor.copy(&other),
+            Role::Rollback { job } => actor.rollback(job),
+            Role::GcThere => {
+                let (pool, process) = other.pool(number, actor.rng.next_u64());
+                let truth = other.truth.clone();
+                Actor { pool, process, truth, place: other, ..actor }.gc(2)
+            }
+        };
+    }
+}
+
+impl Actor {
+    /// Somebody has pulled the plug.
+    fn is_dead(&self) -> bool {
+        self.process.is_killed() || self.place.world.crashed()
+    }
+
+    fn violate(&self, what: String) -> End {
+        self.truth.violate(format!("program {}: {what}", self.number));
+        End
+    }
+
+    /// Takes an error that the program met while it did `what` with a job, and judges it.
+    fn met<T>(&self, what: &str, job: &JobName, outcome: Result<T>, also: &[ErrorKind]) -> Done<T> {
+        let error = match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        self.luck.turns().remark(|| format!("{what} ended: {error}"));
+        let chances = self.luck.chances();
+        let is_expected = match error.kind() {
+            _ if self.is_dead() => true,
+            ErrorKind::Fenced => {
+                chances.damage()
+                    || self.truth.is_rolled_back()
+                    || self.truth.is_fenced(self.number, job)
+            }
+            // What a save builds on may be pruned: it says so, and the next one starts anew.
+            ErrorKind::Retry => chances.errors() || self.truth.is_pruned(job),
+            ErrorKind::Damaged => chances.damage() || self.truth.is_rolled_back(),
+            ErrorKind::Invalid => self.truth.is_rolled_back(),
+            _ => false,
+        };
+        match is_expected || also.contains(&error.kind()) {
+            true => Err(End),
+            false => Err(self.violate(format!(
+                "{what} ended with an error that nothing explains: {}: {error}",
+                error.kind().name()
+            ))),
+        }
+    }
+
+    fn open(&self, name: &str) -> Saving<'_> {
+        let job = Job::open(&self.pool, name, JobOptions::default()).expect("a job's name");
+        Saving { actor: self, job: Arc::new(job), tracker: Arc::new(HashTracker::new()) }
+    }
+
+    fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
+        let saving = self.open(job);
+        let mut state = State::random(&self.rng, 6);
+        if restores && let Some((_, restored)) = saving.restore(Select::Newest)? {
+            state = restored;
+        }
+        let mut past = vec![state.clone()];
+        let mut last: Option<SaveHandle> = None;
+        for _ in 0..saves {
+            (0..1 + self.rng.below(3)).for_each(|_| state.change(&self.rng));
+            if self.rng.below(5) == 0 {
+                state = past[self.rng.below(past.len() as u64) as usize].clone();
+            }
+            past.push(state.clone());
+            let handle = saving.save(&state)?;
+            match waits {
+                true => saving.wait(&handle)?,
+                false => last = Some(handle),
+            }
+        }
+        if let Some(handle) = last {
+            saving.wait(&handle)?;
+        }
+        saving.end()
+    }
+
+    fn returner(&self, job: &str) -> Done {
+        let saving = self.open(job);
+        let epochs = saving.epochs()?;
+        let epoch = match epochs.len() as u64 {
+            0 => return Ok(()),
+            count => epochs[self.rng.below(count) as usize],
+        };
+        let Some((_, mut state)) = saving.restore(Select::Epoch(epoch))? else { return Ok(()) };
+        for _ in 0..1 + self.rng.below(2) {
+            state.change(&self.rng);
+            let handle = saving.save(&state)?;
+            saving.wait(&handle)?;
+        }
+        saving.end()
+    }
+
+    fn twin(self, job: &'static str) -> Done {
+        let actor = Arc::new(self);
+        let job = Job::open(&actor.pool, job, JobOptions::default()).expect("a job's name");
+        let job = Arc::new(job);
+        let tracker = Arc::new(HashTracker::new());
+        let saving = Saving { actor: &actor, job: job.clone(), tracker };
+        let mut state = State::random(&actor.rng, 6);
+        for _ in 0..2 {
+            state.change(&actor.rng);
+            let handle = saving.save(&state)?;
+            saving.wait(&handle)?;
+        }
+        let (there, looked) = (actor.clone(), job.clone());
+        let epochs = saving.epochs()?;
+        let epoch = epochs[actor.rng.below(epochs.len() as u64) as usize];
+        let spawned = outlive_types::sync::spawn("look", move || {
+            let looking = Looking { actor: &there, job: &looked };
+            let _ = looking.look(Select::Epoch(epoch), &mut |_, _| ());
+        });
+        if spawned.is_err() {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            state.change(&actor.rng);
+            let handle = saving.save(&state)?;
+            saving.wait(&handle)?;
+        }
+        saving.end()
+    }
+
+    fn reader(&self, job: &str) -> Done {
+        let job = Job::open(&self.pool, job, JobOptions::default()).expect("a job's name");
+        let looking = Looking { actor: self, job: &job };
+        for _ in 0..2 {
+            looking.look(Select::Newest, &mut |_, _| ())?;
+            let epochs = self.epochs(&job)?;
+            if let Some(first) = epochs.first() {
+                looking.look(Select::Epoch(*first), &mut |_, _| ())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn epochs(&self, job: &Job) -> Done<Vec<Epoch>> {
+        let infos = self.met("a list", job.name(), job.epochs(), &[])?;
+        Ok(infos.iter().map(|info| info.epoch).collect())
+    }
+
+    fn lazy(self, job: &'static str, prunes: bool) -> Done {
+        let actor = Arc::new(self);
+        let saving = actor.open(job);
+        let select = match actor.rng.below(2) {
+            0 => Select::Newest,
+            _ => match saving.epochs()?.first() {
+                Some(first) => Select::Epoch(*first),
+                None => return Ok(()),
+            },
+        };
+        let begun = crate::lazy::restore(&saving.job, &saving.tracker, select, &actor.rng);
+        let looking = Looking { actor: &actor, job: &saving.job };
+        let Some((epoch, filling)) = looking.judge(select, begun)? else { return Ok(()) };
+        let name = saving.job.name().clone();
+        actor.truth.restored(actor.number, &name);
+        if prunes {
+            actor.prune(&name, 1)?;
+        }
+        let restored = actor.met("a fill", &name, filling.wait(), &[])?;
+        let mut state = actor.check(&name, epoch, &restored)?;
+        state.change(&actor.rng);
+        let handle = saving.save(&state)?;
+        saving.wait(&handle)?;
+        saving.end()
+    }
+
+    fn verifier(&self, job: &str) -> Done {
+        let job = Job::open(&self.pool, job, JobOptions::default()).expect("a job's name");
+        let report = self.met("a verification", job.name(), job.verify(None), &[])?;
+        match report.findings.first() {
+            Some(finding)
+                if !self.luck.chances().damage()
+                    && !self.luck.chances().errors()
+                    && !self.is_dead() =>
+            {
+                Err(self.violate(format!("verify found in {}: {finding:?}", job.name())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn gc(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
+            let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
+            let options = GcOptions { thoroughness, ..GcOptions::default() };
+            let _ = self.met("a gc", &JobName::gc(), collect(&self.pool, &options), &[]);
+            if self.is_dead() {
+                return Err(End);
+            }
+        }
+        Ok(())
+    }
+
+    fn prune(&self, job: &JobName, keep_last: u64) -> Done {
+        if !self.truth.jobs().contains(job) {
+            return Ok(());
+        }
+        let opened = Job::open(&self.pool, job.as_str(), JobOptions::default());
+        let opened = opened.expect("a job's name");
+        let rules = Rules { last: Some(keep_last), ..Rules::default() };
+        let plan = self.met("a prune's plan", job, opened.retention(&rules), &[])?;
+        let dropped = plan.dropped();
+        self.luck.turns().remark(|| format!("a prune drops {dropped:?} of {job}"));
+        self.truth.doom(job, &dropped);
+        let drop = [(job.clone(), dropped)].into();
+        let options = GcOptions { drop, ..GcOptions::default() };
+        self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[]).map(drop_report)
+    }
+
+    fn scrub(&self) -> Done {
+        let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+        let report = self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), &[])?;
+        let chances = self.luck.chances();
+        match report.is_whole() || chances.damage() || chances.errors() || self.is_dead() {
+            true => Ok(()),
+            false => Err(self.violate(format!("a scrub found damage: {report:?}"))),
+        }
+    }
+
+    fn copy(&self, to: &Place) -> Done {
+        let (pool, process) = to.pool(self.number, self.rng.next_u64());
+        for job in self.truth.jobs() {
+            to.truth.will_commit(self.number, &job, Pending::CopyOf(self.truth.clone()));
+        }
+        let copied = copy(&self.pool, &pool, &CopyOptions::default());
+        if process.is_killed() || to.world.crashed() {
+            return Err(End);
+        }
+        let is_fenced = self.truth.jobs().iter().any(|job| to.truth.is_fenced(self.number, job));
+        let also: &[ErrorKind] = match is_fenced {
+            true => &[ErrorKind::Fenced, ErrorKind::Invalid],
+            false => &[ErrorKind::Invalid],
+        };
+        let report = self.met("a copy", &JobName::gc(), copied, also)?;
+        for job in &report.jobs {
+            for copied in &job.copied {
+                to.truth.told(self.number, &job.plan.to, copied.epoch);
+            }
+        }
+        let chances = self.luck.chances();
+        match report.is_whole() || chances.damage() || chances.errors() || self.is_dead() {
+            true => Ok(()),
+            false => Err(self.violate(format!("a copy found damage: {report:?}"))),
+        }
+    }
+
+    /// An old copy of the log comes back: its newest records are gone.
+    fn rollback(&self, job: &str) -> Done {
+        let job = JobName::new(job).expect("a job's name");
+        pause("the log is rolled back");
+        if self.is_dead() {
+            return Ok(());
+        }
+        let log = self.place.world.log();
+        let numbers = log.numbers(&job).unwrap_or_default();
+        let kept = 1 + self.rng.below(numbers.len() as u64) as usize;
+        for number in &numbers[kept.min(numbers.len())..] {
+            self.place.world.remove_record(&job, *number);
+        }
+        let (mut epochs, mut session) = (BTreeSet::new(), None);
+        for number in log.numbers(&job).unwrap_or_default() {
+            let record = log.read(&job, number).ok();
+            match record.and_then(|bytes| outlive_format::Record::decode(&bytes).ok()) {
+                Some(record) => match record.body {
+                    outlive_format::Body::Manifest(manifest) => drop(epochs.insert(manifest.epoch)),
+                    outlive_format::Body::Session(opened) => session = Some(opened.session),
+                    outlive_format::Body::Archive(archive) => {
+                        epochs = archive.manifests.iter().map(|manifest| manifest.epoch).collect();
+                        session = archive.session.map(|(session, _)| session.session);
+                    }
+                    _ => {}
+                },
+                None => return Ok(()),
+            }
+        }
+        self.luck.turns().remark(|| format!("the log of {job} ends at {epochs:?} again"));
+        self.truth.rolled_back(&job, &epochs, session);
+        Ok(())
+    }
+
+    /// What a restored epoch must hold; the state, if it does.
+    fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
+        match self.truth.committed(job).remove(&epoch) {
+            Some(committed) if committed.state.is(restored) => Ok(committed.state),
+            Some(committed) => Err(self.violate(format!(
+                "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
+                committed.state
+            ))),
+            None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
+        }
+    }
+}
+
+fn drop_report<T>(_: T) {}
+
+/// A program's hold on a job that it saves.
+struct Saving<'a> {
+    actor: &'a Actor,
+    job: Arc<Job>,
+    tracker: Arc<HashTracker>,
+}
+
+impl Saving<'_> {
+    fn save(&self, state: &State) -> Done<SaveHandle> {
+        let Actor { number, truth, .. } = self.actor;
+        let name = self.job.name();
+        let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
+        let asked = || truth.will_commit(*number, name, Pending::State(state.clone()));
+        let saved = self.job.save(&mut Source { inner, asked });
+        let also: &[ErrorKind] = match truth.is_stale(*number, name) {
+            true => &[ErrorKind::Invalid, ErrorKind::Fenced],
+            false => &[],
+        };
+        let handle = self.actor.met("a save", name, saved, also)?;
+        self.actor
+            .luck
+            .turns()
+            .remark(|| format!("epoch {} of {name} will be {state:?}", handle.epoch()));
+        Ok(handle)
+    }
+
+    fn wait(&self, handle: &SaveHandle) -> Done {
+        let Actor { number, truth, luck, .. } = self.actor;
+        let (name, epoch) = (self.job.name(), handle.epoch());
+        let outcome = handle.wait(None).expect("a wait without limit ends with the save");
+        if outcome.is_err()
+            && !self.actor.is_dead()
+            && !luck.chances().errors()
+            && truth.has_committed(*number, name, epoch)
+        {
+            let error = outcome.err();
+            return Err(self.actor.violate(format!(
+                "epoch {epoch} of {name} is committed, and its program was told {error:?}"
+            )));
+        }
+        let also: &[ErrorKind] = match truth.is_stale(*number, name) {
+            true => &[ErrorKind::Invalid, ErrorKind::Fenced],
+            false => &[],
+        };
+        let stats = self.actor.met("a save", name, outcome, also)?;
+        truth.told(*number, name, stats.epoch);
+        Ok(())
+    }
+
+    fn restore(&self, select: Select) -> Done<Option<(Epoch, State)>> {
+        let looking = Looking { actor: self.actor, job: &self.job };
+        looking.look(select, &mut |checkpoint, memory| {
+            let streams = memory.streams();
+            let named = checkpoint.streams().iter().zip(&streams);
+            let primed: Vec<(&str, &[u8])> =
+                named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
+            self.tracker.prime(checkpoint.epoch(), &primed, 1);
+        })
+    }
+
+    fn epochs(&self) -> Done<Vec<Epoch>> {
+        self.actor.epochs(&self.job)
+    }
+
+    /// Closes the job, or leaves it to be closed.
+    fn end(&self) -> Done {
+        match self.actor.rng.below(4) {
+            0 => self.actor.process.kill_after(0),
+            1 => {}
+            _ => {
+                let closed = self.job.close();
+                self.actor.met("a close", self.job.name(), closed, &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A program's hold on a job that it reads.
+struct Looking<'a> {
+    actor: &'a Actor,
+    job: &'a Job,
+}
+
+impl Looking<'_> {
+    fn look(
+        &self,
+        select: Select,
+        primed: &mut dyn FnMut(&Checkpoint, &Memory),
+    ) -> Done<Option<(Epoch, State)>> {
+        let (actor, name) = (self.actor, self.job.name());
+        let at_least = actor.truth.newest_told(name);
+        let mut found = None;
+        let restored = self.job.restore(
+            select,
+            &mut |checkpoint| {
+                pause("prepare a restore");
+                let all = (0..checkpoint.streams().len()).collect();
+                Ok((all, Memory::of(checkpoint)))
+            },
+            &mut |checkpoint, memory| {
+                pause("end a restore");
+                primed(checkpoint, &memory);
+                found = Some(memory.restored(checkpoint));
+                pause("restored");
+                Ok(())
+            },
+        );
+        let restored = self.judge(select, restored)?;
+        actor.truth.restored(actor.number, name);
+        let (Some(restored), Some(found)) = (restored, found) else {
+            return match at_least > 0
+                && !actor.luck.chances().damage()
+                && !actor.truth.is_rolled_back()
+            {
+                true => Err(actor.violate(format!("nothing of {name} was found"))),
+                false => Ok(None),
+            };
+        };
+        let is_old =
+            select == Select::Newest && restored.epoch < at_least && !actor.truth.is_rolled_back();
+        if is_old && !actor.luck.chances().damage() && actor.truth.newest_told(name) >= at_least {
+            return Err(actor.violate(format!(
+                "epoch {} of {name} was restored as the newest, and epoch {at_least} was committed",
+                restored.epoch
+            )));
+        }
+        let state = actor.check(name, restored.epoch, &found)?;
+        Ok(Some((restored.epoch, state)))
+    }
+
+    fn judge<T>(&self, select: Select, outcome: Result<T>) -> Done<T> {
+        let name = self.job.name();
+        let is_dropped = match select {
+            Select::Epoch(epoch) => {
+                let committed = self.actor.truth.committed(name).remove(&epoch);
+                committed.is_none_or(|committed| committed.doomed)
+            }
+            _ => false,
+        };
+        let also: &[ErrorKind] = if is_dropped { &[ErrorKind::Invalid] } else { &[] };
+        self.actor.met("a restore", name, outcome, also)
+    }
+}
+
+/// A program's memory; others may come first before and after it is frozen.
+struct Source<F> {
+    inner: MemorySource,
+    asked: F,
+}
+
+impl<F: FnMut()> PageSource for Source<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        pause("freeze");
+        (self.asked)();
+        let frozen = self.inner.freeze(request);
+        pause("frozen");
+        frozen
+    }
+}

@@ -1,0 +1,155 @@
+//! What programs save: a few pages, each of which holds one of a few contents, so that programs meet
+//! what others have stored.
+
+use outlive_capture::Region;
+use outlive_store::{Checkpoint, RestoreSink};
+use outlive_types::{PACKED_STREAM, PAGE_BYTES, RegionPlace, Rng, SeededRng};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Contents that a page may have; 0 stands for zeros.
+const CONTENTS: u8 = 14;
+/// Pages of the region that is packed with others, and of the one that is a stream of its own.
+const PACKED_PAGES: usize = 4;
+const OWN_PAGES: usize = 16;
+
+/// A program's state: what each of its pages holds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct State([u8; PACKED_PAGES + OWN_PAGES]);
+
+impl State {
+    /// A state of which `pages` pages are not zeros.
+    pub fn random(rng: &SeededRng, pages: u64) -> State {
+        let mut state = State([0; PACKED_PAGES + OWN_PAGES]);
+        (0..pages).for_each(|_| state.change(rng));
+        state
+    }
+
+    /// Gives one page another content.
+    pub fn change(&mut self, rng: &SeededRng) {
+        let page = rng.below(self.0.len() as u64) as usize;
+        let other = 1 + rng.below(u64::from(CONTENTS) - 1) as u8;
+        self.0[page] = (self.0[page] + other) % CONTENTS;
+    }
+
+    /// Its regions, for a source.
+    pub fn regions(&self) -> Vec<Region> {
+        let region = |(name, bytes): (String, Vec<u8>)| {
+            Region::from_bytes(name, "|u1", vec![bytes.len() as u64], bytes)
+        };
+        self.bytes().into_iter().map(region).collect()
+    }
+
+    fn bytes(&self) -> BTreeMap<String, Vec<u8>> {
+        let (packed, own) = self.0.split_at(PACKED_PAGES);
+        let bytes = |pages: &[u8]| pages.iter().flat_map(|page| content(*page)).copied().collect();
+        BTreeMap::from([("packed".to_owned(), bytes(packed)), ("own".to_owned(), bytes(own))])
+    }
+
+    /// Whether restored streams hold this state.
+    pub fn is(&self, restored: &Restored) -> bool {
+        self.bytes() == restored.0
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|page| write!(f, "{page:x}"))
+    }
+}
+
+fn content(page: u8) -> &'static [u8] {
+    static PAGES: OnceLock<Vec<[u8; PAGE_BYTES]>> = OnceLock::new();
+    let pages = PAGES.get_or_init(|| {
+        let page = |number: u8| {
+            let mut bytes = [0; PAGE_BYTES];
+            if number > 0 {
+                SeededRng::new(u64::from(number)).fill(&mut bytes);
+            }
+            bytes
+        };
+        (0..CONTENTS).map(page).collect()
+    });
+    &pages[usize::from(page)]
+}
+
+/// What a restore has brought, by region.
+#[derive(PartialEq, Eq)]
+pub struct Restored(BTreeMap<String, Vec<u8>>);
+
+impl fmt::Debug for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |page: &[u8]| (0..CONTENTS).find(|number| content(*number) == page);
+        for page in ["packed", "own"].iter().filter_map(|name| self.0.get(*name)).flatten_pages() {
+            match known(page) {
+                Some(number) => write!(f, "{number:x}")?,
+                None => write!(f, "?")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+trait FlattenPages<'a> {
+    fn flatten_pages(self) -> impl Iterator<Item = &'a [u8]>;
+}
+
+impl<'a, I: Iterator<Item = &'a Vec<u8>>> FlattenPages<'a> for I {
+    fn flatten_pages(self) -> impl Iterator<Item = &'a [u8]> {
+        self.flat_map(|bytes| bytes.chunks(PAGE_BYTES))
+    }
+}
+
+/// Memory that a restore fills. Begins as rubbish: zeros must be written, too.
+#[derive(Clone)]
+pub struct Memory(Arc<Vec<Mutex<Vec<u8>>>>);
+
+impl Memory {
+    /// For all streams of a checkpoint.
+    pub fn of(checkpoint: &Checkpoint) -> Memory {
+        let bytes = checkpoint.streams().iter().map(|stream| stream.tree.bytes as usize);
+        Memory(Arc::new(bytes.map(|bytes| Mutex::new(vec![0xA5; bytes])).collect()))
+    }
+
+    /// Puts bytes into a stream.
+    pub fn put(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        let mut into = self.0[stream].lock().unwrap_or_else(PoisonError::into_inner);
+        into[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The streams' bytes.
+    pub fn streams(&self) -> Vec<Vec<u8>> {
+        let bytes =
+            |stream: &Mutex<Vec<u8>>| stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.0.iter().map(bytes).collect()
+    }
+
+    /// The checkpoint's regions, as they are in memory now.
+    pub fn restored(&self, checkpoint: &Checkpoint) -> Restored {
+        let streams = self.streams();
+        let number = checkpoint.stream_of();
+        let region = |region: &outlive_types::RegionDesc| {
+            let bytes = match region.place {
+                RegionPlace::Own => streams[number[region.name.as_str()]].clone(),
+                RegionPlace::Packed { offset } => {
+                    number.get(PACKED_STREAM).map_or(Vec::new(), |at| {
+                        streams[*at][offset as usize..][..region.bytes as usize].to_vec()
+                    })
+                }
+            };
+            (region.name.clone(), bytes)
+        };
+        Restored(checkpoint.regions().iter().map(region).collect())
+    }
+}
+
+impl RestoreSink for Memory {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.put(stream, offset, bytes);
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.put(stream, offset, &vec![0; length as usize]);
+    }
+}

@@ -1,0 +1,251 @@
+//! What has really happened, as only somebody knows who sees every append: by this a schedule is
+//! judged, step by step and at its end.
+
+use crate::state::State;
+use outlive_format::{Body, Record, fingerprint};
+use outlive_target::ManifestLog;
+use outlive_types::{Epoch, Fingerprint, JobName, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A checkpoint that is in a log.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// What it must hold.
+    pub state: State,
+    /// Who committed it.
+    pub program: usize,
+    /// Somebody was told that it is committed.
+    pub told: bool,
+    /// A prune may have dropped it.
+    pub doomed: bool,
+}
+
+/// A job's past.
+#[derive(Debug, Default)]
+struct JobTruth {
+    /// The newest session: whoever writes in another one is fenced.
+    session: Option<SessionId>,
+    /// Who opened it.
+    session_by: Option<usize>,
+    last_epoch: Epoch,
+    /// Fingerprints of all records as they were appended.
+    appended: BTreeMap<u64, Fingerprint>,
+    committed: BTreeMap<Epoch, Committed>,
+    /// By program: the newest epoch when it restored; forgotten at its first commit after that.
+    restored_at: BTreeMap<usize, Epoch>,
+}
+
+/// What a program will commit next.
+#[derive(Clone, Debug)]
+pub enum Pending {
+    /// This state.
+    State(State),
+    /// Whatever the same epoch of the same job holds there.
+    CopyOf(Truth),
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    jobs: BTreeMap<JobName, JobTruth>,
+    pending: BTreeMap<(usize, JobName), Pending>,
+    violation: Option<String>,
+    /// Some log has been rolled back.
+    rolled_back: bool,
+}
+
+/// The truth about one pool. Clones speak of the same.
+#[derive(Clone, Debug, Default)]
+pub struct Truth(Arc<Mutex<Facts>>);
+
+impl Truth {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened that must not.
+    pub fn violate(&self, what: String) {
+        self.facts().violation.get_or_insert(what);
+    }
+
+    /// What happened first that must not.
+    pub fn violation(&self) -> Option<String> {
+        self.facts().violation.clone()
+    }
+
+    /// The program will commit this next.
+    pub fn will_commit(&self, program: usize, job: &JobName, pending: Pending) {
+        self.facts().pending.insert((program, job.clone()), pending);
+    }
+
+    /// The program was told that its checkpoint is committed.
+    pub fn told(&self, program: usize, job: &JobName, epoch: Epoch) {
+        let mut facts = self.facts();
+        let rolled_back = facts.rolled_back;
+        let committed = facts.jobs.entry(job.clone()).or_default().committed.get_mut(&epoch);
+        match committed {
+            Some(committed) if committed.program == program => committed.told = true,
+            _ if rolled_back => {}
+            other => {
+                let what =
+                    format!("program {program} was told of epoch {epoch} of {job}: {other:?}");
+                facts.violation.get_or_insert(what);
+            }
+        }
+    }
+
+    /// Whether the program has committed this epoch.
+    pub fn has_committed(&self, program: usize, job: &JobName, epoch: Epoch) -> bool {
+        let facts = self.facts();
+        let committed = facts.jobs.get(job).and_then(|truth| truth.committed.get(&epoch));
+        committed.is_some_and(|committed| committed.program == program)
+    }
+
+    /// The program has restored the job.
+    pub fn restored(&self, program: usize, job: &JobName) {
+        let mut facts = self.facts();
+        let truth = facts.jobs.entry(job.clone()).or_default();
+        let last = truth.last_epoch;
+        truth.restored_at.insert(program, last);
+    }
+
+    /// Checkpoints that a prune is about to drop.
+    pub fn doom(&self, job: &JobName, epochs: &BTreeSet<Epoch>) {
+        let mut facts = self.facts();
+        let committed = &mut facts.jobs.entry(job.clone()).or_default().committed;
+        for epoch in epochs {
+            if let Some(committed) = committed.get_mut(epoch) {
+                committed.doomed = true;
+            }
+        }
+    }
+
+    /// Whether somebody else has opened the newest session of the job.
+    pub fn is_fenced(&self, program: usize, job: &JobName) -> bool {
+        let facts = self.facts();
+        facts.jobs.get(job).is_some_and(|truth| truth.session_by.is_some_and(|by| by != program))
+    }
+
+    /// Whether others have committed something since the program restored.
+    pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
+        let facts = self.facts();
+        facts.jobs.get(job).is_some_and(|truth| {
+            truth.restored_at.get(&program).is_some_and(|seen| *seen < truth.last_epoch)
+        })
+    }
+
+    /// The newest epoch of which somebody was told, and which no prune has touched; 0 for none.
+    pub fn newest_told(&self, job: &JobName) -> Epoch {
+        let committed = self.committed(job);
+        let told = committed.iter().rev().find(|(_, there)| there.told && !there.doomed);
+        told.map_or(0, |(epoch, _)| *epoch)
+    }
+
+    /// Whether a prune has dropped something of the job.
+    pub fn is_pruned(&self, job: &JobName) -> bool {
+        self.committed(job).values().any(|committed| committed.doomed)
+    }
+
+    /// Whether some log has lost records to an old copy of itself.
+    pub fn is_rolled_back(&self) -> bool {
+        self.facts().rolled_back
+    }
+
+    /// Records from some number on were taken away: what they said is no more.
+    pub fn rolled_back(&self, job: &JobName, kept: &BTreeSet<Epoch>, session: Option<SessionId>) {
+        let mut facts = self.facts();
+        facts.rolled_back = true;
+        let truth = facts.jobs.entry(job.clone()).or_default();
+        truth.session_by = None;
+        truth.appended.clear();
+        truth.committed.retain(|epoch, _| kept.contains(epoch));
+        truth.last_epoch = kept.last().copied().unwrap_or(0);
+        truth.session = session;
+        truth.restored_at.clear();
+    }
+
+    /// The jobs that have ever had a session.
+    pub fn jobs(&self) -> Vec<JobName> {
+        self.facts().jobs.keys().filter(|job| !job.is_gc()).cloned().collect()
+    }
+
+    /// A job's checkpoints.
+    pub fn committed(&self, job: &JobName) -> BTreeMap<Epoch, Committed> {
+        self.facts().jobs.get(job).map(|truth| truth.committed.clone()).unwrap_or_default()
+    }
+
+    /// A record is in the log now, by `program`. `log` shows what was there before it.
+    pub fn appended(&self, program: usize, job: &JobName, bytes: &[u8], log: &dyn ManifestLog) {
+        if let Err(what) = self.judge(program, job, bytes, log) {
+            self.violate(format!("program {program}, log of {job}: {what}"));
+        }
+    }
+
+    fn judge(
+        &self,
+        program: usize,
+        job: &JobName,
+        bytes: &[u8],
+        log: &dyn ManifestLog,
+    ) -> Result<(), String> {
+        let record =
+            Record::decode(bytes).map_err(|error| format!("a record is wrong: {error}"))?;
+        let number = record.number;
+        let before = log.read(job, number - 1).ok();
+        let mut facts = self.facts();
+        let Facts { jobs, pending, .. } = &mut *facts;
+        let truth = jobs.entry(job.clone()).or_default();
+        truth.appended.insert(number, fingerprint(bytes));
+        // It may follow on what was appended, or on what has become of that.
+        if let Some(before) = before
+            && record.previous != fingerprint(&before)
+            && truth.appended.get(&(number - 1)) != Some(&record.previous)
+        {
+            return Err(format!("record {number} follows another record than the one before it"));
+        }
+        let check_session = |session: SessionId| match truth.session == Some(session) {
+            true => Ok(()),
+            false => Err(format!("record {number} is by a writer that another has fenced")),
+        };
+        match record.body {
+            Body::Session(session) => {
+                (truth.session, truth.session_by) = (Some(session.session), Some(program));
+            }
+            Body::Close(close) => check_session(close.session)?,
+            Body::Manifest(manifest) => {
+                check_session(manifest.session)?;
+                let epoch = manifest.epoch;
+                if epoch <= truth.last_epoch {
+                    return Err(format!("epoch {epoch} follows on epoch {}", truth.last_epoch));
+                }
+                let state = match pending.get(&(program, job.clone())) {
+                    Some(Pending::State(state)) => state.clone(),
+                    Some(Pending::CopyOf(truth)) => {
+                        let there = truth.committed(job).remove(&epoch);
+                        there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.state
+                    }
+                    None => return Err(format!("epoch {epoch} was asked for by nobody")),
+                };
+                if let Some(seen) = truth.restored_at.remove(&program)
+                    && seen < truth.last_epoch
+                {
+                    return Err(format!(
+                        "epoch {epoch} is by a program that restored when epoch {seen} was the \
+                         newest, but epoch {} was, and nobody told it",
+                        truth.last_epoch
+                    ));
+                }
+                truth.last_epoch = epoch;
+                let committed = Committed { state, program, told: false, doomed: false };
+                truth.committed.insert(epoch, committed);
+            }
+            Body::Archive(archive) => {
+                if let Some((session, _)) = archive.session {
+                    check_session(session.session)?;
+                }
+            }
+            Body::Sweep(_) | Body::Note(_) => {}
+        }
+        Ok(())
+    }
+}

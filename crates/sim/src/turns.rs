@@ -1,0 +1,445 @@
+//! Whose turn it is. The programs of a schedule and the threads that the store starts for them are
+//! real threads, of which one runs at a time. Whenever that one is about to do something that others
+//! can notice, it asks here who goes on; so the same answers give the same schedule.
+
+use crate::policy::Policy;
+use outlive_types::sync::{Scheduler, scheduled};
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// A schedule with more decisions than this goes round in circles.
+const STEPS_MAX: u64 = 400_000;
+/// A thread that has not come back for so long waits for something that nobody here knows of.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// All threads of one schedule.
+#[derive(Clone)]
+pub struct Turns(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    over: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    Ready,
+    Waiting(usize),
+    Ended,
+}
+
+struct Task {
+    name: String,
+    /// The program it belongs to.
+    program: usize,
+    status: Status,
+    gate: Arc<Gate>,
+    /// What it is about to do.
+    next: String,
+}
+
+struct State {
+    tasks: Vec<Task>,
+    policy: Policy,
+    steps: u64,
+    digest: u64,
+    /// What was done, in order; only if it was asked for.
+    trace: Option<Vec<String>>,
+    /// Programs that are held up until the step given, or until nobody else can go on.
+    held: BTreeMap<usize, u64>,
+    failure: Option<String>,
+    over: bool,
+}
+
+/// Where a thread waits for its turn.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.open.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    fn pass(&self) {
+        while !self.open.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
+    }
+}
+
+/// How a schedule went.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Decisions taken.
+    pub steps: u64,
+    /// Stands for all of them.
+    pub digest: u64,
+    /// What was done, in order, if it was asked for.
+    pub trace: Vec<String>,
+    /// Why it did not come to its end: a panic, a deadlock.
+    pub failure: Option<String>,
+}
+
+/// A program's beginning: its name and what it does.
+pub type Start = (String, Box<dyn FnOnce() + Send>);
+
+impl Turns {
+    /// Nobody's turn yet.
+    pub fn new(policy: Policy, keep_trace: bool) -> Turns {
+        let state = State {
+            tasks: Vec::new(),
+            policy,
+            steps: 0,
+            digest: 0xCBF2_9CE4_8422_2325,
+            trace: keep_trace.then(Vec::new),
+            held: BTreeMap::new(),
+            failure: None,
+            over: false,
+        };
+        Turns(Arc::new(Shared { state: Mutex::new(state), over: Condvar::new() }))
+    }
+
+    /// Runs the programs until all their threads have ended. After a failure threads are left
+    /// behind that wait for ever.
+    pub fn run(&self, programs: Vec<Start>) -> Ran {
+        for (program, (name, work)) in programs.into_iter().enumerate() {
+            self.0.start(program, name, work).expect("a thread can be started");
+        }
+        let mut state = self.0.state();
+        match state.choose(None) {
+            Some(first) => state.tasks[first].gate.open(),
+            None => state.over = true,
+        }
+        let mut seen = 0;
+        while !state.over {
+            let waited = self.0.over.wait_timeout(state, STUCK_AFTER);
+            let timed_out;
+            (state, timed_out) = match waited {
+                Ok((state, waited)) => (state, waited.timed_out()),
+                Err(poisoned) => (poisoned.into_inner().0, false),
+            };
+            if timed_out && !state.over && state.steps == seen {
+                let what = "a thread waits for something that the scheduler does not know of";
+                state.fail(what.to_owned());
+            }
+            seen = state.steps;
+        }
+        Ran {
+            steps: state.steps,
+            digest: state.digest,
+            trace: state.trace.take().unwrap_or_default(),
+            failure: state.failure.clone(),
+        }
+    }
+
+    /// Holds a program up for so many steps, or until nobody else can go on.
+    pub fn hold(&self, program: usize, steps: u64) {
+        let mut state = self.0.state();
+        let until = state.steps + steps;
+        state.held.insert(program, until);
+    }
+
+    /// Adds a line to the trace.
+    pub fn remark(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.0.state().trace {
+            trace.push(format!("       -- {}", line()));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        program: usize,
+        name: String,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<()> {
+        let gate = Arc::new(Gate::default());
+        let mut state = self.state();
+        let number = state.tasks.len();
+        let task = Task {
+            name: name.clone(),
+            program,
+            status: Status::Ready,
+            gate: gate.clone(),
+            next: "begin".to_owned(),
+        };
+        state.tasks.push(task);
+        state.policy.add(number);
+        drop(state);
+        let turn = Arc::new(Turn { shared: self.clone(), number });
+        let mine = gate.clone();
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            mine.pass();
+            let shared = turn.shared.clone();
+            let ended = catch_unwind(AssertUnwindSafe(|| scheduled(turn, work)));
+            shared.end(number, ended.err().map(|panic| words(&*panic)));
+        })?;
+        let _ = gate.thread.set(thread.thread().clone());
+        // It may have been given its turn before it could be woken: it looks once more.
+        thread.thread().unpark();
+        Ok(())
+    }
+
+    /// A thread has ended.
+    fn end(&self, number: usize, panic: Option<String>) {
+        let mut state = self.state();
+        state.tasks[number].status = Status::Ended;
+        if let Some(panic) = panic {
+            let name = state.tasks[number].name.clone();
+            state.fail(format!("{name} panicked: {panic}"));
+        }
+        if state.failure.is_none() {
+            match state.choose(None) {
+                Some(next) => state.tasks[next].gate.open(),
+                None if state.tasks.iter().all(|task| task.status == Status::Ended) => {
+                    state.over = true;
+                }
+                None => state.deadlock(),
+            }
+        }
+        if state.over {
+            self.over.notify_all();
+        }
+    }
+}
+
+/// What a panic said.
+pub fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+}
+
+impl State {
+    /// Who goes on, and writes it down; `None` if nobody can.
+    fn choose(&mut self, but: Option<usize>) -> Option<usize> {
+        let steps = self.steps;
+        self.held.retain(|_, until| *until > steps);
+        let ready = |task: &Task| task.status == Status::Ready;
+        let numbers = |state: &State, with_held: bool| -> Vec<usize> {
+            let tasks = state.tasks.iter().enumerate();
+            let free = |task: &Task| with_held || !state.held.contains_key(&task.program);
+            tasks
+                .filter(|(number, task)| ready(task) && free(task) && Some(*number) != but)
+                .map(|(number, _)| number)
+                .collect()
+        };
+        let mut ready = numbers(self, false);
+        if ready.is_empty() && !self.held.is_empty() {
+            ready = numbers(self, true);
+            self.held.clear();
+        }
+        if ready.is_empty() {
+            return but.filter(|but| self.tasks[*but].status == Status::Ready);
+        }
+        let next = self.policy.choose(steps, &ready);
+        self.steps += 1;
+        let Task { name, next: what, .. } = &self.tasks[next];
+        for byte in next.to_le_bytes().iter().chain(what.as_bytes()) {
+            self.digest = (self.digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{steps:6} {name}: {what}"));
+        }
+        if self.steps > STEPS_MAX {
+            self.fail(format!("no end after {STEPS_MAX} steps"));
+        }
+        Some(next)
+    }
+
+    fn fail(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+        self.over = true;
+    }
+
+    fn deadlock(&mut self) {
+        let waiting = self.tasks.iter().filter(|task| task.status != Status::Ended);
+        let waiting: Vec<String> =
+            waiting.map(|task| format!("{} after {}", task.name, task.next)).collect();
+        self.fail(format!("deadlock: everybody waits: {}", waiting.join("; ")));
+    }
+}
+
+/// One thread's way to ask.
+struct Turn {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Turn {
+    /// Lets whoever is chosen go on, and returns when this thread is.
+    fn switch(&self, mut state: MutexGuard<'_, State>, but: Option<usize>) {
+        let gate = state.tasks[self.number].gate.clone();
+        if state.failure.is_none() {
+            match state.choose(but) {
+                Some(next) if next == self.number && state.failure.is_none() => return,
+                Some(next) if state.failure.is_none() => state.tasks[next].gate.open(),
+                Some(_) => {}
+                None => state.deadlock(),
+            }
+        }
+        if state.over {
+            self.shared.over.notify_all();
+        }
+        drop(state);
+        gate.pass();
+    }
+}
+
+impl Scheduler for Turn {
+    fn pause(&self, what: &str) {
+        let mut state = self.shared.state();
+        let next = &mut state.tasks[self.number].next;
+        next.clear();
+        next.push_str(what);
+        self.switch(state, None);
+    }
+
+    fn sleep(&self) {
+        let mut state = self.shared.state();
+        state.tasks[self.number].next = "slept".to_owned();
+        state.policy.put_last(self.number);
+        self.switch(state, Some(self.number));
+    }
+
+    fn wait(&self, key: usize) {
+        let mut state = self.shared.state();
+        state.tasks[self.number].status = Status::Waiting(key);
+        state.tasks[self.number].next = "waited".to_owned();
+        self.switch(state, None);
+    }
+
+    fn wake(&self, key: usize) {
+        let mut state = self.shared.state();
+        for task in &mut state.tasks {
+            if task.status == Status::Waiting(key) {
+                task.status = Status::Ready;
+            }
+        }
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let (program, name) = {
+            let state = self.shared.state();
+            let mine = &state.tasks[self.number];
+            (mine.program, format!("{}/{name}", mine.name))
+        };
+        self.shared.start(program, name, work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::sync::{self, Condvar, pause};
+
+    fn run(seed: u64, programs: Vec<Start>) -> Ran {
+        Turns::new(Policy::of(seed), true).run(programs)
+    }
+
+    /// Two programs that each read a number, and write it back with one more.
+    fn lost_update(seed: u64) -> (u64, Ran) {
+        let number = Arc::new(sync::Mutex::new(0));
+        let add = |name: &str| -> Start {
+            let number = number.clone();
+            let work = move || {
+                let seen = *number.lock().unwrap();
+                pause("between");
+                *number.lock().unwrap() = seen + 1;
+            };
+            (name.to_owned(), Box::new(work))
+        };
+        let ran = run(seed, vec![add("one"), add("two")]);
+        (*number.lock().unwrap(), ran)
+    }
+
+    #[test]
+    fn an_update_is_lost_in_some_schedules_and_in_the_same_ones_again() {
+        let outcomes: Vec<(u64, Ran)> = (0..60).map(lost_update).collect();
+        let lost = outcomes.iter().filter(|(number, _)| *number == 1).count();
+        assert!((5..55).contains(&lost), "{lost} of 60");
+        for (seed, (number, ran)) in (0..).zip(&outcomes) {
+            let (again, repeated) = lost_update(seed);
+            assert_eq!((again, &repeated.trace), (*number, &ran.trace));
+            assert_eq!(repeated.digest, ran.digest);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_each_other_is_found_out() {
+        let outcome = |seed| {
+            let locks = Arc::new((sync::Mutex::new(()), sync::Mutex::new(())));
+            let crossed = locks.clone();
+            let one = move || {
+                let _first = locks.0.lock().unwrap();
+                pause("one lock");
+                drop(locks.1.lock().unwrap());
+            };
+            let two = move || {
+                let _first = crossed.1.lock().unwrap();
+                pause("the other lock");
+                drop(crossed.0.lock().unwrap());
+            };
+            run(seed, vec![("one".to_owned(), Box::new(one)), ("two".to_owned(), Box::new(two))])
+        };
+        let failures: Vec<String> = (0..40).filter_map(|seed| outcome(seed).failure).collect();
+        assert!(failures.len() < 40, "not every schedule ends so");
+        assert!(failures[0].starts_with("deadlock"), "{}", failures[0]);
+    }
+
+    #[test]
+    fn threads_of_programs_take_turns_too_and_a_panic_is_told() {
+        let told = Arc::new((sync::Mutex::new(Vec::new()), Condvar::new()));
+        let (waits, tells) = (told.clone(), told.clone());
+        let parent = move || {
+            let tells = tells.clone();
+            sync::spawn("child", move || {
+                tells.0.lock().unwrap().push("child");
+                tells.1.notify_all();
+            })
+            .unwrap();
+            let told = waits.0.lock().unwrap();
+            let told = waits.1.wait_while(told, |told| told.is_empty()).unwrap();
+            assert_eq!(*told, ["child"]);
+            panic!("on purpose");
+        };
+        let ran = run(3, vec![("parent".to_owned(), Box::new(parent))]);
+        assert_eq!(ran.failure.as_deref(), Some("parent panicked: on purpose"));
+        assert!(ran.trace.iter().any(|line| line.contains("parent/child")), "{:?}", ran.trace);
+    }
+
+    #[test]
+    fn who_is_held_up_goes_on_when_nobody_else_can() {
+        let turns = Turns::new(Policy::of(1), false);
+        let hold = turns.clone();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (first, second) = (order.clone(), order.clone());
+        let held = move || {
+            hold.hold(0, 1_000_000);
+            pause("held up");
+            first.lock().unwrap().push(0);
+        };
+        let other = move || {
+            (0..5).for_each(|_| pause("work"));
+            second.lock().unwrap().push(1);
+        };
+        let ran = turns
+            .run(vec![("held".to_owned(), Box::new(held)), ("other".to_owned(), Box::new(other))]);
+        assert_eq!((ran.failure, &*order.lock().unwrap()), (None, &vec![1, 0]));
+    }
+}

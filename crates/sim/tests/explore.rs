@@ -1,0 +1,66 @@
+//! Some thousands of schedules. Which ones is fixed, but for those that a seed in the environment adds:
+//! `OUTLIVE_SIM_SEED=N` starts there. A failure names its schedule; `cargo run -p outlive-sim -- NAME`
+//! shows it step by step.
+
+use outlive_sim::{Family, Name, run};
+
+/// Schedules of each family.
+const SCHEDULES: u64 = 400;
+
+fn first_seed() -> u64 {
+    let seed = std::env::var("OUTLIVE_SIM_SEED").ok();
+    seed.map_or(1, |seed| seed.parse().expect("OUTLIVE_SIM_SEED is a number"))
+}
+
+fn explore(family: Family) {
+    for seed in (first_seed()..).take(SCHEDULES as usize) {
+        let name = Name { family, seed };
+        let outcome = run(name, false);
+        if let Some(failure) = outcome.failure {
+            let trace = run(name, true).trace;
+            let last = &trace[trace.len().saturating_sub(40)..];
+            panic!(
+                "schedule {name}: {failure}\n{:?} by {}; the last steps:\n{}\n\
+                 `cargo run -p outlive-sim -- {name}` shows all",
+                outcome.case,
+                outcome.policy,
+                last.join("\n")
+            );
+        }
+    }
+}
+
+macro_rules! families {
+    ($($test:ident: $family:ident,)*) => {$(
+        #[test]
+        #[ignore = "the bugs that it finds are being mended"]
+        fn $test() {
+            explore(Family::$family);
+        }
+    )*};
+}
+
+families! {
+    collectors_overlap: Collect,
+    writers_fence_each_other: Fence,
+    a_program_looks_back_while_it_saves: Twin,
+    programs_go_back: Return,
+    memory_is_filled_while_checkpoints_go: Lazy,
+    pools_are_copied: Copy,
+    packs_are_scrubbed: Scrub,
+    bits_flip: Damage,
+    anybody_meets: Crowd,
+}
+
+#[test]
+fn a_schedule_repeats_itself() {
+    for family in Family::ALL {
+        for seed in 0..10 {
+            let name = Name { family, seed };
+            let (first, second) = (run(name, false), run(name, true));
+            assert_eq!(first.digest, second.digest, "{name}: other steps");
+            assert_eq!(first.failure, second.failure, "{name}");
+            assert!(first.steps > 20 && !second.trace.is_empty(), "{name} did nothing");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The locks, waits and threads by which one part of the store waits for another. They are the
+//! standard library's, with the same signatures. A test may give its threads a [`Scheduler`], which
+//! then decides who goes on whenever one of them waits, or lets others in (the crate `sim`).
+//! Threads without one pay a single relaxed load for that.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{self, Arc, LockResult, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Decides which of its threads goes on. Only one of them runs at a time.
+pub trait Scheduler: Send + Sync {
+    /// The calling thread could go on, but others may come first; `what` is it about to do?
+    fn pause(&self, what: &str);
+
+    /// The same, but that it waits for time to pass: if anybody else can go on, they do.
+    fn sleep(&self);
+
+    /// The calling thread cannot go on until somebody calls [`Scheduler::wake`] with this key.
+    fn wait(&self, key: usize);
+
+    /// Whoever waits with this key can go on.
+    fn wake(&self, key: usize);
+
+    /// Starts a thread that this scheduler schedules, too.
+    ///
+    /// # Errors
+    /// What the system reports.
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+}
+
+/// How many threads have a scheduler.
+static SCHEDULED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static MINE: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
+}
+
+fn scheduler() -> Option<Arc<dyn Scheduler>> {
+    if SCHEDULED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    MINE.try_with(|mine| mine.borrow().clone()).ok().flatten()
+}
+
+/// Does `work` in a thread that `scheduler` schedules. Others of its threads are to be started by
+/// [`spawn`] from within.
+pub fn scheduled<T>(scheduler: Arc<dyn Scheduler>, work: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            MINE.with(|mine| mine.borrow_mut().take());
+            SCHEDULED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    SCHEDULED.fetch_add(1, Ordering::Relaxed);
+    MINE.with(|mine| *mine.borrow_mut() = Some(scheduler));
+    let _leave = Leave;
+    work()
+}
+
+/// Lets other threads of the same scheduler in before this one does `what`; else does nothing.
+pub fn pause(what: &str) {
+    if let Some(scheduler) = scheduler() {
+        scheduler.pause(what);
+    }
+}
+
+/// As [`std::thread::sleep`].
+pub fn sleep(time: Duration) {
+    match scheduler() {
+        Some(scheduler) => scheduler.sleep(),
+        None => std::thread::sleep(time),
+    }
+}
+
+/// Starts a thread that nobody joins.
+///
+/// # Errors
+/// What the system reports.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    match scheduler() {
+        Some(scheduler) => scheduler.spawn(name, Box::new(work)),
+        None => std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop),
+    }
+}
+
+/// As [`std::sync::Mutex`].
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(sync::Mutex<T>);
+
+/// As [`std::sync::MutexGuard`].
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    // Taken only by `drop` and by a condition's wait.
+    guard: Option<sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// As [`std::sync::Mutex::new`].
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(sync::Mutex::new(value))
+    }
+
+    /// As [`std::sync::Mutex::into_inner`].
+    ///
+    /// # Errors
+    /// Inside is the value, left by a thread that panicked.
+    pub fn into_inner(self) -> LockResult<T> {
+        self.0.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// As [`std::sync::Mutex::lock`].
+    ///
+    /// # Errors
+    /// Inside is the guard: a thread that had the lock has panicked.
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        let Some(scheduler) = scheduler() else {
+            return self.guard(self.0.lock());
+        };
+        loop {
+            match self.0.try_lock() {
+                Ok(guard) => return self.guard(Ok(guard)),
+                Err(TryLockError::Poisoned(poisoned)) => return self.guard(Err(poisoned)),
+                Err(TryLockError::WouldBlock) => scheduler.wait(self.key()),
+            }
+        }
+    }
+
+    /// As [`std::sync::Mutex::get_mut`].
+    ///
+    /// # Errors
+    /// Inside is the value, left by a thread that panicked.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        self.0.get_mut()
+    }
+
+    fn guard<'a>(
+        &'a self,
+        locked: LockResult<sync::MutexGuard<'a, T>>,
+    ) -> LockResult<MutexGuard<'a, T>> {
+        let dress = |guard| MutexGuard { mutex: self, guard: Some(guard) };
+        match locked {
+            Ok(guard) => Ok(dress(guard)),
+            Err(poisoned) => Err(PoisonError::new(dress(poisoned.into_inner()))),
+        }
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).cast::<()>() as usize
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    /// Gives the lock up; with a scheduler, which has been told.
+    fn give_up(&mut self) -> Option<Arc<dyn Scheduler>> {
+        drop(self.guard.take()?);
+        let scheduler = scheduler()?;
+        scheduler.wake(self.mutex.key());
+        Some(scheduler)
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        if let Some(scheduler) = self.give_up()
+            && !std::thread::panicking()
+        {
+            scheduler.pause("unlock");
+        }
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.guard.as_ref().expect("a guard in use has its lock")
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.guard.as_mut().expect("a guard in use has its lock")
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// As [`std::sync::Condvar`].
+#[derive(Debug, Default)]
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    /// As [`std::sync::Condvar::new`].
+    pub const fn new() -> Condvar {
+        Condvar(sync::Condvar::new())
+    }
+
+    /// As [`std::sync::Condvar::wait`].
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`].
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        let mutex = guard.mutex;
+        if scheduler().is_none() {
+            let inner = guard.guard.take().expect("a guard in use has its lock");
+            return mutex.guard(self.0.wait(inner));
+        }
+        if let Some(scheduler) = guard.give_up() {
+            scheduler.wait(self.key());
+        }
+        mutex.lock()
+    }
+
+    /// As [`std::sync::Condvar::wait_while`].
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`].
+    pub fn wait_while<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<MutexGuard<'a, T>> {
+        while condition(&mut *guard) {
+            guard = self.wait(guard)?;
+        }
+        Ok(guard)
+    }
+
+    /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed. A scheduler has no
+    /// clock: with it the time passes at once, though others may come first.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`].
+    pub fn wait_timeout<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, bool)> {
+        let mutex = guard.mutex;
+        if scheduler().is_some() {
+            if let Some(scheduler) = guard.give_up() {
+                scheduler.sleep();
+            }
+            return pair(mutex.lock(), true);
+        }
+        let inner = guard.guard.take().expect("a guard in use has its lock");
+        match self.0.wait_timeout(inner, timeout) {
+            Ok((guard, waited)) => pair(mutex.guard(Ok(guard)), waited.timed_out()),
+            Err(poisoned) => {
+                let (guard, waited) = poisoned.into_inner();
+                pair(mutex.guard(Err(PoisonError::new(guard))), waited.timed_out())
+            }
+        }
+    }
+
+    /// As [`std::sync::Condvar::notify_all`].
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+        if let Some(scheduler) = scheduler() {
+            scheduler.wake(self.key());
+        }
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+}
+
+fn pair<G>(locked: LockResult<G>, timed_out: bool) -> LockResult<(G, bool)> {
+    match locked {
+        Ok(guard) => Ok((guard, timed_out)),
+        Err(poisoned) => Err(PoisonError::new((poisoned.into_inner(), timed_out))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn without_a_scheduler_they_are_the_standard_librarys() {
+        let shared = Arc::new((Mutex::new(0), Condvar::new()));
+        let there = shared.clone();
+        spawn("counts", move || {
+            for _ in 0..3 {
+                *there.0.lock().unwrap() += 1;
+                there.1.notify_all();
+            }
+        })
+        .unwrap();
+        let guard = shared.1.wait_while(shared.0.lock().unwrap(), |count| *count < 3).unwrap();
+        assert_eq!(*guard, 3);
+        let (guard, timed_out) = shared.1.wait_timeout(guard, Duration::from_millis(1)).unwrap();
+        assert!(timed_out && *guard == 3);
+        drop(guard);
+        let there = shared.clone();
+        let panicked = thread::spawn(move || {
+            let _guard = there.0.lock().unwrap();
+            panic!("on purpose");
+        });
+        panicked.join().unwrap_err();
+        assert_eq!(*shared.0.lock().unwrap_or_else(PoisonError::into_inner), 3);
+        pause("nothing");
+    }
+}
