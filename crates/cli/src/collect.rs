@@ -135,7 +135,7 @@ fn answer(
         "plan": {
             "total_bytes": plan.total_bytes, "live_bytes": plan.live_bytes, "stay": plan.stay,
             "dead": plan.dead.len(), "rewritten": plan.rewritten.len(),
-            "copied_bytes": plan.copied_bytes, "freed_bytes": plan.freed_bytes,
+            "copied_bytes": plan.copied_bytes, "written_bytes": plan.written_bytes, "freed_bytes": plan.freed_bytes,
             "in_progress": plan.in_progress, "unreadable": plan.unreadable,
             "leftovers": plan.leftovers,
         },
@@ -154,7 +154,7 @@ fn plan_text(plan: &GcPlan) -> String {
     };
     let unused = ["without anything in use goes", "without anything in use go"];
     let mut text = format!(
-        "{} in packs, {} of it in use\n  {}\n  {}\n  {}: {} to copy\n  {} become free\n",
+        "{} in packs, {} of it in use\n  {}\n  {}\n  {}: {} to copy\n  about {} become free\n",
         bytes(plan.total_bytes),
         bytes(plan.live_bytes),
         packs(plan.stay, "stays", "stay"),

@@ -25,7 +25,7 @@ pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
-    let Usage { rows, together, plan, unknown } = usage;
+    let Usage { rows, together, plan, without, unknown } = usage;
     let mut text = match (rows.is_empty(), of) {
         (true, UsageOf::Jobs) => format!("The pool {} has no jobs yet.\n", shown(pool)),
         (true, _) => "The job has no checkpoint.\n".to_owned(),
@@ -33,11 +33,16 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     };
     let _ = writeln!(
         text,
-        "\n{} in packs: checkpoints need {}, and a gc would free {} now.",
+        "\n{} in packs: checkpoints need {}, and a gc would free about {} now.",
         bytes(plan.total_bytes),
         bytes(plan.live_bytes),
         bytes(plan.freed_bytes)
     );
+    if let (Some(without), false) = (without, rows.is_empty()) {
+        let these = if rows.len() == 1 { "it was" } else { "they were" };
+        let freed = bytes(without.freed_bytes);
+        let _ = writeln!(text, "If {these} deleted, a gc would free about {freed}.");
+    }
     if plan.in_progress > 0 {
         let packs = count(plan.in_progress as u64, "more pack");
         let _ = writeln!(text, "{packs} may belong to saves under way.");
@@ -72,6 +77,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "packs_bytes": plan.total_bytes,
         "needed_bytes": plan.live_bytes,
         "gc_frees_bytes": plan.freed_bytes,
+        "gc_frees_without_bytes": without.as_ref().map(|without| without.freed_bytes),
         "packs_in_progress": plan.in_progress,
         "packs_unreadable": plan.unreadable,
         "unknown": unknown.iter().map(unknown_json).collect::<Vec<_>>(),
@@ -85,8 +91,8 @@ fn table(of: &UsageOf, rows: &[UsageRow], together: &UsageRow) -> String {
         [row.state_bytes, row.needed_bytes, row.only_bytes, shared].map(bytes)
     };
     let headings: &[&str] = match of {
-        UsageOf::Jobs => &["JOB", ">CHECKPOINTS", ">STATE", ">NEEDS", ">FREED ALONE", ">SHARED"],
-        _ => &[">EPOCH", ">STATE", ">NEEDS", ">FREED ALONE", ">SHARED"],
+        UsageOf::Jobs => &["JOB", ">CHECKPOINTS", ">STATE", ">NEEDS", ">ALONE", ">SHARED"],
+        _ => &[">EPOCH", ">STATE", ">NEEDS", ">ALONE", ">SHARED"],
     };
     let mut table = Table::new(headings);
     for row in rows {

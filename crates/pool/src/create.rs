@@ -4,7 +4,7 @@ use crate::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{
     DirectoryLog, DirectoryOptions, DirectoryTarget, make_dir_durable, publish, sync_dir,
 };
-use outlive_types::{Error, Result, Rng, SystemRng};
+use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{self, Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
     refuse_strangers(dir)?;
-    write_descriptor(dir, config)?;
+    write_descriptor(dir, config, &*env.rng)?;
     open(dir, env)
 }
 
@@ -115,7 +115,7 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
         let mut id = [0; 16];
         env.rng.fill(&mut id);
         let config = PoolConfig { format: FormatConfig::new(id), tuning: Tuning::default() };
-        write_descriptor(dir, config)?;
+        write_descriptor(dir, config, &*env.rng)?;
     }
     open(dir, env)
 }
@@ -248,7 +248,7 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
 
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
 /// finds a marker makes that pool.
-fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
+fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
     let io = |doing: &'static str, path: &Path| {
         let path = path.to_owned();
         move |e: std::io::Error| Error::io_named(doing, &path, &e)
@@ -260,7 +260,7 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     }
     let marker = dir.join(MARKER);
     let format_only = PoolConfig { format: config.format.clone(), tuning: Tuning::default() };
-    publish_text(&marker, &format_only.format_text()?)?;
+    publish_text(&marker, &format_only.format_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
     let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
     let log = dir.join("log");
@@ -268,7 +268,7 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
     sync_dir(dir).map_err(io("syncing", dir))?;
     let path = dir.join(DESCRIPTOR);
-    publish_text(&path, &PoolConfig { format: made, ..config }.to_text()?)?;
+    publish_text(&path, &PoolConfig { format: made, ..config }.to_text()?, rng)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made `dir`.
@@ -278,12 +278,12 @@ fn write_descriptor(dir: &Path, config: PoolConfig) -> Result<()> {
 }
 
 /// Makes a file of a pool, unless it is there.
-fn publish_text(path: &Path, text: &str) -> Result<()> {
+fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
     // Beside it: the log may be a file system of its own.
     let dir = path.parent().unwrap_or(Path::new("."));
     // Random: in containers that share the directory, processes have equal numbers.
     let mut random = [0; 8];
-    SystemRng.fill(&mut random);
+    rng.fill(&mut random);
     let temporary = dir.join(format!(".{DESCRIPTOR}.{:016x}", u64::from_le_bytes(random)));
     let write = || -> std::io::Result<()> {
         let mut file = File::create_new(&temporary)?;

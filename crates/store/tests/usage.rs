@@ -3,10 +3,11 @@
 mod common;
 
 use common::{Program, State, changed, memory_pool, noise, pool_of, tuned};
-use outlive_pool::Pool;
-use outlive_store::gc::{GcOptions, Thoroughness, UsageOf, collect, usage};
-use outlive_target::FaultWorld;
+use outlive_pool::{Environment, Pool};
+use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, UsageOf, collect, usage};
+use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind, JobName};
+use std::sync::Arc;
 
 fn name(job: &str) -> JobName {
     JobName::new(job).unwrap()
@@ -26,20 +27,33 @@ fn past(pool: &Pool) {
     Program::start(pool, "b").save(&changed(state(1), 9, 9)).unwrap();
 }
 
-fn live_bytes(pool: &Pool) -> u64 {
-    collect(pool, &GcOptions { dry_run: true, ..GcOptions::default() }).unwrap().plan.live_bytes
+/// A pool in whose containers nothing is left over because the next chunk does not fit.
+fn roomy_pool() -> Pool {
+    let mut config = common::small_config();
+    (config.format.container_bytes, config.format.pack_bytes) = (1 << 20, 4 << 20);
+    config.tuning.staging_bytes = 8 << 20;
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    Pool::new(config, target, log, Environment::system())
 }
 
-fn drop_epochs(pool: &Pool, job: &str, epochs: &[Epoch]) {
+fn planned(pool: &Pool) -> GcPlan {
+    collect(pool, &GcOptions { dry_run: true, ..GcOptions::default() }).unwrap().plan
+}
+
+fn live_bytes(pool: &Pool) -> u64 {
+    planned(pool).live_bytes
+}
+
+fn drop_epochs(pool: &Pool, job: &str, epochs: &[Epoch]) -> GcReport {
     let drop = [(name(job), epochs.iter().copied().collect())].into();
     let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
-    collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
+    collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap()
 }
 
 #[test]
 fn what_deleting_frees_is_what_was_said() {
     for epochs in [vec![1], vec![2], vec![3], vec![1, 2], vec![1, 2, 3], vec![1, 2, 3, 4]] {
-        let pool = memory_pool();
+        let pool = roomy_pool();
         past(&pool);
         let before = live_bytes(&pool);
         let chosen = epochs.iter().copied().collect();
@@ -49,7 +63,14 @@ fn what_deleting_frees_is_what_was_said() {
         assert_eq!(said.together.epochs, epochs);
         let alone: u64 = said.rows.iter().map(|row| row.only_bytes).sum();
         assert!(said.together.only_bytes >= alone && said.together.needed_bytes <= before);
-        drop_epochs(&pool, "a", &epochs);
+        let in_packs = planned(&pool).total_bytes;
+        let report = drop_epochs(&pool, "a", &epochs);
+        // What the gc writes counts, in whole pages; segments are estimated.
+        let fell = in_packs.saturating_sub(planned(&pool).total_bytes);
+        let differ = report.plan.freed_bytes.abs_diff(fell);
+        assert!(differ <= 2 * 4096, "{epochs:?}: {fell} freed, planned {}", report.plan);
+        let without = said.without.unwrap().freed_bytes;
+        assert!(without.abs_diff(fell) < 20_000, "{epochs:?}: {fell} freed, told {without}");
         // New segments take the place of old ones, which are a few entries here.
         let freed = before as i64 - live_bytes(&pool) as i64;
         let differ = (freed - said.together.only_bytes as i64).abs();
@@ -83,6 +104,21 @@ fn jobs_and_checkpoints_add_up() {
         for row in &checkpoints.rows {
             assert!(row.needed_bytes > 290_000 && row.only_bytes < 100_000, "{row:?}");
         }
+    }
+}
+
+/// Small packs become one: each of them has a page that is not full, and so has the new one.
+#[test]
+fn padding_does_not_become_free() {
+    let pool = roomy_pool();
+    for job in ["a", "b", "c", "d"] {
+        Program::start(&pool, job).save(&state(1)).unwrap();
+        let before = planned(&pool).total_bytes;
+        let report = drop_epochs(&pool, job, &[]);
+        let after = planned(&pool).total_bytes;
+        let fell = before.saturating_sub(after);
+        let differ = report.plan.freed_bytes.abs_diff(fell);
+        assert!(differ <= 2 * 4096, "{job}: {before} to {after}, planned {}", report.plan);
     }
 }
 

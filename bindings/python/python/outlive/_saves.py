@@ -290,7 +290,7 @@ class Collected:
     Attributes:
         live_bytes: Bytes in use.
         copied_bytes: Bytes that were, or would be, copied to make packs dense.
-        freed_bytes: Bytes that become free by it.
+        freed_bytes: About how many bytes become free by it.
         deleted_packs: Packs deleted.
         deleted_bytes: Their bytes.
         held_packs: Packs that wait until the programs in `held_by` have saved or ended.

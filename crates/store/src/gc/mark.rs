@@ -18,6 +18,9 @@ use std::collections::{HashMap, HashSet};
 pub struct PackMarks {
     /// Length of its containers.
     pub total_bytes: u64,
+    /// Bytes of all entries. The rest fills up pages, and containers in which the next one had no
+    /// room.
+    pub filled_bytes: u64,
     /// Bytes of entries in use; of a frame the share that its chunks in use have.
     pub live_bytes: u64,
     /// Where its entries are, sorted.
@@ -40,7 +43,13 @@ impl PackMarks {
             firsts = Vec::new();
         }
         let live = vec![0; keys.len().div_ceil(64)];
-        PackMarks { total_bytes, live_bytes: 0, offsets, firsts, live, live_count: 0 }
+        let stored: HashMap<u32, u32> = entries
+            .iter()
+            .map(|e| (e.offset, e.frame.map_or(e.length, |f| f.stored_bytes)))
+            .collect();
+        let filled_bytes = stored.into_values().map(u64::from).sum();
+        let (live_bytes, live_count) = (0, 0);
+        PackMarks { total_bytes, filled_bytes, live_bytes, offsets, firsts, live, live_count }
     }
 
     fn find(&self, offset: u32, first: u32) -> Option<usize> {
@@ -103,6 +112,8 @@ pub struct Marks {
     visited_of: Option<JobName>,
     /// Who needs what; only if somebody wants to know.
     pub shares: Option<Shares>,
+    /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
+    pub relisted: HashMap<JobName, u64>,
 }
 
 impl Marks {
@@ -136,6 +147,9 @@ impl Marks {
                 let place = Place { pack, offset, length, frame: None };
                 mark(&mut self.packs, &mut self.shares, place);
             }
+        } else {
+            let bytes = segments.iter().map(|segment| u64::from(segment.length)).sum();
+            self.relisted.insert(job.name.clone(), bytes);
         }
         let parts = Part::of(&segments, pool.config().tuning.index_bytes_max);
         for part in &parts {

@@ -1,8 +1,9 @@
 //! The plan of a gc: which packs go, which are copied first, which stay.
 
-use super::mark::Marks;
+use super::mark::{Marks, segments_of};
 use super::survey::Survey;
-use outlive_types::{Epoch, JobName, PackId};
+use outlive_format::{Manifest, SegmentKind};
+use outlive_types::{Epoch, JobName, PAGE_BYTES, PackId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
@@ -31,6 +32,7 @@ struct Partly {
     pack: PackId,
     live: u64,
     total: u64,
+    filled: u64,
     unused: u64,
 }
 
@@ -57,7 +59,10 @@ pub struct GcPlan {
     pub live_bytes: u64,
     /// Bytes that are copied.
     pub copied_bytes: u64,
-    /// Bytes of the packs that go.
+    /// About how many bytes of containers the gc writes: what it copies, and the segments that say
+    /// where it is then, in whole pages.
+    pub written_bytes: u64,
+    /// Bytes of containers that go, less those that are written.
     pub freed_bytes: u64,
 }
 
@@ -72,6 +77,7 @@ impl GcPlan {
     ) -> GcPlan {
         let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
         let mut partly: Vec<Partly> = Vec::new();
+        let (mut gone_bytes, mut copied_from, mut filled) = (0, 0, 0);
         for pack in &survey.packs {
             let Some(found) = marks.packs.get(pack) else {
                 // Nobody can find anything in it, and nobody looks for anything there.
@@ -91,21 +97,28 @@ impl GcPlan {
             match live {
                 0 => {
                     plan.dead.push(*pack);
-                    plan.freed_bytes += total;
+                    gone_bytes += total;
                 }
-                _ => partly.push(Partly { pack: *pack, live, total, unused: found.unused_bytes() }),
+                _ => partly.push(Partly {
+                    pack: *pack,
+                    live,
+                    total,
+                    filled: found.filled_bytes,
+                    unused: found.unused_bytes(),
+                }),
             }
         }
         plan.leftovers = survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack)).count();
         if !thoroughness.collect {
             plan.stay = partly.len() + plan.dead.len();
             plan.dead.clear();
-            plan.freed_bytes = 0;
             plan.leftovers = 0;
             return plan;
         }
         if !thoroughness.rewrite {
             plan.stay = partly.len();
+            plan.count(survey, marks, 0);
+            plan.freed_bytes = gone_bytes.saturating_sub(plan.written_bytes);
             return plan;
         }
         let mut chosen: HashSet<PackId> = HashSet::new();
@@ -129,16 +142,45 @@ impl GcPlan {
             unused -= p.unused;
             chosen.insert(p.pack);
         }
-        for Partly { pack, live, total, .. } in partly {
+        for Partly { pack, live, total, filled: filled_there, .. } in partly {
             if chosen.contains(&pack) {
                 plan.rewritten.push(pack);
                 plan.copied_bytes += live;
-                plan.freed_bytes += total.saturating_sub(live);
+                copied_from += total;
+                filled += filled_there;
             } else {
                 plan.stay += 1;
             }
         }
+        // What had no room in a container has none in the new ones, either.
+        let packed =
+            u128::from(plan.copied_bytes) * u128::from(copied_from) / u128::from(filled.max(1));
+        plan.count(survey, marks, packed as u64);
+        plan.freed_bytes = (gone_bytes + copied_from).saturating_sub(plan.written_bytes);
         plan
+    }
+
+    /// Counts what is written: copies that take `packed` bytes in their containers, and segments.
+    fn count(&mut self, survey: &Survey, marks: &Marks, packed: u64) {
+        let condemned = self.condemned();
+        let segments: u64 = survey
+            .jobs
+            .iter()
+            .map(|job| match (marks.relisted.get(&job.name), marks.named.get(&job.name)) {
+                (Some(bytes), _) => *bytes,
+                // Those that lie in containers that go are among what is copied.
+                (None, Some(named)) if !named.is_disjoint(&condemned) => {
+                    let kept: Vec<&Manifest> = job.manifests.iter().collect();
+                    let stay = segments_of(&kept).into_iter().filter(|segment| {
+                        segment.kind != SegmentKind::Segment || !condemned.contains(&segment.pack)
+                    });
+                    stay.map(|segment| u64::from(segment.length)).sum()
+                }
+                _ => 0,
+            })
+            .sum();
+        let page = PAGE_BYTES as u64;
+        self.written_bytes = packed.next_multiple_of(page) + segments.next_multiple_of(page);
     }
 
     /// Everything that goes.
@@ -160,7 +202,7 @@ impl fmt::Display for GcPlan {
         writeln!(
             f,
             "{} bytes in packs, {} in use; {} packs stay, {} are deleted, {} are rewritten: {} \
-             bytes are copied and {} become free",
+             bytes are copied and about {} become free",
             self.total_bytes,
             self.live_bytes,
             self.stay,

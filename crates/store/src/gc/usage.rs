@@ -35,7 +35,8 @@ pub struct UsageRow {
     pub state_bytes: u64,
     /// Bytes stored that they need.
     pub needed_bytes: u64,
-    /// Bytes of those that nothing else needs: deleting just these checkpoints frees them.
+    /// Bytes of those that nothing else needs: deleting just these checkpoints frees them, but for
+    /// padding and what a gc writes.
     pub only_bytes: u64,
 }
 
@@ -48,6 +49,8 @@ pub struct Usage {
     pub together: UsageRow,
     /// What a gc would do now.
     pub plan: GcPlan,
+    /// What it would do if all that was asked for were deleted; `None` for all jobs.
+    pub without: Option<GcPlan>,
     /// Checkpoints (0: records of the log) that cannot be read, so that it is not known what they need.
     pub unknown: Vec<(JobName, Epoch, Error)>,
 }
@@ -120,6 +123,11 @@ impl<'a> Reading<'a> {
         }
         let needed_bytes = self.all_bytes();
         self.rest(of)?;
+        let pack_bytes = self.pool.config().format.pack_bytes;
+        let choose =
+            |marks: &Marks| GcPlan::choose(self.survey, marks, pack_bytes, Thoroughness::default());
+        // What is marked by now is what the rest needs.
+        let without = (*of != UsageOf::Jobs).then(|| choose(&self.marks));
         self.marks.unite();
         let shares = self.units();
         for (row, share) in rows.iter_mut().zip(&shares) {
@@ -136,9 +144,8 @@ impl<'a> Reading<'a> {
             needed_bytes,
             only_bytes: needed_bytes - shared,
         };
-        let pack_bytes = self.pool.config().format.pack_bytes;
-        let plan = GcPlan::choose(self.survey, &self.marks, pack_bytes, Thoroughness::default());
-        Ok(Usage { rows, together, plan, unknown: self.unknown })
+        let plan = choose(&self.marks);
+        Ok(Usage { rows, together, plan, without, unknown: self.unknown })
     }
 
     fn job(&self, name: &JobName) -> Result<&'a JobState> {
