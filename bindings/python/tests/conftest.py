@@ -102,7 +102,7 @@ def run(program: Callable[..., "subprocess.Popen[str]"]) -> Callable[..., str]:
 
     def finish(text: str, *arguments: object) -> str:
         child = program(text, *arguments)
-        out, errors = child.communicate(timeout=60)
+        out, errors = child.communicate(timeout=100)
         assert child.returncode == 0, errors
         assert "Traceback" not in errors, errors
         return out.strip()

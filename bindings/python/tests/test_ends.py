@@ -118,7 +118,7 @@ def test_a_worker_says_that_its_last_save_failed(folder: Path, program: Program)
         """,
         folder,
     )
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=100)
     assert errors.count("the last save before the end of the program failed") == 1
     assert "Traceback" not in errors
 
@@ -159,7 +159,7 @@ def test_a_refusal_at_the_very_end_is_told(folder: Path, program: Program) -> No
         """,
         folder,
     )
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=100)
     assert "outlive._errors." in errors
     assert "ImportError" not in errors
 

@@ -110,7 +110,7 @@ def test_a_new_tree(saved: Path, same: Same) -> None:
     report = job.last_restore
     assert isinstance(report, outlive.LazyRestored)
     assert report.epoch == 1
-    report.wait("holed", timeout=30)
+    report.wait("holed", timeout=100)
     with pytest.raises(outlive.InvalidError, match="selects nothing"):
         report.wait("nothing")
     report.wait()
@@ -222,7 +222,7 @@ def test_ends_while_it_fills(saved: Path, program: Program, end: str) -> None:
         """,
         saved,
     )
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=100)
     assert (child.returncode, errors) == (0, "")
 
 
@@ -308,11 +308,11 @@ def test_damage_ends_the_program_and_the_next_takes_the_one_before(
         job = outlive.open(sys.argv[1]).job("a")
         state = job.restore(lazy=True)
         assert job.last_restore.epoch == 2
-        time.sleep(60)
+        threading.Event().wait()  # until the damage is found
         """,
         saved,
     )
-    _, errors = child.communicate(timeout=30)
+    _, errors = child.communicate(timeout=100)
     assert child.returncode == 3
     for part in ["checkpoint 2 of job a", "suspect", "fingerprint", "start it again"]:
         assert part in errors, errors
@@ -339,11 +339,11 @@ def test_a_touch_of_damage_ends_the_program(saved: Path, program: Program) -> No
         state = job.restore(lazy=True)
         print(sum(float(state[name].sum()) for name in ("aligned", "holed", "odd", "fortran")))
         print("went on")
-        time.sleep(60)
+        threading.Event().wait()  # until the damage is found
         """,
         saved,
     )
-    out, errors = child.communicate(timeout=30)
+    out, errors = child.communicate(timeout=100)
     assert child.returncode == 3
     assert "went on" not in out
     assert "suspect" in errors

@@ -249,10 +249,6 @@ def test_arrays_that_nobody_changes_are_not_copied(tmp_path: Path) -> None:
         assert np.array_equal(back["constant"], values + 2)
         # Nor is a job that is forgotten with a save under way left without it.
         pool.job("another").save({"constant": Constant(values)})
-    for _ in range(200):
-        found = outlive.open(tmp_path).job("another").restore()
-        if found is not None:
-            break
-        time.sleep(0.1)
-    assert found is not None
+    while (found := outlive.open(tmp_path).job("another").restore()) is None:
+        time.sleep(0.01)
     assert np.array_equal(found["constant"], values)

@@ -8,24 +8,32 @@ from pathlib import Path
 
 import numpy as np
 
+import outlive
+
 PROGRAM = Path(__file__).parents[3] / "examples" / "train_digits.py"
-STEPS = ["--steps", "2500", "--every", "0.05"]
 
 
 def test_a_killed_training_ends_like_one_left_in_peace(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), *STEPS]
-    subprocess.run([*command, "--out", str(tmp_path / "peace.npz")], check=True, timeout=60)
-    command += ["--dir", str(tmp_path / "checkpoints"), "--out", str(tmp_path / "fire.npz")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    train = [sys.executable, str(PROGRAM), "--every", "0.05"]
+    under_fire = [*train, "--dir", str(tmp_path / "checkpoints")]
+    # It would never end by itself.
+    endless = [*under_fire, "--steps", str(10**12)]
+    with subprocess.Popen(endless, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         lines = iter(child.stdout)
-        # It has learnt something by then, and saved more than once.
         assert any(line.startswith("step 600") for line in lines)
-        time.sleep(0.02)
+        job = outlive.open(tmp_path / "checkpoints", create=False).job("digits")
+        while len(job.epochs()) < 3:
+            time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
-    again = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
-    assert int(again.stdout.split()[2]) > 0, "it went on from a checkpoint"
+    reached = job.restore(only="step")["step"]
+    assert reached > 0
+    steps = ["--steps", str(reached + 500)]
+    command = [*under_fire, *steps, "--out", str(tmp_path / "fire.npz")]
+    again = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(again.stdout.split()[2]) == reached, "it went on from the checkpoint"
+    subprocess.run([*train, *steps, "--out", str(tmp_path / "peace.npz")], check=True)
     with np.load(tmp_path / "peace.npz") as peace, np.load(tmp_path / "fire.npz") as fire:
         assert sorted(peace.files) == sorted(fire.files)
         for name in peace.files:

@@ -1,0 +1,116 @@
+"""The Python code in the documents is checked by `mypy --strict`, and runs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+
+ROOT = Path(__file__).parents[3]
+
+# What each block takes for granted, by the document and the block's first line.
+TYPES = """
+from typing import Any
+import outlive
+def advance(state: dict[str, Any]) -> None: ...
+pool: outlive.Pool
+job: outlive.Job
+state: dict[str, Any]
+"""
+GIVEN = {
+    ("README.md", "from typing import Any"): "def advance(state: 'dict[str, Any]') -> None: ...",
+    ("README.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
+    ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    ("docs/python.md", "import signal"): TYPES,
+}
+
+
+def blocks() -> dict[tuple[str, str], str]:
+    found = {}
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for block in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.M | re.S):
+            found[str(document.relative_to(ROOT)), block.partition("\n")[0]] = block
+    return found
+
+
+def test_all_blocks_are_known() -> None:
+    assert list(blocks()) == list(GIVEN)
+
+
+# Without what `make lint` leaves behind, mypy reads NumPy's types first.
+@pytest.mark.timeout(600)
+def test_mypy_has_no_complaints(tmp_path: Path) -> None:
+    files = []
+    for number, (key, block) in enumerate(blocks().items()):
+        files.append(tmp_path / f"block{number}.py")
+        files[-1].write_text(f"{GIVEN[key]}\n{block}")
+    options = ["--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
+    command = [sys.executable, "-m", "mypy", *options, *map(str, files)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run(document: str, first_line: str, **given: Any) -> dict[str, Any]:
+    names = {"outlive": outlive, "Any": Any, **given}
+    exec(compile(blocks()[document, first_line], document, "exec"), names)
+    return names
+
+
+def some(step: int) -> dict[str, Any]:
+    return {"model": {"layer": {"weights": outlive.zeros(50_000)}}, "step": step}
+
+
+def test_the_first_loop_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(state: dict[str, Any]) -> None:
+        state["step"] += 4_999
+
+    monkeypatch.chdir(tmp_path)
+    names = run("README.md", "from typing import Any", advance=advance)
+    assert names["job"].restore(only="step") == {"step": 10_000}
+
+
+def test_the_other_calls_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "output").mkdir(parents=True)
+    (tmp_path / "run" / "output" / "data").write_text("data")
+    pool = outlive.open("ckpt")
+    job = pool.job("gray-scott")
+    for step in range(7):
+        job.save(some(step), wait=True)
+    first_line = "save = job.save(state, force=True)  # now, whatever every_s says"
+    run("README.md", first_line, pool=pool, job=job, state=some(8))
+    assert "SaveStats(epoch=8" in capsys.readouterr().out
+    assert (tmp_path / "restored" / "data").read_text() == "data"
+
+
+def test_a_lazy_restore(folder: Path) -> None:
+    job = outlive.open(folder).job("a")
+    state = {"mesh": outlive.zeros(100_000) + 1}
+    job.save(state, wait=True)
+    state = {"mesh": outlive.zeros(100_000)}
+    run("docs/capture.md", "report = job.restore(into=state, lazy=True)", job=job, state=state)
+    job.close()
+    assert state["mesh"].all()
+
+
+def test_a_save_at_a_signal(folder: Path) -> None:
+    def advance(state: dict[str, Any]) -> None:
+        state["step"] += 1
+        if state["step"] == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    job = outlive.open(folder).job("a")
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        run("docs/python.md", "import signal", advance=advance, job=job, state=some(0))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert job.restore(only="step") == {"step": 3}
