@@ -182,7 +182,7 @@ def test_a_skeleton_that_does_not_fit(job: outlive.Job, nodes: list[Node]) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "../../up", ".", "..", ".hidden", "a\0b\n\x1b[31m", "%2F", "имя", "x" * 200]
+    "name", ["a/b", "../../up", ".", "..", ".hidden", "a b%0A\\n", "%2F", "имя", "x" * 200]
 )
 def test_any_job_name(folder: Path, tmp_path: Path, name: str) -> None:
     pool = outlive.open(folder)
@@ -197,6 +197,10 @@ def test_impossible_jobs(folder: Path) -> None:
     for name in ["", "x" * 10_000, "имя" * 100]:
         with pytest.raises(outlive.InvalidError, match="name"):
             pool.job(name)
+    for name in ["two\nlines", "a\0b", "\x1b[31m", "\x85"]:
+        with pytest.raises(outlive.InvalidError, match="control character") as caught:
+            pool.job(name)
+        assert str(caught.value).isprintable()
     for every_s in [-1.0, float("nan"), float("inf"), 1e300]:
         with pytest.raises(outlive.InvalidError, match="every_s"):
             pool.job("a", every_s=every_s)

@@ -12,6 +12,12 @@ import numpy as np
 import pytest
 
 import outlive
+from outlive import _seen
+
+# From Python 3.14 on, references of arguments do not tell.
+needs_counts = pytest.mark.skipif(
+    _seen.is_held(_seen._TEMPORARY), reason="this Python does not tell whether a call holds alone"
+)
 
 
 class Tensor:
@@ -126,6 +132,7 @@ def test_arrays_of_objects(trusting: outlive.Job) -> None:
     assert state["a"].tolist() == [1, None]
 
 
+@needs_counts
 def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
     job.save({"model": Model(1.0).state_dict(), "step": 1}, wait=True)
     model = Model(2.0)
@@ -150,6 +157,7 @@ def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
     assert groups[0]["rate"] == 1.0
 
 
+@needs_counts
 def test_arrays_that_nobody_holds(job: outlive.Job) -> None:
     job.save([np.arange(3.0), np.arange(4.0)], wait=True)
     layer = np.zeros(3)
@@ -196,6 +204,7 @@ class Constants:
         return Constant(values)
 
 
+@needs_counts
 def test_arrays_that_cannot_be_written_are_replaced_where_somebody_sees(job: outlive.Job) -> None:
     job.save({"a": np.arange(3)}, wait=True)
     state = {"a": Constant(np.zeros(3, int))}

@@ -49,7 +49,7 @@ pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
 /// `Invalid`, naming those that are, if it is not.
 pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
     const NAMED_MAX: usize = 10;
-    let wanted = JobName::new(name)?;
+    let wanted = JobName::stored(name)?;
     let jobs = pool.jobs()?;
     if jobs.contains(&wanted) {
         return Ok(wanted);

@@ -119,11 +119,28 @@ impl JobName {
     /// Longest directory name a job may need, in bytes, after escaping.
     pub const ESCAPED_BYTES_MAX: usize = 200;
 
-    /// Checks a name.
+    /// Checks a name that somebody gives.
     ///
     /// # Errors
-    /// `Invalid` when it is empty or longer than [`JobName::ESCAPED_BYTES_MAX`] once escaped.
+    /// `Invalid` when it is empty, has control characters such as a newline, or is longer than
+    /// [`JobName::ESCAPED_BYTES_MAX`] once escaped.
     pub fn new(name: &str) -> Result<JobName> {
+        if let Some(control) = name.chars().find(|c| c.is_control()) {
+            return Err(Error::invalid(format!(
+                "the job name \"{}\" has the control character \"{}\": use letters, digits and \
+                 signs that one line can show",
+                shown(name),
+                control.escape_debug()
+            )));
+        }
+        JobName::stored(name)
+    }
+
+    /// A name that a pool may have already: earlier builds took control characters, too.
+    ///
+    /// # Errors
+    /// Those of [`JobName::new`], except for control characters.
+    pub fn stored(name: &str) -> Result<JobName> {
         if name.is_empty() {
             return Err(Error::invalid("a job's name must not be empty"));
         }
@@ -135,10 +152,10 @@ impl JobName {
         let job = JobName(name.to_owned());
         let bytes = job.escaped().len();
         if bytes > Self::ESCAPED_BYTES_MAX {
-            let shown: String = name.chars().take(40).flat_map(char::escape_debug).collect();
             return Err(Error::invalid(format!(
-                "the job name \"{shown}…\" needs {bytes} bytes as a directory name; at most {} are \
+                "the job name \"{}\" needs {bytes} bytes as a directory name; at most {} are \
                  possible: choose a shorter one",
+                shown(name),
                 Self::ESCAPED_BYTES_MAX
             )));
         }
@@ -191,9 +208,18 @@ impl JobName {
                 rest = tail;
             }
         }
-        let job = JobName::new(std::str::from_utf8(&bytes).ok()?).ok()?;
+        let job = JobName::stored(std::str::from_utf8(&bytes).ok()?).ok()?;
         (job.escaped() == file_name).then_some(job)
     }
+}
+
+/// The first letters of a name, in one line.
+fn shown(name: &str) -> String {
+    let mut shown: String = name.chars().take(40).flat_map(char::escape_debug).collect();
+    if name.chars().nth(40).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 impl fmt::Display for JobName {
@@ -218,7 +244,7 @@ mod tests {
     #[test]
     fn job_names_survive_the_file_system() {
         for name in ["gray-scott", "a/b", "../up", ".hidden", "ü 100%", "new\nline", "\u{1}"] {
-            let job = JobName::new(name).unwrap();
+            let job = JobName::stored(name).unwrap();
             let file = job.escaped();
             assert!(!file.contains('/') && !file.starts_with('.'), "{file}");
             assert_eq!(JobName::from_escaped(&file), Some(job));
@@ -226,6 +252,11 @@ mod tests {
         assert_eq!(JobName::from_escaped("a%2"), None);
         assert_eq!(JobName::from_escaped("%61"), None, "only the canonical form is a job");
         assert!(JobName::new("").is_err());
+        for name in ["new\nline", "\0", "esc\u{1b}[31m", "tab\t", "\u{85}"] {
+            let message = JobName::new(name).unwrap_err().to_string();
+            assert!(message.contains("control character"), "{message}");
+            assert!(!message.contains(char::is_control), "{message}");
+        }
         assert!(JobName::new(&"x".repeat(10_000)).is_err());
     }
 

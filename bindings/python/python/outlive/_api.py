@@ -160,7 +160,7 @@ class Pool:
         and the first is told by `FencedError`.
 
         Args:
-            name: Its name; any text that is not empty, up to 200 plain characters.
+            name: Its name; any text of one line that is not empty, up to 200 plain characters.
             every_s: Seconds between saves: calls of `Job.save` in between return at once.
             allow_pickle: Whether objects that are no arrays and no plain values may be pickled when
                 a state is saved, and unpickled when it is restored. Unpickling runs code that the
