@@ -79,7 +79,7 @@ fn options_of(values: OptionValues) -> Result<GcOptions> {
         return Err(Error::invalid(format!("max_unused = {unused_max} is no share: 0 to 1")));
     }
     Ok(GcOptions {
-        fence: fence.iter().map(|job| JobName::new(job)).collect::<Result<_>>()?,
+        fence: fence.iter().map(|job| JobName::stored(job)).collect::<Result<_>>()?,
         thoroughness: Thoroughness { unused_max, collect, rewrite: true },
         forget_damaged,
         dry_run,

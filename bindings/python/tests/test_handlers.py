@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,35 @@ def test_a_callback_may_ask_and_wait(folder: Path) -> None:
         caller.call = call
         job.restore()
         assert caller.came.pop() == want
+
+
+def test_a_callback_does_not_wait_for_a_job_that_another_thread_keeps_busy(folder: Path) -> None:
+    """That one might be waiting for this thread's job, in a callback of its own."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(what: str, done: int, total: int) -> None:
+        if threading.current_thread() is holder:
+            entered.set()
+            leave.wait()
+
+    caller = Caller()
+    pool = outlive.open(folder, progress=caller)
+    job, busy = pool.job("a"), outlive.open(folder, progress=hold).job("b")
+    job.save(STATE, wait=True)
+    busy.save(STATE, wait=True)
+    holder = threading.Thread(target=busy.restore)
+    holder.start()
+    try:
+        entered.wait()
+        caller.call = lambda: busy.save(STATE, force=True)
+        job.restore()
+        (error,) = caller.came
+        assert isinstance(error, outlive.InvalidError)
+        assert "the job b is busy" in str(error)
+    finally:
+        leave.set()
+        holder.join()
+    assert busy.save(STATE, wait=True)
 
 
 def test_a_signal_handler_that_saves_is_refused(folder: Path) -> None:

@@ -165,7 +165,8 @@ class Save:
         if self.skipped:
             return "<outlive.Save skipped>"
         try:
-            state = "done" if self.done() else "under way"
+            # Not by `done`, which calls the program's callback.
+            state = "under way" if self._core and not self._core.done() else "done"
         except InvalidError:
             state = "of another process"
         return f"<outlive.Save of epoch {self.epoch}, {state}>"
