@@ -1,6 +1,7 @@
 """An array of another package, with any dtype: DLPack's structures, made by hand."""
 
 import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,16 @@ _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
+# What was given out: by address, for whom, and all that must stay until it is given back. The
+# arrays do not keep it: a garbage collection would take callback and memory before their users.
+_given: dict[int, tuple[Any, ...]] = {}
+_keys = itertools.count()
+
+
+@_Deleter
+def _give_back(address: int) -> None:
+    del _given[address]
+
 
 class Array:
     """Shows the memory of a NumPy array of integers as elements of a dtype that NumPy lacks."""
@@ -66,16 +77,13 @@ class Array:
     ) -> None:
         self.memory, self.dtype, self.device = memory, dtype, device
         self.version, self.read_only = version, read_only
-        self._given: dict[int, tuple[Any, ...]] = {}
-        self._deleter = _Deleter(self._given_back)
-
-    def _given_back(self, address: int) -> None:
-        del self._given[address]
+        self._key = next(_keys)
 
     @property
     def lent(self) -> int:
         """Tensors that somebody has taken and not given back yet."""
-        return sum(not _is_valid(capsule, name) for capsule, name, *_ in self._given.values())
+        mine = [entry for entry in _given.values() if entry[0] == self._key]
+        return sum(not _is_valid(capsule, name) for _, capsule, name, *_ in mine)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device, 0
@@ -92,12 +100,12 @@ class Array:
         )  # fmt: skip
         held: _Managed | _Versioned
         if self.version is None:
-            held, name = _Managed(tensor, None, self._deleter), b"dltensor"
+            held, name = _Managed(tensor, None, _give_back), b"dltensor"
         else:
             flags = 1 if self.read_only else 0
-            held = _Versioned(*self.version, None, self._deleter, flags, tensor)
+            held = _Versioned(*self.version, None, _give_back, flags, tensor)
             name = b"dltensor_versioned"
         address = ctypes.addressof(held)
         capsule = _new(address, name, None)
-        self._given[address] = capsule, name, held, extents, strides
+        _given[address] = self._key, capsule, name, held, extents, strides, self.memory
         return capsule

@@ -114,6 +114,38 @@ def test_objects_that_the_program_holds_elsewhere(trusting: outlive.Job) -> None
     assert "'o' is an object" in refused(lambda: trusting.restore(into=state))
 
 
+def test_objects_that_are_the_same_stay(trusting: outlive.Job) -> None:
+    kept, other = Settings(1.0), Settings(5.0)
+    state = {"o": kept, "p": other, "a": np.arange(50_000), "n": 1}
+    trusting.save(state, wait=True)
+    state["n"] = 0
+    state["a"] = np.zeros_like(state["a"])
+    assert trusting.restore(into=state)
+    assert state["o"] is kept
+    assert state["n"] == 1
+    assert state["a"][-1] == 49_999
+    other.rate = 6.0
+    state["a"][:] = 0
+    text = refused(lambda: trusting.restore(into=state))
+    assert "'p' is an object" in text
+    assert "'o'" not in text
+    assert not state["a"].any()
+    # The older checkpoint, to which a damaged one leads, is looked at too.
+    trusting.save(state, wait=True)
+    state["a"] = np.random.default_rng(1).integers(0, 2**62, 50_000)
+    trusting.save(state, wait=True)
+    packs = list(Path(trusting._location).joinpath("packs").rglob("*.shard"))
+    newest = max(packs, key=lambda path: path.stat().st_mtime_ns)
+    data = bytearray(newest.read_bytes())
+    data[60_000] ^= 1
+    newest.write_bytes(data)
+    again = outlive.open(trusting._location).job("a", allow_pickle=True)
+    report = again.restore(into=state)
+    assert report.epoch == 2
+    assert len(report.skipped) == 1
+    assert state["p"] is other
+
+
 def test_objects_that_are_values_are_replaced(trusting: outlive.Job) -> None:
     want = {"e": Colour.RED, "f": Frozen(1.0), "p": Path("/a"), "t": frozenset([1]), "c": int}
     trusting.save(want, wait=True)
@@ -143,6 +175,9 @@ def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
     assert (model.weights == 2).all()
     assert job.restore(into={"model": model.state_dict(), "step": 0}, only="model/weights")
     assert (model.weights == 1).all()
+    job.save({"list": [1, 2]}, wait=True)
+    assert "'list' would change only" in refused(lambda: job.restore(into={"list": []}))
+    job.save({"model": Model(1.0).state_dict(), "step": 1}, wait=True)
     # Whoever holds some of it sees that.
     groups = [{"rate": 2.0, "params": [0]}]
     part = {"weights": model.weights, "groups": groups}

@@ -444,7 +444,7 @@ class Job:
         rebuild = Rebuild(into, held, only=only, allow_pickle=self._allow_pickle)
         epoch = _epoch_number(epoch)
         try:
-            done = self._core.restore(epoch, rebuild.plan, False if lazy else None, self._tick)
+            done = rebuild.run(self._core, epoch, False if lazy else None, self._tick)
         except DamagedError as error:
             if fresh or not rebuild.planned:
                 raise

@@ -20,6 +20,11 @@ from outlive._tree import (
     shown,
 )
 
+
+class UnsureError(Exception):
+    """Pickled objects must be looked at before anybody can say whether a state can be filled."""
+
+
 # Differences that a message spells out; `InvalidError.differences` has all of them.
 _SHOWN_MAX = 100
 
@@ -32,6 +37,7 @@ def refuse_differences(
     Raises:
         InvalidError: If they do not match, or if something would be restored that the program
             does not see. It names every place.
+        UnsureError: If that depends on what pickled objects the checkpoint has.
     """
     comparison = _Comparison(there, here, selection, chosen)
     comparison.leaves()
@@ -41,9 +47,12 @@ def refuse_differences(
         what, advice = "does not match", "Correct `into`"
     else:
         found = owners.unseen((my, there.dtypes[at]) for at, my in comparison.pairs())
+        found += owners.unseen_lists(comparison.lists())
         what, advice = "cannot take", "Keep what holds these in a variable"
     if found:
         raise _refusal(f"`into` {what} checkpoint {epoch}", found, advice)
+    if owners.unsure:
+        raise UnsureError
 
 
 def _refusal(what: str, found: list[str], advice: str) -> InvalidError:
@@ -113,6 +122,13 @@ class _Comparison:
             if self.selection.has(name) and parent(name) not in self.free:
                 what = ", which has a container there" if name in theirs else ""
                 self.found.append(f"{shown(name)} is not in the checkpoint{what}")
+
+    def lists(self) -> set[str]:
+        """The lists of values that get entries and have none."""
+        mine = set(map(parent, self.here.names))
+        chosen = zip(self.there.names, self.chosen, strict=True)
+        theirs = {parent(name) for name, is_chosen in chosen if is_chosen} if self.free else set()
+        return (self.free & theirs) - mine
 
     def pairs(self) -> Iterable[tuple[int, int]]:
         """The numbers of the chosen leaves that both have, there and here."""

@@ -1,13 +1,14 @@
 """One restore, seen from Python: what the engine shall put where, and the tree of it."""
 
+import contextlib
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from outlive import _build, _dtypes, _memory
-from outlive._compare import refuse_differences
+from outlive import _build, _core, _dtypes, _memory
+from outlive._compare import UnsureError, refuse_differences
 from outlive._errors import DamagedError, InvalidError
 from outlive._seen import Owners
 from outlive._select import Selection
@@ -50,7 +51,10 @@ class Rebuild:
         self.here = Flat()
         if not self.fresh:
             self.here = flatten(into, allow_pickle=allow_pickle, to_save=False)
-        self.owners = Owners(self.here, held)
+        self.owners = Owners(self.here, held, self._same)
+        # Pickled objects of checkpoints that were looked at; None if they could not be read.
+        self.pickles: dict[int, dict[str, bytes] | None] = {}
+        self.kept: set[str] = set()
         self.mine = {name: at for at, name in enumerate(self.here.names)}
         self.planned = False
 
@@ -67,6 +71,7 @@ class Rebuild:
     ) -> list[Any]:
         """Says for each region where it goes: None, True (as a value), or an array to fill."""
         self.epoch = epoch
+        self.kept.clear()
         skeleton = read_skeleton(attachment)
         if skeleton is None and not self.fresh:
             raise InvalidError(
@@ -100,6 +105,55 @@ class Rebuild:
                 wishes[at] = self._fill(at, self.mine[names[at]])
         self.planned = True
         return wishes
+
+    def run(
+        self,
+        core: _core.Job,
+        epoch: int | None,
+        user_only: bool | None,
+        tick: Callable[[], None],
+    ) -> dict[str, Any] | None:
+        """Restores by `plan`. What that is unsure about is looked at before, once a checkpoint.
+
+        Raises:
+            Error: Those of the native restore and of `plan`.
+        """
+        while True:
+            with contextlib.suppress(UnsureError):
+                return core.restore(epoch, self.plan, user_only, tick)
+            self._look(core, tick)
+
+    def _look(self, core: _core.Job, tick: Callable[[], None]) -> None:
+        """Reads what `plan` was unsure about, and nothing else."""
+        wanted, all_names = self.owners.unsure, list[str]()
+
+        def plan(epoch: int, names: list[str], *_: object) -> list[Any]:
+            all_names[:] = names
+            return [True if name in wanted else None for name in names]
+
+        self.pickles[self.epoch] = None
+        # What is damaged the restore itself will find, and take an older checkpoint.
+        with contextlib.suppress(DamagedError):
+            done = core.restore(self.epoch, plan, None, tick)
+            if done is not None:
+                found = dict(zip(all_names, done["values"], strict=True))
+                self.pickles[self.epoch] = {name: found[name] for name in wanted}
+
+    def _same(self, name: str) -> bool | None:
+        """Whether the checkpoint has the same pickled object as `into`; None if nobody looked."""
+        if self.epoch not in self.pickles:
+            return None
+        there = self.pickles[self.epoch]
+        same = there is None or there.get(name) == self._pickled(name)
+        if same:
+            self.kept.add(name)
+        return same
+
+    def _pickled(self, name: str) -> bytes | None:
+        try:
+            return pickle.dumps(self.here.leaves[self.mine[name]], protocol=5)
+        except Exception:
+            return None  # it is none that a checkpoint can have
 
     def _refuse_pickles(self) -> None:
         if self.allow_pickle or PICKLE not in self.there.dtypes:
@@ -248,6 +302,11 @@ class Rebuild:
             if not value:  # of a dtype without bytes
                 return np.ndarray((), self.parsed[dtype], buffer=b"")[()]
             return np.frombuffer(value, self.parsed[dtype])[0]
+        name = self.there.names[at]
+        if name in self.kept:
+            if value != self._pickled(name):
+                raise InvalidError(f"{shown(name)} has changed while it was restored")
+            return self.here.leaves[self.mine[name]]
         try:
             return pickle.loads(value)
         except Exception as error:

@@ -11,7 +11,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,23 @@ def is_held(references: int) -> bool:
 
 
 class Owners:
-    """Who holds the parts of a state that is to be restored into."""
+    """Who holds the parts of a state that is to be restored into.
 
-    def __init__(self, here: Flat, held: bool) -> None:
-        """Looks at a state, which something besides the call of `restore` holds or not."""
-        self.here, self.held = here, held
+    Attributes:
+        unsure: Names of objects that may stay as they are, if the checkpoint has the same ones.
+    """
+
+    def __init__(self, here: Flat, held: bool, same: Callable[[str], bool | None]) -> None:
+        """Looks at a state.
+
+        Args:
+            here: The state.
+            held: Whether something besides the call of `restore` holds it.
+            same: Says of a pickled object whether the checkpoint has the same; None if nobody has
+                looked yet.
+        """
+        self.here, self.held, self.same = here, held, same
+        self.unsure: set[str] = set()
         self.look()
 
     def look(self) -> None:
@@ -90,12 +102,21 @@ class Owners:
             pairs = [pair for pair in pairs if pair[0] in objects] if objects else []
         else:
             pairs = list(pairs)
-        if not any(itertools.starmap(self._unseen, pairs)):
+        self.unsure.clear()
+        if not any(list(itertools.starmap(self._unseen, pairs))):
             return []
         # An exception that has passed, of a restore that was refused, may still hold things.
         gc.collect()
         self.look()
         return [why for why in itertools.starmap(self._unseen, pairs) if why]
+
+    def unseen_lists(self, paths: Iterable[str]) -> list[str]:
+        """Says of which lists of values nobody would see what comes into them."""
+        return [
+            f"{shown(path)} would change only in what nobody but `into` holds"
+            for path in sorted(paths)
+            if not self.seen.get(path, True)
+        ]
 
     def _unseen(self, my: int, theirs: str) -> str | None:
         """Why nobody would see what takes the place of a leaf; None if somebody does."""
@@ -107,7 +128,7 @@ class Owners:
         if above in self.generators:
             return None
         if here.dtypes[my] == PICKLE:
-            return self._unseen_object(name, mine, others, above)
+            return self._unseen_object(name, mine, others, theirs)
         lost = f"{shown(name)} would change only in what nobody but `into` holds"
         if is_value(theirs):
             in_place = type(mine) is bytearray and others > 0
@@ -118,18 +139,24 @@ class Owners:
         alone = mine.flags.owndata and others == 0 and not self.reached.get(above, True)
         return lost if alone else None
 
-    def _unseen_object(self, name: str, mine: Any, others: int, above: str) -> str | None:
+    def _unseen_object(self, name: str, mine: Any, others: int, theirs: str) -> str | None:
         if _foreign.shows_memory(mine) and (others > 0 or not isinstance(mine, np.ndarray)):
             return (
                 f"{shown(name)} is an array ({_named(mine)}) that cannot be saved as one, so that "
                 "it was pickled: what was unpickled would not get into its memory"
             )
         if others > 0 and not _is_like_a_value(mine):
+            same = self.same(name) if theirs == PICKLE else False
+            if same is None:
+                self.unsure.add(name)
+            if same is not False:
+                return None
             return (
                 f"{shown(name)} is an object ({_named(mine)}) that the program holds elsewhere, "
-                "too: what was unpickled would take its place in `into` alone"
+                "too, and not as it is in the checkpoint: what was unpickled would take its place "
+                "in `into` alone"
             )
-        if not self.seen.get(above, True):
+        if not self.seen.get(parent(name), True):
             return f"{shown(name)} would change only in what nobody but `into` holds"
         return None
 
