@@ -5,7 +5,7 @@ use crate::events::Events;
 use crate::job::Core;
 use crate::wait::in_a_thread;
 use outlive_pool::Pool;
-use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, Rules};
 use outlive_types::{Error, JobName, Result};
 use pyo3::prelude::*;
@@ -97,6 +97,8 @@ fn report_of<'py>(py: Python<'py>, report: &GcReport) -> PyResult<Bound<'py, PyD
     figures.set_item("deleted_bytes", report.deleted_bytes)?;
     figures.set_item("held_packs", report.held)?;
     figures.set_item("held_by", held_by)?;
+    figures.set_item("held_by_restore", report.is_read)?;
+    figures.set_item("postponed", report.collecting == Collecting::Postponed)?;
     figures.set_item("damaged", report.damaged.clone())?;
     Ok(figures)
 }

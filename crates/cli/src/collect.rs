@@ -4,7 +4,7 @@ use crate::args::{CollectArgs, GcArgs, PruneArgs};
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_pool::Pool;
-use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, collect};
+use outlive_store::gc::{Collecting, GcOptions, GcPlan, GcReport, Thoroughness, collect};
 use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Epoch, JobName, Result};
@@ -106,16 +106,28 @@ fn answer(
     before: String,
     retention: Value,
 ) -> Answer {
-    let GcReport { plan, deleted, deleted_bytes, held, held_by, damaged } = report;
+    let GcReport { plan, deleted, deleted_bytes, held, held_by, is_read, collecting, damaged } =
+        report;
     let mut text = before;
-    text.push_str(&plan_text(plan));
+    match collecting {
+        Collecting::Done => text.push_str(&plan_text(plan)),
+        Collecting::NotAsked => text.push_str("The next gc frees the space.\n"),
+        Collecting::Postponed => text
+            .push_str("Another gc or scrub is at work: that one, or the next, frees the space.\n"),
+    }
     if dry_run {
         text.push_str("Nothing was changed.\n");
-    } else {
+    } else if *collecting == Collecting::Done {
         let packs = count(*deleted as u64, "pack");
         let _ = writeln!(text, "deleted {packs} of {}", bytes(*deleted_bytes));
     }
-    if *held > 0 {
+    if *is_read {
+        let _ = writeln!(
+            text,
+            "{} must wait until a lazy restore has filled its memory: the next gc deletes them",
+            count(*held as u64, "pack")
+        );
+    } else if *held > 0 {
         let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
         let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
         let _ = writeln!(
@@ -142,6 +154,8 @@ fn answer(
         "deleted_packs": deleted,
         "deleted_bytes": deleted_bytes,
         "held_packs": held,
+        "held_by_restore": is_read,
+        "postponed": *collecting == Collecting::Postponed,
         "held_by": held_by.iter().map(JobName::as_str).collect::<Vec<_>>(),
         "damaged": damaged,
     });

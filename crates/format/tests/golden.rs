@@ -148,6 +148,9 @@ fn records() {
          | d84a1bd8c426c497aaf8145ac2376e53f9aae249075840b3149faaa87d6c6b39",
         "4f4c5243 | 0000 | 06 | 00 | 0600000000000000 | 1200000000000000 | fex32 \
          | 0c00000000000000 | 00 | 00 | 0200 | 00000000 | c3bc | d058c26373672866facf776c0df4b7fc51dbe0c53c639db03426147d5ae53ca1",
+        "4f4c5243 | 0000 | 07 | 00 | 0700000000000000 | 2000000000000000 | fex32 \
+         | 0d00000000000000 | 02000000 | 00000000 | 0300000000000000 | 0c00000000000000 \
+         | 3b7bfcc5d05fba4435bd26976bc97aae413157130b544a713dd1878df9d42430",
     ];
     let records = samples::records();
     assert_eq!(records.len(), golden.len());
@@ -258,5 +261,5 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 4));
+    assert_eq!((VERSION, REVISION), (0, 5));
 }

@@ -2,7 +2,7 @@
 
 use outlive_format::*;
 use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
-use proptest::collection::{btree_map, hash_set, vec};
+use proptest::collection::{btree_map, btree_set, hash_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -216,6 +216,10 @@ fn record() -> impl Strategy<Value = Record> {
         session().prop_map(|session| Body::Close(Close { session })),
         archive().prop_map(Body::Archive),
         (1..=u64::MAX, remarks()).prop_map(|(epoch, remarks)| Body::Note(Note { epoch, remarks })),
+        btree_set(1..=u64::MAX, 1..20).prop_map(|epochs| {
+            let epochs: Vec<u64> = epochs.into_iter().collect();
+            Body::Prune(Prune { last_epoch: epochs[epochs.len() - 1], epochs })
+        }),
     ];
     (1..=u64::MAX, fp(), body).prop_map(|(number, previous, body)| {
         let previous = if number == 1 { Fingerprint::ZERO } else { previous };

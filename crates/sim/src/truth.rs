@@ -244,6 +244,14 @@ impl Truth {
                     check_session(session.session)?;
                 }
             }
+            Body::Prune(prune) => {
+                let is_wanted = |epoch: &&Epoch| {
+                    truth.committed.get(epoch).is_some_and(|committed| !committed.doomed)
+                };
+                if let Some(epoch) = prune.epochs.iter().find(is_wanted) {
+                    return Err(format!("epoch {epoch} is dropped, and nobody asked for that"));
+                }
+            }
             Body::Sweep(_) | Body::Note(_) => {}
         }
         Ok(())

@@ -6,8 +6,8 @@ use crate::turns::Turns;
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{
-    Append, Capacity, CutMode, FaultProcess, FaultWorld, ManifestLog, ReadRange, ShardName,
-    ShardWriter, Target, WriteTicket,
+    Append, Capacity, CutMode, FaultProcess, FaultWorld, ManifestLog, Previous, ReadRange,
+    ShardName, ShardWriter, Target, WriteTicket,
 };
 use outlive_types::sync::pause;
 use outlive_types::{Clock, Error, Event, JobName, NoObserver, Observer, Result, SeededRng};
@@ -283,6 +283,13 @@ impl Target for SeenTarget {
         self.me.step(|| "list unfinished shards".to_owned(), || self.inner.unfinished())
     }
 
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.me.step(
+            || format!("delete {shard} unless it is finished"),
+            || self.inner.delete_unfinished(shard),
+        )
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.me.step(|| format!("delete {shard}"), || self.inner.delete(shard))
     }
@@ -365,9 +372,9 @@ impl ManifestLog for SeenLog {
         )
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         let Me { number: me, place, .. } = &*self.me;
-        let number = previous + 1;
+        let number = previous.number + 1;
         self.me.step(
             || format!("append record {number} to {job}"),
             || {
@@ -436,6 +443,10 @@ impl Target for Noting {
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         self.inner.unfinished()
+    }
+
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.inner.delete_unfinished(shard)
     }
 
     fn delete(&self, shard: ShardName) -> Result<()> {

@@ -2,9 +2,9 @@
 
 use crate::handle::SaveHandle;
 use crate::job::Inner;
-use crate::save::{Order, SavePlan, SaveStats};
+use crate::save::{Order, PackNumbers, SavePlan, SaveStats};
 use outlive_io::make_way;
-use outlive_types::{Error, Frozen, Result, SessionId};
+use outlive_types::{Error, Frozen, Result};
 use std::sync::Arc;
 
 /// Everything that goes on after the program was let go.
@@ -12,14 +12,14 @@ pub(crate) struct Drain {
     pub inner: Arc<Inner>,
     pub frozen: Arc<dyn Frozen>,
     pub plan: SavePlan,
-    pub session: SessionId,
+    pub packs: PackNumbers,
     pub handle: SaveHandle,
     pub order: Order,
 }
 
 impl Drain {
     pub fn run(self) {
-        let Drain { inner, frozen, plan, session, handle, order } = self;
+        let Drain { inner, frozen, plan, packs, handle, order } = self;
         if plan.live_blocks == 0 {
             make_way();
         }
@@ -29,8 +29,7 @@ impl Drain {
         };
         let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
             let mut writer = inner.writer();
-            let stats =
-                writer.execute(&inner.pool, session, &plan, &*frozen, &order, &live_done)?;
+            let stats = writer.execute(&inner.pool, &packs, &plan, &*frozen, &order, &live_done)?;
             // The source's baseline and the store's base move together, under the writer's lock.
             frozen.settle(Some(stats.epoch));
             Ok(stats)

@@ -6,15 +6,15 @@ use crate::handle::SaveHandle;
 use crate::index::Known;
 use crate::restore::{
     Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, RestoreStats, Runner, Select, Skipped,
-    first_good, refuse_suspect,
+    View, first_good, refuse_suspect,
 };
 use crate::retention::{RetentionPlan, Rules};
-use crate::save::{Base, Order, SaveNotes, SavePlan, Writer};
+use crate::save::{Base, Order, PackNumbers, SaveNotes, SavePlan, Writer};
 use outlive_chunk::PageHashes;
 use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
 use outlive_types::sync::{self, Mutex, MutexGuard};
-use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result, SessionId};
+use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -83,7 +83,7 @@ impl Job {
             known: Known::new(pool.config().tuning.index_bytes_max),
             wishes: Vec::new(),
             rewrite_credit_bytes: 0,
-            next_pack: 0,
+            packs: None,
             shared: None,
             condemned: Default::default(),
         };
@@ -161,12 +161,12 @@ impl Job {
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
         inner.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
 
-        let (frozen, session, plan) = inner.freeze(source)?;
+        let (frozen, packs, plan) = inner.freeze(source)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
         let order = Order { started, notes };
         let drain =
-            Drain { inner: inner.clone(), frozen, plan, session, handle: handle.clone(), order };
+            Drain { inner: inner.clone(), frozen, plan, packs, handle: handle.clone(), order };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -257,15 +257,14 @@ impl Job {
     /// # Errors
     /// What the log reports.
     pub fn epochs(&self) -> Result<Vec<EpochInfo>> {
-        let mut epochs: Vec<EpochInfo> = history(&self.inner.pool, &self.inner.name)?
-            .filter_map(|entry| {
-                entry.manifest().cloned().map(|manifest| EpochInfo {
-                    epoch: manifest.epoch,
-                    manifest,
-                    record_bytes: entry.bytes,
-                })
-            })
-            .collect();
+        let mut epochs = Vec::new();
+        for entry in history(&self.inner.pool, &self.inner.name)? {
+            let entry = entry.unless_unread()?;
+            if let Some(manifest) = entry.manifest().cloned() {
+                let (epoch, record_bytes) = (manifest.epoch, entry.bytes);
+                epochs.push(EpochInfo { epoch, manifest, record_bytes });
+            }
+        }
         epochs.reverse();
         Ok(epochs)
     }
@@ -282,6 +281,7 @@ impl Job {
         }
         let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
         for entry in history(self.pool(), &self.inner.name)? {
+            let entry = entry.unless_unread()?;
             if let Some(manifest) = entry.manifest() {
                 hurt.extend(entry.hurt.then_some(manifest.epoch));
                 manifests.push(manifest.clone());
@@ -335,6 +335,7 @@ impl Job {
     ) -> Result<Option<Restored>> {
         self.wait()?;
         self.wait_filled()?;
+        self.inner.note_position()?;
         let mut attempt = |checkpoint: &Checkpoint| {
             let (selected, sink) = prepare(checkpoint)?;
             let stats = checkpoint.read(&selected, &sink)?;
@@ -347,6 +348,11 @@ impl Job {
         };
         done(&checkpoint, sink)?;
         if selected == checkpoint.streams().len() {
+            // A save that began meanwhile goes on from the base it was planned for.
+            let current = self.inner.starting();
+            if let Some(handle) = current.as_ref() {
+                handle.wait_done(None);
+            }
             self.inner.adopt(&checkpoint);
         }
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
@@ -369,6 +375,9 @@ impl Job {
         self.wait()?;
         self.wait_filled()?;
         let (pool, name) = (self.pool(), self.name());
+        self.inner.note_position()?;
+        // Taken before the log is read: what is in use then stays until memory is filled.
+        let reading = pool.log().lock_reading()?;
         let listed = pool.log().latest(name)?;
         let mut attempt = |checkpoint: &Checkpoint| {
             let is_it = |entry: &Entry| {
@@ -387,13 +396,26 @@ impl Job {
         };
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let job = Job { inner: self.inner.clone() };
-        let fill = Runner::start(job, (checkpoint, listed), &selected, sink, ends)?;
+        // From the moment at which nothing drains any more until the fill is known, no save begins;
+        // those that come later wait for the fill, so no base is replaced under a drain.
+        let current = self.inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+        }
+        let view = View { checkpoint: Arc::new(checkpoint), listed, reading };
+        let fill = Runner::start(job, view, &selected, sink, ends)?;
         *self.inner.filling() = Some(fill.clone());
         Ok(Some((restored, fill)))
     }
 
     pub(crate) fn adopt(&self, checkpoint: &Checkpoint) {
         self.inner.adopt(checkpoint);
+    }
+
+    /// Says that the next save may leave behind what others have saved since this job restored, or was
+    /// closed. Without it that save is refused as `Fenced`.
+    pub fn take_over(&self) {
+        self.inner.writer().head.take_over();
     }
 }
 
@@ -419,6 +441,12 @@ impl Inner {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A first save after this is refused if others have saved meanwhile. A job that has a session
+    /// open hears of others by being fenced.
+    fn note_position(&self) -> Result<()> {
+        self.writer().head.note_position(&self.pool)
+    }
+
     fn wait_filled(&self) -> Result<()> {
         let Some(fill) = self.filling().clone() else { return Ok(()) };
         match fill.wait(None) {
@@ -437,9 +465,9 @@ impl Inner {
     fn freeze(
         &self,
         source: &mut dyn PageSource,
-    ) -> Result<(Box<dyn Frozen>, SessionId, SavePlan)> {
+    ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
         let mut writer = self.writer();
-        let session = writer.begin(&self.pool)?;
+        let packs = writer.begin(&self.pool)?;
         let also = std::mem::take(&mut writer.wishes);
         let request = FreezeRequest {
             baseline: writer.base.as_ref().map(|base| base.epoch),
@@ -451,7 +479,7 @@ impl Inner {
         let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
         let epoch = writer.head.last_epoch + 1;
         let plan = SavePlan::new(epoch, parent, &*frozen);
-        Ok((frozen, session, plan))
+        Ok((frozen, packs, plan))
     }
 
     /// Makes a restored checkpoint what the next save follows.

@@ -2,16 +2,16 @@
 
 mod common;
 
-use common::{Program, State, noise, small_config};
+use common::{Program, State, Vectors, changed, memory_pool, noise, small_config};
 use outlive_format::{Body, SegmentKind};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::Select;
 use outlive_store::commit::history;
 use outlive_target::{MemoryLog, MemoryTarget};
-use outlive_types::{ErrorKind, SeededRng, SessionId};
+use outlive_types::{ErrorKind, FreezeRequest, Frozen, PageSource, Result, SeededRng, SessionId};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 
 fn state(seed: u64) -> State {
@@ -115,7 +115,7 @@ fn segments_are_read_without_staging_memory() {
     let newest = &epochs.last().unwrap().manifest;
     assert!(newest.segments.iter().any(|s| s.kind == SegmentKind::Segment), "some were merged");
     let held: Vec<_> = (0..4).map(|_| pool.staging().take()).collect();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told) = mpsc::channel();
     let reader = pool.clone();
     thread::spawn(move || {
         let restored = Program::start(&reader, "job").restore(Select::Newest);
@@ -154,5 +154,64 @@ fn a_save_and_a_close_take_turns() {
             }
             _ => {}
         }
+    }
+}
+
+/// A source that lets a restore of another thread end, if it can, between its freeze and the drain.
+struct Slow<S> {
+    inner: S,
+    begun: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl<S: PageSource> PageSource for Slow<S> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        let frozen = self.inner.freeze(request);
+        self.begun.send(()).unwrap();
+        self.go_on.recv().unwrap();
+        (0..2000).for_each(|_| thread::yield_now());
+        frozen
+    }
+}
+
+/// An old checkpoint is looked at (restored into memory of its own) by one thread while another saves.
+#[test]
+fn a_look_at_an_old_checkpoint_beside_a_save() {
+    for _ in 0..40 {
+        let pool = memory_pool();
+        let program = Program::start(&pool, "job");
+        program.save(&state(1)).unwrap();
+        program.save(&state(2)).unwrap();
+        let now = changed(state(2), 5, 9);
+        let (begun, has_begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let (looks, is_looking) = mpsc::channel();
+        let mut source = Slow { inner: program.source(&now), begun, go_on: may_go_on };
+        let has_begun = Mutex::new(has_begun);
+        thread::scope(|scope| {
+            let job = &program.job;
+            scope.spawn(move || {
+                job.restore(
+                    Select::Epoch(1),
+                    &mut |checkpoint| {
+                        // It waits for saves to be over before it begins; from here on one may begin.
+                        looks.send(()).unwrap();
+                        let all = (0..checkpoint.streams().len()).collect();
+                        Ok((all, Vectors::for_all(checkpoint)))
+                    },
+                    &mut |_, _| {
+                        has_begun.lock().unwrap().recv().unwrap();
+                        go_on.send(()).unwrap();
+                        Ok(())
+                    },
+                )
+                .unwrap();
+            });
+            is_looking.recv().unwrap();
+            let saved = program.job.save(&mut source).unwrap().wait(None).unwrap();
+            assert_eq!(saved.unwrap().epoch, 3);
+        });
+        let restored = Program::start(&pool, "job").restore(Select::Epoch(3)).unwrap().unwrap();
+        assert!(restored.1 == now, "it is the one that was saved, not a mix of two");
     }
 }

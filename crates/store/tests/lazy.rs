@@ -9,7 +9,7 @@ use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Restored, Select};
-use outlive_target::{FaultWorld, ShardName};
+use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::{
     BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,
 };
@@ -380,6 +380,42 @@ fn what_a_gc_moves_meanwhile_is_found_again() {
     }
     latch.open();
     assert!(lazy.into_state(&pool) == states[2]);
+}
+
+/// A program prunes what it restores from, and another collects: nothing goes until memory is full.
+#[test]
+fn what_is_pruned_meanwhile_stays_until_memory_is_full() {
+    let target = Arc::new(MemoryTarget::new());
+    let pool = pool_of(target.clone(), Arc::new(MemoryLog::with_locks()));
+    let program = Program::start(&pool, "job");
+    let states = [1, 2].map(|seed| State::from([("big".to_owned(), noise(seed, 6 * BLOCK_BYTES))]));
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    drop(program);
+    let program = Program::start(&pool, "job");
+    let latch = Latch::default();
+    let lazy = restore(&program, Select::Epoch(1), &latch).unwrap().unwrap();
+    let before = target.list().unwrap();
+    let gone = [(JobName::new("job").unwrap(), [1].into())].into();
+    let report = collect(&pool, &GcOptions { drop: gone, ..GcOptions::default() }).unwrap();
+    assert!(report.is_read && report.held > 0 && report.deleted == 0, "{report:?}");
+    let after = target.list().unwrap();
+    assert!(before.iter().all(|shard| after.contains(shard)));
+    assert_eq!(program.job.epochs().unwrap().len(), 1, "the prune itself waits for nobody");
+    let stream = lazy.stream("big");
+    assert_eq!(lazy.memory.touch(stream, 5 * BLOCK_BYTES, 0), states[0]["big"][5 * BLOCK_BYTES]);
+    latch.open();
+    lazy.fill.wait(None).unwrap().unwrap();
+    for at in (0..states[0]["big"].len()).step_by(PAGE_BYTES) {
+        assert_eq!(lazy.memory.touch(stream, at, 0), states[0]["big"][at]);
+    }
+    drop(lazy);
+    let report = collect(&pool, &GcOptions::default()).unwrap();
+    assert!(!report.is_read && report.held == 0 && report.deleted > 0, "{report:?}");
+    assert_eq!(program.save(&states[1]).unwrap().epoch, 3);
+    let restored = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(restored == (3, states[1].clone()));
 }
 
 #[test]

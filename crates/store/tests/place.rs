@@ -5,7 +5,9 @@ mod common;
 
 use common::{Program, noise};
 use outlive_pool::{Environment, Pool, create, open};
-use outlive_target::{Append, DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog};
+use outlive_target::{
+    Append, DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, Previous,
+};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,7 @@ struct Vanishing {
 }
 
 impl ManifestLog for Vanishing {
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         if self.vanishes.swap(false, Ordering::Relaxed) {
             fs::rename(self.path.join("log"), self.path.join("../away")).unwrap();
         }

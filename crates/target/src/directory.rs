@@ -290,17 +290,13 @@ impl Target for DirectoryTarget {
         self.names(part, DirectoryTarget::part_path)
     }
 
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        remove(&self.part_path(shard))
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.files.forget(shard);
-        for path in [self.path(shard), self.part_path(shard)] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("removing the shard", &path, &error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        remove(&self.path(shard)).and_then(|()| self.delete_unfinished(shard))
     }
 
     fn capacity(&self) -> Result<Capacity> {
@@ -322,6 +318,16 @@ impl Target for DirectoryTarget {
 impl fmt::Debug for DirectoryTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DirectoryTarget({})", self.root.display())
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("removing the shard", path, &error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::durable::{make_dir_durable, publish, sync_dir};
 use crate::owner::{adopt_dir, adopt_file};
-use crate::{Append, ManifestLog};
+use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
+use locks::Locks;
 use outlive_format::{Record, fingerprint};
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
 use std::collections::HashSet;
@@ -18,12 +19,14 @@ pub struct DirectoryLog {
     /// Jobs whose directory is known to be there, durably. Only ever tried: a forked child may
     /// inherit it locked, and making a directory durable twice does no harm.
     made: Mutex<HashSet<JobName>>,
+    locks: Locks,
 }
 
 impl DirectoryLog {
     /// Uses the directory `log` below `root`; it is made when the first record is appended.
     pub fn open(root: &Path) -> DirectoryLog {
-        DirectoryLog { root: root.to_owned(), made: Mutex::default() }
+        let locks = Locks::new(root.join("log"));
+        DirectoryLog { root: root.to_owned(), made: Mutex::default(), locks }
     }
 
     fn dir_of(&self, job: &JobName) -> PathBuf {
@@ -53,7 +56,8 @@ impl DirectoryLog {
     }
 
     /// What is there instead of a new record `number`; `None` if nothing is.
-    fn occupied(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Option<Append>> {
+    fn occupied(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Option<Append>> {
+        let number = next_number(previous.number)?;
         let path = self.path(job, number);
         match fs::read(&path) {
             // Ours, from a call whose reply got lost, perhaps before it was durable.
@@ -62,17 +66,29 @@ impl DirectoryLog {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("reading the record", &path, &error)),
         }
-        let previous = number - 1;
         // A log that was never pruned has no gaps, so with its predecessor there and itself not,
         // nothing newer is. This spares a listing per append while the log is long; once it was
         // pruned, a power cut may have left a gap among its oldest, and it is short.
-        if previous > 0 && self.path(job, previous).exists() && self.path(job, 1).exists() {
+        let before = previous.number;
+        if before == 0 || !self.path(job, before).exists() || !self.path(job, 1).exists() {
+            match self.latest(job)? {
+                latest if latest > before => return Ok(Some(Append::Lost)),
+                latest if latest < before => {
+                    return Err(no_record(&self.describe(), job, before));
+                }
+                _ => {}
+            }
+        }
+        if before == 0 {
             return Ok(None);
         }
-        match self.latest(job)? {
-            latest if latest > previous => Ok(Some(Append::Lost)),
-            latest if latest < previous => Err(no_record(&self.describe(), job, previous)),
-            _ => Ok(None),
+        let path = self.path(job, before);
+        match fs::read(&path) {
+            Ok(bytes) if fingerprint(&bytes) == previous.fp => Ok(None),
+            // Another record than was meant; or it was pruned just now, and newer ones are there.
+            Ok(_) => Ok(Some(Append::Lost)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Append::Lost)),
+            Err(error) => Err(Error::io("reading the record", &path, &error)),
         }
     }
 
@@ -96,10 +112,11 @@ impl DirectoryLog {
     fn give_number(
         &self,
         job: &JobName,
-        number: u64,
+        previous: Previous,
         record: &[u8],
         from: &Path,
     ) -> Result<Append> {
+        let number = next_number(previous.number)?;
         let to = self.path(job, number);
         match publish(from, &to) {
             Ok(()) => self.settle(job, number, record),
@@ -112,12 +129,12 @@ impl DirectoryLog {
                 )))
             }
             // Taken by another, or by us: over a network the reply may have been lost.
-            Err(error) => match self.occupied(job, number, record)? {
+            Err(error) => match self.occupied(job, previous, record)? {
                 Some(append) => Ok(append),
                 // Whoever pruned the log has taken it for a left-over.
                 None if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
                     let again = self.write_temporary(job, record)?;
-                    let outcome = self.give_number(job, number, record, &again);
+                    let outcome = self.give_number(job, previous, record, &again);
                     let _ = fs::remove_file(&again);
                     outcome
                 }
@@ -209,14 +226,13 @@ impl ManifestLog for DirectoryLog {
         })
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
-        let number = next_number(previous)?;
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         self.make_dir(job)?;
-        if let Some(append) = self.occupied(job, number, record)? {
+        if let Some(append) = self.occupied(job, previous, record)? {
             return Ok(append);
         }
         let temporary = self.write_temporary(job, record)?;
-        let outcome = self.give_number(job, number, record, &temporary);
+        let outcome = self.give_number(job, previous, record, &temporary);
         // What cannot be removed is garbage with a name of its own.
         let _ = fs::remove_file(&temporary);
         outcome
@@ -252,6 +268,18 @@ impl ManifestLog for DirectoryLog {
             true => DirectoryLog::sync(self, job),
             false => Ok(()), // nothing is visible
         }
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.locks.collecting()
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.locks.reading()
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.locks.is_read()
     }
 }
 
@@ -302,5 +330,6 @@ fn parse_record(file_name: &str) -> Option<u64> {
     (number > 0 && format!("{number:016x}") == digits).then_some(number)
 }
 
+mod locks;
 #[cfg(test)]
 mod tests;

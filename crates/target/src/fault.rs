@@ -3,11 +3,11 @@
 //! Every durable step is a numbered operation. A save is crashed at each of them in turn:
 //!
 //! ```
-//! use outlive_target::{CutMode, FaultWorld};
+//! use outlive_target::{CutMode, FaultWorld, Previous};
 //! use outlive_types::JobName;
 //!
 //! let job = JobName::new("demo").unwrap();
-//! let save = |world: &FaultWorld| world.log().append_if(&job, 0, b"record");
+//! let save = |world: &FaultWorld| world.log().append_if(&job, Previous::NONE, b"record");
 //! let calm = FaultWorld::new();
 //! save(&calm).unwrap();
 //! for number in 0..calm.ops() {

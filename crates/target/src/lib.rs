@@ -22,8 +22,9 @@ pub use memory::{MemoryLog, MemoryTarget};
 pub use retry::{RetryLog, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
 
+use outlive_format::fingerprint;
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_types::{Error, JobName, PackId, Result};
+use outlive_types::{Error, Fingerprint, JobName, PackId, Result};
 use std::fmt;
 
 /// Name of a shard on a target.
@@ -119,6 +120,15 @@ pub trait Target: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Removes what was written of a shard that was not finished. One that is finished by now stays,
+    /// and one that is not there is no error; whoever was about to finish it fails.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn delete_unfinished(&self, _shard: ShardName) -> Result<()> {
+        Ok(())
+    }
+
     /// Removes a shard, finished or not; one that is not there is no error.
     ///
     /// # Errors
@@ -147,12 +157,55 @@ pub trait ShardWriter: Send {
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>>;
 }
 
+/// The record behind which another is appended: that record itself, not only its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Previous {
+    /// Its number; 0 before the first record.
+    pub number: u64,
+    /// Fingerprint of its bytes; zero before the first record.
+    pub fp: Fingerprint,
+}
+
+impl Previous {
+    /// Before the first record.
+    pub const NONE: Previous = Previous { number: 0, fp: Fingerprint::ZERO };
+
+    /// A record with its bytes.
+    pub fn of(number: u64, record: &[u8]) -> Previous {
+        Previous { number, fp: fingerprint(record) }
+    }
+}
+
+/// A lock that ends with its holder: when it is dropped, or its process dies.
+pub type LockGuard = Box<dyn Send + Sync>;
+
+/// Answer to somebody who wants a lock.
+pub enum Lock {
+    /// It is held until the guard is dropped.
+    Taken(LockGuard),
+    /// Somebody else has it.
+    Busy,
+    /// The medium has no locks that end with their holder.
+    None,
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Lock::Taken(_) => "Taken",
+            Lock::Busy => "Busy",
+            Lock::None => "None",
+        })
+    }
+}
+
 /// Answer to a conditional append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Append {
     /// The record is durable; it has the number `previous + 1`.
     Done,
-    /// Another record has that number, or a later one: somebody else was faster.
+    /// Another record has that number, or a later one: somebody else was faster. Or the record
+    /// `previous` is another than the one that was meant: the log was put back to an older state.
     Lost,
 }
 
@@ -188,14 +241,14 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// `Damaged` if there is no such record.
     fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>>;
 
-    /// Appends `record` as number `previous + 1` if `previous` is still the newest; durable when it
-    /// returns `Done`. A reply that got lost is settled by reading back: our own record found there
+    /// Appends `record` as number `previous + 1` if `previous` is still the newest, and still the very
+    /// record that is meant; durable when it returns `Done`. A reply that got lost is settled by reading back: our own record found there
     /// is `Done`, so a call that failed may be repeated as it stands.
     ///
     /// # Errors
     /// `Damaged` if record `previous` is missing though nothing newer is there. After an error the
     /// record may or may not be there.
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append>;
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append>;
 
     /// Removes the records below `number`, oldest first, but never the newest: so the numbers that
     /// are left have no gap, and nobody can append in the place of a record that was removed. After
@@ -212,4 +265,31 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the medium reports.
     fn sync(&self, job: &JobName) -> Result<()>;
+
+    /// Takes the lock of whoever collects (a gc, a scrub), if nobody has it. It spares collectors each
+    /// other's work; that nothing is lost does not depend on it.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn lock_collecting(&self) -> Result<Lock> {
+        Ok(Lock::None)
+    }
+
+    /// Takes a lock that any number of readers share, before they look at the log: as long as one of
+    /// them has it, no gc deletes a pack. `None` if the medium has no such locks.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        Ok(None)
+    }
+
+    /// Whether a reader has its lock now. One that takes it later finds in the log whatever was
+    /// appended before this was asked.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn is_read(&self) -> Result<bool> {
+        Ok(false)
+    }
 }

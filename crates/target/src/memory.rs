@@ -3,8 +3,10 @@
 use crate::directory_log::{next_number, no_record};
 use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
 use crate::{
-    Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
+    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
+    Target, WriteTicket,
 };
+use outlive_format::fingerprint;
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_types::{Error, JobName, Result};
 use std::collections::BTreeMap;
@@ -172,17 +174,48 @@ type Records = BTreeMap<JobName, BTreeMap<u64, Vec<u8>>>;
 
 /// A log in memory.
 #[derive(Debug, Default)]
-pub struct MemoryLog(Mutex<Records>);
+pub struct MemoryLog {
+    records: Mutex<Records>,
+    locks: Option<Arc<Mutex<Locked>>>,
+}
+
+/// Who holds the locks of a log.
+#[derive(Debug, Default)]
+struct Locked {
+    collecting: bool,
+    readers: usize,
+}
 
 impl MemoryLog {
-    /// An empty log.
+    /// An empty log, without locks.
     pub fn new() -> MemoryLog {
         MemoryLog::default()
     }
 
-    fn records(&self) -> MutexGuard<'_, Records> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An empty log with locks.
+    pub fn with_locks() -> MemoryLog {
+        MemoryLog { locks: Some(Arc::default()), ..MemoryLog::default() }
     }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives back a lock when it is dropped.
+struct Locking {
+    locks: Arc<Mutex<Locked>>,
+    give_back: fn(&mut Locked),
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        (self.give_back)(&mut lock(&self.locks));
+    }
+}
+
+fn lock(locks: &Mutex<Locked>) -> MutexGuard<'_, Locked> {
+    locks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What an append of `record` behind `previous` would meet among a job's records; `None` if the
@@ -192,17 +225,21 @@ pub(crate) fn occupied<T>(
     bytes_of: impl Fn(&T) -> &[u8],
     place: &str,
     job: &JobName,
-    previous: u64,
+    previous: Previous,
     record: &[u8],
 ) -> Result<Option<Append>> {
-    let number = next_number(previous)?;
+    let number = next_number(previous.number)?;
     if let Some(there) = numbered.and_then(|numbered| numbered.get(&number)) {
         return Ok(Some(if bytes_of(there) == record { Append::Done } else { Append::Lost }));
     }
     match numbered.and_then(|numbered| numbered.keys().last()).copied().unwrap_or(0) {
-        latest if latest > previous => Ok(Some(Append::Lost)),
-        latest if latest < previous => Err(no_record(place, job, previous)),
-        _ => Ok(None),
+        latest if latest > previous.number => Ok(Some(Append::Lost)),
+        latest if latest < previous.number => Err(no_record(place, job, previous.number)),
+        _ => {
+            let newest = numbered.and_then(|numbered| numbered.get(&previous.number));
+            let is_meant = newest.is_none_or(|there| fingerprint(bytes_of(there)) == previous.fp);
+            Ok((!is_meant).then_some(Append::Lost))
+        }
     }
 }
 
@@ -228,14 +265,14 @@ impl ManifestLog for MemoryLog {
         record.cloned().ok_or_else(|| no_record(PLACE, job, number))
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         let mut records = self.records();
         if let Some(append) =
             occupied(records.get(job), Vec::as_slice, PLACE, job, previous, record)?
         {
             return Ok(append);
         }
-        let number = next_number(previous)?;
+        let number = next_number(previous.number)?;
         records.entry(job.clone()).or_default().insert(number, record.to_vec());
         Ok(Append::Done)
     }
@@ -250,5 +287,25 @@ impl ManifestLog for MemoryLog {
 
     fn sync(&self, _job: &JobName) -> Result<()> {
         Ok(())
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        let Some(locks) = &self.locks else { return Ok(Lock::None) };
+        if std::mem::replace(&mut lock(locks).collecting, true) {
+            return Ok(Lock::Busy);
+        }
+        let give_back = |locked: &mut Locked| locked.collecting = false;
+        Ok(Lock::Taken(Box::new(Locking { locks: locks.clone(), give_back })))
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        let Some(locks) = &self.locks else { return Ok(None) };
+        lock(locks).readers += 1;
+        let give_back = |locked: &mut Locked| locked.readers -= 1;
+        Ok(Some(Box::new(Locking { locks: locks.clone(), give_back })))
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        Ok(self.locks.as_ref().is_some_and(|locks| lock(locks).readers > 0))
     }
 }

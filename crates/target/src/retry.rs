@@ -1,7 +1,10 @@
 //! Repeats what failed in passing.
 
 use crate::relay::{Around, RelayWriter, Written};
-use crate::{Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target};
+use crate::{
+    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
+    Target,
+};
 use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
 use outlive_types::{Error, ErrorKind, JobName, Result};
 use std::fmt;
@@ -160,6 +163,10 @@ impl Target for RetryTarget {
         self.policy.run(|| self.inner.unfinished())
     }
 
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.policy.run(|| self.inner.delete_unfinished(shard))
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.policy.run(|| self.inner.delete(shard))
     }
@@ -218,7 +225,7 @@ impl ManifestLog for RetryLog {
         self.policy.run(|| self.inner.read(job, number))
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         self.policy.run(|| self.inner.append_if(job, previous, record))
     }
 
@@ -228,6 +235,18 @@ impl ManifestLog for RetryLog {
 
     fn sync(&self, job: &JobName) -> Result<()> {
         self.policy.run(|| self.inner.sync(job))
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.inner.lock_collecting()
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.inner.lock_reading()
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.inner.is_read()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use crate::relay::{Around, RelayWriter, Written};
 use crate::retry::read_one;
-use crate::{Append, Capacity, ManifestLog, ReadRange, ShardName, ShardWriter, Target};
+use crate::{
+    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
+    Target,
+};
 use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
 use outlive_types::{JobName, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,6 +121,11 @@ impl Target for ThrottledTarget {
         self.inner.unfinished()
     }
 
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.line.pass(0);
+        self.inner.delete_unfinished(shard)
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.line.pass(0);
         self.inner.delete(shard)
@@ -169,7 +177,7 @@ impl ManifestLog for ThrottledLog {
         Ok(record)
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         self.line.pass(record.len());
         self.inner.append_if(job, previous, record)
     }
@@ -182,6 +190,18 @@ impl ManifestLog for ThrottledLog {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.line.pass(0);
         self.inner.sync(job)
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.inner.lock_collecting()
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.inner.lock_reading()
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.inner.is_read()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Records of a job's log: the envelope and the six kinds of body.
+//! Records of a job's log: the envelope and the seven kinds of body.
 
 mod archive;
 mod manifest;
@@ -38,10 +38,12 @@ pub enum Body {
     Sweep(Sweep),
     /// A writer ends.
     Close(Close),
-    /// A prune or gc has replaced every record before.
+    /// A gc or scrub has replaced every record before.
     Archive(Archive),
     /// A user has said something about a checkpoint.
     Note(Note),
+    /// Checkpoints were dropped.
+    Prune(Prune),
 }
 
 /// Opens a session and fences every earlier one.
@@ -82,6 +84,15 @@ pub struct Note {
     pub remarks: Remarks,
 }
 
+/// Which checkpoints were dropped. They are gone from then on; their space is a gc's business.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Prune {
+    /// Newest epoch that the log has had, dropped or not.
+    pub last_epoch: Epoch,
+    /// The epochs, ascending; at least one.
+    pub epochs: Vec<Epoch>,
+}
+
 impl Record {
     /// The record's bytes.
     ///
@@ -96,6 +107,7 @@ impl Record {
             Body::Close(_) => (4, 16),
             Body::Archive(archive) => (5, archive.encoded_len()),
             Body::Note(note) => (6, 16 + note.remarks.label.len()),
+            Body::Prune(prune) => (7, 16 + 8 * prune.epochs.len()),
         };
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + length + FINGERPRINT_BYTES);
         out.u8(kind);
@@ -113,6 +125,7 @@ impl Record {
             }
             Body::Archive(archive) => archive.write(&mut out),
             Body::Note(note) => note.write(&mut out),
+            Body::Prune(prune) => prune.write(&mut out),
         }
         debug_assert_eq!(out.written().len(), HEAD_BYTES + length);
         out.bytes(&fingerprint(out.written()).0);
@@ -149,6 +162,7 @@ impl Record {
             }
             5 => Body::Archive(Archive::read(&mut from)?),
             6 => Body::Note(Note::read(&mut from)?),
+            7 => Body::Prune(Prune::read(&mut from)?),
             other => return Err(from.damaged(format!("it has kind {other}"))),
         };
         let record = Record { number, previous, body };
@@ -171,6 +185,7 @@ impl Record {
                 demand!(note.epoch > 0, "epochs are numbered from 1");
                 note.remarks.check()?;
             }
+            Body::Prune(prune) => prune.check()?,
         }
         Ok(())
     }
@@ -221,6 +236,34 @@ impl Sweep {
             packs.push(from.pack()?);
         }
         Ok(Sweep { gc, packs })
+    }
+}
+
+impl Prune {
+    fn check(&self) -> Check {
+        demand!(u32::try_from(self.epochs.len()).is_ok(), "it has too many epochs");
+        demand!(self.epochs.is_sorted_by(|a, b| a < b), "its epochs are not in order");
+        let (first, last) = (self.epochs.first(), self.epochs.last());
+        demand!(first.is_some_and(|first| *first > 0), "it names no epoch, or epoch 0");
+        demand!(last.is_some_and(|last| *last <= self.last_epoch), "an epoch is after the last");
+        Ok(())
+    }
+
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.last_epoch);
+        out.u32(self.epochs.len() as u32);
+        out.reserved(4);
+        self.epochs.iter().for_each(|epoch| out.u64(*epoch));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Prune> {
+        let (last_epoch, count) = (from.u64()?, from.u32()?);
+        from.reserved(4)?;
+        let mut epochs = Vec::with_capacity(from.count(count.into(), 8)?);
+        for _ in 0..count {
+            epochs.push(from.u64()?);
+        }
+        Ok(Prune { last_epoch, epochs })
     }
 }
 

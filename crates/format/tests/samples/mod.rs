@@ -243,6 +243,7 @@ pub fn records() -> Vec<Record> {
             epoch: 12,
             remarks: Remarks { pinned: false, suspect: false, label: "ü".to_owned() },
         }),
+        Body::Prune(Prune { last_epoch: 13, epochs: vec![3, 12] }),
     ];
     let record =
         |(number, body)| Record { number, previous: fp(if number == 1 { 0 } else { 0xFE }), body };

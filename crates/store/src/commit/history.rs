@@ -2,8 +2,8 @@
 
 use outlive_format::{Archive, Body, Manifest, Record, Remarks, fingerprint};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, Fingerprint, JobName, Result};
-use std::collections::{HashMap, VecDeque};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A record of the log, as far as it can be read. A manifest that an archive keeps is an entry of
 /// its own, behind the archive's, as if its record were still there.
@@ -22,6 +22,23 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// This entry, whole or damaged.
+    ///
+    /// # Errors
+    /// Why it could not be read, if that says nothing about the record itself.
+    pub fn unless_unread(self) -> Result<Entry> {
+        match self.record {
+            Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether this is a whole record other than the one with the fingerprint `fp`. One that cannot
+    /// be read may have been that one.
+    pub fn is_other_than(&self, fp: Fingerprint) -> bool {
+        self.record.is_ok() && !self.fp.is_zero() && self.fp != fp
+    }
+
     /// The manifest, if this is one that can be read.
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.record {
@@ -44,29 +61,44 @@ pub struct History<'a> {
     archived: VecDeque<Entry>,
     /// What users said afterwards.
     notes: HashMap<Epoch, Remarks>,
-    /// Epoch of the last manifest that was answered.
+    /// Epochs that were dropped.
+    dropped: HashSet<Epoch>,
+    /// Epoch of the last manifest that was met.
     lowest: Epoch,
 }
 
 /// Reads the job's records one by one, newest first. Remarks in later notes stand in the manifests
-/// already.
+/// already, and those that a later prune has dropped are left out.
 ///
 /// # Errors
 /// What the log reports when it is listed; damaged records are [`Entry`]s.
 pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<History<'a>> {
     let numbers = pool.log().numbers(job)?;
-    let (archived, notes) = Default::default();
-    Ok(History { pool, job, numbers, expected: 0, archived, notes, lowest: Epoch::MAX })
+    let (archived, notes, dropped) = Default::default();
+    Ok(History { pool, job, numbers, expected: 0, archived, notes, dropped, lowest: Epoch::MAX })
 }
 
 impl Iterator for History<'_> {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
-        let mut entry = match self.archived.pop_front() {
-            Some(entry) => entry,
-            None => self.next_record()?,
-        };
+        loop {
+            let entry = match self.archived.pop_front() {
+                Some(entry) => entry,
+                None => self.next_record()?,
+            };
+            let entry = self.met(entry);
+            let epoch = entry.manifest().map(|manifest| manifest.epoch);
+            if epoch.is_none_or(|epoch| !self.dropped.contains(&epoch)) {
+                return Some(entry);
+            }
+        }
+    }
+}
+
+impl History<'_> {
+    /// Takes from an entry what it says about older ones, and adds what newer ones say about it.
+    fn met(&mut self, mut entry: Entry) -> Entry {
         match entry.record.as_mut().map(|record| &mut record.body) {
             Ok(Body::Manifest(manifest)) => {
                 self.lowest = manifest.epoch;
@@ -83,13 +115,12 @@ impl Iterator for History<'_> {
                 self.expected = 0;
                 self.archived = unpack(entry.number, archive, self.lowest);
             }
+            Ok(Body::Prune(prune)) => self.dropped.extend(&prune.epochs),
             _ => {}
         }
-        Some(entry)
+        entry
     }
-}
 
-impl History<'_> {
     /// About how many records are still to be read; 0 behind the last.
     pub fn records_left(&self) -> usize {
         self.numbers.len() + usize::from(!self.archived.is_empty())

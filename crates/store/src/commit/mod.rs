@@ -4,4 +4,4 @@ mod history;
 mod session;
 
 pub use history::{Entry, History, history};
-pub use session::{Changes, Commit, LogHead, Moved, append_note};
+pub use session::{Changes, Commit, Committed, LogHead, Moved, append_note};

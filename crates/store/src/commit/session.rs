@@ -4,7 +4,7 @@
 use super::history;
 use outlive_format::{Body, Close, Manifest, Note, Record, SegmentRef, Session, fingerprint};
 use outlive_pool::Pool;
-use outlive_target::Append;
+use outlive_target::{Append, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::HashSet;
 
@@ -18,6 +18,9 @@ pub struct Changes {
     pub condemned: HashSet<PackId>,
     /// What has become of the older manifests.
     pub moved: Option<Moved>,
+    /// Checkpoints that were dropped. By itself that moves nothing: what they share stays until it is
+    /// condemned.
+    pub dropped: HashSet<Epoch>,
 }
 
 /// An archive, as far as a writer needs it.
@@ -32,7 +35,7 @@ pub struct Moved {
 }
 
 impl Changes {
-    /// True if nothing has happened.
+    /// True if everything is still where it was.
     pub fn is_empty(&self) -> bool {
         self.condemned.is_empty() && self.moved.is_none()
     }
@@ -40,6 +43,7 @@ impl Changes {
     /// Adds what happened later.
     pub fn then(&mut self, later: Changes) {
         self.condemned.extend(later.condemned);
+        self.dropped.extend(later.dropped);
         self.moved = later.moved.or(self.moved.take());
     }
 }
@@ -47,10 +51,67 @@ impl Changes {
 /// Answer to an attempt to commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Commit {
-    /// The checkpoint exists; its record has so many bytes.
-    Done(u64),
+    /// The checkpoint exists.
+    Done(Committed),
     /// Packs were condemned or chunks moved since: the manifest must be mended and offered again.
     Changed(Changes),
+}
+
+/// Where a job's log is, as far as writers are concerned: notes, and what a gc does, change nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Position {
+    /// The newest session.
+    session: Option<SessionId>,
+    /// The newest epoch.
+    epoch: Epoch,
+}
+
+impl Position {
+    /// Reads no more of the log than it takes to know.
+    fn of(pool: &Pool, job: &JobName) -> Result<Position> {
+        let (mut session, mut epoch, mut damaged) = (None, None, 0);
+        for entry in history(pool, job)? {
+            match entry.record.map(|record| record.body) {
+                Ok(Body::Manifest(manifest)) => {
+                    session.get_or_insert(manifest.session);
+                    epoch.get_or_insert(manifest.epoch);
+                }
+                Ok(Body::Session(newest)) => drop(session.get_or_insert(newest.session)),
+                Ok(Body::Prune(prune)) => drop(epoch.get_or_insert(prune.last_epoch)),
+                Ok(Body::Archive(archive)) => {
+                    session = session.or(archive.session.map(|(session, _)| session.session));
+                    epoch.get_or_insert(archive.last_epoch);
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
+                Err(_) => damaged += u64::from(epoch.is_none()),
+            }
+            if session.is_some() && epoch.is_some() {
+                break;
+            }
+        }
+        Ok(Position { session, epoch: epoch.unwrap_or(0) + damaged })
+    }
+}
+
+/// What is known of a session, if its record is still there and can be read.
+fn find_session(pool: &Pool, job: &JobName, id: SessionId) -> Option<Session> {
+    let sessions = history(pool, job).ok()?.filter_map(|entry| match entry.record.ok()?.body {
+        Body::Session(session) => Some(session),
+        Body::Archive(archive) => archive.session.map(|(session, _)| session),
+        _ => None,
+    });
+    sessions.into_iter().find(|session| session.session == id)
+}
+
+/// The record of a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Committed {
+    /// Its number.
+    pub number: u64,
+    /// Its length.
+    pub record_bytes: u64,
 }
 
 /// The newest record as this writer knows it. While it holds a session, that record is its own.
@@ -64,6 +125,8 @@ pub struct LogHead {
     opened: u64,
     /// True between a failed append and the next look at the log: we do not know its newest record.
     uncertain: bool,
+    /// Where the log must be when the next session is opened.
+    expected: Option<Position>,
     fenced: Option<Error>,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
@@ -81,6 +144,7 @@ impl LogHead {
             session: None,
             opened: 0,
             uncertain: false,
+            expected: None,
             fenced: None,
             last_epoch: 0,
             changes: Changes::default(),
@@ -103,7 +167,31 @@ impl LogHead {
     /// # Errors
     /// `Fenced` if another has followed; what the log reports.
     pub fn check(&mut self, pool: &Pool) -> Result<()> {
-        self.look(pool, self.session)
+        self.look(pool, self.session).map(drop)
+    }
+
+    /// Why something failed: if this session is over, that is why, whatever `error` says. Who has
+    /// followed may have taken our unfinished packs for left-overs.
+    pub fn blame(&mut self, pool: &Pool, error: Error) -> Error {
+        match self.session.map(|_| self.check(pool)) {
+            Some(Err(fenced)) if fenced.kind() == ErrorKind::Fenced => fenced,
+            _ => error,
+        }
+    }
+
+    /// Takes note of where the log is now: the next session is opened only if nobody has saved by
+    /// then, or begun to. For whoever restores and means to go on from there.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn note_position(&mut self, pool: &Pool) -> Result<()> {
+        self.expected = Some(Position::of(pool, &self.job)?);
+        Ok(())
+    }
+
+    /// The next session is opened whoever has saved meanwhile: what they saved is left behind.
+    pub fn take_over(&mut self) {
+        self.expected = None;
     }
 
     /// The job.
@@ -127,7 +215,7 @@ impl LogHead {
         match self.session {
             Some(session) if !self.uncertain => {
                 // Cheaper to be told now than after everything is stored.
-                if self.has_news(pool) {
+                if self.has_news(pool)? {
                     self.look(pool, Some(session))?;
                 }
                 Ok((session, false))
@@ -143,9 +231,13 @@ impl LogHead {
     }
 
     /// Whether others have appended something, as far as a look at one or two records tells.
-    fn has_news(&self, pool: &Pool) -> bool {
-        let is_there = |number| pool.log().read(&self.job, number).is_ok();
-        is_there(self.number + 1) || !is_there(self.number)
+    fn has_news(&self, pool: &Pool) -> Result<bool> {
+        let is_there = |number| match pool.log().read(&self.job, number) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(is_there(self.number + 1)? || !is_there(self.number)?)
     }
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
@@ -154,7 +246,8 @@ impl LogHead {
         pool.env().rng.fill(&mut id);
         let session = SessionId(id);
         for _ in 0..ATTEMPTS {
-            self.look(pool, None)?;
+            let newest = self.look(pool, None)?;
+            self.check_position(pool, newest)?;
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let body = Body::Session(Session {
                 session,
@@ -165,6 +258,7 @@ impl LogHead {
             if self.append(pool, body)? == Append::Done {
                 pool.check_place()?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
+                self.expected = None;
                 return Ok((session, true));
             }
         }
@@ -174,35 +268,63 @@ impl LogHead {
         )))
     }
 
+    /// Refuses to go on from a state that others have left behind.
+    fn check_position(&self, pool: &Pool, newest: Option<SessionId>) -> Result<()> {
+        let now = Position { session: newest, epoch: self.last_epoch };
+        let Some(then) = self.expected.filter(|then| *then != now) else { return Ok(()) };
+        let who = match newest.and_then(|session| find_session(pool, &self.job, session)) {
+            Some(session) => format!("process {} on {}", session.process_id, session.host),
+            None => "another writer".to_owned(),
+        };
+        let what = match now.epoch {
+            epoch if epoch > then.epoch => {
+                format!("{who} has saved up to checkpoint {epoch} since")
+            }
+            epoch if epoch < then.epoch => format!("its log ends with checkpoint {epoch} now"),
+            _ => format!("{who} has begun to save since"),
+        };
+        Err(Error::fenced(format!(
+            "job {} was at checkpoint {} when this program looked at it, and {what}: nothing was \
+             saved. Restore again and go on from there; or take the job over in so many words \
+             (take_over), and what was saved meanwhile is left behind",
+            self.job, then.epoch
+        )))
+    }
+
     /// Looks at the newest records: number and fingerprint of the last, the newest epoch, whether
-    /// the newest session is still `mine`, and what has changed since the last look.
-    fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<()> {
-        let seen = std::mem::take(&mut self.number);
-        self.fp = Fingerprint::ZERO;
+    /// the newest session is still `mine`, and what has changed since the last look. Answers the
+    /// newest session.
+    fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<Option<SessionId>> {
+        let seen = Previous { number: self.number, fp: self.fp };
+        let mut newest: Option<Previous> = None;
         let mut damaged = 0;
         let mut epoch = None;
-        // Of the newest session: its id, and whose it is.
-        let mut newest_session: Option<(SessionId, Option<Session>)> = None;
+        let mut newest_session: Option<SessionId> = None;
         let mut since = Changes::default();
-        for entry in history(pool, &self.job)? {
-            if self.number == 0 {
-                self.number = entry.number;
-                self.fp = entry.fp;
+        let job = self.job.clone();
+        for entry in history(pool, &job)? {
+            newest.get_or_insert(Previous { number: entry.number, fp: entry.fp });
+            let is_new = entry.number > seen.number;
+            if mine.is_some() && entry.number == seen.number && entry.is_other_than(seen.fp) {
+                return Err(self.put_back_in_time());
             }
-            let is_new = entry.number > seen;
             match entry.record.map(|record| record.body) {
                 Ok(Body::Manifest(manifest)) => {
                     epoch.get_or_insert(manifest.epoch);
+                    newest_session.get_or_insert(manifest.session);
                 }
                 Ok(Body::Session(session)) => {
-                    newest_session.get_or_insert((session.session, Some(session)));
+                    newest_session.get_or_insert(session.session);
+                }
+                Ok(Body::Prune(prune)) => {
+                    epoch.get_or_insert(prune.last_epoch);
+                    since.dropped.extend(prune.epochs.iter().filter(|_| is_new));
                 }
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Archive(archive)) => {
                     epoch.get_or_insert(archive.last_epoch);
-                    if let (None, Some((session, _))) = (&newest_session, archive.session) {
-                        newest_session = Some((session.session, Some(session)));
-                    }
+                    newest_session =
+                        newest_session.or(archive.session.map(|(session, _)| session.session));
                     if is_new {
                         since.condemned.extend(archive.condemned);
                         let is_whole = |epoch: &Epoch| archive.hurt.binary_search(epoch).is_err();
@@ -215,34 +337,57 @@ impl LogHead {
                     break;
                 }
                 Ok(_) => {}
+                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
+                // It may be a rival's session: who did not write it must take it for that.
+                Err(error) if mine.is_some() && is_new => {
+                    return Err(self.fence_behind(entry.number, &error));
+                }
                 Err(_) if mine.is_some() && entry.number == self.opened => {
-                    newest_session = newest_session.or(mine.map(|mine| (mine, None)));
+                    newest_session = newest_session.or(mine);
                 }
                 // A manifest that cannot be read had an epoch all the same: leave it its number.
                 Err(_) if epoch.is_none() => damaged += 1,
                 Err(_) => {}
             }
-            if epoch.is_some() && (mine.is_none() || newest_session.is_some()) && !is_new {
+            if epoch.is_some() && newest_session.is_some() && !is_new {
                 break;
             }
         }
-        if mine.is_some() && self.number < seen {
-            self.number = seen;
-            return Err(Error::damaged(format!(
-                "the log of job {} has lost records that this program has written: was the pool \
-                 deleted, or an old copy put in its place?",
-                self.job
-            )));
+        let newest = newest.unwrap_or(Previous::NONE);
+        if mine.is_some() && newest.number < seen.number {
+            return Err(self.put_back_in_time());
         }
+        (self.number, self.fp) = (newest.number, newest.fp);
         self.changes.then(since);
         self.last_epoch = epoch.unwrap_or(0) + damaged;
         match (mine, newest_session) {
-            (Some(mine), Some((newest, by))) if newest != mine => Err(self.fence(by)),
+            (Some(mine), Some(newest)) if newest != mine => {
+                Err(self.fence(find_session(pool, &self.job, newest)))
+            }
             // A gc has given up the record of our session, which it could not read. So it did not
             // know of us, and may have deleted what we were about to commit.
             (Some(_), None) => Err(self.fence(None)),
-            _ => Ok(()),
+            _ => Ok(newest_session),
         }
+    }
+
+    fn put_back_in_time(&self) -> Error {
+        Error::damaged(format!(
+            "the log of job {} has lost records that this program has written: was the pool \
+             deleted, or an old copy put in its place?",
+            self.job
+        ))
+    }
+
+    fn fence_behind(&mut self, number: u64, why: &Error) -> Error {
+        let error = Error::fenced(format!(
+            "record {number} of the log of job {} was written by somebody else and cannot be read, \
+             so another writer may have taken over: this writer must stop; what it committed before \
+             is safe. Start the program again if it is the only one ({why})",
+            self.job
+        ));
+        self.fenced = Some(error.clone());
+        error
     }
 
     fn fence(&mut self, by: Option<Session>) -> Error {
@@ -272,14 +417,23 @@ impl LogHead {
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
         for _ in 0..ATTEMPTS {
             let record = self.record(Body::Manifest(manifest.clone()));
-            let length = record.encode()?.len() as u64;
+            let record_bytes = record.encode()?.len() as u64;
+            let committed = Committed { number: record.number, record_bytes };
             if self.append(pool, record.body)? == Append::Done {
                 self.last_epoch = manifest.epoch;
-                return Ok(Commit::Done(length));
+                return Ok(Commit::Done(committed));
             }
-            let before = self.number;
+            let before = Previous { number: self.number, fp: self.fp };
             self.look(pool, self.session)?;
-            if self.number <= before || self.last_epoch >= manifest.epoch {
+            if self.last_epoch == manifest.epoch {
+                // The session is still ours, and nobody else commits in it: what was held up on its
+                // way was our record, and archives have taken it up meanwhile.
+                pool.log().sync(&self.job)?;
+                return Ok(Commit::Done(committed));
+            }
+            if before == (Previous { number: self.number, fp: self.fp })
+                || self.last_epoch > manifest.epoch
+            {
                 // Nobody opened a session, yet the number or the epoch is taken: the log was
                 // written by other means, and we cannot know what it holds.
                 return Err(self.fence(None));
@@ -288,6 +442,7 @@ impl LogHead {
             if !changes.is_empty() {
                 return Ok(Commit::Changed(changes));
             }
+            self.put_back(changes);
         }
         Err(Error::retry(format!("others append to the log of job {} all the time", self.job)))
     }
@@ -301,6 +456,8 @@ impl LogHead {
         if self.fenced.is_some() || self.uncertain {
             return Ok(());
         }
+        // What this writer does later goes on from here.
+        self.expected = Some(Position { session: Some(session), epoch: self.last_epoch });
         for _ in 0..ATTEMPTS {
             if self.append(pool, Body::Close(Close { session }))? == Append::Done {
                 return Ok(());
@@ -308,7 +465,7 @@ impl LogHead {
             // Notes and sweeps do not stand in the way; another session means that ours is over.
             match self.look(pool, Some(session)) {
                 Err(error) if error.kind() == ErrorKind::Fenced => return Ok(()),
-                looked => looked?,
+                looked => drop(looked?),
             }
         }
         Ok(())
@@ -320,7 +477,8 @@ impl LogHead {
 
     fn append(&mut self, pool: &Pool, body: Body) -> Result<Append> {
         let bytes = self.record(body).encode()?;
-        let appended = pool.log().append_if(&self.job, self.number, &bytes);
+        let behind = Previous { number: self.number, fp: self.fp };
+        let appended = pool.log().append_if(&self.job, behind, &bytes);
         match &appended {
             Ok(Append::Done) => {
                 self.number += 1;
@@ -340,11 +498,16 @@ impl LogHead {
 pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let number = pool.log().latest(job)?;
-        // It may be gone by now, replaced by an archive.
-        let Ok(newest) = pool.log().read(job, number) else { continue };
-        let previous = fingerprint(&newest);
-        let record = Record { number: number + 1, previous, body: Body::Note(note.clone()) };
-        if pool.log().append_if(job, number, &record.encode()?)? == Append::Done {
+        let newest = match pool.log().read(job, number) {
+            Ok(newest) => newest,
+            // It is gone by now, replaced by an archive.
+            Err(error) if error.kind() == ErrorKind::Damaged => continue,
+            Err(error) => return Err(error),
+        };
+        let behind = Previous::of(number, &newest);
+        let body = Body::Note(note.clone());
+        let record = Record { number: number + 1, previous: behind.fp, body };
+        if pool.log().append_if(job, behind, &record.encode()?)? == Append::Done {
             return Ok(());
         }
     }

@@ -11,10 +11,10 @@ use crate::gc::JobState;
 use crate::index::{Fingerprints, Locator, SharedChunks};
 use crate::pace::Pace;
 use crate::restore::{Select, Wanted, first_manifest};
-use crate::save::{Base, ChunkSink, FilesImage, Hits, Packer, SaveStats, Writer};
+use crate::save::{Base, ChunkSink, FilesImage, Hits, PackNumbers, Packer, SaveStats, Writer};
 use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -184,15 +184,17 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<SessionId> {
-        let (session, changes) = self.writer.begin_seeing(self.to)?;
+    fn begin(&mut self) -> Result<PackNumbers> {
+        let (packs, changes) = self.writer.begin_seeing(self.to)?;
         self.follow(&changes);
-        Ok(session)
+        Ok(packs)
     }
 
     /// The base follows its chunks to where a gc has moved them.
     fn follow(&mut self, changes: &Changes) {
-        if changes.is_empty() {
+        let is_dropped = |base: &mut CopyBase| changes.dropped.contains(&base.epoch);
+        let dropped = self.base.take_if(is_dropped);
+        if changes.is_empty() && dropped.is_none() {
             return;
         }
         self.locator = None;
@@ -249,7 +251,7 @@ impl<'a> Copier<'a> {
     }
 
     fn attempt(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
-        let session = self.begin().map_err(|error| self.blame(error))?;
+        let packs = self.begin().map_err(|error| self.blame(error))?;
         if self.writer.head.last_epoch >= epoch {
             // The append before was not lost after all: what it made is the base of what follows.
             let name = self.writer.head.job().clone();
@@ -262,7 +264,7 @@ impl<'a> Copier<'a> {
         let (from, name) = (self.from, self.name.clone());
         let found =
             first_manifest(from, &name, Select::Epoch(epoch), &|_| true, &mut |m, as_of| {
-                self.send(session, m, as_of)
+                self.send(&packs, m, as_of)
             });
         let sent = match found {
             Ok(Some((_, sent, _))) => sent,
@@ -272,7 +274,7 @@ impl<'a> Copier<'a> {
             }
             Err(error) => return Err(error),
         };
-        self.commit(session, sent).map(Some).map_err(|error| match error.kind() {
+        self.commit(&packs, sent).map(Some).map_err(|error| match error.kind() {
             ErrorKind::Retry => error,
             _ => self.blame(error),
         })
@@ -291,7 +293,7 @@ impl<'a> Copier<'a> {
 
     /// Stores what of a checkpoint is lacking there. An error of the pool there is noted in `fault`,
     /// and ends the search for other places here.
-    fn send(&mut self, session: SessionId, manifest: &Manifest, as_of: u64) -> Result<Sent<'a>> {
+    fn send(&mut self, packs: &PackNumbers, manifest: &Manifest, as_of: u64) -> Result<Sent<'a>> {
         let (from, to) = (self.from, self.to);
         let image = image_of(manifest)?;
         let locator = Locator::load(from, &manifest.segments)?;
@@ -316,7 +318,7 @@ impl<'a> Copier<'a> {
         let is_lacking = |wanted: &&Wanted| !sink.has(wanted.fp, wanted.place.length);
         let lacking: Vec<Wanted> = needs.chunks.iter().filter(is_lacking).copied().collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
-        let packer = Packer::new(to, session, writer.next_pack, expected_bytes);
+        let packer = Packer::new(to, packs, expected_bytes);
         let store = Store {
             from,
             to,
@@ -329,7 +331,6 @@ impl<'a> Copier<'a> {
         };
         let stored = store.chunks(&lacking).and_then(|()| store.nodes(&needs.nodes));
         let fault = store.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
-        writer.next_pack = packer.next_pack();
         if let Some(fault) = fault {
             self.fault = Some(fault);
             return Err(elsewhere());
@@ -356,7 +357,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    fn commit(&mut self, session: SessionId, sent: Sent<'_>) -> Result<Copied> {
+    fn commit(&mut self, packs: &PackNumbers, sent: Sent<'_>) -> Result<Copied> {
         let Sent { packer, manifest, image, hits, new, nodes, stats } = sent;
         let found: Vec<_> = hits.keys().copied().collect();
         let parent = self.base.as_ref().map(|base| Base {
@@ -366,12 +367,12 @@ impl<'a> Copier<'a> {
             ..Base::default()
         });
         let image = FilesImage { reference: image, parent, hits, stats };
-        let (stats, segments) =
-            self.writer.commit_copy(self.to, session, packer, image, &manifest)?;
+        let (stats, segments, committed) =
+            self.writer.commit_copy(self.to, packs, packer, image, &manifest)?;
         // All of them are in the segments that the next one starts from.
         self.writer.known.extend(new);
         self.writer.known.extend(found);
-        let (epoch, as_of) = (manifest.epoch, self.writer.head.number());
+        let (epoch, as_of) = (manifest.epoch, committed.number);
         self.base = Some(CopyBase { epoch, segments, as_of, nodes });
         Ok(Copied {
             epoch,

@@ -119,12 +119,12 @@ impl Job {
                 }
             };
             let mut writer = inner.writer();
-            let session = writer.begin(pool)?;
+            let packs = writer.begin(pool)?;
             let parent = FilesCheckpoint::newest(pool, &inner.name)?;
             let index_for = if parent.is_some() { 0 } else { FIRST_PUT_BYTES };
             let writer = &mut *writer;
             SharedChunks::refresh(&mut writer.shared, pool, index_for, &writer.condemned)?;
-            let packer = Packer::new(pool, session, writer.next_pack, 0).for_files();
+            let packer = Packer::new(pool, &packs, 0).for_files();
             let known = knows_nothing();
             let shared = writer.shared.as_ref().and_then(SharedChunks::index);
             let locator = parent.as_ref().map(|parent| parent.whereabouts.locator());
@@ -142,8 +142,7 @@ impl Job {
                 PutSource::Stream { name, from } => Source::Stream(name, from),
             };
             let stored = putter.run(source);
-            writer.next_pack = packer.next_pack();
-            let image = stored?;
+            let image = stored.map_err(|error| writer.head.blame(pool, error))?;
             if image.items == 0 {
                 let first = image.troubles.kept.first().map(Trouble::to_string);
                 return Err(Error::invalid(format!(
@@ -176,7 +175,7 @@ impl Job {
                 stats,
             };
             let order = Order { started, notes: options.notes.clone() };
-            let stats = writer.commit_files(pool, session, packer, files, &order)?;
+            let stats = writer.commit_files(pool, &packs, packer, files, &order)?;
             Ok(PutReport { plan, items, files: put_files, stats, troubles })
         })
     }

@@ -109,7 +109,8 @@ pub struct Marks {
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<JobName, HashSet<PackId>>,
     visited: HashSet<(Fingerprint, u8)>,
-    visited_of: Option<JobName>,
+    /// The job that `visited` is of, and the archive that says where its chunks are.
+    visited_of: Option<(JobName, u64)>,
     /// Who needs what; only if somebody wants to know.
     pub shares: Option<Shares>,
     /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
@@ -140,8 +141,9 @@ impl Marks {
         let segments = segments_of(kept);
         let named = self.named.entry(job.name.clone()).or_default();
         named.extend(segments.iter().map(|segment| segment.pack));
-        // A job that loses checkpoints gets new segments.
-        if self.shares.is_some() || kept.len() == job.manifests.len() && job.damaged == 0 {
+        // A job that has lost checkpoints gets new segments.
+        let is_whole = kept.len() == job.manifests.len() && job.damaged == 0 && !job.pruned;
+        if self.shares.is_some() || is_whole {
             for segment in segments.iter().filter(|s| s.kind == SegmentKind::Segment) {
                 let (pack, offset, length) = (segment.pack, segment.offset, segment.length);
                 let place = Place { pack, offset, length, frame: None };
@@ -153,11 +155,13 @@ impl Marks {
         }
         let parts = Part::of(&segments, pool.config().tuning.index_bytes_max);
         for part in &parts {
-            // Another job may have the same subtree at other places. A job that is read again, since
-            // it has saved meanwhile, costs only what is new.
-            if parts.len() > 1 || self.visited_of.as_ref() != Some(&job.name) {
+            // Another job may have the same subtree at other places, and so has this one once an
+            // earlier gc, fenced or not, has moved it. A job that is read again since it has saved
+            // meanwhile costs only what is new.
+            let of = Some((job.name.clone(), job.archive));
+            if parts.len() > 1 || self.visited_of != of {
                 self.visited.clear();
-                self.visited_of = Some(job.name.clone());
+                self.visited_of = of;
             }
             self.part(pool, job, kept, *part)?;
         }

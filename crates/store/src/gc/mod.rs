@@ -1,8 +1,9 @@
-//! Garbage collection: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
+//! Pruning and garbage collection. `prune` drops checkpoints, with a record each. A gc: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
 //! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`share`). Why it is safe beside saves: docs/design/009-gc.md.
 
 mod mark;
 mod plan;
+mod prune;
 mod rewrite;
 mod run;
 mod share;
@@ -12,7 +13,8 @@ mod usage;
 
 pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
-pub use run::{GcOptions, GcReport, collect};
+pub(crate) use run::busy;
+pub use run::{Collecting, GcOptions, GcReport, collect};
 pub(crate) use survey::{JobState, Survey};
 pub(crate) use tell::{archive_of, tell, tell_all};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

@@ -91,7 +91,7 @@ impl Gc<'_> {
         let split = live.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
         let total_bytes: u64 = live.iter().map(|(_, w)| u64::from(w.place.length)).sum();
         let pool = self.pool;
-        let packer = Packer::new(pool, self.session, self.next_pack, total_bytes);
+        let packer = Packer::new(pool, &self.packs, total_bytes);
         let mut done_bytes = 0;
         let mut step = |bytes: &[u8]| {
             done_bytes += bytes.len() as u64;
@@ -139,7 +139,6 @@ impl Gc<'_> {
             return Err(error);
         }
         let packed = packer.close()?;
-        self.next_pack = packer.next_pack();
         copied.extend(packed.own);
         Ok(damaged)
     }
@@ -153,13 +152,12 @@ impl Gc<'_> {
             .flat_map(|job| segments_of(&self.kept(job)))
             .map(|segment| u64::from(segment.length))
             .sum();
-        let packer = Packer::new(self.pool, self.session, self.next_pack, expected);
+        let packer = Packer::new(self.pool, &self.packs, expected);
         for job in jobs {
             let segments = self.list(&self.kept(job), work, &packer)?;
             work.segments.insert(job.name.clone(), segments);
         }
         packer.close()?;
-        self.next_pack = packer.next_pack();
         Ok(())
     }
 
@@ -191,10 +189,9 @@ impl Gc<'_> {
             }
         }
         let expected_bytes = segments.iter().map(|s| u64::from(s.length)).sum();
-        let packer = Packer::new(self.pool, self.session, self.next_pack, expected_bytes);
+        let packer = Packer::new(self.pool, &self.packs, expected_bytes);
         let stored = self.list(kept, work, &packer)?;
         packer.close()?;
-        self.next_pack = packer.next_pack();
         Ok(stored)
     }
 

@@ -3,14 +3,16 @@
 
 use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness, is_leftover};
+use super::prune::{check_drop, drop_checkpoints};
 use super::rewrite::Work;
 use super::survey::{JobState, Survey};
 use super::tell::{archive_of, tell, tell_all};
 use crate::commit::LogHead;
 use crate::pace::Pace;
+use crate::save::PackNumbers;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_target::ShardName;
+use outlive_target::{Lock, ShardName};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -40,6 +42,18 @@ pub struct GcOptions {
     pub stop: Arc<AtomicBool>,
 }
 
+/// Whether a gc has collected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Collecting {
+    /// It has.
+    #[default]
+    Done,
+    /// It was not asked to.
+    NotAsked,
+    /// Another gc or scrub is at work; that one, or the next, frees the space.
+    Postponed,
+}
+
 /// What a gc did.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GcReport {
@@ -53,30 +67,51 @@ pub struct GcReport {
     pub held: usize,
     /// Jobs whose open session they wait for.
     pub held_by: BTreeSet<JobName>,
+    /// They wait for a lazy restore, which still reads.
+    pub is_read: bool,
+    /// Whether space was freed as well, or checkpoints were dropped and nothing else.
+    pub collecting: Collecting,
     /// Chunks in use that could not be read: their packs stay.
     pub damaged: Vec<String>,
 }
 
-/// Plans, and unless it is a dry run, carries out a gc.
+/// Plans, and unless it is a dry run, carries out a gc: first it drops what it is told to drop, which
+/// is a record in each job's log and nothing else; then it collects, unless another gc or scrub is at
+/// work. That one, or the next, frees the space.
 ///
 /// # Errors
-/// `Damaged` if a log or checkpoint cannot be read, so that nobody knows what it needs; `Fenced` if
-/// another gc has begun; `Invalid` for checkpoints that cannot be dropped; what target and log
-/// report. Whatever had been done by then is right, and the next gc finishes it.
+/// `Damaged` if a log or checkpoint cannot be read, so that nobody knows what it needs; `Retry` if
+/// another collects and there was nothing else to do; `Fenced` if another gc has begun, where the
+/// medium has no locks; `Invalid` for checkpoints that cannot be dropped; what target and log report.
+/// Whatever had been done by then is right, and the next gc finishes it.
 pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     let pace = &Pace::new(options.bytes_per_s);
     if options.dry_run {
         // Nobody need know.
-        let (session, mut head) = (SessionId([0xFF; 12]), LogHead::new(JobName::gc()));
-        return Gc { pool, options, session, head: &mut head, next_pack: 0, pace }.run(&mut 0);
+        let packs = PackNumbers::new(SessionId([0xFF; 12]));
+        let mut head = LogHead::new(JobName::gc());
+        return Gc { pool, options, packs, head: &mut head, pace }.work();
     }
+    options.fence.iter().try_for_each(|job| fence(pool, job))?;
+    for (job, epochs) in &options.drop {
+        drop_checkpoints(pool, job, epochs, options.forget_damaged)?;
+    }
+    let plan = GcPlan { dropped: options.drop.clone(), ..GcPlan::default() };
+    let decided = |collecting| GcReport { plan, collecting, ..GcReport::default() };
+    if !options.thoroughness.collect {
+        return Ok(decided(Collecting::NotAsked));
+    }
+    let turn = match pool.log().lock_collecting()? {
+        Lock::Busy if options.drop.is_empty() => return Err(busy(pool)),
+        Lock::Busy => return Ok(decided(Collecting::Postponed)),
+        turn => turn,
+    };
     let mut head = LogHead::new(JobName::gc());
     let (session, _) = head.open(pool)?;
     // The record by which an earlier gc, should it still be at work, learns that it is fenced.
     let opened = head.number();
-    let mut next_pack = 0;
-    let mut collected =
-        Gc { pool, options, session, head: &mut head, next_pack, pace }.run(&mut next_pack);
+    let packs = PackNumbers::new(session);
+    let mut collected = Gc { pool, options, packs: packs.clone(), head: &mut head, pace }.work();
     let is_full = |error: &Error| error.kind() == ErrorKind::Full;
     if options.thoroughness.rewrite && collected.as_ref().is_err_and(is_full) {
         pool.warn(
@@ -86,22 +121,41 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
         );
         let mut options = options.clone();
         options.thoroughness.rewrite = false;
-        let gc = Gc { pool, options: &options, session, head: &mut head, next_pack, pace };
-        collected = gc.run(&mut next_pack);
+        collected = Gc { pool, options: &options, packs, head: &mut head, pace }.work();
     }
+    let collected = collected.map_err(|error| head.blame(pool, error));
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
+    drop(turn);
     let report = collected?;
     closed.map(|()| report)
+}
+
+/// Why nothing is collected now.
+pub fn busy(pool: &Pool) -> Error {
+    Error::retry(format!(
+        "another gc, prune or scrub is at work in {}: wait until it has ended, or end it, and try \
+         again",
+        pool.target().describe()
+    ))
+}
+
+/// Ends a job's session: whoever holds it is fenced at its next save.
+fn fence(pool: &Pool, job: &JobName) -> Result<()> {
+    if pool.log().latest(job)? == 0 {
+        return Err(Error::invalid(format!("there is no job {job}")));
+    }
+    let mut head = LogHead::new(job.clone());
+    head.open(pool)?;
+    head.close(pool)
 }
 
 /// A gc at work.
 pub struct Gc<'a> {
     pub(super) pool: &'a Pool,
     options: &'a GcOptions,
-    pub(super) session: SessionId,
+    pub(super) packs: PackNumbers,
     head: &'a mut LogHead,
-    pub(super) next_pack: u32,
     /// Of what is copied.
     pub(super) pace: &'a Pace,
 }
@@ -114,19 +168,14 @@ impl Gc<'_> {
         }
     }
 
-    /// Answers in `next_pack` the number of the next pack, however it ends.
-    fn run(mut self, next_pack: &mut u32) -> Result<GcReport> {
-        let done = self.work();
-        *next_pack = self.next_pack;
-        done
-    }
-
     fn work(&mut self) -> Result<GcReport> {
-        if !self.options.dry_run {
-            self.options.fence.iter().try_for_each(|job| self.fence(job))?;
+        let mut survey = Survey::new(self.pool, self.packs.session(), self.options.forget_damaged)?;
+        if self.options.dry_run {
+            for (name, epochs) in &self.options.drop {
+                let job = survey.jobs.iter().find(|job| job.name == *name);
+                check_drop(name, job, epochs)?;
+            }
         }
-        let mut survey = Survey::new(self.pool, self.session, self.options.forget_damaged)?;
-        self.check_drops(&survey)?;
         let mut marks = Marks::new(self.pool, &survey.packs);
         for job in &survey.jobs {
             self.check_stop()?;
@@ -158,37 +207,12 @@ impl Gc<'_> {
         Ok(report)
     }
 
-    /// The checkpoints that stay, newest first.
+    /// The checkpoints that stay, newest first. Those that go are gone by now, unless this is a dry
+    /// run.
     pub(super) fn kept<'m>(&self, job: &'m JobState) -> Vec<&'m Manifest> {
-        let drop = self.options.drop.get(&job.name);
+        let drop = self.options.drop.get(&job.name).filter(|_| self.options.dry_run);
         let stays = |m: &&Manifest| drop.is_none_or(|drop| !drop.contains(&m.epoch));
         job.manifests.iter().filter(stays).collect()
-    }
-
-    fn check_drops(&self, survey: &Survey) -> Result<()> {
-        for (name, epochs) in &self.options.drop {
-            let Some(job) = survey.jobs.iter().find(|job| job.name == *name) else {
-                return Err(Error::invalid(format!("there is no job {name}")));
-            };
-            let newest = job.manifests.first().map(|manifest| manifest.epoch);
-            if newest.is_some_and(|newest| epochs.contains(&newest)) && job.is_open() {
-                return Err(Error::invalid(format!(
-                    "the newest checkpoint of job {name} cannot go while its program may still save: \
-                     end the program, or shut it out with --fence"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a job's session: whoever holds it is fenced at its next save.
-    fn fence(&self, job: &JobName) -> Result<()> {
-        if self.pool.log().latest(job)? == 0 {
-            return Err(Error::invalid(format!("there is no job {job}")));
-        }
-        let mut head = LogHead::new(job.clone());
-        head.open(self.pool)?;
-        head.close(self.pool)
     }
 
     /// Whether a job is told by an archive.
@@ -197,7 +221,7 @@ impl Gc<'_> {
         let named = work.marks.named.get(&state.name);
         let long =
             state.records > RECORDS_MIN && state.records > RECORDS_PER_CHECKPOINT * (kept + 1);
-        kept < state.manifests.len()
+        state.pruned
             || named.is_some_and(|named| !named.is_disjoint(&work.condemned))
             || long
             || state.damaged > 0
@@ -215,7 +239,7 @@ impl Gc<'_> {
         name: &JobName,
         work: &mut Work,
     ) -> Result<JobState> {
-        let (pool, session) = (self.pool, self.session);
+        let (pool, session) = (self.pool, self.packs.session());
         let mut marked = known.cloned();
         tell(pool, session, name, &mut || {
             self.head.check(pool)?;
@@ -264,12 +288,20 @@ impl Gc<'_> {
         }
         self.head.check(self.pool)?;
         if collect {
+            // One that was finished after all is no left-over: an earlier gc, fenced since, may have
+            // told a job of it.
             for shard in leftovers() {
-                self.pool.target().delete(*shard)?;
+                self.pool.target().delete_unfinished(*shard)?;
             }
         }
+        // Who begins to read from here on finds in the log what every job was told.
+        report.is_read = self.pool.log().is_read()?;
         // In order, so that a run can be repeated.
         for pack in &work.condemned.iter().copied().collect::<BTreeSet<PackId>>() {
+            if report.is_read {
+                report.held += 1;
+                continue;
+            }
             let mut holders = told.values().filter(|job| job.holds(pack)).peekable();
             if holders.peek().is_some() {
                 report.held += 1;

@@ -5,7 +5,7 @@ use crate::commit::history;
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
 use outlive_target::ShardName;
-use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A job's log, read to its end.
@@ -19,6 +19,8 @@ pub struct JobState {
     pub fp: Fingerprint,
     /// Records in the log.
     pub records: usize,
+    /// Number of the archive that it goes on from; 0 without one.
+    pub archive: u64,
     /// Its checkpoints, newest first, with the remarks that hold now.
     pub manifests: Vec<Manifest>,
     /// Its newest session, and whether that is open.
@@ -27,6 +29,8 @@ pub struct JobState {
     pub last_epoch: Epoch,
     /// Records that cannot be read.
     pub damaged: u64,
+    /// Whether checkpoints were dropped since its archive: it gets a new one, and new segments.
+    pub pruned: bool,
     /// Those of its checkpoints of which something is lost.
     pub hurt: BTreeSet<Epoch>,
     /// Packs that were condemned before its writer appended something: it no longer needs them.
@@ -47,10 +51,12 @@ impl JobState {
             number: 0,
             fp: Fingerprint::ZERO,
             records: pool.log().numbers(name)?.len(),
+            archive: 0,
             manifests: Vec::new(),
             session: None,
             last_epoch: 0,
             damaged: 0,
+            pruned: false,
             hurt: BTreeSet::new(),
             released: HashSet::new(),
             held: HashSet::new(),
@@ -70,10 +76,11 @@ impl JobState {
             }
             let record = match entry.record {
                 Ok(record) => record,
-                Err(_) if forget => {
+                Err(error) if forget && error.kind() == ErrorKind::Damaged => {
                     state.damaged += 1;
                     continue;
                 }
+                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
                 Err(error) => {
                     return Err(error.context(format!(
                         "the log of job {name} says something that cannot be read, so what it \
@@ -114,7 +121,12 @@ impl JobState {
                         let open = open && closed != Some(session.session);
                         state.session = Some((session, open));
                     }
+                    state.archive = entry.number;
                     archive_read = true;
+                }
+                Body::Prune(prune) => {
+                    state.pruned = true;
+                    state.last_epoch = state.last_epoch.max(prune.last_epoch);
                 }
                 Body::Note(_) => {}
             }

@@ -3,12 +3,12 @@
 use super::survey::JobState;
 use outlive_format::{Archive, Body, Manifest, Record, SegmentRef, Sweep, fingerprint};
 use outlive_pool::Pool;
-use outlive_target::Append;
+use outlive_target::{Append, Previous};
 use outlive_types::{Error, JobName, PackId, Result, SessionId};
 use std::collections::BTreeMap;
 
 /// How often a job is read again because its program has saved meanwhile.
-const ATTEMPTS: usize = 64;
+pub const ATTEMPTS: usize = 64;
 
 /// Tells every job, until there is none without it. `tell` gets a name, and whether it is the first
 /// time; it answers the job's state as it was told.
@@ -73,12 +73,13 @@ pub fn tell(
 ///
 /// # Errors
 /// What the log reports.
-fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bool> {
+pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bool> {
     let (log, name) = (pool.log(), &state.name);
     let is_archive = matches!(body, Body::Archive(_));
     let record = Record { number: state.number + 1, previous: state.fp, body };
     let bytes = record.encode()?;
-    if log.append_if(name, state.number, &bytes)? == Append::Lost {
+    let behind = Previous { number: state.number, fp: state.fp };
+    if log.append_if(name, behind, &bytes)? == Append::Lost {
         return Ok(false);
     }
     (state.number, state.fp) = (state.number + 1, fingerprint(&bytes));
@@ -87,7 +88,8 @@ fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bool> 
         let again = Record { number: first + 1, previous: state.fp, ..record };
         // Everything older hangs on this record, so there are two of it.
         let bytes = again.encode()?;
-        if log.append_if(name, first, &bytes)? == Append::Done {
+        let behind = Previous { number: first, fp: state.fp };
+        if log.append_if(name, behind, &bytes)? == Append::Done {
             (state.number, state.fp) = (first + 1, fingerprint(&bytes));
             log.remove_before(name, first)?;
         }

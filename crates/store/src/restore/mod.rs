@@ -13,7 +13,7 @@ pub(crate) use checkpoint::{check_packed, read_catalog, read_stream};
 pub(crate) use find::while_moving;
 pub use find::{Select, Skipped, first_good, first_manifest};
 pub use lazy::{LazyEnds, LazyFill, LazySink};
-pub(crate) use lazy::{Runner, refuse_suspect};
+pub(crate) use lazy::{Runner, View, refuse_suspect};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
 pub(crate) use walk::{Live, Lost, read_inner, read_leaf_nodes, read_leaves, walk_live};

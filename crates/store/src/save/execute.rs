@@ -3,10 +3,10 @@
 use super::chunks::{Chunker, Pages};
 use super::leaves::{LeafStage, Wish, within_budget};
 use super::mend::{Borrowed, Hits, Named};
-use super::packer::{Listed, Packed, Packer};
+use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use crate::commit::{Changes, Commit, LogHead};
+use crate::commit::{Changes, Commit, Committed, LogHead};
 use crate::index::{Fingerprints, Known, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
@@ -17,7 +17,7 @@ use outlive_format::{
 use outlive_pool::Pool;
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
-    PackId, PageRange, Progress, RegionPlace, Result, SessionId,
+    PackId, PageRange, Progress, RegionPlace, Result,
 };
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -58,8 +58,8 @@ pub struct Writer {
     pub wishes: Vec<(String, PageRange)>,
     /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
     pub rewrite_credit_bytes: u64,
-    /// Number of the session's next pack.
-    pub next_pack: u32,
+    /// Numbers of the session's packs, once one was opened.
+    pub packs: Option<PackNumbers>,
     /// What the whole pool holds; read when so much is written that it pays.
     pub shared: Option<SharedChunks>,
     /// Packs of which this job's log has said that nobody may refer to them any more.
@@ -100,7 +100,7 @@ impl Writer {
     pub fn execute(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         plan: &SavePlan,
         frozen: &dyn Frozen,
         order: &Order,
@@ -116,24 +116,32 @@ impl Writer {
         if plan.live_blocks == 0 {
             live_done();
         }
+        let parent = self.base.as_ref().map_or(0, |base| base.epoch);
+        if plan.parent != parent {
+            return Err(Error::bug(format!(
+                "a save was planned to follow checkpoint {} and would follow {parent}: nothing was \
+                 written; please report this",
+                plan.parent
+            )));
+        }
         // Room for the page tree and the catalog comes on top; a pack takes more if need be.
         let expected_bytes = plan.dirty_bytes + plan.dirty_bytes / 32 + (64 << 10);
-        let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
-        let stored = self.store(pool, session, plan, frozen, live_done, packer);
+        let packer = Packer::new(pool, packs, expected_bytes);
+        let stored = self.store(pool, packs, plan, frozen, live_done, packer);
         // Whatever happened, the program must not wait for us any longer.
         live_done();
-        let mut stored = stored?;
+        let mut stored = stored.map_err(|error| self.head.blame(pool, error))?;
         stored.stats.stall = stall.get().copied().unwrap_or_default();
         stored.stats.total = since(order.started);
         stored.manifest.figures = stored.stats.figures();
         stored.manifest.remarks = order.notes.remarks.clone();
         stored.manifest.metrics.clone_from(&order.notes.metrics);
         let mut seen = Changes::default();
-        let committed = self.commit(pool, session, &mut stored, &mut seen);
+        let committed = self.commit(pool, packs, &mut stored, &mut seen);
         // What this save could not deal with, the next one must.
-        let record_bytes = committed.inspect_err(|_| self.head.put_back(seen))?;
-        stored.stats.new_bytes += record_bytes;
-        stored.base.as_of = self.head.number();
+        let committed = committed.inspect_err(|_| self.head.put_back(seen))?;
+        stored.stats.new_bytes += committed.record_bytes;
+        stored.base.as_of = committed.number;
         self.known.extend(stored.new);
         self.base = Some(stored.base);
         self.grant(pool, &stored.stats, stored.wishes);
@@ -141,17 +149,17 @@ impl Writer {
     }
 
     /// Offers the manifest until it is committed, and mends it as often as something has changed;
-    /// `seen` gathers these changes. Answers the length of the manifest's record.
+    /// `seen` gathers these changes.
     pub(super) fn commit(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         stored: &mut Stored,
         seen: &mut Changes,
-    ) -> Result<u64> {
+    ) -> Result<Committed> {
         loop {
             let changes = match self.head.commit(pool, &stored.manifest)? {
-                Commit::Done(record_bytes) => return Ok(record_bytes),
+                Commit::Done(committed) => return Ok(committed),
                 Commit::Changed(changes) => changes,
             };
             seen.then(changes);
@@ -159,9 +167,9 @@ impl Writer {
             self.known.clear();
             self.shared = None;
             let Stored { base, named, manifest, stats, .. } = stored;
-            stats.new_bytes += self.mend(pool, session, base, named, seen)?;
+            stats.new_bytes += self.mend(pool, packs, base, named, seen)?;
             manifest.segments.clone_from(&named.segments);
-            manifest.next_pack = self.next_pack;
+            manifest.next_pack = packs.next();
             manifest.figures.new_bytes = stats.new_bytes;
         }
     }
@@ -183,7 +191,7 @@ impl Writer {
     fn store(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         plan: &SavePlan,
         frozen: &dyn Frozen,
         live_done: &(dyn Fn() + Sync),
@@ -199,21 +207,20 @@ impl Writer {
             segments.extend(Borrowed::of(&image.hits).store(pool, &packer)?);
             Ok((image, packer.finish(segments)?))
         });
-        self.next_pack = packer.next_pack();
         let (mut image, (packed, segment_bytes)) = packed?;
-        let Packed { packs, stored_bytes, segments, own } = packed;
-        image.stats.packs = packs;
+        let Packed { packs: count, stored_bytes, segments, own } = packed;
+        image.stats.packs = count;
         image.stats.new_bytes = stored_bytes;
         image.stats.segment_bytes = segment_bytes;
         image.base.segments.clone_from(&segments);
         let manifest = Manifest {
-            session,
+            session: packs.session(),
             world_size: 1,
             epoch: plan.epoch,
             parent: plan.parent,
             frozen_ns: pool.env().clock.unix_ns(),
             figures: SaveFigures::default(),
-            next_pack: self.next_pack,
+            next_pack: packs.next(),
             remarks: Remarks::default(),
             metrics: Vec::new(),
             images: vec![image.reference],

@@ -2,12 +2,12 @@
 
 use super::execute::{Base, Order, Stored, Writer};
 use super::mend::{Borrowed, Hits, Named};
-use super::packer::{Listed, Packed, Packer};
+use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::stats::SaveStats;
-use crate::commit::Changes;
+use crate::commit::{Changes, Committed};
 use outlive_format::{ImageRef, Manifest, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
-use outlive_types::{Result, SessionId};
+use outlive_types::Result;
 
 /// An image of files, or one that was copied, that is stored but for its segments.
 pub struct FilesImage {
@@ -22,26 +22,27 @@ pub struct FilesImage {
 }
 
 impl Writer {
-    /// The session, opened if there is none, and notice taken of what others have done meanwhile.
+    /// The session's packs; it is opened if there is none, and notice taken of what others have done meanwhile.
     ///
     /// # Errors
     /// `Fenced` if another writer has taken over; what the log reports.
-    pub fn begin(&mut self, pool: &Pool) -> Result<SessionId> {
-        self.begin_seeing(pool).map(|(session, _)| session)
+    pub fn begin(&mut self, pool: &Pool) -> Result<PackNumbers> {
+        self.begin_seeing(pool).map(|(packs, _)| packs)
     }
 
     /// The same; answers what others have done as well.
     ///
     /// # Errors
     /// As [`Writer::begin`].
-    pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(SessionId, Changes)> {
+    pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(PackNumbers, Changes)> {
         let (session, opened) = self.head.open(pool)?;
-        if opened {
-            self.next_pack = 0;
-        }
+        let packs = match &self.packs {
+            Some(packs) if !opened => packs.clone(),
+            _ => self.packs.insert(PackNumbers::new(session)).clone(),
+        };
         let changes = self.head.take_changes();
         self.absorb(pool, changes.clone())?;
-        Ok((session, changes))
+        Ok((packs, changes))
     }
 
     /// Commits an image of files. What this writer knows of the program's memory stays as it is: the
@@ -52,7 +53,7 @@ impl Writer {
     pub fn commit_files(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         packer: Packer<'_>,
         image: FilesImage,
         order: &Order,
@@ -60,11 +61,11 @@ impl Writer {
         let now = || pool.env().clock.monotonic().saturating_sub(order.started);
         let epoch = self.head.last_epoch + 1;
         let parent = image.parent.as_ref().map_or(0, |base| base.epoch);
-        let (mut stats, _) = self.commit_image(pool, session, packer, image, &mut |stats| {
+        let (mut stats, ..) = self.commit_image(pool, packs, packer, image, &mut |stats| {
             stats.epoch = epoch;
             stats.total = now();
             Manifest {
-                session,
+                session: packs.session(),
                 world_size: 1,
                 epoch,
                 parent,
@@ -82,21 +83,22 @@ impl Writer {
     }
 
     /// Commits an image that was copied from elsewhere as the checkpoint that it is there. Answers the
-    /// segments that it has here, too.
+    /// segments that it has here, too, and its record.
     ///
     /// # Errors
     /// As [`Writer::commit_files`].
     pub fn commit_copy(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         packer: Packer<'_>,
         image: FilesImage,
         like: &Manifest,
-    ) -> Result<(SaveStats, Vec<SegmentRef>)> {
-        self.commit_image(pool, session, packer, image, &mut |stats| {
+    ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
+        self.commit_image(pool, packs, packer, image, &mut |stats| {
             stats.epoch = like.epoch;
             let figures = SaveFigures { new_bytes: stats.new_bytes, ..like.figures };
+            let session = packs.session();
             Manifest { session, figures, images: Vec::new(), segments: Vec::new(), ..like.clone() }
         })
     }
@@ -105,11 +107,11 @@ impl Writer {
     fn commit_image(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         packer: Packer<'_>,
         image: FilesImage,
         describe: &mut dyn FnMut(&mut SaveStats) -> Manifest,
-    ) -> Result<(SaveStats, Vec<SegmentRef>)> {
+    ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
         let FilesImage { reference, parent, hits, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
         let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
@@ -117,12 +119,12 @@ impl Writer {
             segments.extend(borrowed);
             packer.finish(segments)
         });
-        self.next_pack = packer.next_pack();
-        let (Packed { packs, stored_bytes, segments, own }, segment_bytes) = packed?;
-        (stats.packs, stats.new_bytes, stats.segment_bytes) = (packs, stored_bytes, segment_bytes);
+        let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) =
+            packed.map_err(|error| self.head.blame(pool, error))?;
+        (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
         let described = describe(&mut stats);
         let manifest = Manifest {
-            next_pack: self.next_pack,
+            next_pack: packs.next(),
             images: vec![reference],
             segments: segments.clone(),
             ..described
@@ -138,11 +140,12 @@ impl Writer {
         };
         let memory = std::mem::replace(&mut self.base, parent);
         let mut seen = Changes::default();
-        let committed = self.commit(pool, session, &mut stored, &mut seen);
+        let committed = self.commit(pool, packs, &mut stored, &mut seen);
         self.base = memory;
         // What was mended here concerns the memory's checkpoint as well.
         self.head.put_back(seen);
-        stored.stats.new_bytes += committed?;
-        Ok((stored.stats, stored.manifest.segments))
+        let committed = committed?;
+        stored.stats.new_bytes += committed.record_bytes;
+        Ok((stored.stats, stored.manifest.segments, committed))
     }
 }

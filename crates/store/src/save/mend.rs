@@ -2,7 +2,7 @@
 //! their new places, save those that were condemned, and offer the manifest again.
 
 use super::execute::{Base, Writer};
-use super::packer::{Listed, Packer};
+use super::packer::{Listed, PackNumbers, Packer};
 use crate::commit::{Changes, Moved};
 use crate::index::{ByFingerprint, Locator};
 use crate::restore::{ReadPlan, Wanted};
@@ -10,7 +10,7 @@ use crate::tree::Link;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, ErrorKind, Fingerprint, PackId, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result};
 use std::collections::HashMap;
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
@@ -33,6 +33,10 @@ impl Writer {
     /// # Errors
     /// `Damaged` if the new segments cannot be read.
     pub fn absorb(&mut self, pool: &Pool, changes: Changes) -> Result<()> {
+        if self.base.take_if(|base| changes.dropped.contains(&base.epoch)).is_some() {
+            self.wishes.clear();
+            self.known.clear();
+        }
         if changes.is_empty() {
             return Ok(());
         }
@@ -60,29 +64,28 @@ impl Writer {
     pub fn mend(
         &mut self,
         pool: &Pool,
-        session: SessionId,
+        packs: &PackNumbers,
         next: &mut Base,
         named: &mut Named,
         changes: &Changes,
     ) -> Result<u64> {
         self.condemned.extend(&changes.condemned);
-        let Changes { condemned, moved } = changes;
+        let Changes { condemned, moved, dropped } = changes;
         let parent = self.base.as_ref();
         let old_segments = parent.map(|base| base.segments.clone()).unwrap_or_default();
-        let before = match (moved, parent) {
-            (Some(moved), Some(parent)) if parent.as_of < moved.number => {
-                if moved.epochs.binary_search(&parent.epoch).is_err() {
-                    let epoch = parent.epoch;
-                    self.base = None;
-                    return Err(Error::retry(format!(
-                        "checkpoint {epoch}, which this save shares data with, was pruned meanwhile or \
-                         proved damaged: save again, the next save writes everything"
-                    )));
-                }
-                moved.segments.clone()
-            }
-            _ => old_segments.clone(),
+        let moved = moved.as_ref().filter(|moved| parent.is_some_and(|p| p.as_of < moved.number));
+        let is_gone = |epoch: &Epoch| {
+            let is_kept = |moved: &Moved| moved.epochs.binary_search(epoch).is_ok();
+            dropped.contains(epoch) || !moved.is_none_or(is_kept)
         };
+        if let Some(epoch) = parent.map(|parent| parent.epoch).filter(is_gone) {
+            self.base = None;
+            return Err(Error::retry(format!(
+                "checkpoint {epoch}, which this save shares data with, was pruned meanwhile or proved \
+                 damaged: save again, the next save writes everything"
+            )));
+        }
+        let before = moved.map_or_else(|| old_segments.clone(), |moved| moved.segments.clone());
         let locator = Locator::load(pool, &before)?;
         let mut borrowed = Borrowed::default();
         let mut lost: Vec<Wanted> = Vec::new();
@@ -107,14 +110,13 @@ impl Writer {
             }
         }
         let expected_bytes = lost.iter().map(|w| u64::from(w.place.length)).sum();
-        let packer = Packer::new(pool, session, self.next_pack, expected_bytes);
+        let packer = Packer::new(pool, packs, expected_bytes);
         let mut segments: Vec<Listed> =
             before.into_iter().chain(named.own.iter().copied()).map(|s| (s, None)).collect();
         let packed = rescue(pool, &packer, &lost).and_then(|()| {
             segments.extend(borrowed.store(pool, &packer)?);
             packer.finish(segments)
         });
-        self.next_pack = packer.next_pack();
         let (packed, _) = packed?;
         // From now on they are listed by packs of our own.
         for rescued in &lost {

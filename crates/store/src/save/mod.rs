@@ -20,6 +20,6 @@ pub(crate) use lane::{Lane, Squeezing};
 pub use leaves::{Wish, read_merged};
 pub(crate) use mend::store_segments;
 pub use mend::{Hits, Named};
-pub(crate) use packer::Packer;
+pub(crate) use packer::{PackNumbers, Packer};
 pub use plan::{BlockWork, SavePlan, StreamPlan};
 pub use stats::{SaveNotes, SaveStats};

@@ -6,8 +6,8 @@ use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::index::{choose_merge, merge, read_segment};
@@ -16,10 +16,43 @@ use crate::tree::Link;
 /// Pause between two looks at our own writes, while all buffers are away.
 const BUFFER_WAIT: Duration = Duration::from_millis(50);
 
+/// Gives each pack of a session its number, once, however whoever asked for it ends: a pack of a save
+/// that failed may be there, or still be on its way. Clones count on together.
+#[derive(Clone, Debug)]
+pub struct PackNumbers {
+    session: SessionId,
+    next: Arc<AtomicU32>,
+}
+
+impl PackNumbers {
+    /// Those of a session that has no packs yet.
+    pub fn new(session: SessionId) -> PackNumbers {
+        PackNumbers { session, next: Arc::default() }
+    }
+
+    /// The session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Number of the next pack.
+    pub fn next(&self) -> u32 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Result<PackId> {
+        let more = |number: u32| number.checked_add(1);
+        match self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(number) => Ok(PackId::new(self.session, number)),
+            Err(_) => Err(Error::invalid("this session has written 2^32 packs: open the job anew")),
+        }
+    }
+}
+
 /// Takes chunks and nodes from any thread.
 pub struct Packer<'a> {
     pool: &'a Pool,
-    session: SessionId,
+    numbers: PackNumbers,
     squeezing: Squeezing,
     /// How many lanes are filled side by side.
     lanes: AtomicUsize,
@@ -27,7 +60,6 @@ pub struct Packer<'a> {
 }
 
 struct State {
-    next_pack: u32,
     /// How much is still to come, as far as the plan knows.
     expected_bytes: u64,
     current: Option<PackWriter>,
@@ -117,10 +149,9 @@ pub struct Packed {
 }
 
 impl<'a> Packer<'a> {
-    /// A packer for about `expected_bytes`, whose first pack will be number `next_pack`.
-    pub fn new(pool: &'a Pool, session: SessionId, next_pack: u32, expected_bytes: u64) -> Self {
+    /// A packer for about `expected_bytes`.
+    pub fn new(pool: &'a Pool, numbers: &PackNumbers, expected_bytes: u64) -> Self {
         let state = State {
-            next_pack,
             expected_bytes,
             current: None,
             finished: Vec::new(),
@@ -129,7 +160,8 @@ impl<'a> Packer<'a> {
         };
         let squeezing = Squeezing::of_saves(pool.config());
         let lanes = AtomicUsize::new(pool.config().tuning.threads());
-        Packer { pool, session, squeezing, lanes, state: Mutex::new(state) }
+        let numbers = numbers.clone();
+        Packer { pool, numbers, squeezing, lanes, state: Mutex::new(state) }
     }
 
     /// The same for what files hold.
@@ -140,12 +172,6 @@ impl<'a> Packer<'a> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Number of the next pack: the writer must take notice of it however this packer ends, since a
-    /// pack of a save that failed may be there, or still be on its way.
-    pub fn next_pack(&self) -> u32 {
-        self.state().next_pack
     }
 
     /// Stores a node or segment, behind everything stored before.
@@ -217,10 +243,7 @@ impl<'a> Packer<'a> {
             self.close_current(state)?;
         }
         if state.current.is_none() {
-            let id = PackId::new(self.session, state.next_pack);
-            state.next_pack = state.next_pack.checked_add(1).ok_or_else(|| {
-                Error::invalid("this session has written 2^32 packs: open the job anew")
-            })?;
+            let id = self.numbers.take()?;
             let format = &self.pool.config().format;
             // Where the plan's estimate was too small, packs become larger one by one.
             let grown = format.container_bytes << state.finished.len().min(6);

@@ -4,17 +4,20 @@
 use super::check::check_pack;
 use super::listed::{Listed, Places, add, directory_of};
 use crate::commit::LogHead;
-use crate::gc::{JobState, Survey, archive_of, live_of, tell, tell_all};
+use crate::gc::{JobState, Survey, archive_of, busy, live_of, tell, tell_all};
 use crate::index::Locator;
 use crate::pace::Pace;
 use crate::restore::Live;
-use crate::save::{Packer, store_segments};
+use crate::save::{PackNumbers, Packer, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_target::ShardName;
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
+use outlive_target::{Lock, ShardName};
+use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// How often a scrub looks again because a gc has moved what it looked at.
+const ATTEMPTS: usize = 8;
 
 /// What was done about damaged packs, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -53,41 +56,74 @@ pub fn heal(
     pace: &Pace,
     dry_run: bool,
 ) -> Result<HealReport> {
-    let mut head = LogHead::new(JobName::gc());
     // Nobody need know before there is something to do.
-    let mut look = Heal::begin(pool, SessionId([0xFF; 12]), &mut head, suspects, pace)?;
-    if dry_run || !look.has_work {
-        look.look()?;
-        return Ok(look.report);
+    let (has_work, report) = look(pool, suspects, pace, dry_run)?;
+    if dry_run || !has_work {
+        return Ok(report);
     }
-    drop(look);
+    let mut head = LogHead::new(JobName::gc());
+    let turn = match pool.log().lock_collecting()? {
+        Lock::Busy => return Err(busy(pool)),
+        turn => turn,
+    };
     let (session, _) = head.open(pool)?;
     let opened = head.number();
     let healed = Heal::begin(pool, session, &mut head, suspects, pace).and_then(Heal::run);
     // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
-    if healed.is_err()
-        && let Err(error) = head.check(pool)
-        && error.kind() == ErrorKind::Fenced
-    {
-        return Err(error);
-    }
+    let healed = healed.map_err(|error| head.blame(pool, error));
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
+    drop(turn);
     let report = healed?;
     closed.map(|()| report)
+}
+
+/// Finds out whether there is something to do, and what, without writing anything. A gc may take away
+/// what is looked at; so what seems to be missing is looked for again if the logs have changed.
+fn look(
+    pool: &Pool,
+    suspects: &BTreeSet<PackId>,
+    pace: &Pace,
+    dry_run: bool,
+) -> Result<(bool, HealReport)> {
+    let newest = || -> Result<Vec<(JobName, u64)>> {
+        let jobs = pool.jobs()?.into_iter();
+        jobs.map(|job| pool.log().latest(&job).map(|number| (job, number))).collect()
+    };
+    let mut attempts = 1;
+    loop {
+        let before = newest()?;
+        let mut head = LogHead::new(JobName::gc());
+        let begun = Heal::begin(pool, SessionId([0xFF; 12]), &mut head, suspects, pace);
+        let looked = begun.and_then(|mut heal| {
+            if dry_run || !heal.has_work {
+                heal.look()?;
+            }
+            Ok((heal.has_work, heal.report))
+        });
+        let is_calm = match &looked {
+            Ok((_, report)) => *report == HealReport::default(),
+            Err(error) => !is_damage(error),
+        };
+        if is_calm || attempts >= ATTEMPTS || newest()? == before {
+            return looked;
+        }
+        attempts += 1;
+    }
 }
 
 /// A scrub that deals with what it found.
 pub struct Heal<'a> {
     pub(super) pool: &'a Pool,
-    pub(super) session: SessionId,
+    pub(super) packs: PackNumbers,
     head: &'a mut LogHead,
-    pub(super) next_pack: u32,
     pub(super) pace: &'a Pace,
     survey: Survey,
     pub(super) bad: HashSet<PackId>,
     /// Packs in which what is damaged may be looked for.
     pub(super) good: Vec<PackId>,
+    /// Packs that jobs name. Others may be deleted at any moment, by a gc that was held up.
+    pub(super) named: BTreeSet<PackId>,
     /// Where things of bad packs are, or are now.
     pub(super) found: HashMap<Fingerprint, Place>,
     pub(super) lost: HashSet<Fingerprint>,
@@ -171,16 +207,16 @@ impl<'a> Heal<'a> {
             || bad.iter().any(|pack| named.contains(pack))
             || bad.iter().any(untold);
         let (found, lost) = Default::default();
-        let next_pack = 0;
+        let packs = PackNumbers::new(session);
         Ok(Heal {
             pool,
-            session,
+            packs,
             head,
-            next_pack,
             pace,
             survey,
             bad,
             good,
+            named,
             found,
             lost,
             healed,
@@ -226,7 +262,7 @@ impl<'a> Heal<'a> {
 
     /// Tells a job, by an archive if it names anything bad and by a sweep otherwise.
     fn tell(&mut self, name: &JobName) -> Result<JobState> {
-        let (pool, session) = (self.pool, self.session);
+        let (pool, session) = (self.pool, self.packs.session());
         let told = tell(pool, session, name, &mut || {
             self.head.check(pool)?;
             let mut state = JobState::read(pool, name, false)?;
@@ -295,10 +331,9 @@ impl<'a> Heal<'a> {
         if places.is_empty() {
             return Ok(Vec::new());
         }
-        let packer = Packer::new(self.pool, self.session, self.next_pack, 64 * places.len() as u64);
+        let packer = Packer::new(self.pool, &self.packs, 64 * places.len() as u64);
         let stored = store_segments(self.pool, &packer, directory_of(places))?;
         packer.close()?;
-        self.next_pack = packer.next_pack();
         Ok(stored.into_iter().map(|(segment, _)| segment).collect())
     }
 }

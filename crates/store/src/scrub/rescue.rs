@@ -30,18 +30,30 @@ impl Heal<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        self.find_elsewhere(&mut wanted)?;
+        let spare = self.find_elsewhere(&mut wanted)?;
         let mut entries: Vec<(EntryKind, Wanted)> =
             wanted.into_iter().map(|(fp, (kind, place))| (kind, Wanted { fp, place })).collect();
         entries.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
-        self.copy(&entries, write)
+        let mut lost = self.copy(&entries, write)?;
+        let place_of = |(kind, fp): &(EntryKind, Fingerprint)| {
+            spare.get(fp).map(|place| (*kind, Wanted { fp: *fp, place: *place }))
+        };
+        let second: Vec<_> = lost.iter().filter_map(place_of).collect();
+        if !second.is_empty() {
+            lost.retain(|(_, fp)| !spare.contains_key(fp));
+            lost.extend(self.copy(&second, write)?);
+        }
+        self.report.lost += lost.len() as u64;
+        self.lost.extend(lost.into_iter().map(|(_, fp)| fp));
+        Ok(())
     }
 
-    /// Looks into the directories of good packs, and makes sure that what they list is there.
+    /// Looks into the directories of good packs, and makes sure that what they list is there. In a pack
+    /// that a job names it can stay. Answers what lies in others: they may be deleted at any moment.
     fn find_elsewhere(
         &mut self,
         wanted: &mut HashMap<Fingerprint, (EntryKind, Place)>,
-    ) -> Result<()> {
+    ) -> Result<HashMap<Fingerprint, Place>> {
         let mut others: Vec<Wanted> = Vec::new();
         for pack in &self.good {
             let directory = match self.pool.directory_of(*pack) {
@@ -65,19 +77,26 @@ impl Heal<'_> {
         };
         let faults = ReadPlan::new(self.pool, &others).execute(self.pool, 1, true, &take);
         other_than_damage(faults.into_iter().map(|fault| fault.error))?;
-        for other in whole.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (stay, go): (Vec<Wanted>, Vec<Wanted>) =
+            whole.into_iter().partition(|other| self.named.contains(&other.place.pack));
+        for other in stay {
             if wanted.remove(&other.fp).is_some() {
                 self.found.insert(other.fp, other.place);
                 self.report.mended += 1;
             }
         }
-        Ok(())
+        Ok(go.into_iter().map(|other| (other.fp, other.place)).collect())
     }
 
-    /// Copies what is whole, chunks first; the rest is lost.
-    fn copy(&mut self, entries: &[(EntryKind, Wanted)], write: bool) -> Result<()> {
+    /// Copies what is whole, chunks first. Answers the rest.
+    fn copy(
+        &mut self,
+        entries: &[(EntryKind, Wanted)],
+        write: bool,
+    ) -> Result<Vec<(EntryKind, Fingerprint)>> {
         let total_bytes: u64 = entries.iter().map(|(_, w)| u64::from(w.place.length)).sum();
-        let packer = Packer::new(self.pool, self.session, self.next_pack, total_bytes);
+        let packer = Packer::new(self.pool, &self.packs, total_bytes);
         let split = entries.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
         let mut lost = Vec::new();
         let mut whole = Vec::new();
@@ -109,7 +128,7 @@ impl Heal<'_> {
             other_than_damage(faults.into_iter().map(|fault| fault.error))?;
             for (at, wanted) in wanted.iter().enumerate() {
                 match bad.contains(&at) {
-                    true => lost.push(wanted.fp),
+                    true => lost.push((part[at].0, wanted.fp)),
                     false => whole.push(*wanted),
                 }
             }
@@ -119,17 +138,18 @@ impl Heal<'_> {
             }
         }
         let packed = packer.close()?;
-        self.next_pack = packer.next_pack();
-        let now = Locator::load(self.pool, &packed.own)?;
+        let places = Locator::load(self.pool, &packed.own)?;
         for Wanted { fp, place } in whole {
-            let place = if write { now.find(&fp)? } else { place };
-            self.found.insert(fp, place);
-            self.report.moved += 1;
+            let is_bad = self.bad.contains(&place.pack);
+            let now = if write { places.find(&fp)? } else { place };
+            self.found.insert(fp, now);
+            match is_bad {
+                true => self.report.moved += 1,
+                false => self.report.mended += 1,
+            }
             self.report.moved_bytes += u64::from(place.length);
         }
-        self.report.lost += lost.len() as u64;
-        self.lost.extend(lost);
-        Ok(())
+        Ok(lost)
     }
 }
 

@@ -6,8 +6,8 @@ use crate::common::pool_of;
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::Pool;
 use outlive_target::{
-    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, ReadRange, ShardName, ShardWriter,
-    Target, WriteTicket,
+    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange, ShardName,
+    ShardWriter, Target, WriteTicket,
 };
 use outlive_types::{JobName, Result};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -80,6 +80,10 @@ impl Target for SteppedTarget {
         self.1.step("list unfinished");
         self.0.unfinished()
     }
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.1.step("delete unfinished");
+        self.0.delete_unfinished(shard)
+    }
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.1.step("delete");
         self.0.delete(shard)
@@ -125,7 +129,7 @@ impl ManifestLog for SteppedLog {
         self.1.step("read record");
         self.0.read(job, number)
     }
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         self.1.step("append");
         self.0.append_if(job, previous, record)
     }

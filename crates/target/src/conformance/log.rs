@@ -1,7 +1,7 @@
 //! Checks of a log.
 
 use super::{Make, run_all};
-use crate::{Append, ManifestLog};
+use crate::{Append, Lock, ManifestLog, Previous};
 use outlive_types::{ErrorKind, JobName};
 use std::sync::Arc;
 use std::thread;
@@ -22,7 +22,9 @@ pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
             ("of several appenders one wins each number", race),
             ("jobs are apart, and listed in order", jobs),
             ("old records are removed, and their numbers never used again", removal),
+            ("a record goes behind the very record that is meant", meant),
             ("a sync changes nothing that is seen", sync),
+            ("locks exclude, and end with their guard", locks),
         ],
         &make,
     );
@@ -32,8 +34,16 @@ fn job(name: &str) -> JobName {
     JobName::new(name).expect("a name that a job may have")
 }
 
+/// The record `number` as it is there now.
+fn there(log: &dyn ManifestLog, job: &JobName, number: u64) -> Previous {
+    match log.read(job, number) {
+        Ok(record) => Previous::of(number, &record),
+        Err(_) => Previous { number, ..Previous::NONE },
+    }
+}
+
 fn append(log: &dyn ManifestLog, job: &JobName, previous: u64, record: &[u8]) -> Append {
-    log.append_if(job, previous, record).expect("appending works")
+    log.append_if(job, there(log, job, previous), record).expect("appending works")
 }
 
 fn empty(make: &Make<dyn ManifestLog>) {
@@ -85,13 +95,15 @@ fn own_record(make: &Make<dyn ManifestLog>) {
 fn no_gaps(make: &Make<dyn ManifestLog>) {
     let (log, job) = (make(), job("x"));
     let refused = |previous| {
+        let previous = Previous { number: previous, ..Previous::NONE };
         let error = log.append_if(&job, previous, b"far").expect_err("this would leave a gap");
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
     };
     refused(1);
     assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
     refused(2);
-    log.append_if(&job, u64::MAX, b"far").expect_err("numbers end there");
+    let last = Previous { number: u64::MAX, ..Previous::NONE };
+    log.append_if(&job, last, b"far").expect_err("numbers end there");
     assert_eq!(log.numbers(&job).expect("numbers"), [1]);
 }
 
@@ -113,6 +125,37 @@ fn removal(make: &Make<dyn ManifestLog>) {
     assert_eq!(log.latest(&job).expect("latest"), 7);
     assert_eq!(append(&*log, &job, 6, b"other"), Append::Lost);
     assert_eq!(append(&*log, &job, 7, b"last"), Append::Done);
+}
+
+fn meant(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    let other = Previous::of(1, b"another one");
+    assert_eq!(log.append_if(&job, other, b"two").expect("an answer"), Append::Lost);
+    assert_eq!(log.numbers(&job).expect("numbers"), [1]);
+    assert_eq!(append(&*log, &job, 1, b"two"), Append::Done);
+    assert_eq!(log.append_if(&job, other, b"two").expect("an answer"), Append::Done, "it is there");
+}
+
+fn locks(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    let collecting = log.lock_collecting().expect("an answer");
+    if let Lock::Taken(guard) = collecting {
+        assert!(matches!(log.lock_collecting().expect("an answer"), Lock::Busy));
+        drop(guard);
+        assert!(matches!(log.lock_collecting().expect("an answer"), Lock::Taken(_)));
+    }
+    assert!(!log.is_read().expect("an answer"));
+    if let Some(first) = log.lock_reading().expect("an answer") {
+        let second = log.lock_reading().expect("an answer");
+        assert!(second.is_some(), "readers share");
+        drop(first);
+        assert!(log.is_read().expect("an answer"));
+        drop(second);
+    }
+    assert!(!log.is_read().expect("an answer"));
+    assert_eq!(log.jobs().expect("jobs"), [job]);
 }
 
 fn sync(make: &Make<dyn ManifestLog>) {

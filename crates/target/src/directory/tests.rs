@@ -120,7 +120,7 @@ fn what_is_made_belongs_to_the_pool_s_owner() {
         put(&target, shard(1), 1);
         let unfinished = target.create(shard(2), 4096).unwrap();
         let job = JobName::new("job").unwrap();
-        DirectoryLog::open(&path).append_if(&job, 0, b"record").unwrap();
+        DirectoryLog::open(&path).append_if(&job, crate::Previous::NONE, b"record").unwrap();
         let mut looked_at = 0;
         let mut dirs = vec![path.clone()];
         while let Some(dir) = dirs.pop() {

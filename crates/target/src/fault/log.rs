@@ -3,7 +3,7 @@
 use super::{FaultWorld, Kept, Owner, Step, World};
 use crate::directory_log::{next_number, no_record};
 use crate::memory::occupied;
-use crate::{Append, ManifestLog};
+use crate::{Append, ManifestLog, Previous};
 use outlive_types::{JobName, Result};
 use std::sync::Arc;
 
@@ -61,10 +61,10 @@ impl ManifestLog for FaultLog {
         kept.map(|kept| kept.bytes.to_vec()).ok_or_else(|| no_record(PLACE, job, number))
     }
 
-    fn append_if(&self, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         let mut world = self.world.lock();
         world.alive(&self.owner)?;
-        let number = next_number(previous)?;
+        let number = next_number(previous.number)?;
         let numbered = world.records.get(job);
         match occupied(numbered, |kept| kept.bytes.as_slice(), PLACE, job, previous, record)? {
             Some(Append::Lost) => return Ok(Append::Lost),

@@ -72,6 +72,15 @@ impl Target for FaultTarget {
         Ok(world.parts.keys().copied().collect())
     }
 
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        let mut world = self.world.lock();
+        let step = world.step(&self.owner, || format!("delete {shard} unless it is finished"));
+        if step.takes_effect() {
+            world.parts.remove(&shard);
+        }
+        world.end(step)
+    }
+
     fn delete(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
         let step = world.step(&self.owner, || format!("delete {shard}"));

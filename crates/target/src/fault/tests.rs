@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Append, ReadRange};
+use crate::{Append, Previous, ReadRange};
 use outlive_io::AlignedBuf;
 use outlive_types::{PackId, Result};
 
@@ -23,7 +23,12 @@ fn put(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
 /// The commit order in small: a shard, then the record that names it.
 fn save(world: &FaultWorld, shard: ShardName, previous: u64) -> Result<Append> {
     put(&*world.target(), shard, shard.pack.0[0])?;
-    world.log().append_if(&job(), previous, &[shard.pack.0[0]])
+    // Record 1 is that of shard 1, and so on.
+    let behind = match previous {
+        0 => Previous::NONE,
+        number => Previous::of(number, &[number as u8]),
+    };
+    world.log().append_if(&job(), behind, &[shard.pack.0[0]])
 }
 
 fn first_byte(world: &FaultWorld, shard: ShardName) -> Result<u8> {
@@ -98,7 +103,7 @@ fn old_handles_stay_dead_after_a_reboot() {
     let (fresh, _) = world.reboot();
     put(&*fresh, OLD, 1).unwrap();
     assert_eq!(target.list().unwrap_err().kind(), ErrorKind::Retry);
-    assert!(log.append_if(&job(), 0, b"x").is_err());
+    assert!(log.append_if(&job(), Previous::NONE, b"x").is_err());
     assert!(writer.finish(0).wait().is_err());
     assert_eq!(fresh.list().unwrap(), [OLD]);
 }
@@ -121,7 +126,7 @@ fn a_single_fault_has_no_effect_and_passes() {
 fn a_program_that_dies_keeps_what_was_visible() {
     let world = FaultWorld::new();
     world.fail_at(1, ErrorKind::Retry);
-    world.log().append_if(&job(), 0, b"visible, not durable").unwrap_err();
+    world.log().append_if(&job(), Previous::NONE, b"visible, not durable").unwrap_err();
     world.reboot();
     assert_eq!(world.log().numbers(&job()).unwrap(), [1]);
     world.cut_now(CutMode::Lost);
@@ -154,7 +159,10 @@ fn a_killed_program_leaves_its_part_and_others_go_on() {
     assert!(fault.error.message().contains("killed"), "{}", fault.error);
     drop(writer);
     assert!(process.is_killed());
-    assert_eq!(log.append_if(&job(), 0, b"mine").unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(
+        log.append_if(&job(), Previous::NONE, b"mine").unwrap_err().kind(),
+        ErrorKind::Retry
+    );
     assert_eq!(world.target().unfinished().unwrap(), [OLD]);
     assert_eq!(save(&world, NEW, 0).unwrap(), Append::Done);
 }

@@ -78,7 +78,7 @@ fn an_append_whose_reply_was_lost_is_done() {
     world.fail_at(1, ErrorKind::Retry); // visible, then the reply is lost
     let log = RetryLog::new(world.log(), noting(3).0);
     let job = JobName::new("x").unwrap();
-    assert_eq!(log.append_if(&job, 0, b"mine").unwrap(), Append::Done);
+    assert_eq!(log.append_if(&job, Previous::NONE, b"mine").unwrap(), Append::Done);
     assert_eq!(world.ops(), 3, "visible, durable (failed), durable");
     world.cut_now(crate::CutMode::Lost);
     world.reboot();
@@ -89,10 +89,10 @@ fn an_append_whose_reply_was_lost_is_done() {
 fn a_lost_append_is_lost_at_once() {
     let log = Arc::new(MemoryLog::new());
     let job = JobName::new("x").unwrap();
-    log.append_if(&job, 0, b"theirs").unwrap();
+    log.append_if(&job, Previous::NONE, b"theirs").unwrap();
     let (policy, pauses) = noting(3);
     let log = RetryLog::new(log, policy);
-    assert_eq!(log.append_if(&job, 0, b"mine").unwrap(), Append::Lost);
+    assert_eq!(log.append_if(&job, Previous::NONE, b"mine").unwrap(), Append::Lost);
     assert!(pauses.lock().unwrap().is_empty());
 }
 

@@ -4,7 +4,7 @@
 mod order;
 mod run;
 
-pub(crate) use run::Runner;
+pub(crate) use run::{Runner, View};
 
 use super::plan::{RestoreSink, RestoreStats};
 use super::{Checkpoint, Select};

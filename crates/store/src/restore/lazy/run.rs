@@ -10,6 +10,7 @@ use crate::Job;
 use crate::save::read_merged;
 use crate::tree::Node;
 use outlive_format::Leaf;
+use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex, MutexGuard};
 use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
 use std::collections::HashMap;
@@ -35,10 +36,12 @@ const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The checkpoint as the log has it now: a gc may move chunks while they are being fetched.
-struct View {
-    checkpoint: Arc<Checkpoint>,
-    /// The log's newest record when it was opened.
-    listed: u64,
+pub(crate) struct View {
+    pub checkpoint: Arc<Checkpoint>,
+    /// The log's newest record before the checkpoint was looked for.
+    pub listed: u64,
+    /// Keeps gcs from deleting what the fill needs, where the medium has locks.
+    pub reading: Option<LockGuard>,
 }
 
 /// One lazy restore.
@@ -97,16 +100,17 @@ impl<S: LazySink> Runner<S> {
     /// `Retry` if no thread can be started.
     pub fn start(
         job: Job,
-        (checkpoint, listed): (Checkpoint, u64),
+        view: View,
         selected: &[usize],
         sink: S,
         ends: LazyEnds<S>,
     ) -> Result<LazyFill> {
         let streams: Vec<usize> = selected.iter().copied().filter(|at| sink.is_lazy(*at)).collect();
-        let bytes = |stream: &usize| checkpoint.streams()[*stream].tree.bytes;
+        let streams_of = &view.checkpoint.clone();
+        let bytes = |stream: &usize| streams_of.streams()[*stream].tree.bytes;
         let fill = LazyFill::new(streams.iter().map(bytes).sum());
-        let whole = selected.len() == checkpoint.streams().len();
-        let view = Mutex::new(View { checkpoint: Arc::new(checkpoint), listed });
+        let whole = selected.len() == streams_of.streams().len();
+        let view = Mutex::new(view);
         let (leaves, ends) = (Mutex::default(), Mutex::new(Some(ends)));
         let runner = Runner { job, sink, streams, whole, view, leaves, fill: fill.clone(), ends };
         let runner = Arc::new(runner);
@@ -216,7 +220,7 @@ impl<S: LazySink> Runner<S> {
         }
         match first_good(pool, job, Select::Epoch(epoch), &mut |_| Ok(())) {
             Ok(Some((checkpoint, (), _))) => {
-                *view = View { checkpoint: Arc::new(checkpoint), listed };
+                (view.checkpoint, view.listed) = (Arc::new(checkpoint), listed);
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::Invalid => Err(Error::retry(format!(
@@ -321,6 +325,7 @@ impl<S: LazySink> Runner<S> {
         if self.whole {
             self.job.adopt(&checkpoint);
         }
+        drop(self.view().reading.take());
         self.fill.end(Ok(stats));
         self.sink.stop();
     }
@@ -340,6 +345,7 @@ impl<S: LazySink> Runner<S> {
             };
         }
         let error = error.context(what);
+        drop(self.view().reading.take());
         (ends.failed)(&error);
         self.sink.give_up();
         self.fill.end(Err(error));

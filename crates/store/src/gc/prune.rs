@@ -1,0 +1,57 @@
+//! Drops checkpoints: one record in the job's log, right behind what was read of it. Nothing is marked,
+//! copied or deleted for that, so it works on a full disk, and beside a gc. Space is gc's business.
+
+use super::survey::JobState;
+use super::tell::{ATTEMPTS, append_behind};
+use outlive_format::{Body, Prune};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, JobName, Result};
+use std::collections::BTreeSet;
+
+/// Drops checkpoints of a job; those that are gone already are no error. With `forget` records that
+/// cannot be read do not matter.
+///
+/// # Errors
+/// `Invalid` as [`check_drop`]; `Retry` if the job saves faster than that, again and again; what the
+/// log reports.
+pub fn drop_checkpoints(
+    pool: &Pool,
+    name: &JobName,
+    epochs: &BTreeSet<Epoch>,
+    forget: bool,
+) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let mut state = JobState::read(pool, name, forget)?;
+        check_drop(name, (state.number > 0).then_some(&state), epochs)?;
+        let mut dropped: Vec<Epoch> = state.manifests.iter().map(|m| m.epoch).collect();
+        dropped.retain(|epoch| epochs.contains(epoch));
+        dropped.reverse();
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        let prune = Prune { last_epoch: state.last_epoch, epochs: dropped };
+        if append_behind(pool, &mut state, Body::Prune(prune))? {
+            return Ok(());
+        }
+    }
+    Err(Error::retry(format!(
+        "job {name} saves faster than its checkpoints can be dropped: try again later"
+    )))
+}
+
+/// Refuses what cannot be dropped of a job, as its log has it.
+///
+/// # Errors
+/// `Invalid` if there is no such job, or if its newest checkpoint would go while its program may
+/// still save.
+pub fn check_drop(name: &JobName, job: Option<&JobState>, epochs: &BTreeSet<Epoch>) -> Result<()> {
+    let Some(job) = job else { return Err(Error::invalid(format!("there is no job {name}"))) };
+    let newest = job.manifests.first().map(|manifest| manifest.epoch);
+    if newest.is_some_and(|newest| epochs.contains(&newest)) && job.is_open() {
+        return Err(Error::invalid(format!(
+            "the newest checkpoint of job {name} cannot go while its program may still save: end \
+             the program, or shut it out with --fence"
+        )));
+    }
+    Ok(())
+}

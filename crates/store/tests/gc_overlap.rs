@@ -1,0 +1,245 @@
+//! Two gcs, or a gc and a save, that overlap at one chosen point, on a medium without locks. The
+//! explorer (crates/sim) looks for others; these are the ones that have lost data before.
+
+mod common;
+mod stepped;
+
+use common::{Program, State, changed, noise};
+use outlive_pool::Pool;
+use outlive_store::Select;
+use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_target::FaultWorld;
+use outlive_types::{Epoch, JobName, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use stepped::{Gate, Steps, World};
+
+fn state(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
+}
+
+fn large(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 200_000))])
+}
+
+fn collecting(pool: &Pool, drop: &[Epoch], unused_max: f64) -> Result<GcReport> {
+    let drop = match drop {
+        [] => Default::default(),
+        epochs => [(JobName::new("a")?, epochs.iter().copied().collect())].into(),
+    };
+    let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
+    collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
+}
+
+/// A place where a process stops, and what it comes to.
+struct Stopped<T> {
+    gate: Gate,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Stopped<T> {
+    /// Does `work` in a pool of its own until its operation `op` comes for the time number `nth`, from
+    /// 0, while `when` holds.
+    fn at(
+        world: &World,
+        (op, nth): (&'static str, u64),
+        when: impl Fn() -> bool + Send + Sync + 'static,
+        work: impl FnOnce(Pool) -> T + Send + 'static,
+    ) -> Stopped<T> {
+        let (steps, gate, over) =
+            (Steps::default(), Gate::default(), Arc::new(AtomicBool::new(false)));
+        let pool = world.stepped(&steps);
+        let (count, stop) = (AtomicU64::new(0), gate.clone());
+        steps.hook(move |_, what| {
+            if what == op && when() && count.fetch_add(1, Ordering::AcqRel) == nth {
+                stop.stop();
+            }
+        });
+        let done = over.clone();
+        let thread = std::thread::spawn(move || {
+            let outcome = work(pool);
+            done.store(true, Ordering::Release);
+            outcome
+        });
+        gate.wait_reached(|| over.load(Ordering::Acquire));
+        Stopped { gate, thread }
+    }
+
+    fn go_on(self) -> T {
+        self.gate.open();
+        self.thread.join().unwrap()
+    }
+}
+
+/// The epochs of job `a` can be restored, bit for bit.
+fn check(world: &World, job: &str, states: &[(Epoch, State)]) {
+    let fresh = Program::start(&world.pool(), job);
+    for (epoch, state) in states {
+        let restored = fresh.restore(Select::Epoch(*epoch));
+        let restored = restored.unwrap_or_else(|e| panic!("epoch {epoch} of {job}: {e}")).unwrap();
+        assert!(restored.1 == *state, "epoch {epoch} of {job}");
+    }
+}
+
+/// A later gc has read and marked "a" when an earlier one, which has looked whether it is fenced just
+/// before, moves the chunks of "a". Nobody saves.
+#[test]
+fn a_later_gc_marks_a_job_that_an_earlier_one_moves() {
+    let world = World::new();
+    let program = Program::start(&world.pool(), "a");
+    let states = [state(1), changed(state(1), 3, 77), changed(state(1), 9, 78)];
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    drop(program);
+    // What it appends: the prune of "a", its session, then the archive of "a".
+    let first = Stopped::at(&world, ("append", 2), || true, |pool| collecting(&pool, &[1], 0.05));
+    // The second one's: its session, then the archive of "a".
+    let second = Stopped::at(&world, ("append", 1), || true, |pool| collecting(&pool, &[], 0.0));
+    // One of them is told that it is fenced; whatever it did until then is right.
+    let _ = first.go_on();
+    let _ = second.go_on();
+    check(&world, "a", &[(2, states[1].clone()), (3, states[2].clone())]);
+}
+
+/// A later gc has listed a pack of an earlier one as unfinished; that one finishes it, and tells a job
+/// of it, before the later one deletes what it takes for left-overs.
+#[test]
+fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
+    for unused_max in [0.0, 0.05] {
+        let faults = FaultWorld::new();
+        let world = World { target: faults.target(), log: faults.log() };
+        let program = Arc::new(Program::start(&world.pool(), "a"));
+        for seed in 1..=3 {
+            program.save(&large(seed)).unwrap();
+        }
+        // The program is faster than the archive, and goes back to what it had at first; so the gc
+        // stores the segments anew, and stops before it finishes their pack.
+        let saver = program.clone();
+        let appends = AtomicU64::new(0);
+        let told = Arc::new(AtomicBool::new(false));
+        let (steps, gate) = (Steps::default(), Gate::default());
+        let pool = world.stepped(&steps);
+        let (stop, is_told) = (gate.clone(), told.clone());
+        steps.hook(move |_, op| {
+            // The prune of "a", the gc's session, the archive of "a".
+            if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 2 {
+                saver.save(&large(1)).unwrap();
+                is_told.store(true, Ordering::Release);
+            } else if op == "finish" && is_told.swap(false, Ordering::AcqRel) {
+                stop.stop();
+            }
+        });
+        let first = std::thread::spawn(move || collecting(&pool, &[1, 2], unused_max));
+        gate.wait_reached(|| first.is_finished());
+        assert!(!first.is_finished(), "it has a pack to finish");
+        assert_eq!(world.target.unfinished().unwrap().len(), 1);
+
+        // The second looks for unfinished packs twice; then the first finishes its own.
+        let looks = Arc::new(AtomicU64::new(0));
+        let seen = looks.clone();
+        let (steps, second_gate) = (Steps::default(), Gate::default());
+        let pool = world.stepped(&steps);
+        let stop = second_gate.clone();
+        steps.hook(move |_, op| {
+            if op == "list unfinished" {
+                seen.fetch_add(1, Ordering::AcqRel);
+            } else if seen.load(Ordering::Acquire) == 2 {
+                stop.stop();
+            }
+        });
+        let second = std::thread::spawn(move || collecting(&pool, &[], unused_max));
+        second_gate.wait_reached(|| second.is_finished());
+        assert_eq!(looks.load(Ordering::Acquire), 2, "both looks saw it unfinished");
+        gate.open();
+        let _ = first.join().unwrap();
+        second_gate.open();
+        let _ = second.join().unwrap();
+        drop(program);
+        check(&world, "a", &[(3, large(3)), (4, large(1))]);
+        collecting(&world.pool(), &[], 0.0).unwrap();
+        check(&world, "a", &[(3, large(3)), (4, large(1))]);
+    }
+}
+
+/// Job "0" answers a gc's sweep, ends and starts anew while that gc has not told "a" yet; its next
+/// save borrows from "a"; a second gc passes before it commits.
+#[test]
+fn released_by_an_older_session() {
+    let world = World::new();
+    let program = Program::start(&world.pool(), "a");
+    for state in [state(1), changed(state(1), 3, 77), state(2)] {
+        program.save(&state).unwrap();
+    }
+    drop(program);
+    let other = Program::start(&world.pool(), "0");
+    other.save(&state(5)).unwrap();
+    // The prune of "a", its session, the sweep in the log of "0", then the archive of "a".
+    let first = Stopped::at(&world, ("append", 3), || true, |pool| collecting(&pool, &[1, 2], 0.0));
+    other.save(&state(6)).unwrap();
+    drop(other);
+    let mut mixed = changed(state(1), 11, 99);
+    mixed.insert("c".to_owned(), noise(2, 120_000));
+    let saved = mixed.clone();
+    // Its session, then the manifest.
+    let saver = Stopped::at(
+        &world,
+        ("append", 1),
+        || true,
+        move |pool| {
+            let program = Program::start(&pool, "0");
+            let outcome = program.save(&saved);
+            (program, outcome)
+        },
+    );
+    first.go_on().unwrap();
+    collecting(&world.pool(), &[], 0.0).unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
+}
+
+/// A gc was stopped after it had told "0" and before it told "a"; later "0" is started anew, and "a" is
+/// given up while "0" saves what it shares with "a".
+#[test]
+fn released_by_an_older_session_after_a_stopped_gc() {
+    let world = World::new();
+    let program = Program::start(&world.pool(), "a");
+    for state in [state(1), changed(state(1), 3, 77), state(2)] {
+        program.save(&state).unwrap();
+    }
+    drop(program);
+    let other = Program::start(&world.pool(), "0");
+    other.save(&state(5)).unwrap();
+
+    let (steps, stop) = (Steps::default(), Arc::new(AtomicBool::new(false)));
+    let (appends, flag) = (AtomicU64::new(0), stop.clone());
+    steps.hook(move |_, op| {
+        // The prune of "a", its session, the sweep in the log of "0".
+        if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 2 {
+            flag.store(true, Ordering::Relaxed);
+        }
+    });
+    let drop_old = [(JobName::new("a").unwrap(), [1, 2].into())].into();
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+    let options = GcOptions { drop: drop_old, thoroughness, stop, ..GcOptions::default() };
+    collect(&world.stepped(&steps), &options).unwrap_err();
+
+    other.save(&state(6)).unwrap();
+    drop(other);
+    let mixed = changed(state(1), 11, 99);
+    let saved = mixed.clone();
+    let saver = Stopped::at(
+        &world,
+        ("append", 1),
+        || true,
+        move |pool| {
+            let program = Program::start(&pool, "0");
+            let outcome = program.save(&saved);
+            (program, outcome)
+        },
+    );
+    collecting(&world.pool(), &[3], 0.0).unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
+}

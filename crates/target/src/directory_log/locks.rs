@@ -1,0 +1,125 @@
+//! Locks of a log in a directory: `flock(2)` on two files beside the jobs. The kernel ends them with
+//! the process that holds them, however that ends.
+
+use crate::owner::adopt_file;
+use crate::{Lock, LockGuard};
+use outlive_types::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+
+/// Names that no job's directory has: those are directories.
+const COLLECTING: &str = ".collecting.lock";
+const READING: &str = ".reading.lock";
+
+pub(super) struct Locks {
+    dir: PathBuf,
+}
+
+impl Locks {
+    pub(super) fn new(dir: PathBuf) -> Locks {
+        Locks { dir }
+    }
+
+    pub(super) fn collecting(&self) -> Result<Lock> {
+        let Some(file) = self.open(COLLECTING)? else { return Ok(Lock::None) };
+        match self.lock(&file, COLLECTING, FlockOperation::NonBlockingLockExclusive)? {
+            Answer::Taken => Ok(Lock::Taken(Guard::boxed(file))),
+            Answer::Busy => Ok(Lock::Busy),
+            Answer::Unsupported => Ok(Lock::None),
+        }
+    }
+
+    pub(super) fn reading(&self) -> Result<Option<LockGuard>> {
+        let Some(file) = self.open(READING)? else { return Ok(None) };
+        // Whoever has it alone only wants to know whether somebody reads, and lets go at once.
+        match self.lock(&file, READING, FlockOperation::LockShared)? {
+            Answer::Taken => Ok(Some(Guard::boxed(file))),
+            Answer::Busy | Answer::Unsupported => Ok(None),
+        }
+    }
+
+    pub(super) fn is_read(&self) -> Result<bool> {
+        let Some(file) = self.open(READING)? else { return Ok(false) };
+        let answer = self.lock(&file, READING, FlockOperation::NonBlockingLockExclusive)?;
+        drop(Guard::boxed(file));
+        Ok(matches!(answer, Answer::Busy))
+    }
+
+    fn lock(&self, file: &File, name: &str, operation: FlockOperation) -> Result<Answer> {
+        loop {
+            return match flock(file, operation) {
+                Ok(()) => Ok(Answer::Taken),
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) => Ok(Answer::Busy),
+                // File systems that know no locks, or cannot reach whoever keeps them.
+                Err(Errno::NOSYS | Errno::NOTSUP | Errno::NOLCK | Errno::INVAL | Errno::BADF) => {
+                    Ok(Answer::Unsupported)
+                }
+                Err(errno) => {
+                    Err(Error::io("locking", &self.dir.join(name), &io::Error::from(errno)))
+                }
+            };
+        }
+    }
+
+    /// The file of a lock, made if need be; `None` if this user can neither open nor make it, or there
+    /// is no log yet.
+    fn open(&self, name: &str) -> Result<Option<File>> {
+        let path = self.dir.join(name);
+        // Over NFS only a file that is open for writing can be locked against others.
+        let for_both = OpenOptions::new().read(true).write(true).open(&path);
+        let opened = for_both.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.make(&path),
+            _ => File::open(&path),
+        });
+        match opened {
+            Ok(file) => Ok(Some(file)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded => Ok(None),
+                _ => Err(Error::io("opening", &path, &error)),
+            },
+        }
+    }
+
+    /// Whoever may use the log may use its locks.
+    fn make(&self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        adopt_file(&self.dir, &file);
+        Ok(file)
+    }
+}
+
+enum Answer {
+    Taken,
+    Busy,
+    Unsupported,
+}
+
+/// Lets go of a lock. A forked child shares it, and must leave it to its parent.
+struct Guard {
+    file: File,
+    pid: u32,
+}
+
+impl Guard {
+    fn boxed(file: File) -> LockGuard {
+        Box::new(Guard { file, pid: process::id() })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.pid == process::id() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
