@@ -28,7 +28,8 @@ class Caller:
             try:
                 self.came.append(call())
             except BaseException as error:
-                self.came.append(error)
+                # Its trace would keep the job.
+                self.came.append(error.with_traceback(None))
 
 
 CALLS: dict[str, Callable[[outlive.Job, Path], object]] = {

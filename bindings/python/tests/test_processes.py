@@ -199,7 +199,7 @@ def names_of_threads():
 
 job = outlive.open(sys.argv[1]).job("a")
 state = {"a": np.zeros(8_000_000), "step": 0}
-interrupt_inside("restore")
+interrupt_inside("run")  # of outlive._rebuild, which calls the native half
 try:
     while True:
         job.restore(into=state)
