@@ -157,9 +157,10 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
 
 fn plan_text(plan: &PutPlan, verbose: bool) -> String {
     let mut text = format!(
-        "put {}: {} directories, {} of {}; {} left out\n",
+        "put {}: {} {}, {} of {}; {} left out\n",
         count(plan.items, "item"),
         plan.directories,
+        if plan.directories == 1 { "directory" } else { "directories" },
         count(plan.files, "file"),
         bytes(plan.bytes),
         plan.excluded

@@ -141,7 +141,8 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
     let path = path::absolute(path).ok()?;
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let (above, real) = there?;
-    let path = real.join(path.strip_prefix(above).ok()?);
+    let rest = path.strip_prefix(above).ok()?.components();
+    let path: PathBuf = real.components().chain(rest).collect();
     let owns = |pool: &&Path| {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
         let is_own =
