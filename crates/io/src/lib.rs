@@ -1,6 +1,8 @@
 //! Moves bytes between memory and disk: aligned buffers from a bounded pool, work in flight as
 //! tickets, and the engine whose threads carry it out. One of the rooms where `unsafe` is allowed.
 
+#[cfg(test)]
+mod asleep;
 mod buffer;
 mod copy;
 mod direct;

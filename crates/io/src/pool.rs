@@ -132,6 +132,7 @@ impl fmt::Debug for StagingPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::asleep::{this_thread, until_asleep};
     use std::thread;
 
     #[test]
@@ -151,16 +152,17 @@ mod tests {
     fn a_taker_waits_for_a_buffer_from_another_thread() {
         let pool = StagingPool::new(4096, 4096);
         let held = pool.take();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let waiter = thread::spawn({
             let pool = pool.clone();
-            move || pool.take().len()
+            move || {
+                sender.send(this_thread()).unwrap();
+                pool.take().len()
+            }
         });
-        let giver = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(10));
-            drop(held);
-        });
+        until_asleep(&receiver.recv().unwrap());
+        drop(held);
         assert_eq!(waiter.join().unwrap(), 4096);
-        giver.join().unwrap();
         assert_eq!(pool.peak_bytes(), 4096);
     }
 

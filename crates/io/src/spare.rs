@@ -163,12 +163,19 @@ mod tests {
         *spare.last.lock().unwrap() =
             Look { at: Instant::now() + Duration::from_secs(3600), ..Look::now(Duration::ZERO) };
         let is_work = AtomicBool::new(true);
+        let asked = AtomicUsize::new(0);
+        let ask = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            is_work.load(Ordering::Relaxed)
+        };
         thread::scope(|scope| {
             let one = scope.spawn(|| spare.helper(0).wait_turn(|| true));
             one.join().unwrap();
-            let other =
-                scope.spawn(|| spare.helper(1).wait_turn(|| is_work.load(Ordering::Relaxed)));
-            thread::sleep(Duration::from_millis(30));
+            let other = scope.spawn(|| spare.helper(1).wait_turn(&ask));
+            while asked.load(Ordering::Relaxed) < 5 {
+                assert!(!other.is_finished());
+                thread::yield_now();
+            }
             assert!(!other.is_finished());
             is_work.store(false, Ordering::Relaxed);
             other.join().unwrap();

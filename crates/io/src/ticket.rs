@@ -222,17 +222,18 @@ impl<T> fmt::Debug for Promise<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::asleep::{this_thread, until_asleep};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
-    use std::time::Duration;
 
     #[test]
     fn a_ticket_gives_what_was_promised() {
         let (promise, ticket) = Ticket::pair();
         let mapped = ticket.map(|n: u32| n + 1);
         assert!(!mapped.ready());
+        let waiter = this_thread();
         let worker = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(5));
+            until_asleep(&waiter);
             promise.fulfil(41);
         });
         assert_eq!(mapped.wait(), 42);

@@ -121,7 +121,7 @@ fn segments_are_read_without_staging_memory() {
         let restored = Program::start(&reader, "job").restore(Select::Newest);
         let _ = tell.send(restored.unwrap().unwrap().0);
     });
-    assert_eq!(told.recv_timeout(std::time::Duration::from_secs(20)), Ok(9));
+    assert_eq!(told.recv_timeout(std::time::Duration::from_secs(300)), Ok(9));
     drop(held);
 }
 

@@ -7,13 +7,14 @@ use outlive_capture::OwnedSource;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Job, JobOptions};
 use outlive_target::{MemoryLog, MemoryTarget};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs;
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const STATE_BYTES: usize = 192 << 20;
 /// By then the drain has looked at the clocks more than once.
@@ -50,6 +51,10 @@ fn worked(job: &Job, source: &mut OwnedSource) -> Vec<u64> {
     worked
 }
 
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap()
+}
+
 /// Lets the program's threads end, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
@@ -69,29 +74,38 @@ fn beside_a_program_that_computes_on_all_cores_one_thread_drains() {
     let tuning = Tuning { threads: 2, freeze: "fork".to_owned(), ..Tuning::default() };
     let mut source = OwnedSource::zeroed("state", STATE_BYTES, 2);
     let over = AtomicBool::new(false);
-    let mut seen = Vec::new();
+    let (mut seen, mut had_all) = (Vec::new(), false);
+    let cores = thread::available_parallelism().unwrap().get();
     thread::scope(|scope| {
         let _ends = Ends(&over);
         // More than there are cores: others want them, too.
-        for _ in 0..2 * thread::available_parallelism().unwrap().get() {
+        for _ in 0..2 * cores {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     spin_loop();
                 }
             });
         }
-        // Others may keep this program from the cores, so that it seems to leave them.
+        // Other programs may keep this one from the cores, so that it seems to leave them.
         for attempt in 0..6 {
             source.edit().unwrap().copy_from_slice(&noise(attempt, STATE_BYTES));
             let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning: tuning.clone() };
             let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
             let pool = Pool::new(config, target, log, Environment::system());
             let job = Job::open(&pool, "a", JobOptions::default()).unwrap();
+            let before = (Instant::now(), processor_time());
             seen.push(worked(&job, &mut source));
+            let had =
+                (processor_time() - before.1).as_secs_f64() / before.0.elapsed().as_secs_f64();
+            had_all |= had > 0.95 * cores as f64;
             if seen.last().is_some_and(|worked| is_one(worked)) {
                 break;
             }
         }
     });
+    if !had_all && !seen.last().is_some_and(|worked| is_one(worked)) {
+        eprintln!("not tested: other programs use the cores of this machine");
+        return;
+    }
     assert!(seen.last().is_some_and(|worked| is_one(worked)), "nanoseconds by thread: {seen:?}");
 }

@@ -6,7 +6,7 @@ mod trees;
 use common::{Program, State, memory_pool, noise};
 use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, collect};
-use outlive_store::{Job, Select};
+use outlive_store::{Job, JobOptions, Select};
 use outlive_types::{Epoch, ErrorKind, JobName};
 use std::collections::BTreeMap;
 use std::fs::{self};
@@ -60,6 +60,34 @@ fn only_what_has_changed_is_read() {
     assert_eq!((report.plan.read_files, report.stats.raw_bytes), (20, 0));
 }
 
+/// An unchanged tree costs nothing anew, not even a list of its chunks, whichever job puts it.
+#[test]
+fn what_any_job_has_put_is_not_stored_again() {
+    let world = World::tuned(|tuning| tuning.compression = "none".to_owned());
+    let source = world.directory("source");
+    for number in 0..2000 {
+        fs::write(source.join(format!("file-{number}")), noise(number, 700)).unwrap();
+    }
+    let first = put_whole(&world.job(), &source);
+    let listing = first.stats.raw_bytes - 2000 * 700;
+    assert!(listing > 200_000, "{:?}", first.stats);
+    let other = |name: &str| Job::open(&world.pool, name, JobOptions::default()).unwrap();
+    let second = put_whole(&other("second"), &source);
+    assert_eq!(second.stats.raw_bytes, 0);
+    assert!(second.stats.new_bytes < 20_000, "{:?}", second.stats);
+    same(&got(&other("second"), 1, world.dir.path()), &snapshot(&source), "shared");
+    // A job that has checkpoints of its own takes over what others hold, too.
+    let small = world.directory("small");
+    fs::write(small.join("own"), noise(9999, 5000)).unwrap();
+    put_whole(&other("third"), &small);
+    for number in 0..2000 {
+        fs::copy(source.join(format!("file-{number}")), small.join(format!("f{number}"))).unwrap();
+    }
+    let third = put_whole(&other("third"), &small);
+    assert!(third.stats.raw_bytes < 2 * listing, "{:?}", third.stats);
+    same(&got(&other("third"), 2, world.dir.path()), &snapshot(&small), "taken over");
+}
+
 #[test]
 fn an_edit_that_hides_is_found() {
     let world = World::new();
@@ -70,7 +98,7 @@ fn an_edit_that_hides_is_found() {
     let job = world.job();
     put_whole(&job, &source);
     // The same length and the same mtime: its ctime tells.
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    tick(world.dir.path());
     edit(&file, 77, b"hidden");
     set_mtime(&file, 1000, 5);
     assert_eq!(put_whole(&job, &source).plan.read_files, 1);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use common::{Program, State, memory_pool, noise, pool_of, small_config, until};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::retention::Rules;
@@ -10,7 +10,7 @@ use outlive_store::{Job, Select};
 use outlive_target::{CutMode, FaultWorld};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Drops what `rules` drop of a job, and collects.
 fn prune(pool: &Pool, job: &str, rules: &Rules) -> Result<GcReport> {
@@ -452,7 +452,13 @@ fn savers_and_gcs_at_once() {
         std::sync::Arc::new(outlive_target::MemoryLog::new()),
         Environment::system(),
     );
-    let stop = AtomicBool::new(false);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Programs compute between saves, and a gc gets on meanwhile.
+    let wait_for_gc = || {
+        let seen = rounds.load(Ordering::Relaxed);
+        let goes_on = || rounds.load(Ordering::Relaxed) > seen || stop.load(Ordering::Relaxed);
+        until("a round of gcs", goes_on);
+    };
     let saver = |name: &'static str, seed: u64| {
         let mut state = State::from([("a".to_owned(), noise(1, 300_000))]);
         let mut program = Program::start(&pool, name);
@@ -473,8 +479,9 @@ fn savers_and_gcs_at_once() {
                 _ => change(&mut state, "a", (step * 5 % 70) as usize, seed + step),
             }
             let stats = program.save(&state).unwrap_or_else(|e| panic!("{name} {step}: {e}"));
-            // Programs compute between saves; a gc needs some milliseconds for each job.
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            if step % 5 == 4 {
+                wait_for_gc();
+            }
             states.insert(stats.epoch, state.clone());
         }
         states
@@ -502,6 +509,7 @@ fn savers_and_gcs_at_once() {
                         }
                     }
                 }
+                rounds.fetch_add(1, Ordering::Relaxed);
             }
             assert!(fenced < 1000);
             deleted

@@ -263,7 +263,7 @@ fn a_pool_deleted_under_a_running_program_is_a_clear_error() {
     set_page(&mut state, 3, 2);
     let fails = || {
         let handle = program.job.save(&mut program.source(&state));
-        let saved = handle.and_then(|h| h.wait(Some(Duration::from_secs(30))).expect("it ends"));
+        let saved = handle.and_then(|h| h.wait(Some(Duration::from_secs(300))).expect("it ends"));
         let error = saved.unwrap_err();
         assert_ne!(error.kind(), ErrorKind::Bug, "{error}");
         assert!(!error.message().is_empty());

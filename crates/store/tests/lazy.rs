@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Program, State, noise, pool_of, regions_of};
+use common::{Program, State, is_asleep, noise, pool_of, regions_of, this_thread, until};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_pool::Pool;
@@ -221,7 +221,7 @@ fn every_touch_finds_what_was_saved() {
             }
             scope.spawn(|| {
                 // The first touches are served while the background does nothing.
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                until("touches of what is missing", || lazy.memory.traffic().faults > 4);
                 latch.open();
             });
         });
@@ -245,8 +245,14 @@ fn a_save_waits_for_the_fill_and_is_incremental() {
     lazy.memory.touch(stream, 7 * PAGE_BYTES + 1, 0xFF);
     now.get_mut("big").unwrap()[7 * PAGE_BYTES + 1] ^= 0xFF;
     let stats = std::thread::scope(|scope| {
-        let save = scope.spawn(|| program.save(&now).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (sender, saver) = channel();
+        let (program, now) = (&program, &now);
+        let save = scope.spawn(move || {
+            sender.send(this_thread()).unwrap();
+            program.save(now).unwrap()
+        });
+        let saver = saver.recv().unwrap();
+        until("a save that waits", || is_asleep(&saver) || save.is_finished());
         assert!(!save.is_finished() && !lazy.fill.done(), "a save must wait for the fill");
         latch.open();
         save.join().unwrap()

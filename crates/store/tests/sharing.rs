@@ -247,3 +247,32 @@ fn a_long_past_costs_little() {
     // The first epoch has it but for one chunk; the later ones have changed it page by page.
     assert!(saved.known_bytes >= (1 << 20) - (16 << 10), "{saved:?}");
 }
+
+/// What lists much of what another job needs is listed itself, instead of each place.
+#[test]
+fn who_shares_nearly_everything_stores_nearly_nothing() {
+    let pool = memory_pool();
+    let mut state = State::from([("a".to_owned(), vec![0; 3000 * 2 * PAGE_BYTES])]);
+    for number in 0..3000 {
+        state = changed(state, 2 * number, number as u64);
+    }
+    let first = Program::start(&pool, "first").save(&state).unwrap();
+    assert!(first.raw_bytes > 3000 * PAGE_BYTES as u64, "{first:?}");
+    let tree_bytes = first.node_bytes;
+    let second = Program::start(&pool, "second").save(&state).unwrap();
+    // Its own page tree, and no list of 3000 places.
+    assert!(second.new_bytes < tree_bytes + (20 << 10), "{second:?}");
+    restores(&pool, "second", &state);
+    // The lender goes, and whoever shares keeps what it needs.
+    let third = Program::start(&pool, "third");
+    third.save(&state).unwrap();
+    drop(third);
+    let program = Program::start(&pool, "first");
+    program.save(&one(7)).unwrap();
+    drop(program);
+    prune(&pool, "first", 1);
+    for job in ["second", "third"] {
+        restores(&pool, job, &state);
+        assert!(Program::start(&pool, job).job.verify(None).unwrap().findings.is_empty());
+    }
+}

@@ -1,5 +1,7 @@
 use super::*;
+use std::sync::Barrier;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -7,12 +9,17 @@ fn does_all_jobs_with_no_more_threads_than_its_depth() {
     let engine = DiskEngine::new(3);
     let running = Arc::new(AtomicUsize::new(0));
     let peak = Arc::new(AtomicUsize::new(0));
+    // The first three are done side by side, or never.
+    let together = Arc::new(Barrier::new(3));
     let tickets: Vec<_> = (0..60)
         .map(|number| {
             let (running, peak) = (running.clone(), peak.clone());
+            let together = together.clone();
             engine.submit(move || {
                 peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                thread::sleep(Duration::from_millis(1));
+                if number < 3 {
+                    together.wait();
+                }
                 running.fetch_sub(1, Ordering::SeqCst);
                 number
             })
@@ -35,15 +42,11 @@ fn a_panicking_job_reaches_its_waiter_and_the_engine_lives() {
 #[test]
 fn queued_jobs_are_done_after_the_engine_was_dropped() {
     let engine = DiskEngine::new(1);
-    let tickets: Vec<_> = (0..5)
-        .map(|number| {
-            engine.submit(move || {
-                thread::sleep(Duration::from_millis(1));
-                number
-            })
-        })
-        .collect();
+    let (dropped, first_waits) = channel();
+    let mut tickets = vec![engine.submit(move || first_waits.recv().unwrap())];
+    tickets.extend((1..5).map(|number| engine.submit(move || number)));
     drop(engine);
+    dropped.send(0).unwrap();
     assert_eq!(tickets.into_iter().map(Ticket::wait).sum::<i32>(), 10);
 }
 
@@ -63,7 +66,8 @@ fn a_forked_child_gets_a_working_engine() {
         })
         .collect();
     for _ in 0..20 {
-        let of_parent = DiskEngine::shared().submit(|| thread::sleep(Duration::from_millis(2)));
+        let (forked, waits) = channel();
+        let of_parent = DiskEngine::shared().submit(move || waits.recv().unwrap());
         // SAFETY: the child uses memory and threads of its own, and leaves by `_exit`, so that no
         // destructor of the test runner runs twice.
         let child = unsafe { fork() };
@@ -76,6 +80,7 @@ fn a_forked_child_gets_a_working_engine() {
         }
         assert!(child > 0, "fork failed");
         assert_eq!(exit_status(child), Some(0), "the child could not use its engine");
+        forked.send(()).unwrap();
         of_parent.wait();
     }
     stop.store(true, Ordering::Relaxed);
@@ -89,10 +94,10 @@ unsafe extern "C" {
     fn kill(pid: i32, signal: i32) -> i32;
 }
 
-/// The child's exit status; a child that hangs is killed after ten seconds and gives `None`.
+/// The child's exit status; a child that hangs is killed after five minutes and gives `None`.
 fn exit_status(child: i32) -> Option<i32> {
     use rustix::process::{Pid, WaitOptions, waitpid};
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(300);
     loop {
         match waitpid(Pid::from_raw(child), WaitOptions::NOHANG).expect("it is our child") {
             Some((_, status)) => return status.exit_status(),

@@ -8,7 +8,7 @@ use crate::Job;
 use crate::commit::Changes;
 use crate::files::{FilesCheckpoint, is_of_files};
 use crate::gc::JobState;
-use crate::index::{Fingerprints, Locator, SharedChunks};
+use crate::index::{Fingerprints, Lent, Locator, SharedChunks};
 use crate::pace::Pace;
 use crate::restore::{Select, Wanted, first_manifest};
 use crate::save::{Base, ChunkSink, FilesImage, Hits, PackNumbers, Packer, SaveStats, Writer};
@@ -158,6 +158,7 @@ struct Sent<'a> {
     manifest: Manifest,
     image: ImageRef,
     hits: Hits,
+    lent: Vec<Lent>,
     new: Fingerprints,
     nodes: NodeSet,
     stats: SaveStats,
@@ -342,9 +343,10 @@ impl<'a> Copier<'a> {
             node_bytes: bytes(&needs.nodes),
             ..SaveStats::default()
         };
+        let lent = sink.lent();
         let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
         let new = sink.new.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Sent { packer, manifest: manifest.clone(), image, hits, new, nodes, stats })
+        Ok(Sent { packer, manifest: manifest.clone(), image, hits, lent, new, nodes, stats })
     }
 
     fn load_locator(&mut self) {
@@ -358,7 +360,7 @@ impl<'a> Copier<'a> {
     }
 
     fn commit(&mut self, packs: &PackNumbers, sent: Sent<'_>) -> Result<Copied> {
-        let Sent { packer, manifest, image, hits, new, nodes, stats } = sent;
+        let Sent { packer, manifest, image, hits, lent, new, nodes, stats } = sent;
         let found: Vec<_> = hits.keys().copied().collect();
         let parent = self.base.as_ref().map(|base| Base {
             epoch: base.epoch,
@@ -366,7 +368,7 @@ impl<'a> Copier<'a> {
             as_of: base.as_of,
             ..Base::default()
         });
-        let image = FilesImage { reference: image, parent, hits, stats };
+        let image = FilesImage { reference: image, parent, hits, lent, stats };
         let (stats, segments, committed) =
             self.writer.commit_copy(self.to, packs, packer, image, &manifest)?;
         // All of them are in the segments that the next one starts from.

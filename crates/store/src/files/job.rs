@@ -18,9 +18,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first put of a job reads the pool's index if that is worth it for so many bytes. Later ones
-/// find what they share in their own segments.
+/// The first put of a job reads the pool's index if that is worth it for so many bytes.
 const FIRST_PUT_BYTES: u64 = 1 << 30;
+/// What is new in later ones is not known before they have read it. They find most of what they share
+/// in their own segments, and read the index if that is worth it for this part of all bytes.
+const LATER_PUT_PART: u64 = 16;
+const LATER_PUT_BYTES_MIN: u64 = 8 << 20;
 
 /// What is put.
 pub enum PutSource<'a> {
@@ -121,7 +124,14 @@ impl Job {
             let mut writer = inner.writer();
             let packs = writer.begin(pool)?;
             let parent = FilesCheckpoint::newest(pool, &inner.name)?;
-            let index_for = if parent.is_some() { 0 } else { FIRST_PUT_BYTES };
+            let index_for = match &parent {
+                Some(parent) => {
+                    let images = &parent.manifest().images;
+                    let bytes = images.iter().map(|image| image.state_bytes).sum::<u64>();
+                    (bytes / LATER_PUT_PART).max(LATER_PUT_BYTES_MIN)
+                }
+                None => FIRST_PUT_BYTES,
+            };
             let writer = &mut *writer;
             SharedChunks::refresh(&mut writer.shared, pool, index_for, &writer.condemned)?;
             let packer = Packer::new(pool, &packs, 0).for_files();
@@ -154,6 +164,7 @@ impl Job {
                 return Err(stopped());
             }
             let stats = stats_of(&image, &sink);
+            let lent = sink.lent();
             let hits = hits_of(sink);
             let Image { plan, troubles, items, files: put_files, listing, bytes, .. } = image;
             let files = FilesImage {
@@ -172,6 +183,7 @@ impl Job {
                     ..Base::default()
                 }),
                 hits,
+                lent,
                 stats,
             };
             let order = Order { started, notes: options.notes.clone() };

@@ -13,7 +13,7 @@ mod survey;
 pub use known::Known;
 pub use locator::Locator;
 pub use part::Part;
-pub use pool_index::PoolIndex;
+pub use pool_index::{Lent, PoolIndex};
 pub use rolling::{Rolling, Stepped};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
 pub use shared::SharedChunks;

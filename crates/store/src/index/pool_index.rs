@@ -12,7 +12,7 @@ use super::survey::Survey;
 use outlive_format::{Directory, EntryKind, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Fingerprint, PackId};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a [`Slot`].
@@ -21,6 +21,39 @@ const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 const SLOTS_SHARE: (u64, u64) = (1, 2);
 /// Memory of a decoded entry.
 const DECODED_BYTES: u64 = 64;
+
+/// A segment is lent whole if a save needs at least this part of it. It costs a manifest less than
+/// the places one by one, and whoever reads the manifest reads at most so many times too much.
+const LENT_PART: usize = 4;
+/// A shorter one is not worth a reference: this part of a container.
+const LENT_BYTES_PART: u64 = 1024;
+
+/// A chunk that is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored {
+    /// Where.
+    pub place: Place,
+    /// Number of the segment that says so.
+    pub segment: u32,
+}
+
+/// A segment of another checkpoint, which a manifest lists instead of places out of it.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// The segment.
+    pub segment: SegmentRef,
+    directory: Arc<Directory>,
+}
+
+impl Lent {
+    /// Whether it says where a chunk is.
+    pub fn lists(&self, fp: &Fingerprint) -> bool {
+        let entries = &self.directory.entries;
+        let from = entries.partition_point(|entry| entry.fp < *fp);
+        let mut equal = entries[from..].iter().take_while(|entry| entry.fp == *fp);
+        equal.any(|entry| entry.kind == EntryKind::Chunk)
+    }
+}
 
 /// An entry of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,6 +76,7 @@ pub struct PoolIndex {
     /// Segments read last, the newest at the end.
     recent: Mutex<Vec<(u32, Arc<Directory>)>>,
     recent_max: usize,
+    lent_bytes_min: u64,
 }
 
 impl PoolIndex {
@@ -60,6 +94,7 @@ impl PoolIndex {
             condemned: survey.condemned,
             recent: Mutex::default(),
             recent_max: (rest / segment_bytes).max(2) as usize,
+            lent_bytes_min: pool.config().format.container_bytes / LENT_BYTES_PART,
         };
         for number in 0..index.segments.len() {
             let segment = index.segments[number];
@@ -106,12 +141,12 @@ impl PoolIndex {
     }
 
     /// Where a chunk is stored, if this index knows.
-    pub fn find(&self, fp: &Fingerprint) -> Option<Place> {
+    pub fn find(&self, fp: &Fingerprint) -> Option<Stored> {
         let prefix = prefix_of(fp);
         if self.sample > 1
-            && let Some(place) = self.find_recent(fp)
+            && let Some(found) = self.find_recent(fp)
         {
-            return Some(place);
+            return Some(found);
         }
         if !prefix.is_multiple_of(self.sample) {
             return None;
@@ -119,16 +154,39 @@ impl PoolIndex {
         let from = self.slots.partition_point(|slot| slot.prefix < prefix);
         self.slots[from..].iter().take_while(|slot| slot.prefix == prefix).find_map(|slot| {
             let directory = self.segment(slot.segment)?;
-            self.place(&directory, slot.entry as usize, fp)
+            let place = self.place(&directory, slot.entry as usize, fp)?;
+            Some(Stored { place, segment: slot.segment })
         })
     }
 
-    fn find_recent(&self, fp: &Fingerprint) -> Option<Place> {
-        let recent: Vec<Arc<Directory>> =
-            self.lock().iter().rev().map(|(_, directory)| directory.clone()).collect();
-        recent.iter().find_map(|directory| {
+    /// Which segments a manifest had better list whole, of which a save needs so many chunks each.
+    pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<Lent> {
+        let mut lent: Vec<Lent> = Vec::new();
+        let mut numbers: Vec<&u32> = needed.keys().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            let segment = self.segments[*number as usize];
+            if u64::from(segment.length) < self.lent_bytes_min {
+                continue;
+            }
+            let Some(directory) = self.segment(*number) else { continue };
+            // What a manifest lists must not be condemned, needed or not.
+            let is_condemned = |pack: &PackId| self.condemned.contains(pack);
+            let is_sound =
+                !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
+            if is_sound && needed[number] * LENT_PART >= directory.entries.len() {
+                lent.push(Lent { segment, directory });
+            }
+        }
+        lent
+    }
+
+    fn find_recent(&self, fp: &Fingerprint) -> Option<Stored> {
+        let recent: Vec<(u32, Arc<Directory>)> = self.lock().iter().rev().cloned().collect();
+        recent.iter().find_map(|(segment, directory)| {
             let from = directory.entries.partition_point(|entry| entry.fp < *fp);
-            self.place(directory, from, fp)
+            let place = self.place(directory, from, fp)?;
+            Some(Stored { place, segment: *segment })
         })
     }
 

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 pub struct Rolling {
     locator: Locator,
     /// What it has loaded.
-    held: HashSet<SegmentRef>,
+    held: Vec<SegmentRef>,
 }
 
 /// What a step to the next checkpoint has changed.
@@ -31,8 +31,9 @@ impl Rolling {
     /// # Errors
     /// `Damaged` if one is missing or wrong; then nothing has changed.
     pub fn step(&mut self, pool: &Pool, segments: &[SegmentRef]) -> Result<Stepped> {
-        let next: HashSet<SegmentRef> = segments.iter().copied().collect();
-        let added = segments.iter().filter(|segment| !self.held.contains(segment));
+        let held: HashSet<&SegmentRef> = self.held.iter().collect();
+        let next: HashSet<&SegmentRef> = segments.iter().collect();
+        let added = segments.iter().filter(|segment| !held.contains(segment));
         let added = added.map(|s| read_segment(pool, s)).collect::<Result<Vec<Directory>>>()?;
         // What has gone was merged, or this is another line of checkpoints.
         let merged = |segment: &SegmentRef| {
@@ -42,7 +43,7 @@ impl Rolling {
         let mut gone = self.held.iter().filter(|segment| !next.contains(segment));
         if self.held.is_empty() || !gone.all(merged) {
             self.locator = Locator::load(pool, segments)?;
-            self.held = next;
+            self.held = segments.to_vec();
             return Ok(Stepped::Anew);
         }
         let mut further = Vec::new();
@@ -50,7 +51,7 @@ impl Rolling {
             let known = self.locator.extend(directory, &|_| true);
             further.extend(known.into_iter().map(|(fp, place)| Wanted { fp, place }));
         }
-        self.held = next;
+        self.held = segments.to_vec();
         Ok(Stepped::Further(further))
     }
 

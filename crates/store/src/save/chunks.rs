@@ -4,11 +4,12 @@ use super::lane::Lane;
 use super::mend::Hits;
 use super::packer::Packer;
 use super::plan::SavePlan;
-use crate::index::{Fingerprints, Known, Locator, PoolIndex};
+use crate::index::{Fingerprints, Known, Lent, Locator, PoolIndex};
 use outlive_chunk::{cut, fingerprint, is_zero, on_threads};
 use outlive_format::PageExtent;
 use outlive_io::{SpareCores, make_way};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -51,6 +52,8 @@ pub struct ChunkSink<'a> {
     pub new: Mutex<Fingerprints>,
     /// Chunks that were stored before this save; for those of `shared`, where.
     pub hits: Mutex<Hits>,
+    /// How many of them each segment of `shared` has told.
+    told: Mutex<HashMap<u32, usize>>,
     /// Figures.
     pub counts: ChunkCounts,
 }
@@ -62,8 +65,8 @@ impl<'a> ChunkSink<'a> {
         parent: Option<&'a Locator>,
         shared: Option<&'a PoolIndex>,
     ) -> ChunkSink<'a> {
-        let (new, hits, counts) = Default::default();
-        ChunkSink { known, parent, shared, new, hits, counts }
+        let (new, hits, told, counts) = Default::default();
+        ChunkSink { known, parent, shared, new, hits, told, counts }
     }
 
     /// Stores a chunk by way of `lane`, unless it is stored already.
@@ -103,9 +106,19 @@ impl<'a> ChunkSink<'a> {
             return true;
         }
         drop(hits);
-        let Some(place) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
-        self.hits.lock().unwrap_or_else(PoisonError::into_inner).insert(fp, Some(place));
+        let Some(found) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
+        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        if hits.insert(fp, Some(found.place)).is_none() {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            *told.entry(found.segment).or_default() += 1;
+        }
         true
+    }
+
+    /// Segments that tell so much of what this save has found that it lists them whole.
+    pub fn lent(&self) -> Vec<Lent> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.map_or_else(Vec::new, |shared| shared.lend(&told))
     }
 }
 

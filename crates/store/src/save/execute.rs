@@ -2,12 +2,12 @@
 
 use super::chunks::{Chunker, Pages};
 use super::leaves::{LeafStage, Wish, within_budget};
-use super::mend::{Borrowed, Hits, Named};
+use super::mend::{Borrowed, Hits, Named, list_lent};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
 use crate::commit::{Changes, Commit, Committed, LogHead};
-use crate::index::{Fingerprints, Known, PoolIndex, SharedChunks};
+use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_format::{
@@ -204,7 +204,8 @@ impl Writer {
         let base = self.base.as_ref().unwrap_or(&nothing);
         let packed = stages.image(base, live_done).and_then(|image| {
             let mut segments: Vec<Listed> = base.segments.iter().map(|s| (*s, None)).collect();
-            segments.extend(Borrowed::of(&image.hits).store(pool, &packer)?);
+            list_lent(&mut segments, &image.lent);
+            segments.extend(Borrowed::of(&image.hits, &image.lent).store(pool, &packer)?);
             Ok((image, packer.finish(segments)?))
         });
         let (mut image, (packed, segment_bytes)) = packed?;
@@ -253,6 +254,7 @@ struct Image {
     reference: ImageRef,
     new: Fingerprints,
     hits: Hits,
+    lent: Vec<Lent>,
     wishes: Vec<Wish>,
     stats: SaveStats,
 }
@@ -343,6 +345,7 @@ impl Stages<'_> {
                 segments: Vec::new(),
                 as_of: 0,
             },
+            lent: chunker.sink.lent(),
             hits: chunker.sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
             new: chunker.sink.new.into_inner().unwrap_or_else(PoisonError::into_inner),
             wishes,

@@ -1,10 +1,11 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
 use super::execute::{Base, Order, Stored, Writer};
-use super::mend::{Borrowed, Hits, Named};
+use super::mend::{Borrowed, Hits, Named, list_lent};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::stats::SaveStats;
 use crate::commit::{Changes, Committed};
+use crate::index::Lent;
 use outlive_format::{ImageRef, Manifest, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::Result;
@@ -17,6 +18,8 @@ pub struct FilesImage {
     pub parent: Option<Base>,
     /// Chunks that it has from elsewhere.
     pub hits: Hits,
+    /// Segments that list many of them.
+    pub lent: Vec<Lent>,
     /// Figures so far.
     pub stats: SaveStats,
 }
@@ -112,10 +115,11 @@ impl Writer {
         image: FilesImage,
         describe: &mut dyn FnMut(&mut SaveStats) -> Manifest,
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
-        let FilesImage { reference, parent, hits, mut stats } = image;
+        let FilesImage { reference, parent, hits, lent, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
         let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
-        let packed = Borrowed::of(&hits).store(pool, &packer).and_then(|borrowed| {
+        list_lent(&mut segments, &lent);
+        let packed = Borrowed::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
             segments.extend(borrowed);
             packer.finish(segments)
         });

@@ -4,14 +4,14 @@
 use super::execute::{Base, Writer};
 use super::packer::{Listed, PackNumbers, Packer};
 use crate::commit::{Changes, Moved};
-use crate::index::{ByFingerprint, Locator};
+use crate::index::{ByFingerprint, Lent, Locator};
 use crate::restore::{ReadPlan, Wanted};
 use crate::tree::Link;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
 pub type Hits = ByFingerprint<Option<Place>>;
@@ -180,11 +180,13 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    /// Those among `hits` that have a place of their own.
-    pub fn of(hits: &Hits) -> Borrowed {
+    /// Those among `hits` that have a place of their own, and are in none of the segments `lent`.
+    pub fn of(hits: &Hits, lent: &[Lent]) -> Borrowed {
         let mut borrowed = Borrowed::default();
         for (fp, place) in hits {
-            if let Some(place) = place {
+            if let Some(place) = place
+                && !lent.iter().any(|lent| lent.lists(fp))
+            {
                 borrowed.add(*fp, *place);
             }
         }
@@ -218,6 +220,13 @@ impl Borrowed {
     pub fn store(self, pool: &Pool, packer: &Packer<'_>) -> Result<Vec<Listed>> {
         store_segments(pool, packer, Directory::new(self.packs, self.entries))
     }
+}
+
+/// Adds the segments `lent` to those of a manifest, but for those that it lists already.
+pub fn list_lent(segments: &mut Vec<Listed>, lent: &[Lent]) {
+    let there: HashSet<SegmentRef> = segments.iter().map(|(segment, _)| *segment).collect();
+    let lent = lent.iter().map(|lent| lent.segment);
+    segments.extend(lent.filter(|segment| !there.contains(segment)).map(|s| (s, None)));
 }
 
 /// Stores a directory of any length as segments of level 0.

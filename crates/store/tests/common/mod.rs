@@ -8,7 +8,9 @@ use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select}
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
 use outlive_types::{Epoch, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A program's state: named regions in name order.
 pub type State = BTreeMap<String, Vec<u8>>;
@@ -163,6 +165,26 @@ pub fn regions_of(checkpoint: &Checkpoint, streams: &[Vec<u8>]) -> State {
             (region.name.clone(), bytes)
         })
         .collect()
+}
+
+/// Waits for something that comes by itself, however busy the machine is.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(300), "{what}: it never comes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The thread that asks, for [`is_asleep`].
+pub fn this_thread() -> PathBuf {
+    Path::new("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())
+}
+
+/// Whether a thread sleeps: it waits for something.
+pub fn is_asleep(thread: &Path) -> bool {
+    let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S'))
 }
 
 /// Bytes that look random and depend on the seed alone.

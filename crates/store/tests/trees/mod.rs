@@ -49,6 +49,17 @@ impl Clock for AheadClock {
     }
 }
 
+/// Waits until the clock of a file system has gone on, so that it tells what comes from what was.
+pub fn tick(dir: &Path) {
+    let now = || {
+        let probe = tempfile::NamedTempFile::new_in(dir).unwrap();
+        let stat = fstat(probe.as_file()).unwrap();
+        (stat.st_ctime, stat.st_ctime_nsec)
+    };
+    let before = now();
+    crate::common::until("a tick of the file system's clock", || now() != before);
+}
+
 /// A pool, and a directory for sources and what is got back.
 pub struct World {
     pub dir: TempDir,

@@ -268,7 +268,7 @@ fn buffers_come_home(make: &Make<dyn Target>) {
     let mut writer = target.create(shard, 1 << 20).expect("created");
     let tickets: Vec<_> = (0..pages)
         .map(|page| {
-            let taken = pool.take_timeout(Duration::from_secs(20));
+            let taken = pool.take_timeout(Duration::from_secs(300));
             let mut buffer = taken.expect("buffers come home though no ticket is waited for");
             buffer.fill(page as u8 + 1);
             writer.write((page * PAGE) as u64, PAGE, buffer)
@@ -305,7 +305,7 @@ fn finish_without_ticket(make: &Make<dyn Target>) {
     write(&mut *writer, 0, &bytes);
     let ticket: Ticket<Result<()>> = writer.finish(bytes.len() as u64);
     drop(ticket);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(300);
     while target.length(shard).is_err() {
         assert!(Instant::now() < until, "the finish was given up with its ticket");
         thread::sleep(Duration::from_millis(1));
