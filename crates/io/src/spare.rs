@@ -171,7 +171,7 @@ mod tests {
         thread::scope(|scope| {
             let one = scope.spawn(|| spare.helper(0).wait_turn(|| true));
             one.join().unwrap();
-            let other = scope.spawn(|| spare.helper(1).wait_turn(&ask));
+            let other = scope.spawn(|| spare.helper(1).wait_turn(ask));
             while asked.load(Ordering::Relaxed) < 5 {
                 assert!(!other.is_finished());
                 thread::yield_now();

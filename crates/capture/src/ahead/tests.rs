@@ -5,6 +5,8 @@ use crate::track::TrackerKind;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// A tracker of the pages of `memory`, by number. It notes what it is told.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub struct Told {
     written: Mutex<BTreeSet<usize>>,
     refuses: Mutex<bool>,
     given_up: Mutex<bool>,
+    /// How often it was asked.
+    looks: AtomicU64,
 }
 
 impl Told {
@@ -22,6 +26,18 @@ impl Told {
             written: Mutex::default(),
             refuses: Mutex::default(),
             given_up: Mutex::default(),
+            looks: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until whoever copies ahead has found what was written, seen that it is quiet, copied it,
+    /// and looks again.
+    pub fn wait_for_copies(&self) {
+        let seen = self.looks.load(Ordering::Relaxed);
+        let started = Instant::now();
+        while self.looks.load(Ordering::Relaxed) < seen + 4 {
+            assert!(started.elapsed() < Duration::from_secs(300), "nobody looks");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -62,6 +78,7 @@ impl PageTracker for Told {
     }
 
     fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         if *self.refuses.lock().unwrap() {
             return Err(Refusal("it was told to".into()));
         }
@@ -246,7 +263,7 @@ fn a_thread_copies_what_is_quiet_and_ends_when_told() {
     (0..50).for_each(|page| told.write(page));
     let begin = |old| Ahead::new(&[told.pages(0..100)], &[], 1 << 20, old);
     let thread = AheadThread::start(told.clone(), begin(Ahead::default())).unwrap();
-    std::thread::sleep(ROUND_MIN * 6);
+    told.wait_for_copies();
     told.write(7);
     let ahead = thread.stop().unwrap();
     assert_eq!(ahead.copied_bytes(), 49 * 4096);

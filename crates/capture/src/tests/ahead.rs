@@ -4,7 +4,6 @@ use super::*;
 use crate::ahead::tests::Told;
 use crate::track::Pages;
 use outlive_io::AlignedBuf;
-use std::time::Duration;
 
 const PAGES: usize = 1100;
 
@@ -38,7 +37,7 @@ fn copies_ahead_and_at_the_freeze_make_one_image() {
         write(&mut memory, 500..530, 0xA2);
         write(&mut memory, 1090..PAGES, 0xA3);
         tracker.copy_ahead(told.clone(), &[watched(&told)], &[], 1 << 20).unwrap();
-        std::thread::sleep(Duration::from_millis(400));
+        told.wait_for_copies();
         // Some are written again, some for the first time.
         write(&mut memory, 10..12, 0xB1);
         write(&mut memory, 528..535, 0xB2);

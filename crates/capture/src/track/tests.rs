@@ -7,8 +7,10 @@ use outlive_io::AlignedBuf;
 use outlive_types::{
     Epoch, FreezeMode, FreezeReport, FreezeRequest, PAGE_BYTES, PageRange, PageSource,
 };
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -81,6 +83,25 @@ impl Program {
         let at = page * PAGE_BYTES + page % 700;
         let byte = &mut self.bytes()[at];
         *byte = byte.wrapping_add(1);
+    }
+}
+
+/// Waits until the thread that copies ahead, if there is one, has slept twice: it has looked meanwhile.
+fn wait_for_a_round() {
+    let sleeps = || {
+        let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+        let name = |path: &Path| fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let mut threads = threads;
+        let thread = threads.find(|path| name(path).trim() == "outlive-ahead")?;
+        let status = fs::read_to_string(thread.join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    let Some(before) = sleeps() else { return };
+    let started = Instant::now();
+    while sleeps().is_some_and(|now| now < before + 2) {
+        assert!(started.elapsed() < Duration::from_secs(300), "the thread does not look");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -400,16 +421,17 @@ fn a_block_that_stays_coarse_gets_its_huge_page_back() {
         let blocks = written.start / 512..written.end / 512;
         blocks.clone().for_each(|block| program.write(block * 512));
         assert!(!blocks.clone().any(is_huge), "tracking splits them");
+        let started = Instant::now();
         for save in 0.. {
             written.clone().for_each(|page| program.write(page));
             program.save(true);
-            // It is done in the background.
-            std::thread::sleep(Duration::from_millis(10));
+            // It is done in the background, some time.
             if blocks.clone().all(is_huge) {
                 assert!(save >= 3, "too soon to know that they stay coarse");
                 break;
             }
-            assert!(save < 100, "{written:?}");
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(started.elapsed() < Duration::from_secs(300), "{written:?}");
         }
     }
 }
@@ -429,7 +451,7 @@ fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
             // Some pages go quiet early, some are written to the end, one anew after its copy.
             (0..40).for_each(|page| program.write(7 * page + round));
             for _ in 0..4 {
-                std::thread::sleep(Duration::from_millis(60));
+                wait_for_a_round();
                 (600..610).for_each(|page| program.write(page));
             }
             program.write(7 + round);

@@ -266,20 +266,25 @@ fn what_another_process_writes_is_seen() {
     });
 }
 
-/// Forks a child that runs `child` and ends with 0; `meanwhile` runs here before it ends.
-fn forked(child: impl FnOnce(), meanwhile: impl FnOnce()) {
+/// Forks a child that runs `child` and ends with 0; `meanwhile` runs here before it ends, and is given
+/// what waits until `child` is over.
+fn forked(child: impl FnOnce(), meanwhile: impl FnOnce(&dyn Fn())) {
     let (read, write) = rustix::pipe::pipe().unwrap();
+    let (over, tell_over) = rustix::pipe::pipe().unwrap();
     // SAFETY: the child writes memory, waits for the pipe to close and ends.
     unsafe {
         let process = libc::fork();
         if process == 0 {
-            drop(write);
+            drop((write, over));
             child();
+            drop(tell_over);
             let _ = rustix::io::read(&read, &mut [0u8; 1]);
             libc::_exit(0);
         }
-        drop(read);
-        meanwhile();
+        drop((read, tell_over));
+        meanwhile(&|| {
+            let _ = rustix::io::read(&over, &mut [0u8; 1]);
+        });
         drop(write);
         let mut status = 0;
         assert_eq!(libc::waitpid(process, &raw mut status, 0), process);
@@ -293,8 +298,8 @@ fn a_forked_child_is_another_program() {
         let memory = numbered(&**tracker);
         forked(
             || (0..PAGES).for_each(|page| memory.write(page, 0)),
-            || {
-                std::thread::sleep(std::time::Duration::from_millis(20));
+            |wait_for_child| {
+                wait_for_child();
                 memory.write(9, 99);
                 let found = collect_all(&**tracker, &memory).unwrap();
                 assert!(found.contains(&9), "{found:?}");
@@ -333,7 +338,7 @@ fn a_childs_own_tracker_works_and_its_parents_is_refused() {
                 memory.write(6, 55);
                 assert!(collect_all(&*own, &memory).unwrap().contains(&6));
             },
-            || (),
+            |_| (),
         );
         memory.write(5, 4);
         assert!(collect_all(&**tracker, &memory).unwrap().contains(&5));
