@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak bench clean
+.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak storm bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -18,7 +18,7 @@ endif
 # Python interpreter to make .venv with, and seconds for each fuzz target.
 export PYTHON ?=
 FUZZ_S ?= 5
-# How long schedules are explored, and a name (FAMILY:SEED) of one to be shown instead.
+# How long schedules are explored, or real processes killed; and a name (FAMILY:SEED) of one to be shown instead.
 MINUTES ?= 60
 SCHEDULE ?=
 # Arguments for the demo, the bench, pytest and nextest: make demo ARGS="--kills 9".
@@ -76,6 +76,13 @@ fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
 soak: setup ## Explore interleavings for MINUTES (60); SCHEDULE=NAME shows one
 	cargo run --quiet -p outlive-sim --bin outlive-explore -- \
 		$(if $(SCHEDULE),$(SCHEDULE),--minutes $(MINUTES)) $(ARGS)
+
+# After a fault its pools stay for a look, and what happened last is told.
+storm: build ## Kill and suspend savers, rivals, prunes, gcs, scrubs, copies on one pool for MINUTES (60)
+	@folder=$$(mktemp -d -t outlive-storm-XXXXXX); seed=$$RANDOM; \
+	printf '== Storm, %s minutes, seed %s, in %s\n' '$(MINUTES)' "$$seed" "$$folder"; \
+	.venv/bin/python bindings/python/tests/storm.py "$$folder" "$$seed" --minutes '$(MINUTES)' \
+	    && rm -rf -- "$$folder"
 
 # TORCH=1 measures PyTorch too, RUSTIC=0 does without rustic; ARGS=--quick shows within a minute or two that it works.
 export TORCH ?=

@@ -1,0 +1,487 @@
+"""A storm: savers, rivals, prunes, gcs, scrubs and copies as processes of their own, two of each at
+a time, killed and suspended at any moment.
+
+Each life is a fork of this program, which opens no pool itself. A state is a function of its token,
+so whatever comes back can be checked; a saver tells what it begins and what was acknowledged. From
+time to time all lives end, and then
+
+- every checkpoint that was acknowledged and that no prune was free to drop is there,
+- every checkpoint that is there restores to the bits of its token, in the pool and in the copy,
+- no epoch was given twice, and no writer has committed behind one that followed it,
+- `verify` finds nothing in either pool.
+
+At last all but the newest checkpoints are dropped, and garbage must be gone. Prints a summary as
+JSON; after a fault the pools stay, and what happened last is told.
+
+    storm.py FOLDER SEED --lives 300
+    storm.py FOLDER SEED --minutes 10
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import outlive
+from outlive.__main__ import main as command
+
+warnings.simplefilter("ignore")  # newer Pythons warn of forks
+RECORD = struct.Struct("<cQQ")  # what, token, epoch
+FENCED, RETRY = 5, 6
+SAVERS = ("left", "right", "rival", "rival")
+"""Jobs, one for each saver: two programs want the same one."""
+JOBS = tuple(sorted(set(SAVERS)))
+COMMANDS = ("gc", "prune", "scrub", "copy") * 2
+KEEP_MIN = 2
+PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
+"""Pages of which states are made, so that they share most of what they hold."""
+ROUND_LIVES = 60
+HANGS_S = 120.0
+"""A life takes a second; one that takes so long, however busy the machine is, never ends."""
+
+
+def new() -> dict[str, Any]:
+    state = {
+        "rows": outlive.zeros((96, 512), np.int64),
+        "own": np.zeros(5_000, np.int64),
+        "token": 0,
+        "text": "",
+    }
+    fill(state, 1)
+    return state
+
+
+def fill(state: dict[str, Any], token: int) -> None:
+    """Makes a state what it must be: a function of the token only."""
+    luck = np.random.Generator(np.random.PCG64(token))
+    # Most rows of a token's high bits are those of all tokens with the same.
+    family = np.random.Generator(np.random.PCG64(token >> 56))
+    chosen = family.integers(0, len(PAGES), len(state["rows"]))
+    some = luck.integers(0, len(chosen), 9)
+    chosen[some] = luck.integers(0, len(PAGES), len(some))
+    state["rows"][:] = PAGES[chosen]
+    state["own"][:] = luck.integers(0, 1 << 60, len(state["own"]))
+    state["token"] = token
+    state["text"] = f"token {token}" * (token % 5)
+
+
+def same(state: dict[str, Any]) -> bool:
+    want = new()
+    fill(want, state["token"])
+    arrays = all(np.array_equal(state[key], want[key]) for key in ("rows", "own"))
+    return arrays and state["text"] == want["text"] and state.keys() == want.keys()
+
+
+def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> int:
+    """A life of a saver: restores, checks, saves; what it knows it tells at once."""
+    try:
+        job = outlive.open(pool).job(name)
+        state = new()
+        epochs = [epoch.epoch for epoch in job.epochs()]
+        way = luck.random()
+        if epochs and way < 0.2:
+            with contextlib.suppress(outlive.InvalidError):  # it was pruned meanwhile
+                job.restore(into=state, epoch=luck.choice(epochs))
+        elif way < 0.9:
+            job.restore(into=state)
+        # Else it begins anew, as if nothing were there.
+        report = job.last_restore
+        what = b"R" if same(state) and (report is None or not report.skipped) else b"X"
+        os.write(tell, RECORD.pack(what, state["token"], (report and report.epoch) or 0))
+        for _ in range(luck.randint(1, 40)):
+            token = luck.choice((1, 2, 3)) << 56 | luck.getrandbits(40)
+            fill(state, token)
+            os.write(tell, RECORD.pack(b"B", token, 0))
+            pin = luck.random() < 0.08
+            save = job.save(state, pin=pin)
+            if pin or luck.random() < 0.5:
+                save.wait()
+                os.write(tell, RECORD.pack(b"P" if pin else b"A", token, save.epoch or 0))
+            if luck.random() < 0.05:
+                job.note(luck.choice(job.epochs()).epoch, label="")
+        job.close()
+    except outlive.FencedError:
+        return FENCED
+    except outlive.RetryError:
+        return RETRY
+    return 0
+
+
+def tell_all(pool: str, name: str, tell: int, unpin: list[int]) -> int:
+    """Restores every checkpoint of a job, and tells of each what it holds."""
+    job = outlive.open(pool).job(name)
+    for number in unpin:
+        job.note(number, pin=False)
+    for epoch in job.epochs():
+        state = new()
+        job.restore(into=state, epoch=epoch.epoch)
+        what = b"E" if same(state) else b"X"
+        os.write(tell, RECORD.pack(what, state["token"], epoch.epoch))
+    return 0
+
+
+@dataclass
+class Job:
+    """What is known of a job's checkpoints."""
+
+    begun: dict[int, int] = field(default_factory=dict)
+    """Which life has begun to save a token."""
+    safe: dict[int, int] = field(default_factory=dict)
+    """The token that was acknowledged at an epoch."""
+    pinned: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Life:
+    """A process."""
+
+    number: int
+    child: int
+    ear: int
+    what: str
+    job: str
+    started: float = field(default_factory=time.monotonic)
+    heard: bytes = b""
+    due: float | None = None
+    """When it is killed or suspended."""
+    kill: bool = False
+    asleep: int = 0
+    """How many other lives must end before it wakes up."""
+
+
+class Storm:
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.pool, self.copy = str(folder / "pool"), str(folder / "copy")
+        self.luck = random.Random(seed)
+        self.jobs = {name: Job() for name in JOBS}
+        self.faults: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.number = 0
+        self.alive: dict[int, Life] = {}
+        self.story: deque[str] = deque(maxlen=400)
+
+    # Lives.
+
+    def fork(self, what: str, job: str, work: Callable[[int], int]) -> Life:
+        ear, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(ear)
+            code = 1
+            try:
+                code = work(tell)
+                sys.stdout.flush()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(tell)
+        self.number += 1
+        self.story.append(f"{time.monotonic():.3f} {self.number} begins: {what} {job}")
+        self.alive[child] = Life(self.number, child, ear, what, job)
+        return self.alive[child]
+
+    def saver(self, name: str) -> Life:
+        luck = random.Random(self.luck.getrandbits(32))
+        return self.with_fate(self.life_of_saver(name, luck), 0.8)
+
+    def life_of_saver(self, name: str, luck: random.Random) -> Life:
+        return self.fork("save", name, lambda tell: save_all_the_time(self.pool, name, tell, luck))
+
+    def run(self, *arguments: str) -> Life:
+        def work(tell: int) -> int:
+            os.dup2(tell, 1)
+            os.dup2(tell, 2)
+            sys.argv = ["outlive", *arguments]
+            try:
+                return int(command() or 0)
+            except SystemExit as end:
+                return int(end.code or 0)
+
+        return self.fork(arguments[0], " ".join(arguments[1:]), work)
+
+    def any(self, what: str) -> Life:
+        luck = self.luck
+        # The copy is collected as well.
+        where = self.copy if luck.random() < 0.25 else self.pool
+        job = luck.choice(JOBS)
+        if what == "gc":
+            life = self.run("gc", where, "--max-unused", luck.choice(("0.001", "5", "50")))
+        elif what == "prune":
+            keep = str(luck.choice((KEEP_MIN, 3, 6)))
+            life = self.run("prune", where, job, "--keep-last", keep)
+        elif what == "scrub":
+            life = self.run("scrub", where)
+        else:
+            jobs = (job,) if luck.random() < 0.7 else ()
+            life = self.run("copy", self.pool, self.copy, *jobs)
+        return self.with_fate(life, 0.4)
+
+    def with_fate(self, life: Life, longest_s: float) -> Life:
+        way = self.luck.random()
+        if way < 0.75:
+            life.due = life.started + longest_s * self.luck.random() ** 2
+            life.kill = way < 0.35
+        return life
+
+    def act(self, life: Life) -> None:
+        life.due = None
+        what = "is killed" if life.kill else "is suspended"
+        self.story.append(f"{time.monotonic():.3f} {life.number} {what}")
+        os.kill(life.child, signal.SIGKILL if life.kill else signal.SIGSTOP)
+        if not life.kill:
+            life.asleep = self.luck.randint(1, 25)
+            self.counts["suspended"] += 1
+
+    def wake(self, life: Life) -> None:
+        self.story.append(f"{time.monotonic():.3f} {life.number} goes on")
+        life.asleep = 0
+        life.started = time.monotonic()
+        os.kill(life.child, signal.SIGCONT)
+        # It may be killed, too, where it would have gone on.
+        if self.luck.random() < 0.3:
+            life.due, life.kill = time.monotonic() + 0.3 * self.luck.random(), True
+
+    def listen(self, lives: list[Life]) -> list[Life]:
+        """Hears them all until something is due; answers those that are over."""
+        now = time.monotonic()
+        left = min([life.due - now for life in lives if life.due is not None], default=1.0)
+        ready = select.select([life.ear for life in lives], [], [], max(0.0, left))[0]
+        over = []
+        for life in lives:
+            if life.ear in ready:
+                part = os.read(life.ear, 65536)
+                life.heard += part
+                if not part:
+                    over.append(life)
+        return over
+
+    def end(self, life: Life) -> None:
+        while part := os.read(life.ear, 65536):
+            life.heard += part
+        os.close(life.ear)
+        code = os.waitstatus_to_exitcode(os.waitpid(life.child, 0)[1])
+        del self.alive[life.child]
+        self.story.append(f"{time.monotonic():.3f} {life.number} ends with {code}")
+        if life.what == "save":
+            self.judge(life)
+        if code == 0:
+            self.counts[f"{life.what} done"] += 1
+        elif code == -signal.SIGKILL:
+            self.counts[f"{life.what} killed"] += 1
+        elif code == FENCED:
+            self.counts[f"{life.what} fenced"] += 1
+        elif code == RETRY:
+            self.counts[f"{life.what} told to retry"] += 1
+        else:
+            said = "" if life.what == "save" else life.heard.decode(errors="replace")
+            self.fault(f"{life.number}: {life.what} {life.job} ended with {code}: {said}")
+
+    def fault(self, text: str) -> None:
+        self.story.append(f"{time.monotonic():.3f} FAULT {text}")
+        self.faults.append(text)
+
+    # What is known.
+
+    def judge(self, life: Life) -> None:
+        job = self.jobs[life.job]
+        whole = life.heard[: len(life.heard) // RECORD.size * RECORD.size]
+        for what, token, epoch in RECORD.iter_unpack(whole):
+            if what == b"B":
+                job.begun.setdefault(token, life.number)
+            elif what == b"X":
+                self.fault(
+                    f"{life.number}: {life.job} restored epoch {epoch} wrong, or passed one over"
+                )
+            elif what == b"R":
+                self.counts["restored"] += epoch > 0
+            else:
+                self.counts["acknowledged"] += 1
+                if job.safe.setdefault(epoch, token) != token:
+                    self.fault(f"epoch {epoch} of {life.job} was acknowledged to two writers")
+                if what == b"P":
+                    job.pinned.add(epoch)
+
+    def look(self, name: str) -> None:
+        """All are dead: what is there is what must be there."""
+        job = self.jobs[name]
+        # A few pins stay, the others are taken back.
+        unpin = sorted(job.pinned)[4:]
+        job.pinned.difference_update(unpin)
+        there = self.told(self.pool, name, unpin)
+        newest = sorted(there)[-KEEP_MIN:]
+        for epoch, token in job.safe.items():
+            lost = epoch not in there and (
+                epoch in job.pinned or len(newest) < KEEP_MIN or epoch > newest[0]
+            )
+            if lost:
+                self.fault(f"epoch {epoch} of {name} was acknowledged and is gone")
+            elif there.get(epoch, token) != token:
+                self.fault(f"epoch {epoch} of {name} holds another state than acknowledged")
+        lives = []
+        for epoch, token in sorted(there.items()):
+            if token not in job.begun:
+                self.fault(f"epoch {epoch} of {name} holds what nobody has saved: {token}")
+            lives.append(job.begun.get(token, 0))
+        changes = [life for at, life in enumerate(lives) if at == 0 or lives[at - 1] != life]
+        if len(changes) != len(set(changes)):
+            self.fault(
+                f"a fenced writer of {name} has committed: epochs {sorted(there)} are of {lives}"
+            )
+        for epoch, token in self.told(self.copy, name, []).items():
+            if job.safe.get(epoch, token) != token or token not in job.begun:
+                self.fault(f"epoch {epoch} of {name} is another one in the copy")
+        self.counts["looked at"] += len(there)
+
+    def told(self, pool: str, name: str, unpin: list[int]) -> dict[int, int]:
+        life = self.fork("look", name, lambda tell: tell_all(pool, name, tell, unpin))
+        self.to_its_end(life)
+        there = {}
+        for what, token, epoch in RECORD.iter_unpack(life.heard):
+            there[epoch] = token
+            if what == b"X":
+                self.fault(f"epoch {epoch} of {name} in {pool} is not what was saved")
+        return there
+
+    def to_its_end(self, life: Life) -> None:
+        while life not in self.listen([life]):
+            self.check_time(life)
+        self.end(life)
+
+    def check_time(self, life: Life) -> None:
+        if time.monotonic() - life.started > HANGS_S and not life.asleep:
+            self.fault(f"{life.number}: {life.what} {life.job} hangs")
+            os.kill(life.child, signal.SIGKILL)
+            life.started = time.monotonic()
+
+    def stop(self) -> None:
+        """However the storm ends, nobody is left behind."""
+        for child in self.alive:
+            os.kill(child, signal.SIGKILL)
+
+    # The storm.
+
+    def round(self, lives_max: int) -> None:
+        lives = [self.saver(name) for name in SAVERS] + [self.any(what) for what in COMMANDS]
+        begun = len(lives)
+        while lives and not self.faults:
+            over = self.listen(lives)
+            for life in over:
+                self.end(life)
+                lives.remove(life)
+                for other in lives:
+                    if other.asleep:
+                        other.asleep -= 1
+                        if other.asleep == 0:
+                            self.wake(other)
+                if begun < lives_max:
+                    begun += 1
+                    lives.append(
+                        self.saver(life.job) if life.what == "save" else self.any(life.what)
+                    )
+            if all(life.asleep for life in lives):
+                for life in lives:
+                    self.wake(life)
+            now = time.monotonic()
+            for life in lives:
+                if life.due is not None and life.due <= now:
+                    self.act(life)
+                self.check_time(life)
+        for life in lives:
+            os.kill(life.child, signal.SIGKILL)
+            self.end(life)
+
+    def check(self) -> None:
+        for name in JOBS:
+            self.look(name)
+        for pool in (self.pool, self.copy):
+            self.to_its_end(self.run("verify", pool))
+        self.counts["rounds"] += 1
+
+    def begin(self) -> None:
+        """There must be pools before anybody can collect."""
+        for name in JOBS:
+            luck = random.Random(self.luck.getrandbits(32))
+            self.to_its_end(self.life_of_saver(name, luck))
+        self.to_its_end(self.run("pool", "init", self.copy))
+        self.to_its_end(self.run("copy", self.pool, self.copy))
+
+    def calm(self) -> None:
+        """Left in peace, everything goes that is not needed."""
+        for name in JOBS:
+            self.told(self.pool, name, sorted(self.jobs[name].pinned))
+            self.jobs[name].pinned.clear()
+            self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
+        fences = [argument for name in JOBS for argument in ("--fence", name)]
+        for _ in range(2):
+            self.to_its_end(self.run("gc", self.pool, "--max-unused", "0.001", *fences))
+        self.to_its_end(self.run("verify", self.pool))
+        for name in JOBS:
+            there = self.told(self.pool, name, [])
+            if len(there) != 1:
+                self.fault(f"one checkpoint of {name} was to stay, and {sorted(there)} are there")
+
+
+def left(pool: str) -> dict[str, int]:
+    files = [path for path in Path(pool).rglob("*") if path.is_file()]
+    return {
+        "left_files": len(files),
+        "left_bytes": sum(path.stat().st_blocks * 512 for path in files),
+        "left_overs": sum(
+            path.suffix == ".part" or (path.name[0] == "." and path.name != ".pool.toml")
+            for path in files
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--lives", type=int, default=0, help="end after so many lives")
+    parser.add_argument("--minutes", type=float, default=0, help="go on for so long")
+    given = parser.parse_args()
+    storm = Storm(given.folder, given.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        told = blow(storm, given.lives, given.minutes)
+    finally:
+        storm.stop()
+    if storm.faults:
+        print("\n".join(storm.story), file=sys.stderr)
+    print(json.dumps(told))
+    if storm.faults and given.minutes:
+        sys.exit(1)
+
+
+def blow(storm: Storm, lives: int, minutes: float) -> dict[str, Any]:
+    storm.begin()
+    until = time.monotonic() + 60 * minutes
+    while not storm.faults and (storm.number < lives or time.monotonic() < until):
+        storm.round(ROUND_LIVES)
+        if not storm.faults:
+            storm.check()
+        if minutes:
+            print(f"{storm.number} lives: {dict(storm.counts)}", file=sys.stderr, flush=True)
+    if not storm.faults:
+        storm.calm()
+    return {"lives": storm.number, **storm.counts, **left(storm.pool), "faults": storm.faults}
+
+
+if __name__ == "__main__":
+    main()
