@@ -5,7 +5,8 @@ use crate::track::TrackerKind;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+pub use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A tracker of the pages of `memory`, by number. It notes what it is told.
