@@ -362,6 +362,13 @@ impl Job {
         waited.or_raise(py).and(told)
     }
 
+    /// Lets the next save leave behind what others have saved since this job restored or was closed.
+    fn take_over(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check_process(py)?;
+        py.detach(|| self.core.job.take_over());
+        Ok(())
+    }
+
     /// Waits for the drain, raises its failure if nobody has been told, and ends the session. At the
     /// end of the process nobody needs to wait for memory that is being filled.
     fn close(&self, at_exit: bool, tick: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import outlive
 
@@ -251,6 +252,39 @@ def test_two_processes_cannot_both_write(folder: Path, program: Program, run: Ru
     assert "taken over" in out
     assert job.restore() == {"who": "second"}
     assert job.epochs()[-1].epoch == epoch
+
+
+def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> None:
+    job = outlive.open(folder).job("a")
+    job.save({"step": 1}, wait=True)
+    job.close()
+    assert job.restore() == {"step": 1}
+    run(
+        """
+        job = outlive.open(sys.argv[1]).job("a")
+        state = {"step": 0}
+        job.restore(into=state)
+        for step in range(2, 5):
+            job.save({"step": step}, wait=True)
+        """,
+        folder,
+    )
+    with pytest.raises(outlive.FencedError, match="at checkpoint 1 .* up to checkpoint 4 since"):
+        job.save({"step": 2}, wait=True)
+    assert [epoch.epoch for epoch in job.epochs()] == [1, 2, 3, 4]
+    # It restores again and goes on; or takes over in words.
+    assert job.restore(epoch=2) == {"step": 2}
+    job.save({"step": 3}, wait=True)
+    stale = outlive.open(folder).job("a")
+    stale.restore()
+    job.save({"step": 6}, wait=True)
+    with pytest.raises(outlive.FencedError, match="take_over"):
+        stale.save({"step": 7}, wait=True)
+    stale.take_over()
+    stale.save({"step": 7}, wait=True)
+    assert stale.restore() == {"step": 7}
+    with pytest.raises(outlive.FencedError):
+        job.save({"step": 8}, wait=True)
 
 
 def test_a_thread_that_saves_does_not_hold_up_the_interpreter(folder: Path, run: Run) -> None:

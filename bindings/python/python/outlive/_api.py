@@ -209,7 +209,8 @@ class Pool:
         Raises:
             DamagedError: If something stored cannot be read, so that nobody knows what it needs;
                 nothing was deleted.
-            FencedError: If another collection has begun meanwhile.
+            RetryError: If another collection, pruning or scrub is at work; nothing was done.
+            FencedError: If another collection has begun meanwhile, where the pool has no locks.
         """
         options = (max_unused, True, list(fence), False, dry_run)
         return Collected(**self._core.gc(options, self._tick))
@@ -317,7 +318,8 @@ class Job:
             InvalidError: If something in the state cannot be saved; the message says where. Or if
                 this is called by a handler or callback inside another call that keeps the job busy.
                 Nothing was saved, and what was saved before is safe.
-            FencedError: If another process has taken over this job.
+            FencedError: If another process has taken over this job, or has saved it since this one
+                restored: see `take_over`.
             Error: The failure of an earlier save that nobody has been told of; nothing new was
                 begun.
         """
@@ -647,6 +649,16 @@ class Job:
         kept = {epoch: why for epoch, why in reversed(decisions) if why is not None}
         dropped = [epoch for epoch, why in reversed(decisions) if why is None]
         return Pruned(kept, dropped, Collected(**report))
+
+    def take_over(self) -> None:
+        """Lets the next save leave behind what others have saved meanwhile.
+
+        The first save after a restore, and after a `close`, is refused with `FencedError` if another
+        program has saved this job since. Usually one restores again then, and goes on from there.
+        Call this to go on from what this program has instead: the others' checkpoints stay, as older
+        epochs, and their programs are told by `FencedError`.
+        """
+        self._core.take_over()
 
     def close(self) -> None:
         """Waits until nothing is being saved any more, nor memory being filled by a lazy restore.

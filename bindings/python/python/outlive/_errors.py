@@ -30,7 +30,7 @@ class FullError(Error):
 
 
 class FencedError(Error):
-    """Another process has taken over this job: stop saving it here."""
+    """Another process has taken over this job, or has gone on with it: stop saving it here."""
 
 
 class BugError(Error):

@@ -296,6 +296,9 @@ class Collected:
         deleted_bytes: Their bytes.
         held_packs: Packs that wait until the programs in `held_by` have saved or ended.
         held_by: Jobs whose program may still need them.
+        held_by_restore: They wait until a lazy restore, here or elsewhere, has filled its memory.
+        postponed: Nothing was collected, since another collection is at work. That one, or the
+            next, frees the space.
         damaged: Data in use that cannot be read, in words; it was left where it is.
     """
 
@@ -306,6 +309,8 @@ class Collected:
     deleted_bytes: int
     held_packs: int
     held_by: list[str]
+    held_by_restore: bool
+    postponed: bool
     damaged: list[str]
 
 
