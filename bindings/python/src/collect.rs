@@ -40,6 +40,7 @@ pub fn prune<'py>(
         let job = &core_there.job;
         let plan = job.retention(&rules)?;
         options.drop.insert(job.name().clone(), plan.dropped());
+        options.keep_one = plan.keeps_any();
         collect(job.pool(), &options).map(|report| (plan, report))
     })?;
     let decisions = plan.decisions.into_iter().map(|d| (d.epoch, d.kept)).collect();

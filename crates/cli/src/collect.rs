@@ -38,6 +38,7 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let plan = job.retention(&rules)?;
     let mut options = options(&pool, &args.collect, !args.no_gc)?;
     options.drop.insert(name.clone(), plan.dropped());
+    options.keep_one = plan.keeps_any();
     let report = collect(&pool, &options)?;
     teller.finish();
     let text = retention_text(&name, &plan);

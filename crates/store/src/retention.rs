@@ -115,6 +115,11 @@ impl RetentionPlan {
     pub fn dropped(&self) -> BTreeSet<Epoch> {
         self.decisions.iter().filter(|d| d.kept.is_none()).map(|d| d.epoch).collect()
     }
+
+    /// Whether anything stays.
+    pub fn keeps_any(&self) -> bool {
+        self.decisions.iter().any(|decision| decision.kept.is_some())
+    }
 }
 
 impl fmt::Display for RetentionPlan {

@@ -9,7 +9,7 @@ use outlive_pool::{Environment, Pool, create};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{
-    Append, ManifestLog, MemoryLog, MemoryTarget, Previous, RetryLog, RetryPolicy,
+    Append, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous, RetryLog, RetryPolicy,
 };
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::fs;
@@ -158,6 +158,24 @@ fn who_closed_and_goes_on_is_bound_likewise() {
     other.save(&state(3)).unwrap();
     assert_eq!(ours.save(&state(4)).unwrap_err().kind(), ErrorKind::Fenced);
     assert_eq!(epochs(&pool), [1, 2, 3]);
+}
+
+/// The reply to its session record is lost: it is its own, and nobody has overtaken it.
+#[test]
+fn one_s_own_session_record_overtakes_nobody() {
+    let world = FaultWorld::new();
+    Program::start(&pool_of(world.target(), world.log()), "job").save(&state(1)).unwrap();
+    let program = Program::start(&pool_of(world.target(), world.log()), "job");
+    program.restore(Select::Newest).unwrap().unwrap();
+    // The last step of an append: the record is visible, and the answer is an error.
+    let failed = AtomicBool::new(false);
+    world.fail_when(move |_, op| {
+        let is_it = op.contains("make it durable") && !failed.swap(true, Ordering::AcqRel);
+        is_it.then_some(ErrorKind::Retry)
+    });
+    assert_eq!(program.save(&state(2)).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(program.save(&state(3)).unwrap().epoch, 2);
+    assert_eq!(program.restore(Select::Newest).unwrap().unwrap(), (2, state(3)));
 }
 
 /// What prunes, gcs and notes do to a log makes nobody stale.

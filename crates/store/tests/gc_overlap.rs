@@ -9,7 +9,7 @@ use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_target::FaultWorld;
-use outlive_types::{Epoch, JobName, Result};
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -242,4 +242,21 @@ fn released_by_an_older_session_after_a_stopped_gc() {
     collecting(&world.pool(), &[3], 0.0).unwrap();
     let (_program, outcome) = saver.go_on();
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
+}
+
+/// Each of two prunes keeps what the other drops.
+#[test]
+fn two_prunes_leave_something() {
+    let world = World::new();
+    let program = Program::start(&world.pool(), "a");
+    (1..=2).for_each(|seed| drop(program.save(&state(seed)).unwrap()));
+    drop(program);
+    let prune = |epoch: Epoch| {
+        let drop = [(JobName::new("a").unwrap(), [epoch].into())].into();
+        collect(&world.pool(), &GcOptions { drop, keep_one: true, ..GcOptions::default() })
+    };
+    prune(1).unwrap();
+    let error = prune(2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    check(&world, "a", &[(2, state(2))]);
 }

@@ -127,6 +127,8 @@ pub struct LogHead {
     uncertain: bool,
     /// Where the log must be when the next session is opened.
     expected: Option<Position>,
+    /// A session that is being opened.
+    opening: Option<SessionId>,
     fenced: Option<Error>,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
@@ -145,6 +147,7 @@ impl LogHead {
             opened: 0,
             uncertain: false,
             expected: None,
+            opening: None,
             fenced: None,
             last_epoch: 0,
             changes: Changes::default(),
@@ -242,12 +245,17 @@ impl LogHead {
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
         pool.check_place()?;
-        let mut id = [0; 12];
-        pool.env().rng.fill(&mut id);
-        let session = SessionId(id);
+        // The same one after a failure: its record may be there.
+        let session = *self.opening.get_or_insert_with(|| {
+            let mut id = [0; 12];
+            pool.env().rng.fill(&mut id);
+            SessionId(id)
+        });
         for _ in 0..ATTEMPTS {
             let newest = self.look(pool, None)?;
-            self.check_position(pool, newest)?;
+            if newest != Some(session) {
+                self.check_position(pool, newest)?;
+            }
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let body = Body::Session(Session {
                 session,
@@ -258,7 +266,7 @@ impl LogHead {
             if self.append(pool, body)? == Append::Done {
                 pool.check_place()?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
-                self.expected = None;
+                (self.expected, self.opening) = (None, None);
                 return Ok((session, true));
             }
         }

@@ -1,6 +1,7 @@
 //! Drops checkpoints: one record in the job's log, right behind what was read of it. Nothing is marked,
 //! copied or deleted for that, so it works on a full disk, and beside a gc. Space is gc's business.
 
+use super::run::GcOptions;
 use super::survey::JobState;
 use super::tell::{ATTEMPTS, append_behind};
 use outlive_format::{Body, Prune};
@@ -8,26 +9,31 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::BTreeSet;
 
-/// Drops checkpoints of a job; those that are gone already are no error. With `forget` records that
-/// cannot be read do not matter.
+/// Drops checkpoints of a job; those that are gone already are no error.
 ///
 /// # Errors
-/// `Invalid` as [`check_drop`]; `Retry` if the job saves faster than that, again and again; what the
-/// log reports.
+/// `Invalid` as [`check_drop`]; `Retry` if the job saves faster than that, again and again, or if
+/// nothing would be left that was meant to be; what the log reports.
 pub fn drop_checkpoints(
     pool: &Pool,
     name: &JobName,
     epochs: &BTreeSet<Epoch>,
-    forget: bool,
+    options: &GcOptions,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
-        let mut state = JobState::read(pool, name, forget)?;
+        let mut state = JobState::read(pool, name, options.forget_damaged)?;
         check_drop(name, (state.number > 0).then_some(&state), epochs)?;
         let mut dropped: Vec<Epoch> = state.manifests.iter().map(|m| m.epoch).collect();
         dropped.retain(|epoch| epochs.contains(epoch));
         dropped.reverse();
         if dropped.is_empty() {
             return Ok(());
+        }
+        if options.keep_one && dropped.len() == state.manifests.len() {
+            return Err(Error::retry(format!(
+                "another prune has dropped what this one would have kept of job {name}, and nothing \
+                 would be left: nothing was dropped; try again"
+            )));
         }
         let prune = Prune { last_epoch: state.last_epoch, epochs: dropped };
         if append_behind(pool, &mut state, Body::Prune(prune))? {

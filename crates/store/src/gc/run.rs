@@ -27,6 +27,9 @@ const RECORDS_MIN: usize = 32;
 pub struct GcOptions {
     /// Checkpoints to drop, by job. The newest of a job goes only if all of it go.
     pub drop: BTreeMap<JobName, BTreeSet<Epoch>>,
+    /// Refuse to leave a job without any checkpoint: whoever chose what to drop has kept one, which
+    /// another prune may have dropped since.
+    pub keep_one: bool,
     /// Jobs whose open session is ended: their program is gone, or must stop.
     pub fence: Vec<JobName>,
     /// How thorough it is.
@@ -94,7 +97,7 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     }
     options.fence.iter().try_for_each(|job| fence(pool, job))?;
     for (job, epochs) in &options.drop {
-        drop_checkpoints(pool, job, epochs, options.forget_damaged)?;
+        drop_checkpoints(pool, job, epochs, options)?;
     }
     let plan = GcPlan { dropped: options.drop.clone(), ..GcPlan::default() };
     let decided = |collecting| GcReport { plan, collecting, ..GcReport::default() };
