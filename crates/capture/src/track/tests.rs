@@ -502,3 +502,28 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     let all = PageRange { first: 0, count: PAGES as u64 };
     assert_eq!((look.compare, look.dirty), (vec![all], vec![]));
 }
+
+/// A page of the hardware holds the end of one page of such an array and most of another.
+#[test]
+fn arrays_off_page_boundaries_are_not_compared_where_all_is_changed() {
+    if !works_here() {
+        return;
+    }
+    for offset in [0, 16, 2048, 4080] {
+        let mut program = Program::new(offset, 9 * MIB + 777);
+        program.bytes().fill(1);
+        program.save(true);
+        program.save(true);
+        for round in 0..6 {
+            let pages: Vec<usize> = (0..100).map(|number| number * 20 + round).collect();
+            for page in &pages {
+                // In the middle of a page of the hardware, whatever page of the region that is.
+                let at = page * PAGE_BYTES + (PAGE_BYTES / 2 + PAGE_BYTES - offset) % PAGE_BYTES;
+                program.bytes()[at] ^= 0xFF;
+            }
+            assert_eq!(program.save(true), 100, "offset {offset}");
+        }
+        let compares = program.tracker.lock().watches.watch_of("x").compares_written();
+        assert!(!compares, "offset {offset}");
+    }
+}

@@ -77,6 +77,22 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The region's pages that lie mostly in these hardware pages, which hold nothing but the region. Of
+    /// a region that does not begin with a page, each of them ends another of the region's pages, too.
+    fn mostly_in(self, pages: Pages) -> PageRange {
+        let touched = self.region_pages(pages);
+        let shift = self.start % PAGE_BYTES;
+        match shift {
+            0 => touched,
+            _ if shift <= PAGE_BYTES / 2 => {
+                PageRange { first: touched.first + 1, count: touched.count - 1 }
+            }
+            _ => PageRange { count: touched.count - 1, ..touched },
+        }
+    }
+}
+
 /// What a freeze has to look at; each sorted and apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
@@ -203,6 +219,12 @@ impl Watch {
         self.healed = 0;
     }
 
+    /// Whether written pages are still compared.
+    #[cfg(test)]
+    pub fn compares_written(&self) -> bool {
+        self.filter.pays()
+    }
+
     /// Pages that the last freeze has looked at, until it is settled.
     #[cfg(test)]
     pub fn pending_pages(&self) -> u64 {
@@ -272,13 +294,17 @@ impl Watch {
         let of_region = |pages: &Pages| self.place.region_pages(*pages);
         let written_pages = joined(written.iter().map(of_region).collect());
         let mut dirty = joined(copied);
-        self.filter.ask(&written_pages, |page| hashes.differs(page as usize, bytes));
+        // Whether to compare pays is asked of pages that lie mostly where was written. Others, of which
+        // little does, are compared in any case: mostly they have not changed.
+        let mostly = |pages: &Pages| self.place.mostly_in(*pages);
+        let mostly = joined(written.iter().map(mostly).collect());
+        self.filter.ask(&mostly, |page| hashes.differs(page as usize, bytes));
         if self.filter.pays() {
-            self.judged = without(&written_pages, &dirty);
+            self.judged = without(&mostly, &dirty);
         } else {
-            let sampled = sampled(&written_pages, self.freezes);
+            let sampled = sampled(&mostly, self.freezes);
             self.judged = without(&sampled, &dirty);
-            dirty.extend(without(&written_pages, &sampled));
+            dirty.extend(without(&mostly, &sampled));
         }
         look.extend(written_pages);
         let mut dense = self.coarsen(tracker, &written)?;
