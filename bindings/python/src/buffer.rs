@@ -77,6 +77,17 @@ impl Buffer {
         self.view.readonly != 0
     }
 
+    /// Takes it on as memory that nobody has used yet; see [`outlive_io::fresh::offer`]. Answers what
+    /// to tell people.
+    ///
+    /// # Safety
+    /// It must be a private anonymous mapping that nobody has used.
+    pub unsafe fn offer(&self) -> Option<String> {
+        let start = self.view.buf.expose_provenance();
+        // SAFETY: passed on to the caller; the exporter keeps it mapped while this value lives.
+        unsafe { outlive_io::fresh::offer(start..start + self.length()) }
+    }
+
     /// Where it is.
     pub fn raw(&self) -> RawBytes {
         RawBytes { start: self.view.buf.cast(), length: self.length() }

@@ -9,7 +9,7 @@ use outlive_io::AlignedBuf;
 use outlive_store::{
     Checkpoint, LazyEnds, LazyFill, LazySink, Prepared, RestoreSink, Restored, Select,
 };
-use outlive_types::{Error, Missing, Result};
+use outlive_types::{Error, Event, Missing, Observer, Result};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -111,6 +111,8 @@ pub fn begin(
         Ok((selected, sink))
     };
     let (tracker, over_if_whole, over_if_not) = (core.tracker.clone(), over.clone(), over.clone());
+    // Not the whole job, which would never be dropped by a thread that has no GIL.
+    let (events, job) = (core.events.clone(), core.job.name().clone());
     let ends = LazyEnds {
         filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
             if sink.whole {
@@ -118,6 +120,9 @@ pub fn begin(
                 let hashes = names
                     .filter_map(|(at, name)| Some((name.clone(), sink.memory.take_hashes(at)?)));
                 tracker.prime_hashes(checkpoint.epoch(), hashes.collect());
+            }
+            if let Some(report) = sink.memory.fresh_report() {
+                events.event(Event::Info(format!("job {job}: {report}")));
             }
             over_if_whole.store(true, Ordering::Release);
         }),

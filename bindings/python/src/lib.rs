@@ -36,6 +36,16 @@ mod _core {
         py.detach(|| outlive_cli::run(args))
     }
 
+    /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made
+    /// of the pages that cost least here, which is measured. Gives what was chosen if that is new.
+    #[pyfunction]
+    #[allow(unsafe_code)]
+    fn offer(mapping: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        let buffer = crate::buffer::Buffer::write(mapping)?;
+        // SAFETY: `outlive.zeros` has just made the mapping in this way, and nobody else has seen it.
+        Ok(unsafe { buffer.offer() })
+    }
+
     #[pymodule_export]
     use crate::dlpack::{Lent, borrow};
     #[pymodule_export]

@@ -13,7 +13,9 @@ use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_io::AlignedBuf;
 use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
-use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use outlive_types::{
+    Epoch, Error, Event, Observer, PACKED_STREAM, RegionDesc, RegionPlace, Result,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
@@ -434,6 +436,7 @@ impl Reader {
         let restored = self.core.job.restore(self.select(), &mut prepare, &mut done)?;
         let (Some(restored), Some(sink)) = (restored, sink) else { return Ok(None) };
         let Sink { scatter, names, whole, .. } = sink;
+        tell_memory(&self.core, scatter.fresh_report());
         if whole {
             // So the next save is incremental.
             let names = names.into_iter().enumerate();
@@ -454,6 +457,13 @@ impl Reader {
         let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
         let scatter = if whole { Scatter::learning(memory)? } else { Scatter::new(memory)? };
         Ok((selected, Sink { scatter, leave: self.leave.clone(), names, whole }))
+    }
+}
+
+/// Tells which pages fresh memory was made of.
+pub fn tell_memory(core: &Core, report: Option<String>) {
+    if let Some(report) = report {
+        core.events.event(Event::Info(format!("job {}: {report}", core.job.name())));
     }
 }
 

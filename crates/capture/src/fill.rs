@@ -3,7 +3,7 @@
 use crate::learnt::Learnt;
 use crate::memory::RawMutMemory;
 use outlive_chunk::PageHashes;
-use outlive_io::AlignedBuf;
+use outlive_io::{AlignedBuf, fresh};
 use outlive_types::{Error, PAGE_BYTES, Result};
 
 /// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]) or its own.
@@ -11,8 +11,9 @@ use outlive_types::{Error, PAGE_BYTES, Result};
 pub struct MutRegion(pub(crate) RawMutMemory);
 
 impl MutRegion {
-    /// Fresh memory of `length` bytes, all zero; from 2 MiB on it asks for huge pages, since a
-    /// page fault for each 4 KiB costs a restore a quarter of its speed.
+    /// Fresh memory of `length` bytes, all zero. From 2 MiB on it asks for huge pages, since a page
+    /// fault for each 4 KiB costs a restore a quarter of its speed; from 32 MiB on for whichever pages
+    /// cost least, as measured while it is filled ([`outlive_io::fresh`]).
     pub fn zeroed(length: usize) -> MutRegion {
         MutRegion(RawMutMemory::owned(AlignedBuf::zeroed(length)))
     }
@@ -84,6 +85,11 @@ impl Scatter {
         self.streams[stream].0.zero(at, length as usize);
     }
 
+    /// Which pages fresh memory was made of and why, for people; `None` if there was none to speak of.
+    pub fn fresh_report(&self) -> Option<String> {
+        fresh::report(touched(&self.streams))
+    }
+
     /// The memory again, in the order given.
     pub fn into_streams(self) -> Vec<MutRegion> {
         self.streams
@@ -101,6 +107,12 @@ impl Scatter {
             None => within(&self.streams, stream, offset, length),
         }
     }
+}
+
+/// Bytes that nobody had used before, in small and in huge pages.
+pub(crate) fn touched(streams: &[MutRegion]) -> [u64; 2] {
+    let all = streams.iter().map(|region| region.0.touched());
+    all.fold([0; 2], |[small, huge], [s, h]| [small + s, huge + h])
 }
 
 /// Refuses memory that cannot exist.

@@ -4,6 +4,7 @@
 use crate::Region;
 use crate::fill::MutRegion;
 use crate::track::Place;
+use outlive_io::fresh::{FreshMemory, is_offered};
 use outlive_io::{AlignedBuf, copy_past_cache};
 use outlive_types::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -136,7 +137,12 @@ pub(crate) struct RawMutMemory {
     owned: Option<AlignedBuf>,
     /// Unit `n` of the memory may be written by whoever holds lock `n % locks.len()`.
     locks: Vec<Mutex<()>>,
+    /// If nobody may have used it yet: which pages it is to be made of.
+    fresh: Option<FreshMemory>,
 }
+
+/// Less fresh memory than this is not worth asking about.
+const FRESH_FROM_BYTES: usize = 32 << 20;
 
 /// Writes are serialised within units of this length: that of the longest chunk by default, so two
 /// threads seldom want the same unit.
@@ -155,7 +161,20 @@ impl RawMutMemory {
     fn new(start: *mut u8, length: usize, owned: Option<AlignedBuf>) -> RawMutMemory {
         let locks = length.div_ceil(UNIT_BYTES).clamp(1, LOCKS_MAX);
         let locks = (0..locks).map(|_| Mutex::new(())).collect();
-        RawMutMemory { start, length, owned, locks }
+        let first = start.expose_provenance();
+        let all = first..first.saturating_add(length);
+        let is_fresh = owned.is_some() || is_offered(&all);
+        // SAFETY: a buffer of that length is a mapping of its own, and what was offered is one, too; it
+        // stays mapped as long as this value is used, as it is either ours or promised to.
+        let fresh = (length >= FRESH_FROM_BYTES && is_fresh)
+            .then(|| unsafe { FreshMemory::new(&all) })
+            .flatten();
+        RawMutMemory { start, length, owned, locks, fresh }
+    }
+
+    /// Bytes that nobody had used before, in small and in huge pages.
+    pub(crate) fn touched(&self) -> [u64; 2] {
+        self.fresh.as_ref().map_or([0; 2], FreshMemory::touched)
     }
 
     pub(crate) fn owned(mut buffer: AlignedBuf) -> RawMutMemory {
@@ -223,6 +242,10 @@ impl RawMutMemory {
         while next < end {
             let unit = next / UNIT_BYTES;
             let stop = (unit * UNIT_BYTES).saturating_add(UNIT_BYTES).min(end);
+            if let Some(fresh) = &self.fresh {
+                let first = self.start.addr();
+                fresh.take(&(first + next..first + stop), true);
+            }
             let lock = &self.locks[unit % self.locks.len()];
             let held = lock.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: `next` is below `end`, which is at most the length, which fits an isize.

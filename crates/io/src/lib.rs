@@ -8,6 +8,7 @@ mod copy;
 mod direct;
 mod engine;
 mod file;
+pub mod fresh;
 mod pool;
 mod priority;
 pub mod raw;

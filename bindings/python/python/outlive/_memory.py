@@ -1,6 +1,6 @@
 """Arrays whose memory begins on a page of its own, so that changes are found page by page."""
 
-import contextlib
+import logging
 import math
 import mmap
 from collections.abc import Sequence
@@ -8,6 +8,10 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+
+from outlive import _core
+
+_log = logging.getLogger("outlive")
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Order = Literal["C", "F"]
@@ -21,7 +25,10 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
     """An array like `numpy.empty`'s, page-aligned if it has 64 KiB or more.
 
     Its memory is a private mapping that lives as long as the array or any view of it. From 2 MiB
-    on the kernel is asked for huge pages. Its elements happen to be zero; do not rely on that.
+    on the kernel is asked for huge pages, or for pages of 4 KiB if huge ones cost more than twice
+    as much at their first touch: in some virtual machines they do. Large arrays (64 MiB) measure
+    that on their first blocks, and the log says what was chosen. Its elements happen to be zero;
+    do not rely on that.
     """
     return zeros(shape, dtype, order)
 
@@ -37,10 +44,10 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"{length} bytes of memory are not to be had: {error}") from None
-    if length >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without huge pages works as well.
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    if length >= _HUGE_BYTES:
+        chosen = _core.offer(memory)
+        if chosen is not None:
+            _log.info("large arrays are made of %s", chosen)
     return np.ndarray(sizes, dtype, buffer=memory, order=order)
 
 

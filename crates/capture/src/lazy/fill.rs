@@ -137,6 +137,12 @@ impl Fill {
         fill
     }
 
+    /// Bytes of shadows that were used, in small and in huge pages.
+    pub(super) fn touched(&self) -> [u64; 2] {
+        let all = self.fillings.iter().map(|filling| filling.shadow.touched());
+        all.fold([0; 2], |[small, huge], [s, h]| [small + s, huge + h])
+    }
+
     fn places(&self) -> RwLockReadGuard<'_, Places> {
         self.places.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,9 +248,11 @@ impl Fill {
                     && !unit.is_placed(window)
                 {
                     let bytes = &bytes[at + part.start - from..at + part.end - from];
+                    let to = filling.shadow_of(at + part.start);
+                    filling.shadow.take(&(to..to + bytes.len()));
                     // SAFETY: the shadow is memory of ours and spans every unit; who writes a unit's
                     // part of it, or moves it away, holds that unit's lock.
-                    unsafe { sys::write(filling.shadow_of(at + part.start), bytes) };
+                    unsafe { sys::write(to, bytes) };
                 }
                 whole = unit.bring(window, part.len());
             }

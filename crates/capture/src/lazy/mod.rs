@@ -16,13 +16,13 @@ pub use fill::Fill;
 pub use sys::{Mode, end_program};
 pub(crate) use under_way::wait_for;
 
-use crate::fill::{MutRegion, check_possible, whole_pages};
+use crate::fill::{MutRegion, check_possible, touched, whole_pages};
 use crate::learnt::Learnt;
 use crate::track::{Pages, holder};
 use fill::Filling;
 use maps::PrivateMemory;
 use outlive_chunk::PageHashes;
-use outlive_io::AlignedBuf;
+use outlive_io::{AlignedBuf, fresh};
 use outlive_types::{Error, Missing, PAGE_BYTES, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -131,6 +131,13 @@ impl LazyMemory {
             copied_bytes: fill.counts.copied.load(Ordering::Relaxed),
             faults: fill.counts.faults.load(Ordering::Relaxed),
         }
+    }
+
+    /// Which pages fresh memory was made of and why, for people; `None` if there was none to speak of.
+    pub fn fresh_report(&self) -> Option<String> {
+        let [small, huge] = self.fill.as_ref().map_or([0; 2], |fill| fill.touched());
+        let [eager_small, eager_huge] = touched(&self.streams);
+        fresh::report([small + eager_small, huge + eager_huge])
     }
 
     fn filling(&self, stream: usize) -> Option<(&Fill, &Filling)> {

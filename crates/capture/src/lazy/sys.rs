@@ -1,6 +1,7 @@
 //! userfaultfd, as far as missing pages go: the ioctls of `linux/userfaultfd.h`, defined by hand.
 #![allow(unsafe_code)]
 
+use outlive_io::fresh::FreshMemory;
 use outlive_types::PAGE_BYTES;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
@@ -421,6 +422,7 @@ pub(super) struct Shadow {
     whole: *mut libc::c_void,
     whole_bytes: usize,
     start: usize,
+    fresh: Option<FreshMemory>,
 }
 
 // SAFETY: it is only addresses; who reads or writes through them says why that may be.
@@ -441,10 +443,22 @@ impl Shadow {
         if whole == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping is ours. Without huge pages it works as well.
-        unsafe { libc::madvise(whole, whole_bytes, libc::MADV_HUGEPAGE) };
         let start = whole.expose_provenance().next_multiple_of(block);
-        Ok(Shadow { whole, whole_bytes, start })
+        // SAFETY: the mapping is ours, and stays as long as the shadow.
+        let fresh = unsafe { FreshMemory::new(&(start..start + bytes)) };
+        Ok(Shadow { whole, whole_bytes, start, fresh })
+    }
+
+    /// To be called before a part is written.
+    pub fn take(&self, part: &Range<usize>) {
+        if let Some(fresh) = &self.fresh {
+            fresh.take(part, false);
+        }
+    }
+
+    /// Bytes that were used, in small and in huge pages.
+    pub fn touched(&self) -> [u64; 2] {
+        self.fresh.as_ref().map_or([0; 2], FreshMemory::touched)
     }
 
     /// Its address.

@@ -6,16 +6,20 @@ use super::report::{Goal, Unit};
 use super::state::{Borrowed, JOB, Memory};
 use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
 use crate::args::BenchIoArgs;
+use outlive_io::AlignedBuf;
 use outlive_pool::Environment;
 use outlive_store::{Restored, Select};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, PAGE_BYTES, Result};
 use serde_json::json;
+use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
 /// Of the raw speed.
 const SHARE_MIN: f64 = 0.90;
 const SEED: u64 = 3;
+/// Memory whose first touches are measured beside, in each kind of pages.
+const TOUCHED_BYTES_MAX: u64 = 512 << 20;
 
 pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
@@ -30,13 +34,18 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     let (mut raws, mut fresh, mut used) = (Vec::new(), Vec::new(), Vec::new());
     let mut memory = Memory::fresh(total_bytes)?;
     let mut cpu = Vec::new();
+    let mut touches = [Vec::new(), Vec::new()];
     let (before, begun) = (Cpu::now(), Instant::now());
     for run in 1..=args.runs {
         bench.step(&format!("round {run} of {}: raw reads", args.runs));
         raws.push(raw.read_round(&bench.scratch)?);
-        bench.step(&format!("round {run} of {}: restores", args.runs));
         // The old memory goes before the clock starts.
         drop(std::mem::replace(&mut memory, Memory::fresh(0)?));
+        bench.step(&format!("round {run} of {}: first touches of fresh memory", args.runs));
+        for (small, touches) in [false, true].into_iter().zip(&mut touches) {
+            touches.push(first_touches(total_bytes.min(TOUCHED_BYTES_MAX), small));
+        }
+        bench.step(&format!("round {run} of {}: restores", args.runs));
         let started = Instant::now();
         memory = Memory::fresh(total_bytes)?;
         restore(&path, &memory)?;
@@ -68,6 +77,12 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         Unit::Ratio,
         goal,
     );
+    let [huge, small] = &touches;
+    report.add("fresh memory, huge pages: first touches", median(huge), Unit::MsPerGib);
+    report.add("fresh memory, 4 KiB pages: first touches", median(small), Unit::MsPerGib);
+    if let Some(chosen) = outlive_io::fresh::told() {
+        report.note(format!("Restores into fresh memory have come to prefer {chosen}."));
+    }
     report.note(format!(
         "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
          verified byte, hashed for the save that follows; nothing of it in the page cache. Fresh \
@@ -76,11 +91,28 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         args.gib,
         raw.names()
     ));
+    report.detail("first_touches_huge_ms_per_gib", json!(huge));
+    report.detail("first_touches_small_ms_per_gib", json!(small));
     report.detail("raw_rounds", raw.details());
     report.detail("raw_gb_per_s", json!(raws));
     report.detail("used_gb_per_s", json!(used));
     report.detail("fresh_gb_per_s", json!(fresh));
     Ok(bench.report)
+}
+
+/// Touches each page of fresh memory, in the way of a program; milliseconds a GiB.
+fn first_touches(length: u64, small: bool) -> f64 {
+    let mut memory = AlignedBuf::zeroed(length as usize);
+    if small {
+        memory.use_small_pages();
+    }
+    let started = Instant::now();
+    for page in memory.chunks_mut(PAGE_BYTES) {
+        page[0] = 1;
+    }
+    let pages = black_box(memory).len() / PAGE_BYTES;
+    let gib = (pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
+    started.elapsed().as_secs_f64() * 1e3 / gib
 }
 
 /// What a program does that starts again: open everything, restore the newest checkpoint.
