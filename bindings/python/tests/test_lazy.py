@@ -350,3 +350,65 @@ def test_a_touch_of_damage_ends_the_program(saved: Path, program: Program) -> No
     assert child.returncode == 3
     assert "went on" not in out
     assert "suspect" in errors
+
+
+def test_another_jobs_save_waits_for_what_it_saves(saved: Path, same: Same) -> None:
+    want = image(2)
+    with outlive.open(saved, freeze="fork") as other:
+        for round_ in range(3):
+            state = empty_like(want)
+            outlive.open(saved).job("a").restore(into=state, lazy=True)
+            assert other.job("b").save(state, wait=True).epoch == round_ + 1
+            same(other.job("b").restore(), want)
+
+
+def test_memory_that_moves_is_filled_where_it_is(saved: Path, run: Run) -> None:
+    out = run(
+        """
+        import ctypes, mmap
+        libc = ctypes.CDLL(None, use_errno=True)
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        libc.mmap.restype = libc.mremap.restype = address
+        libc.mmap.argtypes = [address, size] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        libc.mremap.argtypes = [address, size, size, ctypes.c_int, address]
+        count = 3_000_001
+        # The last page holds other bytes as well, and the kernel moves none but whole mappings.
+        length = -(-count * 8 // 4096) * 4096
+        whole = count * 8 // 4096 * 4096
+        array = lambda at, n: np.ctypeslib.as_array((ctypes.c_double * n).from_address(at))
+        first, second = [libc.mmap(None, length, 3, 0x22, -1, 0) for _ in range(2)]
+        job = outlive.open(sys.argv[1]).job("a")
+        report = job.restore(into={"aligned": array(first, count)}, only="aligned", lazy=True)
+        assert report.mode != "eager", report
+        assert libc.mremap(first, whole, whole, 3, second) == second
+        total = array(second, whole // 8).sum()
+        report.wait()
+        assert array(second, whole // 8).sum() == total
+        print(total)
+        """,
+        saved,
+    )
+    whole = image(2)["aligned"].nbytes // 4096 * 512
+    assert out == str(image(2)["aligned"][:whole].sum())
+
+
+def test_the_job_that_tracks_the_memory_is_named(saved: Path, run: Run) -> None:
+    out = run(
+        """
+        holed = outlive.zeros(1_000_000)
+        other = outlive.open(sys.argv[1]).job("finetune")
+        print(other.save({"holed": holed}).wait().tracker)
+        job = outlive.open(sys.argv[1]).job("a")
+        restore = lambda: job.restore(into={"holed": holed}, only="holed", lazy=True)
+        print(restore().eager_because)
+        other.close()
+        print(restore().mode)
+        print(holed.sum())
+        """,
+        saved,
+    )
+    tracker, because, mode, total = out.splitlines()
+    if tracker.startswith("wp-async"):
+        assert 'job "finetune" of this process tracks it' in because
+    assert mode != "eager"
+    assert total == str(image(2)["holed"].sum())

@@ -44,6 +44,13 @@ fn restores_are_measured() {
     let report = measured("restore", &["--gib=0.03125", "--runs=1"]);
     assert!(value(&report, "restore into used memory, share of raw") > 0.0);
     assert!(value(&report, "restore into fresh memory, share of raw") > 0.0);
+    for kind in ["huge", "4 KiB"] {
+        assert!(value(&report, &format!("fresh memory, {kind} pages: first touches")) > 0.0);
+    }
+    let preferred = "Restores into fresh memory have come to prefer ";
+    let notes = report["notes"].as_array().unwrap();
+    let told = |note: &Value| note.as_str().unwrap().starts_with(preferred);
+    assert!(notes.iter().any(told), "{report:#}");
 }
 
 #[test]

@@ -1,0 +1,42 @@
+"""Memory for large arrays: which pages it is made of."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import outlive
+
+Run = Callable[..., str]
+
+
+def test_what_large_arrays_are_made_of_is_measured_and_told(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        import logging
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+        state = {"w": outlive.zeros(9_000_000), "x": outlive.zeros((3, 100_000))}
+        state["w"][::1000] = 1.5
+        outlive.open(sys.argv[1]).job("a").save(state, wait=True)
+        job = outlive.open(sys.argv[1]).job("a")
+        tree = job.restore()
+        assert tree["w"].sum() == 9000 * 1.5
+        # Used memory is told of no more.
+        print("again")
+        job.restore(into=tree)
+        """,
+        folder,
+    )
+    first, again = out.split("again\n")
+    assert "large arrays are made of " in first
+    assert "s/GiB of first touches" in first
+    assert "job a: fresh memory: " in first
+    assert "fresh memory" not in again
+
+
+def test_arrays_of_all_sizes_are_zero_and_writable() -> None:
+    for size in (1, 70_000, 2 << 20, 33 << 20, (64 << 20) + 1, 70 << 20):
+        array = outlive.zeros(size, np.uint8)
+        assert not array.any()
+        array[:] = 3
+        assert (array == 3).all()
