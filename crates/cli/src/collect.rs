@@ -53,6 +53,7 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
     let fence = args.fence.iter().map(|job| pool::known_job(pool, job)).collect::<Result<_>>()?;
     Ok(GcOptions {
         drop: Default::default(),
+        keep_one: false,
         fence,
         thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect, rewrite: true },
         bytes_per_s: args.rate,
