@@ -230,8 +230,7 @@ def main() -> None:
         "left_bytes": bytes_in(folder),
         "left_files": len(files),
         "left_overs": sum(
-            path.suffix == ".part" or (path.name[0] == "." and path.name != ".pool.toml")
-            for path in files
+            path.suffix == ".part" or path.name.startswith(".tmp-") for path in files
         ),
         "steps": {name: job.safe_step for name, job in crowd.jobs.items()},
         "faults": crowd.faults,

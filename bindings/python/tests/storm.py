@@ -443,8 +443,7 @@ def left(pool: str) -> dict[str, int]:
         "left_files": len(files),
         "left_bytes": sum(path.stat().st_blocks * 512 for path in files),
         "left_overs": sum(
-            path.suffix == ".part" or (path.name[0] == "." and path.name != ".pool.toml")
-            for path in files
+            path.suffix == ".part" or path.name.startswith(".tmp-") for path in files
         ),
     }
 
