@@ -1,9 +1,9 @@
-"""Runs savers and collectors of one pool side by side, and kills each of them by SIGKILL.
+"""Runs savers and collectors of one pool side by side; stops and kills each at random moments.
 
 A program of its own, started by test_kill_crowd.py, as kill_nursery.py is by test_kill.py: each
 life is a fork of it. Two jobs save nearly the same state all the time, so that they borrow from
-each other; `outlive gc`, `prune` and `scrub` run beside them, two at a time. Prints a summary as
-JSON.
+each other; `outlive gc`, `prune`, `scrub` and `copy` run beside them, four at a time. Any of them
+is held up by SIGSTOP for up to STOPPED_S, and each is ended by SIGKILL. Prints a summary as JSON.
 
     kill_crowd.py FOLDER SECONDS SEED
 """
@@ -25,7 +25,8 @@ from kill_nursery import RECORD, live
 from outlive.__main__ import main as command
 
 JOBS = ("left", "right")
-COLLECTORS = 2
+COLLECTORS = 4
+STOPPED_S = 0.6
 ROUNDS = 3
 FENCED, RETRY = 5, 6
 
@@ -48,11 +49,13 @@ class Life:
     deadline: float
     what: str
     heard: bytes = b""
+    stopped_until: float | None = None
 
 
 class Crowd:
     def __init__(self, folder: str, seed: int) -> None:
         self.folder = folder
+        self.copies = f"{folder}-copies"
         self.luck = random.Random(seed)
         self.jobs = {name: Job() for name in JOBS}
         self.faults: list[str] = []
@@ -61,6 +64,7 @@ class Crowd:
             "collectors_killed": 0,
             "collectors_done": 0,
             "collectors_told": 0,
+            "stopped": 0,
             "acknowledged": 0,
             "restored": 0,
             "peak_bytes": 0,
@@ -72,7 +76,7 @@ class Crowd:
             return 0
 
         seed = self.luck.getrandbits(32)
-        return self.fork(name, work, 0.4)
+        return self.fork(name, work, 0.7)
 
     def collector(self, *arguments: str) -> Life:
         def work(tell: int) -> int:
@@ -92,8 +96,11 @@ class Crowd:
             ("gc", self.folder, "--max-unused", self.luck.choice(("0.001", "5", "50"))),
             ("prune", self.folder, job, "--keep-last", self.luck.choice(("1", "2", "5"))),
             ("scrub", self.folder),
+            ("copy", self.folder, self.copies, "--same-history"),
+            ("gc", self.copies),
+            ("prune", self.copies, job, "--keep-last", "3"),
         ]
-        return self.collector(*self.luck.choices(which, (3, 3, 1))[0])
+        return self.collector(*self.luck.choices(which, (4, 4, 2, 4, 1, 1))[0])
 
     def fork(self, what: str, work: Callable[[int], int], longest_s: float) -> Life:
         ear, tell = os.pipe()
@@ -111,7 +118,8 @@ class Crowd:
 
     def listen(self, lives: list[Life], until: float) -> list[Life]:
         """Hears them all until the first one is due or over; answers those that are over."""
-        left = max(0.0, min(until, *(life.deadline for life in lives)) - time.monotonic())
+        moments = [life.stopped_until or life.deadline for life in lives]
+        left = max(0.0, min(until, *moments) - time.monotonic())
         ready = select.select([life.ear for life in lives], [], [], left)[0]
         over = []
         for life in lives:
@@ -121,6 +129,20 @@ class Crowd:
                 if not part:
                     over.append(life)
         return over
+
+    def stop_and_go(self, lives: list[Life], now: float) -> None:
+        """Lets those go on that have stood still for long enough, and now and then stops one."""
+        for life in lives:
+            if life.stopped_until is not None and life.stopped_until <= now:
+                os.kill(life.child, signal.SIGCONT)
+                life.stopped_until = None
+        if self.luck.random() < 0.3:
+            life = self.luck.choice(lives)
+            if life.stopped_until is None:
+                os.kill(life.child, signal.SIGSTOP)
+                life.stopped_until = now + STOPPED_S * self.luck.random()
+                life.deadline += STOPPED_S
+                self.counts["stopped"] += 1
 
     def end(self, life: Life, kill: bool) -> None:
         if kill:
@@ -170,6 +192,7 @@ class Crowd:
         while time.monotonic() < until and not self.faults:
             over = self.listen(lives, until)
             now = time.monotonic()
+            self.stop_and_go([life for life in lives if life not in over], now)
             for at, life in enumerate(lives):
                 if life in over or life.deadline <= now:
                     self.end(life, life not in over)
@@ -182,7 +205,7 @@ class Crowd:
 
     def has_shown_something(self) -> bool:
         """Whether each thing that the test is about has happened at least once."""
-        what = ("savers_killed", "collectors_killed", "collectors_done", "acknowledged")
+        what = ("savers_killed", "collectors_killed", "collectors_done", "acknowledged", "stopped")
         return all(self.counts[name] > 0 for name in what)
 
     def to_its_end(self, life: Life) -> None:
@@ -202,16 +225,19 @@ def bytes_in(folder: str) -> int:
 def main() -> None:
     folder, seconds, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     crowd = Crowd(folder, seed)
-    # There must be a pool before anybody can collect.
+    # There must be pools before anybody can collect.
     for name in JOBS:
         crowd.to_its_end(crowd.saver(name, 2))
+    crowd.to_its_end(crowd.collector("pool", "init", crowd.copies))
+    crowd.to_its_end(crowd.collector("copy", folder, crowd.copies))
     rounds = 0
     # On a busy machine little happens in the time.
     while rounds < ROUNDS or not (crowd.has_shown_something() or crowd.faults):
         rounds += 1
         crowd.run(seconds / ROUNDS)
         # All are dead; what they have left is whole. (Beside a gc, verify might miss what moves.)
-        crowd.to_its_end(crowd.collector("verify", folder))
+        for pool in (folder, crowd.copies):
+            crowd.to_its_end(crowd.collector("verify", pool))
     # Left in peace, each job goes on, and everything is whole; then nothing but that is left.
     for name in JOBS:
         crowd.to_its_end(crowd.saver(name, 3))

@@ -1,5 +1,6 @@
-"""Savers and collectors of one pool, all killed at random moments: nothing acknowledged is lost,
-everything is whole, and what they have left behind goes.
+"""Savers and collectors of one pool, all stopped and killed at random moments: nothing acknowledged
+is lost, everything is whole, and what they have left behind goes. `OUTLIVE_CROWD_S=600` makes it a
+storm of ten minutes.
 
 The programs that are killed are forks of kill_crowd.py; here its summary is judged.
 """
@@ -32,14 +33,20 @@ def test_savers_and_collectors_are_killed(folder: Path, capsys: pytest.CaptureFi
     with capsys.disabled():
         print(
             f"\n  {counts['savers_killed']} savers and {counts['collectors_killed']} collectors "
-            f"killed, {counts['collectors_done']} collections done, {counts['collectors_told']} "
-            f"gave way; {counts['acknowledged']} saves acknowledged, {counts['restored']} "
-            f"restores; at most {counts['peak_bytes'] >> 20} MiB, {counts['left_bytes'] >> 10} KiB "
-            f"in {counts['left_files']} files at the end"
+            f"killed, {counts['stopped']} stopped, {counts['collectors_done']} collections done, "
+            f"{counts['collectors_told']} gave way; {counts['acknowledged']} saves acknowledged, "
+            f"{counts['restored']} restores; at most {counts['peak_bytes'] >> 20} MiB, "
+            f"{counts['left_bytes'] >> 10} KiB in {counts['left_files']} files at the end"
         )
     assert counts["faults"] == [], f"seed {seed}"
     # Else nothing would have been shown.
-    for what in ("savers_killed", "collectors_killed", "collectors_done", "acknowledged"):
+    for what in (
+        "savers_killed",
+        "collectors_killed",
+        "collectors_done",
+        "acknowledged",
+        "stopped",
+    ):
         assert counts[what] > 0, what
     # Two states, their page trees and logs; nothing of all that was killed.
     assert counts["left_bytes"] < 4 * STATE_BYTES

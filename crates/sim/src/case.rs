@@ -25,13 +25,15 @@ pub enum Family {
     Scrub,
     /// Bits flip, and records cannot be read.
     Damage,
+    /// One program stands still at one moment while all others come and go.
+    Suspend,
     /// Anybody.
     Crowd,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 9] = [
+    pub const ALL: [Family; 10] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -40,6 +42,7 @@ impl Family {
         Family::Copy,
         Family::Scrub,
         Family::Damage,
+        Family::Suspend,
         Family::Crowd,
     ];
 
@@ -54,6 +57,7 @@ impl Family {
             Family::Copy => "copy",
             Family::Scrub => "scrub",
             Family::Damage => "damage",
+            Family::Suspend => "suspend",
             Family::Crowd => "crowd",
         }
     }
@@ -96,6 +100,17 @@ impl FromStr for Name {
     }
 }
 
+/// What keeps the records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogKind {
+    /// Memory, without locks.
+    Plain,
+    /// Memory, with locks that end with their holder.
+    Locks,
+    /// A directory: the steps of an append are moments at which others may come first, too.
+    Directory,
+}
+
 /// What a schedule is made of.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -103,9 +118,16 @@ pub struct Case {
     pub name: Name,
     /// Who meets.
     pub roles: Vec<Role>,
+    /// What keeps the pools' logs.
+    pub log: LogKind,
+    /// The first program is held up at this decision of its own, until nobody else can go on.
+    pub suspended_at: Option<u64>,
     /// What may go wrong.
     pub chances: Chances,
 }
+
+/// Decisions of a program among which one is chosen.
+const MOMENTS: u64 = 120;
 
 const A: &str = "a";
 const B: &str = "b";
@@ -122,7 +144,19 @@ impl Case {
             chances.flip_shard = chance(&rng);
             chances.unreadable = chance(&rng) / 4;
         }
-        Case { name, roles, chances }
+        let kinds = [LogKind::Plain, LogKind::Locks, LogKind::Locks, LogKind::Directory];
+        let mut log = kinds[rng.below(4) as usize];
+        if chances.flip_record > 0 || roles.contains(&Role::Rollback { job: A }) {
+            // Records in files are damaged by other tests.
+            log = LogKind::Plain;
+        }
+        let suspended_at = (name.family == Family::Suspend).then(|| {
+            if either(&rng) {
+                log = LogKind::Directory;
+            }
+            rng.below(MOMENTS)
+        });
+        Case { name, roles, log, suspended_at, chances }
     }
 }
 
@@ -174,6 +208,19 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Copy => vec![Role::Copy, saver(rng, A), collector(rng), Role::GcThere],
         Family::Scrub => vec![Role::Scrub, collector(rng), saver(rng, A)],
         Family::Damage => vec![saver(rng, A), saver(rng, A), Role::Reader { job: A }],
+        Family::Suspend => {
+            let first = match rng.below(6) {
+                0..=2 => saver(rng, A),
+                3 => collector(rng),
+                4 => Role::Lazy { job: A, prunes: false },
+                _ => Role::Returner { job: A },
+            };
+            let prunes = |keep_last| Role::Prune { job: A, keep_last };
+            match either(rng) {
+                true => vec![first, prunes(2), prunes(1)],
+                false => vec![first, collector(rng), saver(rng, A), collector(rng)],
+            }
+        }
         Family::Crowd => Vec::new(),
     };
     let most = if family == Family::Crowd { 7 } else { 2 };

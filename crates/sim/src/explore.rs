@@ -38,7 +38,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let shown = policy.to_string();
     let turns = Turns::new(policy, keep_trace);
     let luck = Luck::new(seed, case.chances, turns.clone());
-    let (here, there) = (Place::new("here", &luck), Place::new("there", &luck));
+    let (here, there) = (Place::new("here", case.log, &luck), Place::new("there", case.log, &luck));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(&here, &there, &rng, &luck);
     let programs = case.roles.iter().enumerate();
@@ -55,6 +55,9 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     };
     let programs: Vec<Start> = programs.map(start).collect();
     luck.set_active(true);
+    if let Some(decisions) = case.suspended_at {
+        turns.suspend(0, decisions);
+    }
     let ran = turns.run(programs);
     luck.set_active(false);
     let wrong = ran.failure.or_else(|| here.truth.violation()).or_else(|| there.truth.violation());

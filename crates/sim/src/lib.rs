@@ -15,5 +15,5 @@ mod truth;
 mod turns;
 mod world;
 
-pub use case::{Case, Family, Name};
+pub use case::{Case, Family, LogKind, Name};
 pub use explore::{Outcome, run, run_case};

@@ -172,8 +172,7 @@ impl Actor {
                     || self.truth.is_rolled_back()
                     || self.truth.is_fenced(self.number, job)
             }
-            // What a save builds on may be pruned: it says so, and the next one starts anew.
-            ErrorKind::Retry => chances.errors() || self.truth.is_pruned(job),
+            ErrorKind::Retry => chances.errors(),
             ErrorKind::Damaged => chances.damage() || self.truth.is_rolled_back(),
             ErrorKind::Invalid => self.truth.is_rolled_back(),
             _ => false,
@@ -300,7 +299,11 @@ impl Actor {
         if prunes {
             actor.prune(&name, 1)?;
         }
-        let restored = actor.met("a fill", &name, filling.wait(), &[])?;
+        let filled = filling.wait();
+        // Without locks nobody keeps a gc from deleting what was dropped and is still read.
+        let is_cut_off = !actor.place.has_locks() && actor.truth.is_pruned(&name);
+        let also: &[ErrorKind] = if is_cut_off { &[ErrorKind::Retry] } else { &[] };
+        let restored = actor.met("a fill", &name, filled, also)?;
         let mut state = actor.check(&name, epoch, &restored)?;
         state.change(&actor.rng);
         let handle = saving.save(&state)?;
@@ -328,7 +331,12 @@ impl Actor {
             let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
             let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
             let options = GcOptions { thoroughness, ..GcOptions::default() };
-            let _ = self.met("a gc", &JobName::gc(), collect(&self.pool, &options), &[]);
+            let _ = self.met(
+                "a gc",
+                &JobName::gc(),
+                collect(&self.pool, &options),
+                &[ErrorKind::Retry],
+            );
             if self.is_dead() {
                 return Err(End);
             }
@@ -354,7 +362,8 @@ impl Actor {
 
     fn scrub(&self) -> Done {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
-        let report = self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), &[])?;
+        let report =
+            self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), &[ErrorKind::Retry])?;
         let chances = self.luck.chances();
         match report.is_whole() || chances.damage() || chances.errors() || self.is_dead() {
             true => Ok(()),
@@ -427,6 +436,7 @@ impl Actor {
     fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
         match self.truth.committed(job).remove(&epoch) {
             Some(committed) if committed.state.is(restored) => Ok(committed.state),
+            _ if self.truth.is_rolled_back() => Err(End),
             Some(committed) => Err(self.violate(format!(
                 "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
                 committed.state
@@ -452,11 +462,8 @@ impl Saving<'_> {
         let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
         let asked = || truth.will_commit(*number, name, Pending::State(state.clone()));
         let saved = self.job.save(&mut Source { inner, asked });
-        let also: &[ErrorKind] = match truth.is_stale(*number, name) {
-            true => &[ErrorKind::Invalid, ErrorKind::Fenced],
-            false => &[],
-        };
-        let handle = self.actor.met("a save", name, saved, also)?;
+        let also = self.also();
+        let handle = self.actor.met("a save", name, saved, &also)?;
         self.actor
             .luck
             .turns()
@@ -478,13 +485,24 @@ impl Saving<'_> {
                 "epoch {epoch} of {name} is committed, and its program was told {error:?}"
             )));
         }
-        let also: &[ErrorKind] = match truth.is_stale(*number, name) {
-            true => &[ErrorKind::Invalid, ErrorKind::Fenced],
-            false => &[],
-        };
-        let stats = self.actor.met("a save", name, outcome, also)?;
+        let also = self.also();
+        let stats = self.actor.met("a save", name, outcome, &also)?;
         truth.told(*number, name, stats.epoch);
         Ok(())
+    }
+
+    /// Errors that a save may end with, as things stand.
+    fn also(&self) -> Vec<ErrorKind> {
+        let Actor { number, truth, .. } = self.actor;
+        let mut also = Vec::new();
+        if truth.is_stale(*number, self.job.name()) {
+            also.push(ErrorKind::Fenced);
+        }
+        // What it builds on may be pruned: it says so, and the next one starts anew.
+        if truth.is_pruned(self.job.name()) {
+            also.push(ErrorKind::Retry);
+        }
+        also
     }
 
     fn restore(&self, select: Select) -> Done<Option<(Epoch, State)>> {

@@ -166,7 +166,10 @@ impl Truth {
 
     /// The jobs that have ever had a session.
     pub fn jobs(&self) -> Vec<JobName> {
-        self.facts().jobs.keys().filter(|job| !job.is_gc()).cloned().collect()
+        let facts = self.facts();
+        let opened =
+            facts.jobs.iter().filter(|(job, truth)| !job.is_gc() && truth.session.is_some());
+        opened.map(|(job, _)| job.clone()).collect()
     }
 
     /// A job's checkpoints.
@@ -245,11 +248,8 @@ impl Truth {
                 }
             }
             Body::Prune(prune) => {
-                let is_wanted = |epoch: &&Epoch| {
-                    truth.committed.get(epoch).is_some_and(|committed| !committed.doomed)
-                };
-                if let Some(epoch) = prune.epochs.iter().find(is_wanted) {
-                    return Err(format!("epoch {epoch} is dropped, and nobody asked for that"));
+                if prune.last_epoch < truth.last_epoch {
+                    return Err(format!("a prune forgets epoch {}", truth.last_epoch));
                 }
             }
             Body::Sweep(_) | Body::Note(_) => {}

@@ -4,6 +4,7 @@
 
 use crate::policy::Policy;
 use outlive_types::sync::{Scheduler, scheduled};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,8 @@ struct State {
     digest: u64,
     /// What was done, in order; only if it was asked for.
     trace: Option<Vec<String>>,
+    /// The program that is held up at its so many-th decision until nobody else can go on.
+    suspended: Option<(usize, u64)>,
     /// Programs that are held up until the step given, or until nobody else can go on.
     held: BTreeMap<usize, u64>,
     failure: Option<String>,
@@ -103,6 +106,7 @@ impl Turns {
             steps: 0,
             digest: 0xCBF2_9CE4_8422_2325,
             trace: keep_trace.then(Vec::new),
+            suspended: None,
             held: BTreeMap::new(),
             failure: None,
             over: false,
@@ -141,6 +145,11 @@ impl Turns {
             trace: state.trace.take().unwrap_or_default(),
             failure: state.failure.clone(),
         }
+    }
+
+    /// Holds a program up when it has decided so many times, until nobody else can go on.
+    pub fn suspend(&self, program: usize, decisions: u64) {
+        self.0.state().suspended = Some((program, decisions));
     }
 
     /// Holds a program up for so many steps, or until nobody else can go on.
@@ -275,6 +284,26 @@ impl State {
     }
 }
 
+thread_local! {
+    static NOTICE: RefCell<Option<Notice>> = const { RefCell::new(None) };
+}
+
+/// What to do when the thread is about to do something.
+type Notice = (&'static str, Box<dyn FnOnce()>);
+
+/// Does `work`; when this thread, within it, is about to do `what` for the first time, calls `notice`
+/// before anybody else goes on.
+pub fn noticing<T>(
+    what: &'static str,
+    notice: impl FnOnce() + 'static,
+    work: impl FnOnce() -> T,
+) -> T {
+    NOTICE.set(Some((what, Box::new(notice))));
+    let done = work();
+    NOTICE.take();
+    done
+}
+
 /// One thread's way to ask.
 struct Turn {
     shared: Arc<Shared>,
@@ -303,10 +332,24 @@ impl Turn {
 
 impl Scheduler for Turn {
     fn pause(&self, what: &str) {
+        let notice =
+            NOTICE.with_borrow_mut(|notice| notice.take_if(|(awaited, _)| *awaited == what));
+        if let Some((_, notice)) = notice {
+            notice();
+        }
         let mut state = self.shared.state();
         let next = &mut state.tasks[self.number].next;
         next.clear();
         next.push_str(what);
+        let program = state.tasks[self.number].program;
+        match &mut state.suspended {
+            Some((suspended, 0)) if *suspended == program => {
+                state.suspended = None;
+                state.held.insert(program, u64::MAX);
+            }
+            Some((suspended, left)) if *suspended == program => *left -= 1,
+            _ => {}
+        }
         self.switch(state, None);
     }
 

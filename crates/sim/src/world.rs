@@ -1,13 +1,14 @@
 //! A pool as the programs of a schedule see it: every operation is a moment at which others may go
 //! on, and may fail as the schedule's seed says. Beneath lies a [`FaultWorld`].
 
+use crate::case::LogKind;
 use crate::truth::Truth;
-use crate::turns::Turns;
+use crate::turns::{Turns, noticing};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{
-    Append, Capacity, CutMode, FaultProcess, FaultWorld, ManifestLog, Previous, ReadRange,
-    ShardName, ShardWriter, Target, WriteTicket,
+    Append, Capacity, CutMode, DirectoryLog, FaultProcess, FaultWorld, Lock, LockGuard,
+    ManifestLog, Previous, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
 };
 use outlive_types::sync::pause;
 use outlive_types::{Clock, Error, Event, JobName, NoObserver, Observer, Result, SeededRng};
@@ -16,6 +17,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// What may go wrong, each with a chance in 65,536 for every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -108,6 +110,8 @@ pub struct Place {
     pub world: FaultWorld,
     /// What must be.
     pub truth: Truth,
+    /// The log, if it is not that of `world`.
+    directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
     unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
     luck: Arc<Luck>,
@@ -115,14 +119,40 @@ pub struct Place {
 
 impl Place {
     /// An empty pool.
-    pub fn new(name: &'static str, luck: &Arc<Luck>) -> Place {
-        let (world, truth) = (FaultWorld::new(), Truth::default());
-        Place { name, world, truth, unreadable: Arc::default(), luck: luck.clone() }
+    pub fn new(name: &'static str, kind: LogKind, luck: &Arc<Luck>) -> Place {
+        let world = match kind {
+            LogKind::Locks => FaultWorld::with_locks(),
+            LogKind::Plain | LogKind::Directory => FaultWorld::new(),
+        };
+        let directory = (kind == LogKind::Directory).then(|| {
+            // In memory, where there is such a place: many files are made and synced.
+            let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
+            let dir = dir.expect("a directory for a log can be made");
+            Arc::new((DirectoryLog::open(dir.path()), dir))
+        });
+        let truth = Truth::default();
+        Place { name, world, truth, directory, unreadable: Arc::default(), luck: luck.clone() }
+    }
+
+    /// The log with nobody between.
+    pub fn log(&self) -> Arc<dyn ManifestLog> {
+        match &self.directory {
+            Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
+            None => self.world.log(),
+        }
+    }
+
+    /// Whether its log has locks.
+    pub fn has_locks(&self) -> bool {
+        self.directory.is_some() || self.world.has_locks()
     }
 
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
-        let (target, log, process) = self.world.process();
+        let (target, mut log, process) = self.world.process();
+        if self.directory.is_some() {
+            log = self.log();
+        }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
         let target = Arc::new(SeenTarget { inner: target, me: me.clone() });
         (pool_of(target, Arc::new(SeenLog { inner: log, me }), self.env(seed)), process)
@@ -132,7 +162,7 @@ impl Place {
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<ShardName>>>) {
         let read = Arc::new(Mutex::default());
         let target = Noting { inner: self.world.target(), read: read.clone() };
-        (pool_of(Arc::new(target), self.world.log(), self.env(seed)), read)
+        (pool_of(Arc::new(target), self.log(), self.env(seed)), read)
     }
 
     /// What was going on here, for a message.
@@ -198,13 +228,21 @@ impl Me {
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         pause(&what());
-        self.try_luck(work)
+        // A directory does not know who was killed.
+        match self.place.directory.is_some() && self.is_dead() {
+            true => Err(Error::retry("crashed: the simulated program was killed")),
+            false => self.try_luck(work),
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.process.is_killed() || self.place.world.crashed()
     }
 
     fn try_luck<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (luck, world) = (&self.place.luck, &self.place.world);
         let chances = luck.chances;
-        if self.process.is_killed() || world.crashed() {
+        if self.is_dead() {
             return work();
         }
         let tell = |what: &str| luck.turns.remark(|| what.to_owned());
@@ -232,6 +270,26 @@ impl Me {
             return Err(Error::retry("simulated: the reply was lost"));
         }
         Ok(done)
+    }
+}
+
+impl Me {
+    /// Notes a record of a directory in the moment in which it gets its number. One that comes too
+    /// late, when others have newer numbers, is none: it is taken back.
+    fn note(
+        self: Arc<Self>,
+        job: JobName,
+        number: u64,
+        record: Vec<u8>,
+        noted: Arc<AtomicBool>,
+    ) -> impl FnOnce() + 'static {
+        move || {
+            let log = self.place.log();
+            if log.latest(&job).is_ok_and(|latest| latest == number) {
+                self.place.truth.appended(self.number, &job, &record, &*log);
+            }
+            noted.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -373,23 +431,30 @@ impl ManifestLog for SeenLog {
     }
 
     fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        let Me { number: me, place, .. } = &*self.me;
+        let place = &self.me.place;
         let number = previous.number + 1;
         self.me.step(
             || format!("append record {number} to {job}"),
             || {
-                let there = || self.me.place.world.log().read(job, number);
+                let there = || place.log().read(job, number);
                 let was_there = there().is_ok();
-                let appended = self.inner.append_if(job, previous, record);
+                let noted = Arc::new(AtomicBool::new(false));
+                let appended = noticing(
+                    "the record has its number",
+                    self.me.clone().note(job.clone(), number, record.to_vec(), noted.clone()),
+                    || self.inner.append_if(job, previous, record),
+                );
                 // Whatever it answers, as it may have been killed half-way.
-                if !was_there && there().is_ok_and(|bytes| bytes == record) {
-                    place.truth.appended(*me, job, record, &*place.world.log());
-                    let luck = &place.luck;
-                    if luck.has(luck.chances.flip_record) {
-                        luck.turns.remark(|| format!("a bit of record {number} is flipped"));
-                        let offset = luck.rng.below(record.len() as u64);
-                        place.world.corrupt_record(job, number, offset, 1 << luck.rng.below(8));
-                    }
+                let is_noted = noted.load(Ordering::Relaxed);
+                if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
+                    place.truth.appended(self.me.number, job, record, &*place.log());
+                }
+                let luck = &place.luck;
+                if there().is_ok_and(|bytes| bytes == record) && luck.has(luck.chances.flip_record)
+                {
+                    luck.turns.remark(|| format!("a bit of record {number} is flipped"));
+                    let offset = luck.rng.below(record.len() as u64);
+                    place.world.corrupt_record(job, number, offset, 1 << luck.rng.below(8));
                 }
                 appended
             },
@@ -405,6 +470,18 @@ impl ManifestLog for SeenLog {
 
     fn sync(&self, job: &JobName) -> Result<()> {
         self.me.step(|| format!("sync the log of {job}"), || self.inner.sync(job))
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.me.step(|| "lock for collecting".to_owned(), || self.inner.lock_collecting())
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.me.step(|| "lock for reading".to_owned(), || self.inner.lock_reading())
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
     }
 }
 

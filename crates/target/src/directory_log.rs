@@ -5,6 +5,7 @@ use crate::owner::{adopt_dir, adopt_file};
 use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
 use locks::Locks;
 use outlive_format::{Record, fingerprint};
+use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
 use std::collections::HashSet;
 use std::fmt;
@@ -119,7 +120,10 @@ impl DirectoryLog {
         let number = next_number(previous.number)?;
         let to = self.path(job, number);
         match publish(from, &to) {
-            Ok(()) => self.settle(job, number, record),
+            Ok(()) => {
+                pause("the record has its number");
+                self.settle(job, number, record)
+            }
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 Err(Error::invalid(format!(
                     "the file system of {} can neither link files nor rename them without replacing, \
@@ -146,6 +150,7 @@ impl DirectoryLog {
     /// Our record has its number: makes that durable, unless it came too late.
     fn settle(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Append> {
         if self.is_behind(job, number, record)? {
+            pause("take back a record that came too late");
             // Nobody reads it, and the log is without a gap again.
             let _ = fs::remove_file(self.path(job, number));
             return Ok(Append::Lost);
@@ -160,6 +165,7 @@ impl DirectoryLog {
         if number > 1 && self.path(job, number - 1).exists() || self.latest(job)? <= number {
             return Ok(false);
         }
+        pause("look behind the record");
         let path = self.path(job, number + 1);
         match fs::read(&path) {
             Ok(next) => {
@@ -231,7 +237,9 @@ impl ManifestLog for DirectoryLog {
         if let Some(append) = self.occupied(job, previous, record)? {
             return Ok(append);
         }
+        pause("write a record");
         let temporary = self.write_temporary(job, record)?;
+        pause("give the record its number");
         let outcome = self.give_number(job, previous, record, &temporary);
         // What cannot be removed is garbage with a name of its own.
         let _ = fs::remove_file(&temporary);
@@ -245,6 +253,7 @@ impl ManifestLog for DirectoryLog {
         let mut removed = 0;
         for old in old {
             let path = self.path(job, old);
+            pause("remove a record");
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::io("removing the record", &path, &error));

@@ -77,6 +77,15 @@ struct World {
     shards: BTreeMap<ShardName, Kept>,
     parts: BTreeMap<ShardName, Vec<u8>>,
     records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
+    locks: Option<Locks>,
+}
+
+/// Who holds which lock. A lock ends with its holder.
+#[derive(Default)]
+struct Locks {
+    given: u64,
+    collecting: Vec<(u64, Owner)>,
+    reading: Vec<(u64, Owner)>,
 }
 
 /// Bytes under a name that is visible, and perhaps durable.
@@ -141,6 +150,18 @@ impl FaultWorld {
     /// An empty world in which nothing fails.
     pub fn new() -> FaultWorld {
         FaultWorld::default()
+    }
+
+    /// An empty world whose log has locks.
+    pub fn with_locks() -> FaultWorld {
+        let world = FaultWorld::new();
+        world.lock().locks = Some(Locks::default());
+        world
+    }
+
+    /// Whether its log has locks.
+    pub fn has_locks(&self) -> bool {
+        self.lock().locks.is_some()
     }
 
     /// The target, as the machine that runs now sees it.

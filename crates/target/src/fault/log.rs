@@ -1,9 +1,9 @@
 //! The log of a [`FaultWorld`].
 
-use super::{FaultWorld, Kept, Owner, Step, World};
+use super::{FaultWorld, Kept, Locks, Owner, Step, World};
 use crate::directory_log::{next_number, no_record};
 use crate::memory::occupied;
-use crate::{Append, ManifestLog, Previous};
+use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
 use outlive_types::{JobName, Result};
 use std::sync::Arc;
 
@@ -99,5 +99,67 @@ impl ManifestLog for FaultLog {
             numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
         }
         world.end(step)
+    }
+    fn lock_collecting(&self) -> Result<Lock> {
+        let mut world = self.world.lock();
+        world.alive(&self.owner)?;
+        Ok(match self.take(&mut world, |locks| &mut locks.collecting, true) {
+            None => Lock::None,
+            Some(None) => Lock::Busy,
+            Some(Some(guard)) => Lock::Taken(guard),
+        })
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        let mut world = self.world.lock();
+        world.alive(&self.owner)?;
+        Ok(self.take(&mut world, |locks| &mut locks.reading, false).flatten())
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        let world = self.world.lock();
+        world.alive(&self.owner)?;
+        let Some(locks) = &world.locks else { return Ok(false) };
+        Ok(locks.reading.iter().any(|(_, owner)| world.alive(owner).is_ok()))
+    }
+}
+
+/// Who holds one of the locks, and under which number.
+type Holders = Vec<(u64, Owner)>;
+
+impl FaultLog {
+    /// Takes a lock; `None` if there are none, or if it is to be held `alone` and somebody has it.
+    fn take(
+        &self,
+        world: &mut World,
+        of: fn(&mut Locks) -> &mut Holders,
+        alone: bool,
+    ) -> Option<Option<LockGuard>> {
+        let mut locks = world.locks.take()?;
+        of(&mut locks).retain(|(_, owner)| world.alive(owner).is_ok());
+        let is_free = !alone || of(&mut locks).is_empty();
+        let guard = is_free.then(|| -> LockGuard {
+            locks.given += 1;
+            let number = locks.given;
+            of(&mut locks).push((number, self.owner.clone()));
+            Box::new(Held { world: self.world.clone(), of, number })
+        });
+        world.locks = Some(locks);
+        Some(guard)
+    }
+}
+
+/// A lock that is held.
+struct Held {
+    world: FaultWorld,
+    of: fn(&mut Locks) -> &mut Holders,
+    number: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(locks) = &mut self.world.lock().locks {
+            (self.of)(locks).retain(|(number, _)| *number != self.number);
+        }
     }
 }

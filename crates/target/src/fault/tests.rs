@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Append, Previous, ReadRange};
+use crate::{Append, Lock, Previous, ReadRange};
 use outlive_io::AlignedBuf;
 use outlive_types::{PackId, Result};
 
@@ -165,4 +165,22 @@ fn a_killed_program_leaves_its_part_and_others_go_on() {
     );
     assert_eq!(world.target().unfinished().unwrap(), [OLD]);
     assert_eq!(save(&world, NEW, 0).unwrap(), Append::Done);
+}
+
+#[test]
+fn locks_end_with_their_holder() {
+    let world = FaultWorld::with_locks();
+    let (_, log, process) = world.process();
+    let Lock::Taken(mine) = log.lock_collecting().unwrap() else { panic!("it is free") };
+    let reading = log.lock_reading().unwrap();
+    assert!(reading.is_some() && world.log().is_read().unwrap());
+    assert!(matches!(world.log().lock_collecting().unwrap(), Lock::Busy));
+    drop(reading);
+    assert!(!world.log().is_read().unwrap());
+    process.kill_after(0);
+    assert!(matches!(world.log().lock_collecting().unwrap(), Lock::Taken(_)));
+    drop(mine);
+    let without = FaultWorld::new();
+    assert!(matches!(without.log().lock_collecting().unwrap(), Lock::None));
+    assert!(without.log().lock_reading().unwrap().is_none());
 }
