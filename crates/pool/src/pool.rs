@@ -84,7 +84,7 @@ impl Pool {
     }
 
     /// Makes sure that the pool is still where it was opened. Whoever opens a session asks before
-    /// and after: a log that is made anew where one has vanished acknowledges what is lost.
+    /// and after, and whoever commits asks before: a log that is made anew where one has vanished acknowledges what is lost.
     ///
     /// # Errors
     /// `Damaged` if the log has vanished, `Invalid` if the descriptor or the pool has, or is

@@ -115,3 +115,17 @@ fn a_log_that_vanishes_while_a_session_is_opened_is_noticed() {
     fs::rename(dir.path().join("away"), path.join("log")).unwrap();
     assert_eq!(program.save(&state(1)).unwrap().epoch, 1);
 }
+
+#[test]
+fn a_pool_that_vanishes_between_two_saves_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pool) = made(dir.path());
+    let program = Program::start(&pool, "job");
+    program.save(&state(1)).unwrap();
+    let (descriptor, away) = (path.join("pool.toml"), dir.path().join("away"));
+    fs::rename(&descriptor, &away).unwrap();
+    let error = program.save(&state(2)).unwrap_err();
+    assert!(error.to_string().contains("pool.toml"), "{error}");
+    fs::rename(&away, &descriptor).unwrap();
+    assert_eq!(program.save(&state(3)).unwrap().epoch, 2);
+}

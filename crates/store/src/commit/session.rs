@@ -423,6 +423,7 @@ impl LogHead {
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
+        pool.check_place()?;
         for _ in 0..ATTEMPTS {
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
@@ -506,6 +507,12 @@ impl LogHead {
 pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let number = pool.log().latest(job)?;
+        if number == 0 {
+            return Err(Error::invalid(format!(
+                "there is no job {job} in {}",
+                pool.log().describe()
+            )));
+        }
         let newest = match pool.log().read(job, number) {
             Ok(newest) => newest,
             // It is gone by now, replaced by an archive.
