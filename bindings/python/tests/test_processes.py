@@ -269,7 +269,7 @@ def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> 
         """,
         folder,
     )
-    with pytest.raises(outlive.FencedError, match="at checkpoint 1 .* up to checkpoint 4 since"):
+    with pytest.raises(outlive.FencedError, match=r"at checkpoint 1 .* up to checkpoint 4 since"):
         job.save({"step": 2}, wait=True)
     assert [epoch.epoch for epoch in job.epochs()] == [1, 2, 3, 4]
     # It restores again and goes on; or takes over in words.
