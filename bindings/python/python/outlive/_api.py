@@ -653,10 +653,10 @@ class Job:
     def take_over(self) -> None:
         """Lets the next save leave behind what others have saved meanwhile.
 
-        The first save after a restore, and after a `close`, is refused with `FencedError` if another
-        program has saved this job since. Usually one restores again then, and goes on from there.
-        Call this to go on from what this program has instead: the others' checkpoints stay, as older
-        epochs, and their programs are told by `FencedError`.
+        The first save after a restore, and after a `close`, is refused with `FencedError` if
+        another program has saved this job since. Usually one restores again then, and goes on from
+        there. Call this to go on from what this program has instead: the others' checkpoints stay,
+        as older epochs, and their programs are told by `FencedError`.
         """
         self._core.take_over()
 
