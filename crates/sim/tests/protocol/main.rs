@@ -1,0 +1,369 @@
+//! A model of how savers, prunes and collectors stay out of each other's way
+//! (docs/design/009-gc.md), checked in every state that its bounds allow. The explorer beside it runs
+//! the code itself along some thousands of schedules; this runs along all, of the rules alone.
+//!
+//! Each operation on a log or target is one step, and any actor may be held up before any step, for
+//! good as well: that is what a crash looks like to the others. Reading a log is one step, as a reader
+//! begins anew if it has changed; so is a conditional append with the look that follows if it is lost.
+//! What is bounded: two jobs with two programs each, two collectors without a lock, one chunk a
+//! checkpoint and one a pack, and what [`Bounds`] says. Segments are part of the manifests. Nothing is
+//! damaged.
+
+mod collector;
+mod log;
+mod saver;
+
+use collector::{Gc, Phase as Collecting};
+use log::{Log, Manifest, PACKS_EACH, Packs, Record, each, only, pack};
+use saver::{Base, Phase as Saving, Saver, Step};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+
+/// What is left out of the protocol, to show that the model finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lie {
+    /// Rule 2: a saver appends its manifest behind whatever is there.
+    SaversAppendBlindly,
+    /// Rule 2: so does a collector.
+    CollectorsAppendBlindly,
+    /// Rule 3: what a collector has marked for a job holds although its record was lost.
+    MarksOnce,
+    /// Rule 3: only jobs with an open session are told.
+    TellsOnlyOpenJobs,
+    /// Rule 4: condemned packs are deleted at once.
+    DeletesWhatIsHeld,
+    /// Rule 6: a left-over is deleted although it was finished meanwhile.
+    DeletesFinishedLeftOvers,
+    /// A collector makes sure that it is not fenced, and reads a job's log only then.
+    ChecksBeforeItReads,
+}
+
+/// What a step may do wrong that no later state shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Fault {
+    FencedCommit,
+    CondemnedListed,
+    NothingToRescue,
+}
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Saves of each job's first program, which is at work at the beginning (with `None`, it has
+    /// ended), and of its second one, which restores and takes over, at any time.
+    saves: [(Option<u8>, u8); 2],
+    /// Packs that a program writes at most.
+    packs: u8,
+    prunes: u8,
+    collectors: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Protocol {
+    bounds: Bounds,
+    /// Packs are begun in one step and finished in another.
+    unfinished: bool,
+    lie: Option<Lie>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct World {
+    logs: [Log; 2],
+    /// What a job's log has said to be condemned, and nobody has taken back.
+    condemned: [Packs; 2],
+    /// The log of collectors: whose session is the newest.
+    newest_gc: Option<u8>,
+    finished: Packs,
+    unfinished: Packs,
+    /// What each pack holds, or held.
+    chunks: [u8; 6 * PACKS_EACH as usize],
+    /// Two for each job, by session.
+    savers: [Saver; 4],
+    gcs: Vec<Gc>,
+    prunes_left: u8,
+    packs_max: u8,
+    fault: Option<Fault>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Save(u8, Step),
+    Prune(usize, u8),
+    Collect(usize, Option<u8>),
+}
+
+impl World {
+    fn check(&mut self, holds: bool, fault: Fault) {
+        if !holds {
+            self.fault = Some(fault);
+        }
+    }
+
+    fn is_room(&self, packs: u8) -> bool {
+        packs < self.packs_max
+    }
+
+    /// Packs that were ever begun.
+    fn written(&self) -> Packs {
+        let savers = self.savers.iter().map(|saver| saver.packs);
+        let counts = savers.chain(self.gcs.iter().map(|gc| gc.packs));
+        let packs = |(session, count)| (0..count).map(move |n| only(pack(session as u8, n)));
+        counts.enumerate().flat_map(packs).sum()
+    }
+
+    /// Where the listed segments say that a chunk is.
+    fn find(&self, chunk: u8, lists: Packs) -> Option<u8> {
+        each(lists).find(|place| self.chunks[*place as usize] == chunk)
+    }
+}
+
+impl Protocol {
+    /// What a collector does whose record was lost, or who meets a job late.
+    fn read_again(&self, of: u8) -> Collecting {
+        match self.lie {
+            Some(Lie::ChecksBeforeItReads) => Collecting::Check(of),
+            _ => Collecting::Read(of),
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = World;
+    type Action = Action;
+
+    /// Each job has one checkpoint. The first job had another one, which was dropped: its chunk lies in
+    /// a pack that is listed and dead.
+    fn init_states(&self) -> Vec<World> {
+        let mut world = World {
+            logs: Default::default(),
+            condemned: [0; 2],
+            newest_gc: None,
+            finished: 0,
+            unfinished: 0,
+            chunks: [0; 6 * PACKS_EACH as usize],
+            savers: Default::default(),
+            gcs: vec![Gc::default(); self.bounds.collectors],
+            prunes_left: self.bounds.prunes,
+            packs_max: self.bounds.packs,
+            fault: None,
+        };
+        for (of, (first, second)) in self.bounds.saves.into_iter().enumerate() {
+            let session = 2 * of as u8;
+            let log = &mut world.logs[of];
+            log.append(Record::Session(session));
+            let (mut saver, mut lists) = (Saver::default(), 0);
+            for epoch in 1..3 - of as u8 {
+                let chunk = pack(session, saver.packs);
+                saver.packs += 1;
+                lists |= only(chunk);
+                world.chunks[chunk as usize] = chunk;
+                let next_pack = saver.packs;
+                log.append(Record::Manifest(Manifest { session, epoch, next_pack, chunk, lists }));
+                saver.base = Some(Base { epoch, chunk, lists, as_of: log.number });
+            }
+            world.finished |= lists;
+            if of == 0 {
+                log.append(Record::Prune(1 << 1));
+            }
+            saver.head = log.number;
+            saver.saves_left = first.unwrap_or(0);
+            saver.phase = Saving::Idle;
+            if first.is_none() {
+                log.append(Record::Close(session));
+                saver = Saver { phase: Saving::Closed, packs: saver.packs, ..Saver::default() };
+            }
+            world.savers[2 * of] = saver;
+            world.savers[2 * of + 1].saves_left = second;
+        }
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for (session, saver) in world.savers.iter().enumerate() {
+            let session = session as u8;
+            let steps = saver.steps(world, session);
+            actions.extend(steps.into_iter().map(|step| Action::Save(session, step)));
+        }
+        for (of, log) in world.logs.iter().enumerate().filter(|_| world.prunes_left > 0) {
+            let job = log.read();
+            let newest_stays = usize::from(job.is_open());
+            let go = job.manifests.len().saturating_sub(newest_stays);
+            actions.extend(job.manifests[..go].iter().map(|m| Action::Prune(of, m.epoch)));
+        }
+        for (number, gc) in world.gcs.iter().enumerate() {
+            // They are alike, so the first begins first.
+            let may_begin = number == 0 || world.gcs[number - 1].phase != Collecting::Away;
+            match gc.phase {
+                Collecting::Done | Collecting::Fenced => {}
+                Collecting::Plan => {
+                    let choices = gc.choices().into_iter();
+                    actions.extend(choices.map(|choice| Action::Collect(number, choice)));
+                }
+                _ if may_begin => actions.push(Action::Collect(number, None)),
+                _ => {}
+            }
+        }
+    }
+
+    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+        let mut world = last.clone();
+        match action {
+            Action::Save(session, step) => world.save(self, session, step),
+            Action::Prune(of, epoch) => {
+                world.logs[of].append(Record::Prune(1 << epoch));
+                world.prunes_left -= 1;
+            }
+            Action::Collect(number, choice) => world.collect(self, number, choice),
+        }
+        (world != *last).then_some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("every checkpoint has its packs", |_, world: &World| {
+                world.logs.iter().all(|log| {
+                    let mut kept = log.read().manifests.into_iter();
+                    kept.all(|manifest| manifest.lists & !world.finished == 0)
+                })
+            }),
+            Property::always("nobody commits who is fenced", |_, world: &World| {
+                world.fault != Some(Fault::FencedCommit)
+            }),
+            Property::always("no manifest lists what was condemned", |_, world: &World| {
+                world.fault != Some(Fault::CondemnedListed)
+            }),
+            Property::always("who must mend finds what to copy", |_, world: &World| {
+                world.fault != Some(Fault::NothingToRescue)
+            }),
+            Property::sometimes("a save is mended", |_, world: &World| {
+                let is_mended = |s: &Saver| s.phase == Saving::Ready && s.draft.mended;
+                world.savers.iter().any(is_mended)
+            }),
+            Property::sometimes("a save copies what was condemned", |_, world: &World| {
+                world.savers.iter().any(|s| matches!(s.phase, Saving::Rescue(_)))
+            }),
+            Property::sometimes("a gc is fenced", |_, world: &World| {
+                world.gcs.iter().any(|gc| gc.phase == Collecting::Fenced)
+            }),
+            Property::sometimes("a gc reads a job again", |_, world: &World| {
+                world.gcs.iter().any(|gc| matches!(gc.phase, Collecting::Read(_)))
+            }),
+            Property::sometimes("a pack is deleted", |_, world: &World| {
+                world.written() & !world.finished & !world.unfinished != 0
+            }),
+        ]
+    }
+}
+
+/// What is found when every state is checked. On one thread, so that it is always the same.
+struct Found {
+    /// What happens sometimes.
+    happens: Vec<&'static str>,
+    /// Properties that do not hold, with the steps that lead there.
+    fails: Vec<(&'static str, String)>,
+}
+
+/// Checks every state, or until a property does not hold.
+fn explore(protocol: Protocol) -> Found {
+    let checker = protocol.clone().checker().finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    println!("{} states of {protocol:?}", checker.unique_state_count());
+    let mut found = Found { happens: Vec::new(), fails: Vec::new() };
+    for (name, path) in checker.discoveries() {
+        if protocol.property(name).expectation == Expectation::Sometimes {
+            found.happens.push(name);
+            continue;
+        }
+        let steps = path.into_vec().into_iter().map(|(world, action)| match action {
+            Some(Action::Collect(number, choice)) => {
+                let phase = world.gcs[number].phase;
+                format!("gc {number}: {phase:?}, rewrites {choice:?}")
+            }
+            Some(Action::Save(session, step)) => {
+                format!("job {}, session {session}: {step:?}", session / 2)
+            }
+            Some(Action::Prune(of, epoch)) => format!("job {of}: drop checkpoint {epoch}"),
+            None => format!("{world:#?}"),
+        });
+        found.fails.push((name, steps.collect::<Vec<_>>().join("\n")));
+    }
+    found.happens.sort_unstable();
+    found
+}
+
+fn assert_holds(bounds: Bounds, unfinished: bool) -> Vec<&'static str> {
+    let found = explore(Protocol { bounds, unfinished, lie: None });
+    if let Some((name, steps)) = found.fails.first() {
+        panic!("it does not hold that {name}:\n{steps}");
+    }
+    found.happens
+}
+
+/// Two collectors, and one program that saves once; the other job's has ended.
+const OVERLAP: Bounds =
+    Bounds { saves: [(Some(1), 0), (None, 0)], packs: 3, prunes: 0, collectors: 2 };
+
+#[test]
+fn collectors_overlap() {
+    let all = [
+        "a gc is fenced",
+        "a gc reads a job again",
+        "a pack is deleted",
+        "a save copies what was condemned",
+        "a save is mended",
+    ];
+    assert_eq!(assert_holds(OVERLAP, true), all);
+}
+
+#[test]
+fn programs_share_with_each_other() {
+    let saves = [(Some(1), 0), (Some(1), 0)];
+    let happens = assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
+    assert!(happens.contains(&"a save copies what was condemned"), "{happens:?}");
+}
+
+#[test]
+fn programs_take_over() {
+    let saves = [(Some(1), 1), (None, 0)];
+    let happens = assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
+    assert!(happens.contains(&"a save is mended"), "{happens:?}");
+}
+
+/// Some minutes, and some GiB of memory:
+/// `cargo test -p outlive-sim --test protocol -- --ignored --nocapture`.
+#[test]
+#[ignore = "by hand: it takes minutes and gigabytes"]
+fn larger_bounds() {
+    assert_holds(Bounds { prunes: 1, ..OVERLAP }, true);
+    assert_holds(Bounds { saves: [(Some(0), 0), (None, 1)], ..OVERLAP }, false);
+    let saves = [(Some(1), 1), (Some(1), 0)];
+    assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
+}
+
+/// Each part of the protocol that is left out shows: something is lost, or about to be.
+macro_rules! lies {
+    ($($test:ident: $lie:ident, $unfinished:literal, $fails:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            let lie = Some(Lie::$lie);
+            let found = explore(Protocol { bounds: OVERLAP, unfinished: $unfinished, lie });
+            assert!(found.fails.iter().any(|(name, _)| *name == $fails), "{:?}", found.fails);
+        }
+    )*};
+}
+
+lies! {
+    savers_must_append_behind_what_they_read:
+        SaversAppendBlindly, false, "no manifest lists what was condemned";
+    collectors_must_append_behind_what_they_read:
+        CollectorsAppendBlindly, false, "no manifest lists what was condemned";
+    what_is_read_again_must_be_marked_again:
+        MarksOnce, false, "every checkpoint has its packs";
+    jobs_without_a_session_must_be_told:
+        TellsOnlyOpenJobs, false, "every checkpoint has its packs";
+    what_a_saver_may_need_must_wait:
+        DeletesWhatIsHeld, false, "who must mend finds what to copy";
+    a_finished_pack_is_no_left_over:
+        DeletesFinishedLeftOvers, true, "every checkpoint has its packs";
+    a_collector_must_ask_whether_it_is_fenced_behind_what_it_read:
+        ChecksBeforeItReads, false, "every checkpoint has its packs";
+}
