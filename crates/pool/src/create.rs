@@ -209,8 +209,13 @@ fn holds_something(dir: &Path) -> Result<bool> {
 /// A directory with other people's files must not become a pool by a typing error, nor what is left of
 /// a pool another one, nor a part of a pool.
 fn refuse_strangers(dir: &Path) -> Result<()> {
-    if !dir.join(MARKER).exists() {
-        check_outside(dir)?;
+    let is_made = || dir.join(MARKER).exists();
+    // Looked at again: another may have made this very pool meanwhile.
+    if !is_made()
+        && let Err(error) = check_outside(dir)
+        && !is_made()
+    {
+        return Err(error);
     }
     match fs::read_dir(dir) {
         Ok(entries) => {

@@ -103,6 +103,63 @@ fn a_later_gc_marks_a_job_that_an_earlier_one_moves() {
     check(&world, "a", &[(2, states[1].clone()), (3, states[2].clone())]);
 }
 
+/// An earlier gc has looked whether it is fenced, and reads a job again; a whole gc passes in between,
+/// and takes what the earlier one has copied for garbage.
+#[test]
+fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
+    for stop_at in 0..6 {
+        let world = World::new();
+        let program = Program::start(&world.pool(), "a");
+        let states = [state(1), changed(state(1), 3, 77), changed(state(1), 9, 78)];
+        for state in &states {
+            program.save(state).unwrap();
+        }
+        drop(program);
+        let lost = Arc::new(AtomicBool::new(false));
+        let (steps, gate) = (Steps::default(), Gate::default());
+        let (pool, quiet, stop) = (world.stepped(&steps), world.pool(), gate.clone());
+        let (appends, lists, is_lost) = (AtomicU64::new(0), AtomicU64::new(0), lost.clone());
+        steps.hook(move |_, op| {
+            // The prune of "a", the gc's session, the archive of "a": somebody saves before that.
+            if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 2 {
+                Program::start(&quiet, "a").save(&state(9)).unwrap();
+                is_lost.store(true, Ordering::Release);
+            } else if op == "numbers"
+                && is_lost.load(Ordering::Acquire)
+                && lists.fetch_add(1, Ordering::AcqRel) == stop_at
+            {
+                stop.stop();
+            }
+        });
+        let over = Arc::new(AtomicBool::new(false));
+        let done = over.clone();
+        let first = std::thread::spawn(move || {
+            let outcome = collecting(&pool, &[1], 0.0);
+            done.store(true, Ordering::Release);
+            outcome
+        });
+        gate.wait_reached(|| over.load(Ordering::Acquire));
+        assert!(lost.load(Ordering::Acquire), "it reads the job again");
+        // It moves nothing of the job, and only deletes what nobody names; it has told so by then.
+        let second = Stopped::at(
+            &world,
+            ("delete", 0),
+            || true,
+            |pool| {
+                let thoroughness = Thoroughness { rewrite: false, ..Thoroughness::default() };
+                collect(&pool, &GcOptions { thoroughness, ..GcOptions::default() })
+            },
+        );
+        gate.open();
+        let _ = first.join().unwrap();
+        second.go_on().unwrap();
+        let kept = [(2, states[1].clone()), (3, states[2].clone()), (4, state(9))];
+        check(&world, "a", &kept);
+        collecting(&world.pool(), &[], 0.0).unwrap();
+        check(&world, "a", &kept);
+    }
+}
+
 /// A later gc has listed a pack of an earlier one as unfinished; that one finishes it, and tells a job
 /// of it, before the later one deletes what it takes for left-overs.
 #[test]

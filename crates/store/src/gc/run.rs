@@ -245,7 +245,6 @@ impl Gc<'_> {
         let (pool, session) = (self.pool, self.packs.session());
         let mut marked = known.cloned();
         tell(pool, session, name, &mut || {
-            self.head.check(pool)?;
             let (state, surveyed) = match marked.take() {
                 Some(state) => (state, true),
                 None => {
@@ -256,6 +255,9 @@ impl Gc<'_> {
                     (state, false)
                 }
             };
+            // After the reading: a later gc may have told the job of what we copied, and then our record
+            // would follow on that one.
+            self.head.check(pool)?;
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();

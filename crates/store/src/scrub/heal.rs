@@ -264,8 +264,9 @@ impl<'a> Heal<'a> {
     fn tell(&mut self, name: &JobName) -> Result<JobState> {
         let (pool, session) = (self.pool, self.packs.session());
         let told = tell(pool, session, name, &mut || {
-            self.head.check(pool)?;
             let mut state = JobState::read(pool, name, false)?;
+            // After the reading, as in a gc.
+            self.head.check(pool)?;
             let listed = Listed::read(pool, &state.manifests, &self.bad)?;
             let is_new = |pack: &&PackId| !state.mentions(pack) || listed.packs.contains(*pack);
             let mut anew: Vec<PackId> = self.bad.iter().filter(is_new).copied().collect();
