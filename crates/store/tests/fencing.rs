@@ -208,6 +208,8 @@ struct Late {
     log: Arc<MemoryLog>,
     target: Arc<MemoryTarget>,
     late: AtomicBool,
+    /// Somebody takes the job over meanwhile, too.
+    rival: bool,
 }
 
 impl ManifestLog for Late {
@@ -233,6 +235,9 @@ impl ManifestLog for Late {
             let drop = [(job.clone(), [oldest].into())].into();
             collect(&pool, &GcOptions { drop, ..thorough() })?;
         }
+        if self.rival {
+            Program::start(&pool, job.as_str()).save(&state(9))?;
+        }
         // It looks as if the number had been given to others long ago.
         Ok(Append::Lost)
     }
@@ -247,8 +252,12 @@ impl ManifestLog for Late {
 #[test]
 fn a_commit_that_archives_have_taken_up_is_no_fence() {
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
-    let late =
-        Arc::new(Late { log: log.clone(), target: target.clone(), late: AtomicBool::new(false) });
+    let late = Arc::new(Late {
+        log: log.clone(),
+        target: target.clone(),
+        late: AtomicBool::new(false),
+        rival: false,
+    });
     let pool =
         pool_of(target.clone(), Arc::new(RetryLog::new(late.clone(), RetryPolicy::default())));
     let program = Program::start(&pool, "job");
@@ -266,6 +275,27 @@ fn a_commit_that_archives_have_taken_up_is_no_fence() {
     drop(program);
     collect(&quiet, &thorough()).unwrap();
     for (epoch, state) in [(3, state(3)), (4, state(4)), (5, next)] {
+        let restored = Program::start(&quiet, "job").restore(Select::Epoch(epoch)).unwrap();
+        assert_eq!(restored.unwrap().1, state, "epoch {epoch}");
+    }
+}
+
+/// It was committed in time, whoever has taken the job over since: the next save is told.
+#[test]
+fn a_commit_that_others_have_followed_is_one_all_the_same() {
+    let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
+    let late = AtomicBool::new(false);
+    let late = Arc::new(Late { log: log.clone(), target: target.clone(), late, rival: true });
+    let program = Program::start(&pool_of(target.clone(), late.clone()), "job");
+    for seed in 1..=3 {
+        program.save(&state(seed)).unwrap();
+    }
+    late.late.store(true, Ordering::Release);
+    assert_eq!(program.save(&state(4)).unwrap().epoch, 4);
+    assert_eq!(program.save(&state(5)).unwrap_err().kind(), ErrorKind::Fenced);
+    let quiet = pool_of(target, log);
+    assert_eq!(epochs(&quiet), [3, 4, 5]);
+    for (epoch, state) in [(3, state(3)), (4, state(4)), (5, state(9))] {
         let restored = Program::start(&quiet, "job").restore(Select::Epoch(epoch)).unwrap();
         assert_eq!(restored.unwrap().1, state, "epoch {epoch}");
     }

@@ -433,7 +433,15 @@ impl LogHead {
                 return Ok(Commit::Done(committed));
             }
             let before = Previous { number: self.number, fp: self.fp };
-            self.look(pool, self.session)?;
+            if let Err(error) = self.look(pool, self.session) {
+                // Others have followed; but behind our record, if it is there. The next save is told.
+                let is_fenced = error.kind() == ErrorKind::Fenced;
+                if is_fenced && self.is_committed(pool, manifest)? {
+                    pool.log().sync(&self.job)?;
+                    return Ok(Commit::Done(committed));
+                }
+                return Err(error);
+            }
             if self.last_epoch == manifest.epoch {
                 // The session is still ours, and nobody else commits in it: what was held up on its
                 // way was our record, and archives have taken it up meanwhile.
@@ -454,6 +462,13 @@ impl LogHead {
             self.put_back(changes);
         }
         Err(Error::retry(format!("others append to the log of job {} all the time", self.job)))
+    }
+
+    /// Whether a manifest of this session is in the log.
+    fn is_committed(&self, pool: &Pool, manifest: &Manifest) -> Result<bool> {
+        let is_it =
+            |there: &Manifest| there.epoch == manifest.epoch && there.session == manifest.session;
+        Ok(history(pool, &self.job)?.any(|entry| entry.manifest().is_some_and(is_it)))
     }
 
     /// Ends the session in the log, if one is open.
