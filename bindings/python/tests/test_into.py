@@ -130,6 +130,19 @@ def test_values_without_a_mutable_holder(job: outlive.Job) -> None:
     assert state[0].tolist() == [0, 1, 2]
 
 
+def test_what_is_not_selected_is_not_added(job: outlive.Job) -> None:
+    state = {"x": np.arange(5), "y": np.ones(3), "z": {"k": 1, "m": np.zeros(2)}, "s": 3}
+    job.save(state, wait=True)
+    into: dict[str, Any] = {"x": np.zeros(5, int)}
+    job.restore(into=into, only="x")
+    assert list(into) == ["x"]
+    assert np.array_equal(into["x"], np.arange(5))
+    into = {"x": np.zeros(5, int), "own": 4, "z": {"k": 0}}
+    job.restore(into=into, only=["x", "z/k"])
+    assert into.pop("z") == {"k": 1}
+    assert list(into) == ["x", "own"]
+
+
 def test_only_some(job: outlive.Job, same: Same) -> None:
     want = sample(7)
     job.save(want, wait=True)

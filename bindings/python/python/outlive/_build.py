@@ -179,7 +179,11 @@ def merge(old: Any, new: Any) -> Any:
     if kind is dict or kind is OrderedDict:
         for key, value in new.items():
             was = old.get(key, ABSENT)
-            if was is ABSENT or type(value) in _PLAIN:
+            if was is ABSENT:
+                found = _present(value)
+                if found is not ABSENT:
+                    old[key] = found
+            elif type(value) in _PLAIN:
                 old[key] = value
             elif value is not was:
                 merged = merge(was, value)
@@ -200,6 +204,20 @@ def merge(old: Any, new: Any) -> Any:
         old[:] = new
         return old
     return new
+
+
+def _present(tree: Any) -> Any:
+    """What was selected of a tree that the program has no place for; `ABSENT` if nothing was."""
+    if isinstance(tree, dict) and tree:
+        found = {key: _present(value) for key, value in tree.items()}
+        kept = {key: value for key, value in found.items() if value is not ABSENT}
+        return type(tree)(kept) if kept else ABSENT
+    if isinstance(tree, list | tuple) and tree:
+        entries = [_present(value) for value in tree]
+        if all(entry is ABSENT for entry in entries):
+            return ABSENT
+        return type(tree)([None if entry is ABSENT else entry for entry in entries])
+    return tree
 
 
 def _merge_entries(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
