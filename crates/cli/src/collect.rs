@@ -110,6 +110,12 @@ fn answer(
 ) -> Answer {
     let GcReport { plan, deleted, deleted_bytes, held, held_by, is_read, collecting, damaged } =
         report;
+    let collected = match collecting {
+        _ if dry_run => None,
+        Collecting::Done => Some("done"),
+        Collecting::NotAsked => Some("not_asked"),
+        Collecting::Postponed => Some("postponed"),
+    };
     let mut text = before;
     match collecting {
         Collecting::Done => text.push_str(&plan_text(plan)),
@@ -123,23 +129,7 @@ fn answer(
         let packs = count(*deleted as u64, "pack");
         let _ = writeln!(text, "deleted {packs} of {}", bytes(*deleted_bytes));
     }
-    if *is_read {
-        let _ = writeln!(
-            text,
-            "{} must wait until a lazy restore has filled its memory: the next gc deletes them",
-            count(*held as u64, "pack")
-        );
-    } else if *held > 0 {
-        let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
-        let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
-        let _ = writeln!(
-            text,
-            "{} must wait until the program of {} has saved or ended; if it is gone: {}",
-            count(*held as u64, "pack"),
-            jobs.join(", "),
-            pool.command("gc", &words)
-        );
-    }
+    text.push_str(&held_text(pool, report));
     for fault in damaged {
         let _ = writeln!(text, "left where it is, since it cannot be read: {}", shown(fault));
     }
@@ -153,15 +143,36 @@ fn answer(
             "in_progress": plan.in_progress, "unreadable": plan.unreadable,
             "leftovers": plan.leftovers,
         },
+        "collected": collected,
         "deleted_packs": deleted,
         "deleted_bytes": deleted_bytes,
         "held_packs": held,
         "held_by_restore": is_read,
-        "postponed": *collecting == Collecting::Postponed,
         "held_by": held_by.iter().map(JobName::as_str).collect::<Vec<_>>(),
         "damaged": damaged,
     });
     Answer { text, json, code: if damaged.is_empty() { 0 } else { EXIT_DAMAGED } }
+}
+
+/// What must wait, for whom, and how that ends.
+fn held_text(pool: &Pool, report: &GcReport) -> String {
+    let GcReport { held, held_by, is_read, .. } = report;
+    if *held == 0 {
+        return String::new();
+    }
+    let wait = format!("{} must wait until", count(*held as u64, "pack"));
+    if *is_read {
+        let them = if *held == 1 { "it" } else { "them" };
+        return format!("{wait} a lazy restore has filled its memory; then a gc deletes {them}\n");
+    }
+    let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
+    let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
+    let (jobs, fence) = (jobs.join(", "), pool.command("gc", &words));
+    let (programs, gone) = match held_by.len() {
+        1 => (format!("the program of job {jobs} has"), "it is"),
+        _ => (format!("the programs of jobs {jobs} have"), "they are"),
+    };
+    format!("{wait} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
 }
 
 fn plan_text(plan: &GcPlan) -> String {
@@ -197,9 +208,10 @@ fn plan_text(plan: &GcPlan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{plan_text, ranges};
-    use outlive_store::gc::GcPlan;
-    use outlive_types::PackId;
+    use super::{held_text, plan_text, ranges};
+    use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
+    use outlive_store::gc::{GcPlan, GcReport};
+    use outlive_types::{JobName, PackId};
 
     #[test]
     fn epochs_that_go_are_told_as_ranges() {
@@ -235,5 +247,29 @@ mod tests {
             two.contains("2 packs stay\n") && two.contains("0 packs without anything in use go\n"),
             "{two}"
         );
+    }
+
+    #[test]
+    fn whoever_is_waited_for_is_told_as_one_or_several() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = PoolConfig { format: FormatConfig::new([5; 16]), tuning: Tuning::default() };
+        let pool = outlive_pool::create(dir.path(), config, Environment::system()).unwrap();
+        let text = |held: usize, is_read: bool, jobs: &[&str]| {
+            let held_by = jobs.iter().map(|job| JobName::new(job).unwrap()).collect();
+            held_text(&pool, &GcReport { held, is_read, held_by, ..GcReport::default() })
+        };
+        assert_eq!(text(0, true, &[]), "");
+        assert!(
+            text(1, true, &[]).starts_with("1 pack must") && text(1, true, &[]).contains("it\n")
+        );
+        assert!(text(2, true, &[]).ends_with("then a gc deletes them\n"));
+        let one = text(1, false, &["a"]);
+        assert!(
+            one.contains("the program of job a has saved or ended; if it is gone, run"),
+            "{one}"
+        );
+        let two = text(2, false, &["a", "b c"]);
+        assert!(two.contains("2 packs") && two.contains("jobs a, b c have saved"), "{two}");
+        assert!(two.ends_with("--fence a --fence 'b c'`\n"), "{two}");
     }
 }

@@ -39,9 +39,9 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         bytes(plan.freed_bytes)
     );
     if let (Some(without), false) = (without, rows.is_empty()) {
-        let these = if rows.len() == 1 { "it was" } else { "they were" };
+        let these = if rows.len() == 1 { "this checkpoint" } else { "these checkpoints" };
         let freed = bytes(without.freed_bytes);
-        let _ = writeln!(text, "If {these} deleted, a gc would free about {freed}.");
+        let _ = writeln!(text, "After a prune of {these}, a gc would free about {freed}.");
     }
     if plan.in_progress > 0 {
         let packs = count(plan.in_progress as u64, "more pack");

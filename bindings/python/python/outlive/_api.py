@@ -635,7 +635,10 @@ class Job:
         Raises:
             InvalidError: Without any rule, or for one that cannot be followed. Nothing was dropped.
             DamagedError: If something stored cannot be read, so that nobody knows what it needs;
-                nothing was deleted.
+                no pack was deleted.
+            Error: Another failure of freeing the space. If checkpoints had been dropped by then, the
+                message says so, as it does with `DamagedError`: they are gone, and the next `gc`
+                frees their space once the cause is mended.
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
         within_s = None if keep_within is None else keep_within.total_seconds()

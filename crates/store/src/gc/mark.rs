@@ -295,7 +295,7 @@ fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> E
     let epoch = manifest.epoch;
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
-        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and nothing is \
+        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is \
          deleted; `{give_up}` gives it up",
         job.name
     ))

@@ -9,7 +9,8 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::BTreeSet;
 
-/// Drops checkpoints of a job; those that are gone already are no error.
+/// Drops checkpoints of a job; those that are gone already are no error. Returns the ones that it
+/// dropped, oldest first.
 ///
 /// # Errors
 /// `Invalid` as [`check_drop`]; `Retry` if the job saves faster than that, again and again, or if
@@ -19,7 +20,7 @@ pub fn drop_checkpoints(
     name: &JobName,
     epochs: &BTreeSet<Epoch>,
     options: &GcOptions,
-) -> Result<()> {
+) -> Result<Vec<Epoch>> {
     for _ in 0..ATTEMPTS {
         let mut state = JobState::read(pool, name, options.forget_damaged)?;
         check_drop(name, (state.number > 0).then_some(&state), epochs)?;
@@ -27,7 +28,7 @@ pub fn drop_checkpoints(
         dropped.retain(|epoch| epochs.contains(epoch));
         dropped.reverse();
         if dropped.is_empty() {
-            return Ok(());
+            return Ok(dropped);
         }
         if options.keep_one && dropped.len() == state.manifests.len() {
             return Err(Error::retry(format!(
@@ -35,9 +36,9 @@ pub fn drop_checkpoints(
                  would be left: nothing was dropped; try again"
             )));
         }
-        let prune = Prune { last_epoch: state.last_epoch, epochs: dropped };
+        let prune = Prune { last_epoch: state.last_epoch, epochs: dropped.clone() };
         if append_behind(pool, &mut state, Body::Prune(prune))? {
-            return Ok(());
+            return Ok(dropped);
         }
     }
     Err(Error::retry(format!(

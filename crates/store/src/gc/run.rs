@@ -86,7 +86,8 @@ pub struct GcReport {
 /// `Damaged` if a log or checkpoint cannot be read, so that nobody knows what it needs; `Retry` if
 /// another collects and there was nothing else to do; `Fenced` if another gc has begun, where the
 /// medium has no locks; `Invalid` for checkpoints that cannot be dropped; what target and log report.
-/// Whatever had been done by then is right, and the next gc finishes it.
+/// Whatever had been done by then is right, and the next gc finishes it. An error after something was
+/// dropped says so.
 pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     let pace = &Pace::new(options.bytes_per_s);
     if options.dry_run {
@@ -96,9 +97,16 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
         return Gc { pool, options, packs, head: &mut head, pace }.work();
     }
     options.fence.iter().try_for_each(|job| fence(pool, job))?;
-    for (job, epochs) in &options.drop {
-        drop_checkpoints(pool, job, epochs, options)?;
-    }
+    let mut dropped = Vec::new();
+    let outcome = options.drop.iter().try_for_each(|(job, epochs)| {
+        dropped.push((job, drop_checkpoints(pool, job, epochs, options)?));
+        Ok(())
+    });
+    outcome.and_then(|()| free(pool, options, pace)).map_err(|error| after(pool, &dropped, error))
+}
+
+/// Frees space, unless it was not asked for or another gc or scrub is at work.
+fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     let plan = GcPlan { dropped: options.drop.clone(), ..GcPlan::default() };
     let decided = |collecting| GcReport { plan, collecting, ..GcReport::default() };
     if !options.thoroughness.collect {
@@ -132,6 +140,25 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     drop(turn);
     let report = collected?;
     closed.map(|()| report)
+}
+
+/// The error that came after checkpoints had been dropped.
+fn after(pool: &Pool, dropped: &[(&JobName, Vec<Epoch>)], error: Error) -> Error {
+    let said = dropped.iter().filter_map(|(job, epochs)| match epochs[..] {
+        [] => None,
+        [epoch] => Some(format!("checkpoint {epoch} of job {job}")),
+        [first, .., last] => {
+            Some(format!("{} checkpoints ({first} to {last}) of job {job}", epochs.len()))
+        }
+    });
+    let said = said.collect::<Vec<_>>().join(" and ");
+    if said.is_empty() {
+        return error;
+    }
+    error.context(format!(
+        "dropped {said}, but the space is not freed yet; run `{}` once this is mended",
+        pool.command("gc", &[])
+    ))
 }
 
 /// Why nothing is collected now.

@@ -84,7 +84,7 @@ impl JobState {
                 Err(error) => {
                     return Err(error.context(format!(
                         "the log of job {name} says something that cannot be read, so what it \
-                         needs is unknown and nothing is deleted: `{}` tells more, `{}` gives up \
+                         needs is unknown and no pack is deleted: `{}` tells more, `{}` gives up \
                          what cannot be read",
                         pool.command("verify", &[name.as_str()]),
                         pool.command("gc", &["--forget-damaged"])
