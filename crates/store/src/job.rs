@@ -86,6 +86,8 @@ impl Job {
             packs: None,
             shared: None,
             condemned: Default::default(),
+            dropped: Default::default(),
+            moved: None,
         };
         let inner = Inner {
             pool: pool.clone(),
@@ -485,8 +487,7 @@ impl Inner {
     /// Makes a restored checkpoint what the next save follows.
     fn adopt(&self, checkpoint: &Checkpoint) {
         let threads = self.pool.config().tuning.threads();
-        let mut writer = self.writer();
-        writer.base = Some(Base {
+        let base = Base {
             epoch: checkpoint.epoch(),
             streams: checkpoint
                 .streams()
@@ -497,11 +498,17 @@ impl Inner {
             catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
             segments: checkpoint.manifest().segments.clone(),
             as_of: checkpoint.as_of(),
-        });
-        writer.wishes.clear();
-        // What came after it may come again, and is now in other checkpoints than this writer's own.
-        writer.shared = None;
-        writer.known.clear();
+        };
+        let mut writer = self.writer();
+        if let Err(error) = writer.adopt(&self.pool, base) {
+            let (epoch, job) = (checkpoint.epoch(), &self.name);
+            self.pool.warn(format!(
+                "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
+            ));
+        }
+        if writer.base.is_none() {
+            return;
+        }
         for stream in checkpoint.streams() {
             stream.tree.for_each_leaf(&mut |_, leaf| {
                 if let Some(leaf) = &leaf.kept {

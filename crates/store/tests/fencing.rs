@@ -16,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stepped::{SteppedLog, Steps};
 
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 100_000)), ("b".to_owned(), vec![seed as u8; 10])])
@@ -298,5 +299,38 @@ fn a_commit_that_others_have_followed_is_one_all_the_same() {
     for (epoch, state) in [(3, state(3)), (4, state(4)), (5, state(9))] {
         let restored = Program::start(&quiet, "job").restore(Select::Epoch(epoch)).unwrap();
         assert_eq!(restored.unwrap().1, state, "epoch {epoch}");
+    }
+}
+
+/// A gc gives up an old record that has rotted, while a save is about to be appended: the number of
+/// records that were given up makes no epoch.
+#[test]
+fn records_that_are_given_up_commit_nothing() {
+    for rotten in [2, 4] {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let program = Program::start(&pool, "job");
+        // Its session is record 1, its checkpoints are 2 to 5.
+        for seed in 1..=4 {
+            program.save(&state(seed)).unwrap();
+        }
+        let job = JobName::new("job").unwrap();
+        world.corrupt_record(&job, rotten, 90, 4);
+        let (quiet, is_done) = (pool_of(world.target(), world.log()), AtomicBool::new(false));
+        let stepped = Steps::default();
+        let logged = Arc::new(SteppedLog(world.log(), stepped.clone()));
+        drop(program);
+        let program = Program::start(&pool_of(world.target(), logged), "job");
+        program.restore(Select::Newest).unwrap().unwrap();
+        program.save(&state(5)).unwrap();
+        stepped.hook(move |_, op| {
+            if op == "append" && !is_done.swap(true, Ordering::AcqRel) {
+                collect(&quiet, &GcOptions { forget_damaged: true, ..thorough() }).unwrap();
+            }
+        });
+        let epoch = program.save(&state(6)).unwrap().epoch;
+        let fresh = pool_of(world.target(), world.log());
+        let restored = Program::start(&fresh, "job").restore(Select::Epoch(epoch)).unwrap();
+        assert_eq!(restored.unwrap().1, state(6), "record {rotten}: what was told is there");
     }
 }

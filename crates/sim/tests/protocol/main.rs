@@ -315,6 +315,21 @@ fn collectors_overlap() {
 }
 
 #[test]
+fn a_prune_beside_a_gc() {
+    let few = Bounds { prunes: 1, collectors: 1, ..OVERLAP };
+    let happens = assert_holds(within(few, Bounds { prunes: 1, ..OVERLAP }), true);
+    assert!(happens.contains(&"a pack is deleted"), "{happens:?}");
+}
+
+#[test]
+fn a_program_restarts_beside_a_gc() {
+    let saves = [(Some(0), 0), (None, 1)];
+    let few = Bounds { saves, collectors: 1, ..OVERLAP };
+    let happens = assert_holds(within(few, Bounds { saves, ..OVERLAP }), false);
+    assert!(happens.contains(&"a pack is deleted"), "{happens:?}");
+}
+
+#[test]
 fn programs_share_with_each_other() {
     let saves = [(Some(1), 0), (Some(1), 0)];
     let happens = assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
@@ -323,20 +338,20 @@ fn programs_share_with_each_other() {
 
 #[test]
 fn programs_take_over() {
-    let saves = [(Some(1), 1), (None, 0)];
-    let happens = assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
+    let few = Bounds { saves: [(Some(1), 1), (None, 0)], collectors: 1, ..OVERLAP };
+    let many = Bounds { saves: [(Some(1), 1), (Some(1), 0)], ..few };
+    let happens = assert_holds(within(few, many), false);
     assert!(happens.contains(&"a save is mended"), "{happens:?}");
 }
 
-/// Some minutes, and some GiB of memory:
-/// `cargo test -p outlive-sim --test protocol -- --ignored --nocapture`.
-#[test]
-#[ignore = "by hand: it takes minutes and gigabytes"]
-fn larger_bounds() {
-    assert_holds(Bounds { prunes: 1, ..OVERLAP }, true);
-    assert_holds(Bounds { saves: [(Some(0), 0), (None, 1)], ..OVERLAP }, false);
-    let saves = [(Some(1), 1), (Some(1), 0)];
-    assert_holds(Bounds { saves, collectors: 1, ..OVERLAP }, false);
+/// The bounds of a test: larger ones, which take minutes and gigabytes, if the environment says
+/// `OUTLIVE_MODEL=large`.
+fn within(few: Bounds, many: Bounds) -> Bounds {
+    match std::env::var("OUTLIVE_MODEL").as_deref() {
+        Ok("large") => many,
+        Ok(other) => panic!("OUTLIVE_MODEL can be `large`, and is {other:?}"),
+        Err(_) => few,
+    }
 }
 
 /// Each part of the protocol that is left out shows: something is lost, or about to be.

@@ -22,6 +22,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What is wrong with the record, if it is damaged.
+    pub fn damage(&self) -> Option<&Error> {
+        self.record.as_ref().err().filter(|error| error.kind() == ErrorKind::Damaged)
+    }
+
     /// This entry, whole or damaged.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A writer's hold on the log. Whoever appended the newest session record may commit; everybody
 //! before is fenced, and finds out when their next append loses.
 
-use super::history;
+use super::{Position, Reading, history};
 use outlive_format::{Body, Close, Manifest, Note, Record, SegmentRef, Session, fingerprint};
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
@@ -55,44 +55,6 @@ pub enum Commit {
     Done(Committed),
     /// Packs were condemned or chunks moved since: the manifest must be mended and offered again.
     Changed(Changes),
-}
-
-/// Where a job's log is, as far as writers are concerned: notes, and what a gc does, change nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Position {
-    /// The newest session.
-    session: Option<SessionId>,
-    /// The newest epoch.
-    epoch: Epoch,
-}
-
-impl Position {
-    /// Reads no more of the log than it takes to know.
-    fn of(pool: &Pool, job: &JobName) -> Result<Position> {
-        let (mut session, mut epoch, mut damaged) = (None, None, 0);
-        for entry in history(pool, job)? {
-            match entry.record.map(|record| record.body) {
-                Ok(Body::Manifest(manifest)) => {
-                    session.get_or_insert(manifest.session);
-                    epoch.get_or_insert(manifest.epoch);
-                }
-                Ok(Body::Session(newest)) => drop(session.get_or_insert(newest.session)),
-                Ok(Body::Prune(prune)) => drop(epoch.get_or_insert(prune.last_epoch)),
-                Ok(Body::Archive(archive)) => {
-                    session = session.or(archive.session.map(|(session, _)| session.session));
-                    epoch.get_or_insert(archive.last_epoch);
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
-                Err(_) => damaged += u64::from(epoch.is_none()),
-            }
-            if session.is_some() && epoch.is_some() {
-                break;
-            }
-        }
-        Ok(Position { session, epoch: epoch.unwrap_or(0) + damaged })
-    }
 }
 
 /// What is known of a session, if its record is still there and can be read.
@@ -252,9 +214,9 @@ impl LogHead {
             SessionId(id)
         });
         for _ in 0..ATTEMPTS {
-            let newest = self.look(pool, None)?;
-            if newest != Some(session) {
-                self.check_position(pool, newest)?;
+            let now = self.look(pool, None)?;
+            if now.session != Some(session) {
+                self.check_position(pool, now)?;
             }
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let body = Body::Session(Session {
@@ -277,10 +239,9 @@ impl LogHead {
     }
 
     /// Refuses to go on from a state that others have left behind.
-    fn check_position(&self, pool: &Pool, newest: Option<SessionId>) -> Result<()> {
-        let now = Position { session: newest, epoch: self.last_epoch };
+    fn check_position(&self, pool: &Pool, now: Position) -> Result<()> {
         let Some(then) = self.expected.filter(|then| *then != now) else { return Ok(()) };
-        let who = match newest.and_then(|session| find_session(pool, &self.job, session)) {
+        let who = match now.session.and_then(|session| find_session(pool, &self.job, session)) {
             Some(session) => format!("process {} on {}", session.process_id, session.host),
             None => "another writer".to_owned(),
         };
@@ -301,13 +262,11 @@ impl LogHead {
 
     /// Looks at the newest records: number and fingerprint of the last, the newest epoch, whether
     /// the newest session is still `mine`, and what has changed since the last look. Answers the
-    /// newest session.
-    fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<Option<SessionId>> {
+    /// log's position.
+    fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<Position> {
         let seen = Previous { number: self.number, fp: self.fp };
         let mut newest: Option<Previous> = None;
-        let mut damaged = 0;
-        let mut epoch = None;
-        let mut newest_session: Option<SessionId> = None;
+        let mut reading = Reading::default();
         let mut since = Changes::default();
         let job = self.job.clone();
         for entry in history(pool, &job)? {
@@ -316,23 +275,22 @@ impl LogHead {
             if mine.is_some() && entry.number == seen.number && entry.is_other_than(seen.fp) {
                 return Err(self.put_back_in_time());
             }
+            let damage = entry.damage();
+            match (mine, damage) {
+                // It may be a rival's session: who did not write it must take it for that.
+                (Some(_), Some(error)) if is_new => {
+                    return Err(self.fence_behind(entry.number, error));
+                }
+                (Some(mine), Some(_)) if entry.number == self.opened => {
+                    reading.assume_session(mine);
+                }
+                _ => reading.add(&entry)?,
+            }
+            let mut is_last = false;
             match entry.record.map(|record| record.body) {
-                Ok(Body::Manifest(manifest)) => {
-                    epoch.get_or_insert(manifest.epoch);
-                    newest_session.get_or_insert(manifest.session);
-                }
-                Ok(Body::Session(session)) => {
-                    newest_session.get_or_insert(session.session);
-                }
-                Ok(Body::Prune(prune)) => {
-                    epoch.get_or_insert(prune.last_epoch);
-                    since.dropped.extend(prune.epochs.iter().filter(|_| is_new));
-                }
+                Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Archive(archive)) => {
-                    epoch.get_or_insert(archive.last_epoch);
-                    newest_session =
-                        newest_session.or(archive.session.map(|(session, _)| session.session));
                     if is_new {
                         since.condemned.extend(archive.condemned);
                         let is_whole = |epoch: &Epoch| archive.hurt.binary_search(epoch).is_err();
@@ -342,22 +300,11 @@ impl LogHead {
                         since.moved = Some(Moved { number, segments: archive.segments, epochs });
                     }
                     // It stands for everything before it.
-                    break;
+                    is_last = true;
                 }
-                Ok(_) => {}
-                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
-                // It may be a rival's session: who did not write it must take it for that.
-                Err(error) if mine.is_some() && is_new => {
-                    return Err(self.fence_behind(entry.number, &error));
-                }
-                Err(_) if mine.is_some() && entry.number == self.opened => {
-                    newest_session = newest_session.or(mine);
-                }
-                // A manifest that cannot be read had an epoch all the same: leave it its number.
-                Err(_) if epoch.is_none() => damaged += 1,
-                Err(_) => {}
+                _ => {}
             }
-            if epoch.is_some() && newest_session.is_some() && !is_new {
+            if is_last || reading.is_done() && !is_new {
                 break;
             }
         }
@@ -367,15 +314,16 @@ impl LogHead {
         }
         (self.number, self.fp) = (newest.number, newest.fp);
         self.changes.then(since);
-        self.last_epoch = epoch.unwrap_or(0) + damaged;
-        match (mine, newest_session) {
+        let position = reading.position();
+        self.last_epoch = position.epoch;
+        match (mine, position.session) {
             (Some(mine), Some(newest)) if newest != mine => {
                 Err(self.fence(find_session(pool, &self.job, newest)))
             }
             // A gc has given up the record of our session, which it could not read. So it did not
             // know of us, and may have deleted what we were about to commit.
             (Some(_), None) => Err(self.fence(None)),
-            _ => Ok(newest_session),
+            _ => Ok(position),
         }
     }
 
@@ -433,23 +381,18 @@ impl LogHead {
                 return Ok(Commit::Done(committed));
             }
             let before = Previous { number: self.number, fp: self.fp };
-            if let Err(error) = self.look(pool, self.session) {
-                // Others have followed; but behind our record, if it is there. The next save is told.
-                let is_fenced = error.kind() == ErrorKind::Fenced;
-                if is_fenced && self.is_committed(pool, manifest)? {
-                    pool.log().sync(&self.job)?;
-                    return Ok(Commit::Done(committed));
-                }
-                return Err(error);
-            }
-            if self.last_epoch == manifest.epoch {
-                // The session is still ours, and nobody else commits in it: what was held up on its
-                // way was our record, and archives have taken it up meanwhile.
+            let looked = self.look(pool, self.session);
+            let is_fenced = looked.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced);
+            // What was held up on its way was our record: archives have taken it up meanwhile, and
+            // others may have followed, of whom the next save is told.
+            let may_be_there = looked.as_ref().map_or(is_fenced, |p| p.epoch >= manifest.epoch);
+            if may_be_there && self.is_committed(pool, manifest)? {
                 pool.log().sync(&self.job)?;
                 return Ok(Commit::Done(committed));
             }
+            looked?;
             if before == (Previous { number: self.number, fp: self.fp })
-                || self.last_epoch > manifest.epoch
+                || self.last_epoch >= manifest.epoch
             {
                 // Nobody opened a session, yet the number or the epoch is taken: the log was
                 // written by other means, and we cannot know what it holds.
@@ -466,9 +409,15 @@ impl LogHead {
 
     /// Whether a manifest of this session is in the log.
     fn is_committed(&self, pool: &Pool, manifest: &Manifest) -> Result<bool> {
-        let is_it =
-            |there: &Manifest| there.epoch == manifest.epoch && there.session == manifest.session;
-        Ok(history(pool, &self.job)?.any(|entry| entry.manifest().is_some_and(is_it)))
+        for entry in history(pool, &self.job)? {
+            let is_it = |there: &Manifest| {
+                there.epoch == manifest.epoch && there.session == manifest.session
+            };
+            if entry.unless_unread()?.manifest().is_some_and(is_it) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Ends the session in the log, if one is open.

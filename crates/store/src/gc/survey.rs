@@ -1,7 +1,7 @@
 //! What the logs say: the first thing a gc looks at.
 
 use super::mark::Marks;
-use crate::commit::history;
+use crate::commit::{Reading, history};
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
 use outlive_target::ShardName;
@@ -61,6 +61,7 @@ impl JobState {
             released: HashSet::new(),
             held: HashSet::new(),
         };
+        let mut reading = Reading::default();
         let mut closed: Option<SessionId> = None;
         let mut writer_since = false;
         let mut archive_read = false;
@@ -74,13 +75,13 @@ impl JobState {
                 // not older than the records before it.
                 return JobState::read(pool, name, forget);
             }
+            reading.add(&entry)?;
             let record = match entry.record {
                 Ok(record) => record,
                 Err(error) if forget && error.kind() == ErrorKind::Damaged => {
                     state.damaged += 1;
                     continue;
                 }
-                Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
                 Err(error) => {
                     return Err(error.context(format!(
                         "the log of job {name} says something that cannot be read, so what it \
@@ -97,7 +98,6 @@ impl JobState {
             };
             match record.body {
                 Body::Manifest(manifest) => {
-                    state.last_epoch = state.last_epoch.max(manifest.epoch);
                     writer_since |= !archive_read;
                     if entry.hurt {
                         state.hurt.insert(manifest.epoch);
@@ -116,7 +116,6 @@ impl JobState {
                 Body::Sweep(sweep) => condemn(sweep.packs, &mut state),
                 Body::Archive(archive) => {
                     condemn(archive.condemned, &mut state);
-                    state.last_epoch = state.last_epoch.max(archive.last_epoch);
                     if let (None, Some((session, open))) = (&state.session, archive.session) {
                         let open = open && closed != Some(session.session);
                         state.session = Some((session, open));
@@ -124,15 +123,11 @@ impl JobState {
                     state.archive = entry.number;
                     archive_read = true;
                 }
-                Body::Prune(prune) => {
-                    state.pruned = true;
-                    state.last_epoch = state.last_epoch.max(prune.last_epoch);
-                }
+                Body::Prune(_) => state.pruned = true,
                 Body::Note(_) => {}
             }
         }
-        // A manifest that cannot be read had an epoch all the same.
-        state.last_epoch += state.damaged;
+        state.last_epoch = reading.position().epoch;
         // What was condemned twice counts as held.
         state.released.retain(|pack| !state.held.contains(pack));
         Ok(state)

@@ -6,7 +6,7 @@ use super::mend::{Borrowed, Hits, Named, list_lent};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use crate::commit::{Changes, Commit, Committed, LogHead};
+use crate::commit::{Changes, Commit, Committed, LogHead, Moved};
 use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
@@ -64,6 +64,10 @@ pub struct Writer {
     pub shared: Option<SharedChunks>,
     /// Packs of which this job's log has said that nobody may refer to them any more.
     pub condemned: HashSet<PackId>,
+    /// Checkpoints that were dropped since this writer first looked.
+    pub dropped: HashSet<Epoch>,
+    /// Where the newest archive that this writer has seen has put what is left.
+    pub moved: Option<Moved>,
 }
 
 /// What a save is asked for besides the image.

@@ -33,22 +33,53 @@ impl Writer {
     /// # Errors
     /// `Damaged` if the new segments cannot be read.
     pub fn absorb(&mut self, pool: &Pool, changes: Changes) -> Result<()> {
-        if self.base.take_if(|base| changes.dropped.contains(&base.epoch)).is_some() {
-            self.wishes.clear();
+        if !changes.is_empty() {
+            // Which of the known chunks were condemned is not known: their places are not kept.
             self.known.clear();
+            self.shared = None;
         }
-        if changes.is_empty() {
-            return Ok(());
-        }
+        self.remember(&changes);
+        self.catch_up(pool)
+    }
+
+    /// Keeps what the log has said, for bases that are taken later and do not know it: of a checkpoint
+    /// that was opened before, and restored until now.
+    fn remember(&mut self, changes: &Changes) {
         self.condemned.extend(&changes.condemned);
-        // Which of the known chunks were condemned is not known: their places are not kept.
+        self.dropped.extend(&changes.dropped);
+        if let Some(moved) = &changes.moved {
+            self.moved = Some(moved.clone());
+        }
+    }
+
+    /// Takes a restored checkpoint as base. It may have been moved or dropped since it was opened.
+    ///
+    /// # Errors
+    /// `Damaged` if the segments that say where it is now cannot be read; then there is no base.
+    pub fn adopt(&mut self, pool: &Pool, base: Base) -> Result<()> {
+        self.base = Some(base);
+        self.wishes.clear();
         self.known.clear();
+        // What came after it may come again, and is now in other checkpoints than this writer's own.
         self.shared = None;
-        let Some(moved) = changes.moved else { return Ok(()) };
-        let Some(base) = self.base.take_if(|base| base.as_of < moved.number) else { return Ok(()) };
-        self.base = follow(pool, base, &moved)?;
+        self.catch_up(pool)
+    }
+
+    /// Makes the base follow what is remembered.
+    fn catch_up(&mut self, pool: &Pool) -> Result<()> {
+        let Writer { base, moved, dropped, .. } = self;
+        let is_late = |base: &mut Base, moved: &Moved| base.as_of < moved.number;
+        if base.take_if(|base| dropped.contains(&base.epoch)).is_none()
+            && let Some(moved) = moved
+            && let Some(late) = base.take_if(|base| is_late(base, moved))
+        {
+            // Which of the known chunks it still has is not known.
+            self.known.clear();
+            *base = follow(pool, late, moved)?;
+        }
         if self.base.is_none() {
             self.wishes.clear();
+            self.known.clear();
         }
         Ok(())
     }
@@ -69,7 +100,7 @@ impl Writer {
         named: &mut Named,
         changes: &Changes,
     ) -> Result<u64> {
-        self.condemned.extend(&changes.condemned);
+        self.remember(changes);
         let Changes { condemned, moved, dropped } = changes;
         let parent = self.base.as_ref();
         let old_segments = parent.map(|base| base.segments.clone()).unwrap_or_default();

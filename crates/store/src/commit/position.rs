@@ -1,0 +1,84 @@
+//! Where a job's log is, as far as writers are concerned: its newest session and epoch.
+
+use super::{Entry, history};
+use outlive_format::Body;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, ErrorKind, JobName, Result, SessionId};
+
+/// Where a log is. Notes, and what prunes, gcs and scrubs append, change nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The newest session.
+    pub session: Option<SessionId>,
+    /// The newest epoch that the log has had, dropped or not.
+    pub epoch: Epoch,
+}
+
+impl Position {
+    /// Reads no more of the log than it takes to know.
+    ///
+    /// # Errors
+    /// What the log reports, but for damage.
+    pub fn of(pool: &Pool, job: &JobName) -> Result<Position> {
+        let mut reading = Reading::default();
+        for entry in history(pool, job)? {
+            reading.add(&entry)?;
+            if reading.is_done() {
+                break;
+            }
+        }
+        Ok(reading.position())
+    }
+}
+
+/// Learns the position from a log's entries, newest first.
+#[derive(Debug, Default)]
+pub struct Reading {
+    session: Option<SessionId>,
+    epoch: Option<Epoch>,
+    damaged: u64,
+}
+
+impl Reading {
+    /// The next older entry.
+    ///
+    /// # Errors
+    /// Why the record could not be read, unless it is damaged.
+    pub fn add(&mut self, entry: &Entry) -> Result<()> {
+        let (session, epoch) = match entry.record.as_ref().map(|record| &record.body) {
+            Ok(Body::Manifest(manifest)) => (Some(manifest.session), Some(manifest.epoch)),
+            Ok(Body::Session(session)) => (Some(session.session), None),
+            Ok(Body::Prune(prune)) => (None, Some(prune.last_epoch)),
+            Ok(Body::Archive(archive)) => {
+                let session = archive.session.as_ref().map(|(session, _)| session.session);
+                (session, Some(archive.last_epoch))
+            }
+            Ok(Body::Sweep(_) | Body::Close(_) | Body::Note(_)) => (None, None),
+            Err(error) if error.kind() != ErrorKind::Damaged => return Err(error.clone()),
+            // It may have been a manifest: its epoch is not used again. What lies below the newest
+            // epoch that can be read has a smaller one anyway.
+            Err(_) => {
+                self.damaged += u64::from(self.epoch.is_none());
+                (None, None)
+            }
+        };
+        self.session = self.session.or(session);
+        self.epoch = self.epoch.or(epoch);
+        Ok(())
+    }
+
+    /// The newest session is known by other means.
+    pub fn assume_session(&mut self, session: SessionId) {
+        self.session.get_or_insert(session);
+    }
+
+    /// Whether older entries add nothing.
+    pub fn is_done(&self) -> bool {
+        self.session.is_some() && self.epoch.is_some()
+    }
+
+    /// What was read so far.
+    pub fn position(&self) -> Position {
+        Position { session: self.session, epoch: self.epoch.unwrap_or(0) + self.damaged }
+    }
+}
