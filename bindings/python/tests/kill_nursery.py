@@ -61,17 +61,10 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return arrays and values and a["rng"].bit_generator.state == b["rng"].bit_generator.state
 
 
-def live(
-    folder: str,
-    tell: int,
-    tuning: dict[str, int],
-    steps: int | None,
-    seed: int,
-    name: str = "job",
-) -> None:
+def live(folder: str, tell: int, tuning: dict[str, int], steps: int | None, seed: int) -> None:
     """One life: restore, check, then save step after step; what it knows it tells at once."""
     luck = random.Random(seed)
-    job = outlive.open(folder, **tuning).job(name)
+    job = outlive.open(folder, **tuning).job("job")
     state = new()
     if luck.random() < 0.5:
         job.restore(into=state)

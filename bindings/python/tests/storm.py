@@ -5,12 +5,14 @@ Each life is a fork of this program, which opens no pool itself. A state is a fu
 so whatever comes back can be checked; a saver tells what it begins and what was acknowledged. From
 time to time all lives end, and then
 
-- every checkpoint that was acknowledged and that no prune was free to drop is there,
+- every checkpoint that was acknowledged and that no prune was free to drop is there, and whoever
+  took the newest got none that is older than what had been acknowledged when it began,
 - every checkpoint that is there restores to the bits of its token, in the pool and in the copy,
 - no epoch was given twice, and no writer has committed behind one that followed it,
 - `verify` finds nothing in either pool.
 
-At last all but the newest checkpoints are dropped, and garbage must be gone. Prints a summary as
+At last each job goes on in peace, all but the newest checkpoints are dropped, and garbage must be
+gone. It blows on until everything that it is about has happened (`SHOWN`). Prints a summary as
 JSON; after a fault the pools stay, and what happened last is told.
 
     storm.py FOLDER SEED --lives 300
@@ -47,7 +49,12 @@ SAVERS = ("left", "right", "rival", "rival")
 """Jobs, one for each saver: two programs want the same one."""
 JOBS = tuple(sorted(set(SAVERS)))
 COMMANDS = ("gc", "prune", "scrub", "copy") * 2
-KEEP_MIN = 2
+SHOWN = (
+    *("acknowledged", "restored", "looked at", "suspended", "save killed", "save done"),
+    *(f"{what} done" for what in dict.fromkeys(COMMANDS)),
+)
+"""What must have been counted, or nothing would have been shown."""
+KEEP_MIN = 1
 PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
 """Pages of which states are made, so that they share most of what they hold."""
 ROUND_LIVES = 60
@@ -94,14 +101,18 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
         state = new()
         epochs = [epoch.epoch for epoch in job.epochs()]
         way = luck.random()
+        newest = False
         if epochs and way < 0.2:
             with contextlib.suppress(outlive.InvalidError):  # it was pruned meanwhile
                 job.restore(into=state, epoch=luck.choice(epochs))
         elif way < 0.9:
+            newest = True
             job.restore(into=state)
         # Else it begins anew, as if nothing were there.
         report = job.last_restore
-        what = b"R" if same(state) and (report is None or not report.skipped) else b"X"
+        what = b"N" if newest else b"R"
+        if not same(state) or (report is not None and report.skipped):
+            what = b"X"
         os.write(tell, RECORD.pack(what, state["token"], (report and report.epoch) or 0))
         for _ in range(luck.randint(1, 40)):
             token = luck.choice((1, 2, 3)) << 56 | luck.getrandbits(40)
@@ -112,8 +123,9 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
             if pin or luck.random() < 0.5:
                 save.wait()
                 os.write(tell, RECORD.pack(b"P" if pin else b"A", token, save.epoch or 0))
-            if luck.random() < 0.05:
-                job.note(luck.choice(job.epochs()).epoch, label="")
+            if luck.random() < 0.05 and (there := job.epochs()):
+                with contextlib.suppress(outlive.InvalidError):  # it was pruned meanwhile
+                    job.note(luck.choice(there).epoch, label="")
         job.close()
     except outlive.FencedError:
         return FENCED
@@ -144,6 +156,8 @@ class Job:
     safe: dict[int, int] = field(default_factory=dict)
     """The token that was acknowledged at an epoch."""
     pinned: set[int] = field(default_factory=set)
+    newest: int = 0
+    """Of the epochs that were acknowledged or restored. The next that is restored is no older."""
 
 
 @dataclass
@@ -162,6 +176,8 @@ class Life:
     kill: bool = False
     asleep: int = 0
     """How many other lives must end before it wakes up."""
+    newest: int = 0
+    """What was known as the newest epoch of its job when it began."""
 
 
 class Storm:
@@ -201,7 +217,9 @@ class Storm:
         return self.with_fate(self.life_of_saver(name, luck), 0.8)
 
     def life_of_saver(self, name: str, luck: random.Random) -> Life:
-        return self.fork("save", name, lambda tell: save_all_the_time(self.pool, name, tell, luck))
+        life = self.fork("save", name, lambda tell: save_all_the_time(self.pool, name, tell, luck))
+        life.newest = self.jobs[name].newest
+        return life
 
     def run(self, *arguments: str) -> Life:
         def work(tell: int) -> int:
@@ -229,7 +247,8 @@ class Storm:
             life = self.run("scrub", where)
         else:
             jobs = (job,) if luck.random() < 0.7 else ()
-            life = self.run("copy", self.pool, self.copy, *jobs)
+            # Prunes of both may leave no checkpoint that both have.
+            life = self.run("copy", self.pool, self.copy, *jobs, "--same-history")
         return self.with_fate(life, 0.4)
 
     def with_fate(self, life: Life, longest_s: float) -> Life:
@@ -271,7 +290,8 @@ class Storm:
                     over.append(life)
         return over
 
-    def end(self, life: Life) -> None:
+    def end(self, life: Life) -> int:
+        """Answers its exit code; what that must not be is a fault."""
         while part := os.read(life.ear, 65536):
             life.heard += part
         os.close(life.ear)
@@ -291,6 +311,7 @@ class Storm:
         else:
             said = "" if life.what == "save" else life.heard.decode(errors="replace")
             self.fault(f"{life.number}: {life.what} {life.job} ended with {code}: {said}")
+        return code
 
     def fault(self, text: str) -> None:
         self.story.append(f"{time.monotonic():.3f} FAULT {text}")
@@ -308,9 +329,16 @@ class Storm:
                 self.fault(
                     f"{life.number}: {life.job} restored epoch {epoch} wrong, or passed one over"
                 )
-            elif what == b"R":
+            elif what in (b"N", b"R"):
+                if what == b"N" and epoch < life.newest:
+                    self.fault(
+                        f"{life.number}: {life.job} restored epoch {epoch} as its newest, after "
+                        f"epoch {life.newest}"
+                    )
+                job.newest = max(job.newest, epoch)
                 self.counts["restored"] += epoch > 0
             else:
+                job.newest = max(job.newest, epoch)
                 self.counts["acknowledged"] += 1
                 if job.safe.setdefault(epoch, token) != token:
                     self.fault(f"epoch {epoch} of {life.job} was acknowledged to two writers")
@@ -359,9 +387,12 @@ class Storm:
         return there
 
     def to_its_end(self, life: Life) -> None:
+        """Where nobody else is at work it must end well."""
         while life not in self.listen([life]):
             self.check_time(life)
-        self.end(life)
+        code = self.end(life)
+        if code in (FENCED, RETRY):
+            self.fault(f"{life.number}: {life.what} {life.job} ended with {code}, all alone")
 
     def check_time(self, life: Life) -> None:
         if time.monotonic() - life.started > HANGS_S and not life.asleep:
@@ -406,6 +437,9 @@ class Storm:
             os.kill(life.child, signal.SIGKILL)
             self.end(life)
 
+    def has_shown_all(self) -> bool:
+        return all(self.counts[what] > 0 for what in SHOWN)
+
     def check(self) -> None:
         for name in JOBS:
             self.look(name)
@@ -422,8 +456,9 @@ class Storm:
         self.to_its_end(self.run("copy", self.pool, self.copy))
 
     def calm(self) -> None:
-        """Left in peace, everything goes that is not needed."""
+        """Left in peace, each job goes on, and everything goes that is not needed."""
         for name in JOBS:
+            self.to_its_end(self.life_of_saver(name, random.Random(self.luck.getrandbits(32))))
             self.told(self.pool, name, sorted(self.jobs[name].pinned))
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
@@ -452,8 +487,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--lives", type=int, default=0, help="end after so many lives")
-    parser.add_argument("--minutes", type=float, default=0, help="go on for so long")
+    parser.add_argument("--lives", type=int, default=0, help="number of lives, at least")
+    parser.add_argument("--minutes", type=float, default=0, help="minutes, at least")
     given = parser.parse_args()
     storm = Storm(given.folder, given.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -471,7 +506,9 @@ def main() -> None:
 def blow(storm: Storm, lives: int, minutes: float) -> dict[str, Any]:
     storm.begin()
     until = time.monotonic() + 60 * minutes
-    while not storm.faults and (storm.number < lives or time.monotonic() < until):
+    while not storm.faults and (
+        storm.number < lives or time.monotonic() < until or not storm.has_shown_all()
+    ):
         storm.round(ROUND_LIVES)
         if not storm.faults:
             storm.check()
