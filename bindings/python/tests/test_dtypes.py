@@ -45,6 +45,36 @@ def test_arrays_of_any_dtype_are_filled(
     assert (saved.lent, filled.lent) == (0, 0)
 
 
+@pytest.mark.parametrize("version", [None, (1, 0)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("<i8", (0, 64, 1)), ("<f4", (2, 32, 1)), ("|b1", (6, 8, 1)), ("<c8", (5, 64, 1))],
+)
+def test_arrays_of_dtypes_that_numpy_has(
+    job: outlive.Job, name: str, dtype: tuple[int, int, int], version: tuple[int, int] | None
+) -> None:
+    """Before version 1 of DLPack nobody said that memory can be written, and it could."""
+    for want in (np.arange(6_000).reshape(60, 100).astype(name), np.array(True).astype(name)):
+        job.save({"w": Array(want, dtype, version=version)}, wait=True)
+        for base in (
+            np.zeros_like(want),
+            np.zeros_like(want.T).T,
+            np.zeros((2, *want.shape), name)[0, ...],
+        ):
+            state = {"w": Array(base, dtype, version=version)}
+            filled = state["w"]
+            assert job.restore(into=state)
+            assert state["w"] is filled
+            assert np.array_equal(filled.memory, want)
+        # It is the dtype that a new tree has.
+        assert np.array_equal(job.restore()["w"], want)
+        assert job.restore()["w"].dtype == np.dtype(name)
+    kept = Array(np.zeros_like(want), dtype, version=(1, 0), read_only=True)
+    with pytest.raises(outlive.InvalidError, match="is read-only"):
+        job.restore(into={"w": kept})
+    assert not kept.memory
+
+
 def test_any_order_of_memory(job: outlive.Job) -> None:
     want = noise((60, 40), 2)
     for seen in (want.T, want[::2, ::3], want[::-1], want[:, :0]):

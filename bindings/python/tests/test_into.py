@@ -1,7 +1,9 @@
 """Restoring into the program's own state, and parts of one."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -141,6 +143,30 @@ def test_what_is_not_selected_is_not_added(job: outlive.Job) -> None:
     job.restore(into=into, only=["x", "z/k"])
     assert into.pop("z") == {"k": 1}
     assert list(into) == ["x", "own"]
+
+
+def test_generators_and_empty_containers_that_are_not_selected(job: outlive.Job) -> None:
+    rngs = [np.random.default_rng(1), Random(1)]
+    empty: dict[str, Any] = {"list": [], "in": {"dict": {}, "tuple": ()}}
+    job.save({"x": 1, "rngs": rngs, "rng": rngs[0], **empty}, wait=True)
+    into: dict[str, Any] = {"x": 0}
+    job.restore(into=into, only="x")
+    assert into == {"x": 1}
+    # What the program has there stays as it is.
+    own: dict[str, Any] = {"list": [5], "in": {"dict": {"k": 1}, "tuple": (2,)}, "rng": rngs[1]}
+    into = {"x": 0, **copy.deepcopy(own)}
+    into["rng"] = rngs[1]
+    job.restore(into=into, only="x")
+    assert into == {"x": 1, **own}
+    into = {"x": 0}
+    job.restore(into=into, only=["x", "in/tuple"])
+    assert into == {"x": 1, "in": {"tuple": ()}}
+    # With nothing left out they are restored.
+    into = {"x": 0, "rngs": [np.random.default_rng(2), Random(2)], "rng": rngs[0], **empty}
+    into["list"] = [1]
+    job.restore(into=into)
+    assert (into["list"], into["in"]) == ([], empty["in"])
+    assert into["rngs"][1].random() == Random(1).random()
 
 
 def test_only_some(job: outlive.Job, same: Same) -> None:

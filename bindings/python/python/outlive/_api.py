@@ -442,8 +442,8 @@ class Job:
         """
         fresh = into is FRESH
         # Here and not further down: what counts is who holds it besides this call.
-        held = _seen.is_held(sys.getrefcount(into))
-        rebuild = Rebuild(into, held, only=only, allow_pickle=self._allow_pickle)
+        is_referenced = _seen.is_referenced(sys.getrefcount(into))
+        rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
         epoch = _epoch_number(epoch)
         try:
             done = rebuild.run(self._core, epoch, False if lazy else None, self._tick)

@@ -19,7 +19,6 @@ from outlive._tree import (
     RANDOMS,
     TUPLE,
     Node,
-    escape,
     unescape,
 )
 
@@ -29,13 +28,21 @@ ABSENT: Any = object()
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-def build(nodes: list[Node], names: list[str], objects: list[Any], *, new: bool) -> Any:
+def build(
+    nodes: list[Node],
+    names: list[str],
+    objects: list[Any],
+    *,
+    has: Callable[[str], bool],
+    new: bool,
+) -> Any:
     """The tree of all objects, one for each name.
 
     Args:
         nodes: Its containers.
         names: The leaves' names.
-        objects: The leaves.
+        objects: The leaves, `ABSENT` for those that were not selected.
+        has: Whether a path is selected; containers that are empty have no leaf that tells.
         new: Whether random generators are made anew. Otherwise only their state takes their place,
             for `merge`.
 
@@ -65,7 +72,7 @@ def build(nodes: list[Node], names: list[str], objects: list[Any], *, new: bool)
     while node is not None:
         trunk.add(node)
         node = next(waiting, None)
-    return trunk.finish(nodes, new)
+    return trunk.finish(nodes, has, new)
 
 
 class _Trunk:
@@ -93,12 +100,14 @@ class _Trunk:
             else:
                 above[_key(part, self.int_keys.get(path))] = new
 
-    def finish(self, nodes: list[Node], new: bool) -> Any:
+    def finish(self, nodes: list[Node], has: Callable[[str], bool], new: bool) -> Any:
         """Makes tuples and generators of what stands for them, the inner ones first."""
         for node in reversed(nodes):
             contents = self.made[node.path]
-            if node.kind == TUPLE:
-                done: Any = tuple(contents)
+            if not contents and not has(node.path):
+                done: Any = ABSENT
+            elif node.kind == TUPLE:
+                done = tuple(contents)
             elif node.kind in RANDOMS:
                 done = _Random(node.kind, str(node.detail), contents)
                 if new:
@@ -180,7 +189,7 @@ def merge(old: Any, new: Any) -> Any:
         for key, value in new.items():
             was = old.get(key, ABSENT)
             if was is ABSENT:
-                found = _present(value)
+                found = without_absent(value)
                 if found is not ABSENT:
                     old[key] = found
             elif type(value) in _PLAIN:
@@ -206,14 +215,19 @@ def merge(old: Any, new: Any) -> Any:
     return new
 
 
-def _present(tree: Any) -> Any:
-    """What was selected of a tree that the program has no place for; `ABSENT` if nothing was."""
+def without_absent(tree: Any) -> Any:
+    """What was selected of a tree; `ABSENT` if nothing was.
+
+    Keys that were not selected are left out, such entries of lists are None.
+    """
+    if isinstance(tree, _Random):
+        return tree.make()
     if isinstance(tree, dict) and tree:
-        found = {key: _present(value) for key, value in tree.items()}
+        found = {key: without_absent(value) for key, value in tree.items()}
         kept = {key: value for key, value in found.items() if value is not ABSENT}
         return type(tree)(kept) if kept else ABSENT
     if isinstance(tree, list | tuple) and tree:
-        entries = [_present(value) for value in tree]
+        entries = [without_absent(value) for value in tree]
         if all(entry is ABSENT for entry in entries):
             return ABSENT
         return type(tree)([None if entry is ABSENT else entry for entry in entries])
@@ -225,29 +239,3 @@ def _merge_entries(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 
 _PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
-
-
-def without_absent(tree: Any, has: Callable[[str], bool], path: str = "") -> Any:
-    """The tree without what was not selected: such keys are left out, such entries are None.
-
-    Args:
-        tree: The tree, or the part of it at `path`.
-        has: Whether a path is selected; containers that are empty have no leaf that tells.
-        path: Where it is.
-    """
-    inside = f"{path}/" if path else ""
-    if isinstance(tree, dict | list | tuple) and not tree:
-        return tree if has(path) else ABSENT
-    if isinstance(tree, dict):
-        kept = {
-            key: without_absent(value, has, inside + escape(str(key)))
-            for key, value in tree.items()
-        }
-        kept = {key: value for key, value in kept.items() if value is not ABSENT}
-        return type(tree)(kept) if kept else ABSENT
-    if isinstance(tree, list | tuple):
-        entries = [without_absent(value, has, f"{inside}{at}") for at, value in enumerate(tree)]
-        if all(entry is ABSENT for entry in entries):
-            return ABSENT
-        return type(tree)([None if entry is ABSENT else entry for entry in entries])
-    return tree

@@ -86,20 +86,33 @@ def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
     except Exception as error:
         try:
             # JAX's own way brings also what is on a device, or has elements below a byte.
-            return _known(np.asarray(value)) if constant else _raw(value)
+            return _known(np.asarray(value)) if constant else _memory(value)
         except Exception as again:
             reasons = dict.fromkeys((str(error), str(again)))
             raise UnusableError("; ".join(reasons)) from again
     if constant:
         array.flags.writeable = False
+    elif not array.flags.writeable:
+        # So NumPy takes what older exporters give, which cannot say whether it is.
+        array = _memory(value, array.dtype)[0]
     return _known(array)
 
 
-def _raw(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
-    """An array of a dtype that NumPy may not have."""
-    lent, dtype, shape, strides, first = _core.borrow_dlpack(value.__dlpack__())
+def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarray[Any, Any], str]":
+    """An array that can be written unless its exporter says that it cannot.
+
+    Args:
+        value: What gives DLPack's capsules.
+        known: Its dtype if NumPy has it.
+    """
+    try:
+        # Only from version 1 on an exporter can say so.
+        capsule = value.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        capsule = value.__dlpack__()
+    lent, dtype, shape, strides, first = _core.borrow_dlpack(capsule)
     text = _dtypes.text_of_dlpack(*dtype)
-    elements = _dtypes.memory(text)
+    elements = _dtypes.memory(text) if known is None else known
     if 0 in shape:
         return np.empty(shape, elements), text
     # The array holds `lent`, and that the memory.

@@ -37,7 +37,12 @@ class Rebuild:
     """
 
     def __init__(
-        self, into: Any, held: bool, *, only: str | Iterable[str] | None, allow_pickle: bool
+        self,
+        into: Any,
+        is_referenced: bool,
+        *,
+        only: str | Iterable[str] | None,
+        allow_pickle: bool,
     ) -> None:
         """Looks at `into`, which may be `FRESH`, and which the caller holds or has only passed on.
 
@@ -51,7 +56,7 @@ class Rebuild:
         self.here = Flat()
         if not self.fresh:
             self.here = flatten(into, allow_pickle=allow_pickle, to_save=False)
-        self.owners = Owners(self.here, held, self._same)
+        self.owners = Owners(self.here, is_referenced, self._same)
         # Pickled objects of checkpoints that were looked at; None if they could not be read.
         self.pickles: dict[int, dict[str, bytes] | None] = {}
         self.kept: set[str] = set()
@@ -144,16 +149,24 @@ class Rebuild:
         if self.epoch not in self.pickles:
             return None
         there = self.pickles[self.epoch]
-        same = there is None or there.get(name) == self._pickled(name)
+        same = there is None or (name in there and self._equals(name, there[name]))
         if same:
             self.kept.add(name)
         return same
 
-    def _pickled(self, name: str) -> bytes | None:
-        try:
-            return pickle.dumps(self.here.leaves[self.mine[name]], protocol=5)
-        except Exception:
-            return None  # it is none that a checkpoint can have
+    def _equals(self, name: str, pickled: bytes) -> bool:
+        """Whether the program's object is the one that was pickled, by its bytes or its `==`.
+
+        Equal objects may have different bytes: those of a set change with each start of Python.
+        """
+        mine = self.here.leaves[self.mine[name]]
+        # What classes of the program raise here is of their choosing. It is not the same, then.
+        with contextlib.suppress(Exception):
+            if pickle.dumps(mine, protocol=5) == pickled:
+                return True
+            there = pickle.loads(pickled)
+            return type(there) is type(mine) and bool(there == mine)
+        return False
 
     def _refuse_pickles(self) -> None:
         if self.allow_pickle or PICKLE not in self.there.dtypes:
@@ -284,7 +297,9 @@ class Rebuild:
         if not there.nodes and there.names != [ROOT]:
             raise self._damaged("it has no containers")
         try:
-            tree = _build.build(there.nodes, there.names, objects, new=self.fresh)
+            tree = _build.build(
+                there.nodes, there.names, objects, has=self.selection.has, new=self.fresh
+            )
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InvalidError):
                 raise
@@ -293,7 +308,7 @@ class Rebuild:
             return _build.merge(self.into, tree)
         if self.selection.everything:
             return tree
-        return _build.without_absent(tree, self.selection.has)
+        return _build.without_absent(tree)
 
     def _special(self, at: int, dtype: str, value: bytes) -> Any:
         if dtype == "py:bytearray":
@@ -304,7 +319,7 @@ class Rebuild:
             return np.frombuffer(value, self.parsed[dtype])[0]
         name = self.there.names[at]
         if name in self.kept:
-            if value != self._pickled(name):
+            if not self._equals(name, value):
                 raise InvalidError(f"{shown(name)} has changed while it was restored")
             return self.here.leaves[self.mine[name]]
         try:

@@ -36,12 +36,12 @@ def _counts() -> tuple[int, int]:
     return _count(into=[]), _count(into=kept)
 
 
-# From Python 3.14 on the two may be the same: then everything counts as held.
+# From Python 3.14 on the two may be the same: then everything counts as referenced.
 _TEMPORARY, _KEPT = _counts()
 
 
-def is_held(references: int) -> bool:
-    """Whether an argument of a function is held by more than its call.
+def is_referenced(references: int) -> bool:
+    """Whether an argument of a function is referenced by more than its call.
 
     Args:
         references: `sys.getrefcount` of it, taken in that function itself.
@@ -56,22 +56,22 @@ class Owners:
         unsure: Names of objects that may stay as they are, if the checkpoint has the same ones.
     """
 
-    def __init__(self, here: Flat, held: bool, same: Callable[[str], bool | None]) -> None:
+    def __init__(self, here: Flat, is_referenced: bool, same: Callable[[str], bool | None]) -> None:
         """Looks at a state.
 
         Args:
             here: The state.
-            held: Whether something besides the call of `restore` holds it.
+            is_referenced: Whether something besides the call of `restore` holds it.
             same: Says of a pickled object whether the checkpoint has the same; None if nobody has
                 looked yet.
         """
-        self.here, self.held, self.same = here, held, same
+        self.here, self.is_referenced, self.same = here, is_referenced, same
         self.unsure: set[str] = set()
         self.look()
 
     def look(self) -> None:
         """Counts who holds what."""
-        here, held = self.here, self.held
+        here, is_referenced = self.here, self.is_referenced
         self.others: list[int] | None = None
         # By path: whether somebody else reaches a container, and whether somebody sees what
         # replaces one of its entries.
@@ -83,7 +83,7 @@ class Owners:
             path, above = node.path, parent(node.path)
             if path and above in self.generators:
                 self.generators.add(path)
-            self.reached[path] = (self.reached[above] or others > 0) if path else held
+            self.reached[path] = (self.reached[above] or others > 0) if path else is_referenced
             if node.kind in _MUTABLE:
                 self.seen[path] = self.reached[path]
             else:
