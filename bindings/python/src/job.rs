@@ -3,8 +3,9 @@
 use crate::buffer::Buffer;
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use crate::process::Opener;
 use crate::restore::Taken;
-use crate::wait::{self, Entry, Gate, Inside};
+use crate::wait::{self, Entry, Inside, Turn};
 use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
 use outlive_format::Remarks;
@@ -26,7 +27,7 @@ pub struct Core {
     pub tracker: Arc<HashTracker>,
     /// Events of the job's pool.
     pub events: Arc<Events>,
-    gate: Gate,
+    turn: Turn,
     /// The last save, until its outcome has been looked at.
     last: Mutex<Option<SaveHandle>>,
     /// The last lazy restore, until it is over.
@@ -36,7 +37,7 @@ pub struct Core {
     kept: Mutex<Vec<(Taken, Arc<AtomicBool>)>>,
     /// Arrays that nobody changes, which the save under way reads where they are.
     constants: Mutex<Vec<Buffer>>,
-    process_id: u32,
+    opener: Opener,
 }
 
 impl Drop for Core {
@@ -56,22 +57,9 @@ pub fn invalid(py: Python<'_>, message: String) -> PyErr {
 }
 
 impl Core {
-    /// Refuses in a forked child, before any lock is touched: one that another thread held at the
-    /// fork is held for ever here.
+    /// Refuses in a forked child, before any lock is touched.
     pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        if self.process_id == std::process::id() {
-            return Ok(());
-        }
-        Err(invalid(
-            py,
-            format!(
-                "the job {} was opened by process {} and this is process {}, forked from it: open \
-                 the pool and a job of its own here",
-                self.job.name(),
-                self.process_id,
-                std::process::id()
-            ),
-        ))
+        self.opener.check(py, || format!("the job {}", self.job.name()))
     }
 
     /// Threads for hashing and copying.
@@ -81,8 +69,8 @@ impl Core {
 
     /// Waits until no other thread saves, restores or closes. Refuses where it would wait for itself.
     pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
-        match wait::wait(&self.events, tick, None, &mut |limit| self.gate.enter(limit))? {
-            Some(Entry::Entered) => Ok(self.gate.entered()),
+        match wait::wait(&self.events, tick, None, &mut |limit| self.turn.enter(limit))? {
+            Some(Entry::Entered) => Ok(self.turn.entered()),
             Some(Entry::WouldHang) => Err(invalid(
                 tick.py(),
                 format!(
@@ -184,12 +172,12 @@ impl Job {
             tracker: Arc::new(HashTracker::for_job(tracker, job.name().as_str())),
             job,
             events,
-            gate: Gate::default(),
+            turn: Turn::default(),
             last: Mutex::new(None),
             fill: Mutex::new(None),
             kept: Mutex::default(),
             constants: Mutex::default(),
-            process_id: std::process::id(),
+            opener: Opener::this(),
         };
         Ok(Job { core: Arc::new(core) })
     }
@@ -217,6 +205,12 @@ impl Job {
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
         Ok(self.core.let_go() || self.core.last().is_some())
+    }
+
+    /// True while a save is under way.
+    fn saving(&self, py: Python<'_>) -> PyResult<bool> {
+        self.core.check_process(py)?;
+        Ok(py.detach(|| self.core.job.current()).is_some_and(|handle| !handle.done()))
     }
 
     /// Saves regions, given by their names, dtypes, shapes and leaves; `notes` are label, pin and

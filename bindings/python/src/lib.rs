@@ -12,6 +12,7 @@ mod files;
 mod job;
 mod lazy;
 mod pool;
+mod process;
 mod restore;
 mod save;
 mod values;

@@ -4,6 +4,7 @@ use crate::collect;
 use crate::errors::{self, OrRaise};
 use crate::events::Events;
 use crate::job::Job;
+use crate::process::Opener;
 use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
 use outlive_store::retention::check_keep;
 use outlive_types::{Error, Event, Result};
@@ -17,6 +18,15 @@ use std::sync::Arc;
 pub struct Pool {
     pool: outlive_pool::Pool,
     events: Arc<Events>,
+    location: PathBuf,
+    opener: Opener,
+}
+
+impl Pool {
+    /// Refuses in a forked child, before any lock is touched.
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        self.opener.check(py, || format!("the pool {}", self.location.display()))
+    }
 }
 
 #[pymethods]
@@ -36,26 +46,29 @@ impl Pool {
             let env = Environment::observed(events.clone());
             let pool = if create { open_or_create(&location, env)? } else { open(&location, env)? };
             check_keep(&pool).map_err(|e| e.context(location.display()))?;
+            let opener = Opener::this();
             if tuning.is_empty() {
-                return Ok(Pool { pool, events });
+                return Ok(Pool { pool, events, location, opener });
             }
             let mut config = pool.config().clone();
             for (key, value) in &tuning {
                 tune(&mut config, key, value)?;
             }
             config.check()?;
-            Ok(Pool { pool: pool.with_tuning(config.tuning), events })
+            Ok(Pool { pool: pool.with_tuning(config.tuning), events, location, opener })
         })
         .or_raise(py)
     }
 
     /// Opens a job of this pool.
     fn job(&self, py: Python<'_>, name: &str, every_s: Option<f64>) -> PyResult<Job> {
+        self.check_process(py)?;
         Job::open(&self.pool, self.events.clone(), name, every_s).or_raise(py)
     }
 
     /// Names of the jobs that have ever saved here.
     fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.check_process(py)?;
         let jobs = py.detach(|| self.pool.jobs()).or_raise(py)?;
         Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
     }
@@ -66,11 +79,13 @@ impl Pool {
         options: collect::OptionValues,
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        self.check_process(tick.py())?;
         collect::gc(&self.pool, &self.events, options, tick)
     }
 
     /// Events since the last call: `(level, message)` or `("progress", what, done, total)`.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.check_process(py)?;
         let list = PyList::empty(py);
         for event in self.events.take() {
             match event {

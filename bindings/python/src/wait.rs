@@ -90,25 +90,25 @@ pub fn in_a_thread<T: Send + 'static>(
 
 /// Lets one in at a time. Unlike a mutex it can be waited for with a timeout.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct Turn {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
 /// Whoever holds this is in; it stays with the thread that entered.
 #[derive(Debug)]
-pub struct Inside<'a>(&'a Gate, PhantomData<*const ()>);
+pub struct Inside<'a>(&'a Turn, PhantomData<*const ()>);
 
 thread_local! {
-    /// How many gates this thread is in.
+    /// How many turns this thread has taken.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-impl Gate {
+impl Turn {
     /// Enters, if that is possible within `timeout`. Does not wait where that might never end.
     ///
     /// While a thread is in, Python may call it away: signal handlers, the progress callback and
-    /// handlers of `logging` run on it. If one of them comes to a gate that is taken, it is taken by
+    /// handlers of `logging` run on it. If one of them comes to a turn that is taken, it is taken by
     /// this very thread, or by one that may be waiting for this one.
     pub fn enter(&self, timeout: Duration) -> Option<Entry> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl Gate {
         Some(Entry::Entered)
     }
 
-    /// What this thread holds after [`Gate::enter`] has let it in.
+    /// What this thread holds after [`Turn::enter`] has let it in.
     pub fn entered(&self) -> Inside<'_> {
         HELD.set(HELD.get() + 1);
         Inside(self, PhantomData)
@@ -136,7 +136,7 @@ impl Gate {
 pub enum Entry {
     /// This thread is in.
     Entered,
-    /// This thread must not wait for the gate.
+    /// This thread must not wait for its turn.
     WouldHang,
 }
 

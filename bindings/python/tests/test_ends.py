@@ -1,13 +1,16 @@
 """Every end of a program or worker that runs Python's exit functions completes its last save."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import outlive
+from outlive import _exit
 
 Run = Callable[..., str]
 Program = Callable[..., "subprocess.Popen[str]"]
@@ -195,3 +198,111 @@ def test_exit_functions_that_run_later_and_threads(folder: Path, run: Run) -> No
     assert sorted(out.splitlines()) == ["function 1", "thread 1"]
     check(folder, "function")
     check(folder, "thread")
+
+
+# The handler is the one of docs/python.md; the signal comes before the first wait for a save.
+TERMINATED = """
+def terminated_at_the_end():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    complete = outlive._exit._complete
+
+    def first(entry):
+        outlive._exit._complete = complete
+        os.kill(os.getpid(), signal.SIGTERM)
+        complete(entry)
+
+    outlive._exit._complete = first
+
+def work():
+    global jobs
+    jobs = [outlive.open(sys.argv[1]).job(name) for name in ("a", "b")]
+    for job in jobs:
+        job.save({"step": 1, "a": np.random.default_rng(1).random(4_000_000)})
+    terminated_at_the_end()
+"""
+
+
+def test_sigterm_while_saves_are_completed(folder: Path, program: Program) -> None:
+    child = program(TERMINATED + "work()", folder)
+    _, errors = child.communicate(timeout=100)
+    # Python says so of an exit function that raises.
+    assert "SystemExit: 143" in errors
+    check(folder, "a")
+    check(folder, "b")
+
+
+def test_sigterm_while_a_worker_completes_its_saves(folder: Path, run: Run) -> None:
+    # A forked one has no exit functions but those of multiprocessing.
+    out = run(
+        TERMINATED
+        + """
+import multiprocessing
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    worker.join()
+    print(worker.exitcode)
+""",
+        folder,
+    )
+    assert out == "143"
+    check(folder, "a")
+    check(folder, "b")
+
+
+class Stubborn:
+    """A native job whose waits end by exceptions, until there are no more of these."""
+
+    def __init__(self, *raised: BaseException, saving: bool = True) -> None:
+        self.raised, self.is_saving, self.closed = list(raised), saving, False
+
+    def saving(self) -> bool:
+        return self.is_saving
+
+    def wait(self, tick: object) -> None:
+        if self.raised:
+            raise self.raised.pop(0)
+        self.is_saving = False
+
+    def close(self, at_exit: bool, tick: object) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def finish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Ends this process, as far as outlive can tell, with jobs that have the given native ones."""
+
+    def finish(**cores: Any) -> None:
+        entries = [
+            _exit.Entry(os.getpid(), name, core, lambda: None) for name, core in cores.items()
+        ]
+        monkeypatch.setattr(_exit, "_alive", dict(enumerate(entries)))
+        monkeypatch.setattr(_exit, "_orphans", [])
+        monkeypatch.setattr(_exit, "_ended", set())
+        _exit._finish()
+
+    return finish
+
+
+def test_what_a_handler_raises_waits_for_all_saves(finish: Callable[..., None]) -> None:
+    a = Stubborn(TimeoutError("an alarm"), SystemExit(143), KeyboardInterrupt())
+    b, done = Stubborn(), Stubborn(TimeoutError("again"), saving=False)
+    with pytest.raises(TimeoutError, match="an alarm"):
+        finish(a=a, done=done, b=b)
+    assert not a.raised
+    assert a.closed
+    assert b.closed
+
+
+def test_a_second_ctrl_c_gives_up(
+    finish: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    done, later = Stubborn(saving=False), Stubborn()
+    with pytest.raises(KeyboardInterrupt):
+        finish(done=done, first=Stubborn(*[KeyboardInterrupt()] * 2), later=later)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "interrupt again" in first
+    assert "these saves are lost: first, later" in second
+    assert done.closed
+    assert not later.closed

@@ -1,5 +1,6 @@
 """Saves: asynchronous, incremental, spaced in time, from several threads; and what they report."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -161,6 +162,22 @@ def test_progress_of_a_save_that_nobody_awaits_is_told_to_who_asks(folder: Path)
     assert {what for what, *_ in told} == {"save"}
 
 
+def test_progress_is_told_to_whoever_calls_a_job_of_the_pool(folder: Path) -> None:
+    told: list[int] = []
+    pool = outlive.open(folder, progress=lambda *_: told.append(threading.get_ident()))
+    mine, other = pool.job("mine"), pool.job("other")
+    save = mine.save({"a": 1})
+    save.wait()
+    state = {"a": np.random.default_rng(1).random(4_000_000)}
+    thread = threading.Thread(target=other.save, args=(state,))
+    thread.start()
+    thread.join()
+    told.clear()
+    while not told:
+        save.done()
+    assert set(told) == {threading.get_ident()}
+
+
 def test_an_error_in_progress_loses_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def progress(what: str, done: int, total: int) -> None:
         raise RuntimeError(f"from progress of {what}")
@@ -177,18 +194,21 @@ def test_an_error_in_progress_loses_nothing(folder: Path, caplog: pytest.LogCapt
     assert told[0].exc_info
 
 
-def test_an_interruption_in_progress_is_the_callers(folder: Path) -> None:
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_an_interruption_in_progress_is_the_callers(
+    folder: Path, interruption: type[BaseException]
+) -> None:
     raised = []
 
     def progress(what: str, done: int, total: int) -> None:
         if what == "restore" and not raised:
             raised.append(True)
-            raise KeyboardInterrupt
+            raise interruption
 
     state = {"a": np.random.default_rng(1).random(4_000_000)}
     job = outlive.open(folder, progress=progress).job("a")
     job.save(state, wait=True)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(interruption):
         job.restore(into=state)
     state["a"][:] = 1
     job.save(state, wait=True)

@@ -45,10 +45,11 @@ def open(
         location: A directory, or the `pool.toml` in it. A directory that is empty or does not
             exist becomes a pool.
         create: False refuses a directory that is no pool yet.
-        progress: Called as ``progress(what, done_bytes, total_bytes)``, with "save" or "restore",
-            by the thread that saves, restores, waits or asks `done`, while it does so. What a save
-            does while nobody waits is told at the next such call. An exception of it is logged and
-            changes nothing, except `KeyboardInterrupt` and `SystemExit`.
+        progress: Called as ``progress(what, done_bytes, total_bytes)``, with "save" or "restore".
+            It runs in a thread of the program that saves, restores, waits, asks `done` or makes
+            another call that takes time, to any job of the pool. What a save does while nobody
+            calls is told at the next such call. An `Exception` of it is logged and changes nothing;
+            others, such as `KeyboardInterrupt`, are raised by the call.
         threads: Threads that hash and copy; this and the following override `pool.toml`, for this
             process only. 0 is the number of cores, at most 4.
         staging_bytes: Memory for data on its way to or from the pool: bytes, or text with a unit,
@@ -149,9 +150,8 @@ class Pool:
         self._core = core
         self._location = location
         self._progress = progress
-        self._process = os.getpid()
         self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
-        self._tick = _Teller(core, progress, self._process)
+        self._tick = _Teller(core, progress)
 
     def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
@@ -170,11 +170,6 @@ class Pool:
         Raises:
             InvalidError: For an impossible name or time.
         """
-        if self._process != os.getpid():
-            raise InvalidError(
-                f"the pool {self._location} was opened by process {self._process}, of which this "
-                "is a fork: open it again here"
-            )
         core = self._core.job(name, every_s)
         job = Job(core, name, self._location, self._tick, allow_pickle)
         self._jobs.add(job)
@@ -268,7 +263,7 @@ class Job:
         self._allow_pickle = allow_pickle
         self._heavy: set[str] = set()
         self.last_restore: Restored | None = None
-        _exit.watch(self, core, tick)
+        _exit.watch(self, name, core, tick)
 
     @property
     def name(self) -> str:
@@ -636,9 +631,9 @@ class Job:
             InvalidError: Without any rule, or for one that cannot be followed. Nothing was dropped.
             DamagedError: If something stored cannot be read, so that nobody knows what it needs;
                 no pack was deleted.
-            Error: Another failure of freeing the space. If checkpoints had been dropped by then, the
-                message says so, as it does with `DamagedError`: they are gone, and the next `gc`
-                frees their space once the cause is mended.
+            Error: Another failure of freeing the space. If checkpoints had been dropped by then,
+                the message says so, as it does with `DamagedError`: they are gone, and the next
+                `gc` frees their space once the cause is mended.
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
         within_s = None if keep_within is None else keep_within.total_seconds()
@@ -697,14 +692,11 @@ _EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 class _Teller:
     """Passes on what the engine tells: notices to `logging`, progress to the program."""
 
-    def __init__(self, core: _core.Pool, progress: Progress | None, process: int) -> None:
-        self.core, self.progress, self.process = core, progress, process
+    def __init__(self, core: _core.Pool, progress: Progress | None) -> None:
+        self.core, self.progress = core, progress
         self.failed = False
 
     def __call__(self) -> None:
-        # After a fork the lock on the events may be held by a thread that is not here.
-        if self.process != os.getpid():
-            return
         events = self.core.take_events()
         # Notices first: what ends the callback must not swallow them.
         for event in events:

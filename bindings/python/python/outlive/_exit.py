@@ -11,7 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlive import _notices
 from outlive._errors import Error
@@ -21,22 +21,32 @@ if TYPE_CHECKING:
 
 Tick = Callable[[], None]
 
+
+class Entry(NamedTuple):
+    """A native job, and what belongs to it."""
+
+    process: int
+    name: str
+    core: "_core.Job"
+    tick: Tick
+
+
 # After all else that a worker does at its end: other exit functions may save.
 _WORKER_PRIORITY = -100
 
-# Native jobs whose Python job is alive, by the id of the entry; with their process and pool.
-_alive: dict[int, tuple[int, "_core.Job", Tick]] = {}
+# Native jobs whose Python job is alive, by the id of the entry.
+_alive: dict[int, Entry] = {}
 # Those whose Python job is gone while a save was under way, or had failed unheard.
-_orphans: list[tuple[int, "_core.Job", Tick]] = []
+_orphans: list[Entry] = []
 # This process, once its end has come, and if it is a worker whose exit functions know of us.
 _ended: set[int] = set()
 _workers: set[int] = set()
 _hooked: list[bool] = []
 
 
-def watch(job: object, core: "_core.Job", tick: Tick) -> None:
+def watch(job: object, name: str, core: "_core.Job", tick: Tick) -> None:
     """Has a job's last save completed at exit, even if nobody holds the job any more."""
-    entry = (os.getpid(), core, tick)
+    entry = Entry(os.getpid(), name, core, tick)
     _alive[id(entry)] = entry
     weakref.finalize(job, _lost, id(entry)).atexit = False
     _watch_worker()
@@ -50,16 +60,15 @@ def ended() -> bool:
 def _lost(key: int) -> None:
     """The program has dropped a job."""
     entry = _alive.pop(key, None)
-    if entry is None or entry[0] != os.getpid():
+    if entry is None or entry.process != os.getpid():
         return
     _orphans[:] = [orphan for orphan in _orphans if _unfinished(orphan)]
     if _unfinished(entry):
         _orphans.append(entry)
 
 
-def _unfinished(entry: tuple[int, "_core.Job", Tick]) -> bool:
-    process, core, _ = entry
-    return process == os.getpid() and core.unfinished()
+def _unfinished(entry: Entry) -> bool:
+    return entry.process == os.getpid() and entry.core.unfinished()
 
 
 def _watch_worker(_: object = None) -> None:
@@ -82,27 +91,52 @@ def _watch_worker(_: object = None) -> None:
 def _finish() -> None:
     # First this, then the waits: whoever saves from now on waits for it.
     _ended.add(os.getpid())
-    entries: list[tuple[int, Any, Tick]] = [*_alive.values(), *_orphans]
-    for process, core, tick in entries:
-        # A forked child inherits its parent's jobs, which are none of its business.
-        if process != os.getpid():
-            continue
+    # A forked child inherits its parent's jobs, which are none of its business.
+    left = [entry for entry in (*_alive.values(), *_orphans) if entry.process == os.getpid()]
+    raised: BaseException | None = None
+    is_interrupted = False
+    while left:
+        saving = True
         try:
-            core.wait(tick)
-        except Error as error:
-            message = f"the last save before the end of the program failed: {error}"
-            _notices.tell(logging.ERROR, "%s", message)
-            # Without a handler `logging` prints it by itself.
-            if _notices.heard():
-                _notices.to_stderr(message)
-        except KeyboardInterrupt:
-            _notices.to_stderr("interrupted; the save under way is lost")
-            return
-        try:
-            core.close(True, tick)
-        except Error as error:
-            # Nothing is lost by that: the session ends with the process.
-            _notices.tell(logging.INFO, "a job was not closed: %s", error)
+            while left:
+                saving = left[0].core.saving()
+                _complete(left[0])
+                saving = True
+                del left[0]
+        except BaseException as error:  # of a signal handler, mostly
+            raised = raised or error
+            names = ", ".join(entry.name for entry in left if entry.core.saving())
+            if isinstance(error, KeyboardInterrupt) and names:
+                if is_interrupted:
+                    _notices.to_stderr(f"interrupted again; these saves are lost: {names}")
+                    break
+                is_interrupted = True
+                _notices.to_stderr(
+                    f"interrupted; saves are being completed ({names}): interrupt again to give "
+                    "them up"
+                )
+            elif not saving:
+                # There was nothing to wait for: what raised all the same may do so for ever.
+                del left[:1]
+    if raised is not None:
+        raise raised
+
+
+def _complete(entry: Entry) -> None:
+    """Waits for a job's last save, and ends its session."""
+    try:
+        entry.core.wait(entry.tick)
+    except Error as error:
+        message = f"the last save before the end of the program failed: {error}"
+        _notices.tell(logging.ERROR, "%s", message)
+        # Without a handler `logging` prints it by itself.
+        if _notices.heard():
+            _notices.to_stderr(message)
+    try:
+        entry.core.close(True, entry.tick)
+    except Error as error:
+        # Nothing is lost by that: the session ends with the process.
+        _notices.tell(logging.INFO, "a job was not closed: %s", error)
 
 
 # A child begins anew, and numbers of processes come again.
