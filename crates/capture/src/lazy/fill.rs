@@ -163,14 +163,9 @@ impl Fill {
             Notice::Fault(address) => match places.known(address) {
                 Known::Home(region, home) => return Some((region, home)),
                 Known::Zero => self.zero(address),
-                // Whoever waited was woken when the region became whole.
-                Known::Over => {}
             },
             Notice::Moved(from, to) => {
-                // A region became whole while the program moved it.
-                for at in places.moved(&from, to) {
-                    let _ = self.uffd.unregister(&at);
-                }
+                places.moved(&from, to);
                 self.uffd.wake(&from);
             }
             Notice::Dropped(range) => {
@@ -189,15 +184,19 @@ impl Fill {
     /// Reads what the kernel says, if it says anything: pages cannot be placed before. A thread that
     /// waits for one will say so again.
     fn heed_next(&self) {
-        let mut places = self.places_alone();
+        if !self.heed_one(&mut self.places_alone()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// False if the kernel says nothing at the moment.
+    fn heed_one(&self, places: &mut Places) -> bool {
         match self.uffd.read() {
             Some(Notice::Fault(address)) => self.uffd.wake(&(address..address + PAGE_BYTES)),
-            Some(notice) => drop(self.heed(&mut places, notice)),
-            None => {
-                drop(places);
-                std::thread::yield_now();
-            }
+            Some(notice) => drop(self.heed(places, notice)),
+            None => return false,
         }
+        true
     }
 
     /// Gives whoever waits at an address a page of zeros. If that is not possible now, it faults again.
@@ -460,14 +459,26 @@ impl Fill {
     /// A region is whole: what is missing of it is zero, and the kernel may know.
     fn end(&self, filling: &Filling) {
         let mut places = self.places_alone();
-        let ended = places.of(filling.number).try_for_each(|at| match self.uffd.unregister(at) {
-            // The program has unmapped or moved it a moment ago.
-            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
-            _ => Ok(()),
-        });
-        if let Err(error) = ended {
-            drop(places);
-            return self.fail(refused(&error));
+        loop {
+            let pieces = places.of(filling.number);
+            let refusals = pieces.filter_map(|at| self.uffd.unregister(at).err());
+            // EINVAL: something else is mapped there, or nothing.
+            let refusal =
+                refusals.filter(|error| error.raw_os_error() != Some(libc::EINVAL)).last();
+            if let Some(error) = refusal {
+                drop(places);
+                return self.fail(refused(&error));
+            }
+            // Without a notice under way, no piece is elsewhere than the table says. With one, the
+            // kernel has been asked about other memory, and what has moved is registered still.
+            if !self.uffd.is_changing() {
+                break;
+            }
+            if !self.heed_one(&mut places) {
+                drop(places);
+                std::thread::yield_now();
+                places = self.places_alone();
+            }
         }
         places.set_over(filling.number);
         drop(places);
@@ -547,6 +558,14 @@ impl Fill {
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.state().waiting
+    }
+
+    /// True if the kernel has a page of the program registered with this fill.
+    #[cfg(test)]
+    pub(super) fn is_registered(&self, page: usize) -> bool {
+        let placed = self.uffd.zero(&(page..page + PAGE_BYTES));
+        assert!(!matches!(placed, Placed::NotNow(_)), "a notice is under way");
+        matches!(placed, Placed::All | Placed::UntilPresent(_))
     }
 
     pub(super) fn is_over(&self) -> bool {

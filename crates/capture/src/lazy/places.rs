@@ -29,10 +29,9 @@ impl Piece {
 pub(super) enum Known {
     /// It is of this region, and has this home.
     Home(usize, usize),
-    /// It is zero, if it is missing: it was given up, or became part of a mapping since.
+    /// It is zero, if it is missing: it was given up, or became part of a mapping since, or is of a
+    /// region that is whole.
     Zero,
-    /// It is of a region that is whole; others may have it by now.
-    Over,
 }
 
 /// Where a range of homes is; the first so many bytes of it.
@@ -47,7 +46,7 @@ pub(super) enum At {
 /// The table of all regions of one restore.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// By home; apart.
+    /// By home; apart, and so by region. None of a region that is whole: others may have its memory.
     pieces: Vec<Piece>,
     /// Of each region whether it is whole.
     over: Vec<bool>,
@@ -69,9 +68,11 @@ impl Places {
         self.over[region]
     }
 
-    /// A region is whole.
+    /// A region is whole, and registered nowhere any more: its pieces go.
     pub fn set_over(&mut self, region: usize) {
         self.over[region] = true;
+        let pieces = self.pieces_of(region);
+        self.pieces.drain(pieces);
     }
 
     /// What a thread that waits at `address` waits for.
@@ -83,7 +84,6 @@ impl Places {
             self.pieces.get(at).filter(|piece| piece.at.contains(&address))
         };
         match found {
-            Some(piece) if self.over[piece.region] => Known::Over,
             Some(piece) if !piece.dropped => {
                 Known::Home(piece.region, piece.home + (address - piece.at.start))
             }
@@ -109,7 +109,12 @@ impl Places {
 
     /// All places of a region.
     pub fn of(&self, region: usize) -> impl Iterator<Item = &Range<usize>> {
-        self.pieces.iter().filter(move |piece| piece.region == region).map(|piece| &piece.at)
+        self.pieces[self.pieces_of(region)].iter().map(|piece| &piece.at)
+    }
+
+    fn pieces_of(&self, region: usize) -> Range<usize> {
+        let first = self.pieces.partition_point(|piece| piece.region < region);
+        first..self.pieces.partition_point(|piece| piece.region <= region)
     }
 
     /// Regions that have anything at these addresses and are not whole; each once.
@@ -121,24 +126,16 @@ impl Places {
         let mut found: Vec<usize> =
             self.pieces.iter().filter(overlaps).map(|piece| piece.region).collect();
         found.dedup();
-        found.retain(|region| !self.over[*region]);
         found
     }
 
-    /// The program has moved what was at `from`. Answers the new places of regions that are whole.
-    pub fn moved(&mut self, from: &Range<usize>, to: usize) -> Vec<Range<usize>> {
+    /// The program has moved what was at `from`.
+    pub fn moved(&mut self, from: &Range<usize>, to: usize) {
         self.any_moved = true;
-        let mut whole = Vec::new();
-        let over = std::mem::take(&mut self.over);
         self.change(from, |piece| {
             piece.at = piece.at.start - from.start + to..piece.at.end - from.start + to;
-            if over[piece.region] {
-                whole.push(piece.at.clone());
-            }
             true
         });
-        self.over = over;
-        whole
     }
 
     /// The program has given up what is there.
@@ -207,7 +204,7 @@ mod tests {
     #[test]
     fn parts_are_moved_given_up_and_unmapped() {
         let mut places = two();
-        assert!(places.moved(&(350..400), 1000).is_empty());
+        places.moved(&(350..400), 1000);
         assert_eq!(places.known(1010), Known::Home(1, 360));
         assert_eq!(places.known(360), Known::Zero, "it has moved away");
         assert_eq!(places.at(&(340..500)), At::Here(340, 10));
@@ -235,10 +232,17 @@ mod tests {
     #[test]
     fn a_region_that_is_whole_is_nobodys() {
         let mut places = two();
+        places.moved(&(300..350), 1000);
         places.set_over(1);
-        assert_eq!(places.known(300), Known::Over);
-        assert_eq!(places.moved(&(450..600), 1000).first(), Some(&(1000..1050)));
-        assert_eq!(places.known(1000), Known::Over);
-        assert_eq!(places.overlapping(&[0..9000, 9000..9999]), [0]);
+        assert!(places.is_over(1) && !places.is_over(0));
+        assert_eq!((places.of(1).count(), places.of(0).count()), (0, 1));
+        assert_eq!(places.known(400), Known::Zero);
+        // Its addresses are free for other memory, which moves on without it.
+        places.moved(&(100..200), 400);
+        assert_eq!(places.known(410), Known::Home(0, 110));
+        places.moved(&(400..500), 2000);
+        assert_eq!(places.known(2010), Known::Home(0, 110));
+        assert_eq!(places.known(410), Known::Zero);
+        assert_eq!(places.overlapping(&[0..9, 9..9000]), [0]);
     }
 }

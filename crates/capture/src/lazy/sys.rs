@@ -211,6 +211,15 @@ impl Uffd {
         self.place(UFFDIO_MOVE, &mut place)
     }
 
+    /// True if memory is being moved, given up or unmapped at this moment, of which a notice is to be
+    /// read yet, or has just been read. If not, all that was changed before is in notices that were read.
+    pub fn is_changing(&self) -> bool {
+        // The kernel answers that before it finds that there is nothing to be copied.
+        let mut nothing = Place { to: 0, from: 0, bytes: 0, mode: 0, done: 0 };
+        let asked = self.ioctl(UFFDIO_COPY, &mut nothing);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+    }
+
     /// Places zero pages where pages are missing.
     pub fn zero(&self, range: &Range<usize>) -> Placed {
         let mut zero = Zero { span: span(range), mode: 0, done: 0 };

@@ -1,9 +1,12 @@
 //! Fills as a restore makes them, of memory whose contents the tests know.
 #![allow(unsafe_code)]
 
+mod moved;
+
 use super::*;
 use crate::track::{TrackerChoice, TrackerKind};
 use crate::{HashTracker, MemorySource, Region};
+use moved::Mapping;
 use outlive_types::{ErrorKind, FreezeMode, FreezeRequest, Frozen, PageSource, SeededRng};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
@@ -433,153 +436,5 @@ fn nobody_waits_for_a_region_that_is_whole() {
                 std::thread::yield_now();
             }
         });
-    }
-}
-
-/// Memory as a program maps it, which it may move; `AlignedBuf` may not.
-struct Mapping(usize, usize);
-
-impl Mapping {
-    fn new(bytes: usize) -> Mapping {
-        let (flags, protection) =
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping where the kernel likes disturbs nothing.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        // SAFETY: advice is about memory of ours, and changes nothing of what it holds. Huge pages are
-        // split where parts of them move.
-        unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
-        Mapping(at.expose_provenance(), bytes)
-    }
-
-    fn lazily(&self, user_only: bool) -> LazyMemory {
-        // SAFETY: the mapping is ours, and stays until the test ends, if elsewhere: of that the
-        // kernel tells.
-        let region = unsafe { MutRegion::from_raw(self.0 as *mut u8, self.1) };
-        let options = LazyOptions { user_only, ..LazyOptions::default() };
-        let memory = LazyMemory::new(vec![region], options).unwrap();
-        assert!(memory.is_lazy(0), "{:?}", memory.how());
-        memory
-    }
-
-    /// Moves a part of it to where the kernel likes, `more` bytes longer; answers where.
-    fn move_part(&self, part: Range<usize>, more: usize) -> usize {
-        let from = (self.0 + part.start) as *mut libc::c_void;
-        let room = Mapping::new(part.len() + more);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both mappings are ours, and no reference points there.
-        let to = unsafe {
-            libc::mremap(from, part.len(), part.len() + more, flags, room.0 as *mut libc::c_void)
-        };
-        assert_ne!(to, libc::MAP_FAILED);
-        room.0
-    }
-
-    fn advise(&self, part: Range<usize>, advice: i32) {
-        let from = (self.0 + part.start) as *mut libc::c_void;
-        // SAFETY: the mapping is ours, and no reference points there.
-        assert_eq!(unsafe { libc::madvise(from, part.len(), advice) }, 0);
-    }
-}
-
-fn byte_at(address: usize) -> u8 {
-    // SAFETY: callers name memory that they have mapped, which nobody writes but the fill.
-    unsafe { (address as *const u8).read_volatile() }
-}
-
-fn check_at(address: usize, offsets: Range<usize>) {
-    for at in offsets.clone().step_by(509) {
-        assert_eq!(byte_at(address + at - offsets.start), expected(0, at), "offset {at}");
-    }
-}
-
-#[test]
-fn memory_that_the_program_moves_is_filled_where_it_is() {
-    for (seed, user_only) in [(0, false), (1, true), (2, false), (3, true)] {
-        let mapping = Mapping::new(9 * MIB);
-        let memory = mapping.lazily(user_only);
-        restore(&memory, &[9 * MIB], seed, &|| {
-            // Some is there, some is not, and some threads wait for some.
-            let touched = mapping.0 + seed as usize * MIB;
-            assert_eq!(byte_at(touched), expected(0, seed as usize * MIB));
-            let part = 2 * MIB + 4096..6 * MIB - 8192;
-            let at = mapping.move_part(part.clone(), MIB);
-            check_at(at + part.len() - 70_000, part.end - 70_000..part.end);
-            assert_eq!(byte_at(at + part.len() + 5000), 0, "it has grown by zeros");
-            // And on, in two parts.
-            let moved = Mapping(at, part.len());
-            let half = 2 * MIB..2 * MIB + 300 * 4096;
-            let on = moved.move_part(half.clone(), 0);
-            check_at(on, part.start + half.start..part.start + half.end);
-            check_at(at, part.start..part.start + half.start);
-            check_at(at + half.end, part.start + half.end..part.end);
-            check_at(mapping.0, 0..part.start);
-            check_at(mapping.0 + part.end, part.end..9 * MIB);
-            assert!(memory.wait(Some(0), None));
-            check_at(at, part.start..part.start + half.start);
-            check_at(on, part.start + half.start..part.start + half.end);
-        });
-        assert!(memory.take_hashes(0).is_some());
-    }
-}
-
-/// Nothing is touched before it moves: not a fault tells of the new place.
-#[test]
-fn memory_that_moves_untouched_is_filled() {
-    let mapping = Mapping::new(6 * MIB);
-    let memory = mapping.lazily(true);
-    let at = std::thread::scope(|scope| {
-        let moving = scope.spawn(|| mapping.move_part(0..6 * MIB, 0));
-        // Who moves it waits until it is heard; that may be the background.
-        restore(&memory, &[6 * MIB], 9, &|| {});
-        moving.join().unwrap()
-    });
-    check_at(at, 0..6 * MIB);
-}
-
-#[test]
-fn what_the_program_gives_up_is_zero_and_stays_so() {
-    for (seed, advice) in [(0, libc::MADV_DONTNEED), (1, libc::MADV_FREE)] {
-        let mapping = Mapping::new(8 * MIB);
-        let memory = mapping.lazily(seed == 1);
-        let (gone, small) = (MIB + 4096..5 * MIB, 6 * MIB + 8192..6 * MIB + 3 * 4096);
-        let written = 3 * MIB + 123;
-        restore(&memory, &[8 * MIB], seed, &|| {
-            mapping.advise(gone.clone(), advice);
-            mapping.advise(small.clone(), advice);
-            // SAFETY: the mapping is ours, and no reference points there.
-            unsafe { ((mapping.0 + written) as *mut u8).write_volatile(77) };
-            check_at(mapping.0 + 5 * MIB, 5 * MIB..6 * MIB);
-        });
-        let is_gone = |at: &usize| gone.contains(at) || small.contains(at);
-        for at in (0..8 * MIB).step_by(509).filter(|at| at.abs_diff(written) > 4096) {
-            let got = byte_at(mapping.0 + at);
-            // What was there already may come back after MADV_FREE.
-            let free = advice == libc::MADV_FREE && got == expected(0, at);
-            assert!(if is_gone(&at) { got == 0 || free } else { got == expected(0, at) }, "{at}");
-        }
-        assert_eq!(byte_at(mapping.0 + written), 77);
-        assert_eq!(byte_at(mapping.0 + written + 1), 0);
-    }
-}
-
-#[test]
-fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
-    for seed in 0..20 {
-        let mapping = Mapping::new(6 * MIB);
-        let memory = mapping.lazily(seed % 2 == 0);
-        let gone = MIB + 4096..4 * MIB;
-        restore(&memory, &[6 * MIB], seed, &|| {
-            let start = (mapping.0 + gone.start) as *mut libc::c_void;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            // SAFETY: the mapping is ours, and no reference points there.
-            let anew = unsafe { libc::mmap(start, gone.len(), libc::PROT_READ, flags, -1, 0) };
-            assert_eq!(anew, start);
-            check_at(mapping.0, 0..gone.start);
-        });
-        for at in gone.clone().step_by(4096) {
-            assert_eq!(byte_at(mapping.0 + at), 0, "what is mapped anew is not filled");
-        }
-        check_at(mapping.0 + gone.end, gone.end..6 * MIB);
     }
 }

@@ -1,0 +1,276 @@
+//! Memory that the program moves, gives up or unmaps while it is filled.
+
+use super::*;
+
+/// Memory as a program maps it, which it may move; `AlignedBuf` may not.
+pub(super) struct Mapping(pub usize, pub usize);
+
+impl Mapping {
+    pub fn new(bytes: usize) -> Mapping {
+        let (flags, protection) =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping where the kernel likes disturbs nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        // SAFETY: advice is about memory of ours, and changes nothing of what it holds. Huge pages are
+        // split where parts of them move.
+        unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
+        Mapping(at.expose_provenance(), bytes)
+    }
+
+    pub fn lazily(&self, user_only: bool) -> LazyMemory {
+        lazily_all(&[self], user_only)
+    }
+
+    /// Moves a part of it to where the kernel likes, `more` bytes longer; answers where.
+    fn move_part(&self, part: Range<usize>, more: usize) -> usize {
+        let room = Mapping::new(part.len() + more);
+        self.move_to(part, &room)
+    }
+
+    /// Moves a part of it to where another mapping is, which is as long or longer; answers where.
+    fn move_to(&self, part: Range<usize>, room: &Mapping) -> usize {
+        let from = (self.0 + part.start) as *mut libc::c_void;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both mappings are ours, and no reference points there.
+        let to =
+            unsafe { libc::mremap(from, part.len(), room.1, flags, room.0 as *mut libc::c_void) };
+        assert_ne!(to, libc::MAP_FAILED);
+        room.0
+    }
+
+    fn advise(&self, part: Range<usize>, advice: i32) {
+        let from = (self.0 + part.start) as *mut libc::c_void;
+        // SAFETY: the mapping is ours, and no reference points there.
+        assert_eq!(unsafe { libc::madvise(from, part.len(), advice) }, 0);
+    }
+}
+
+fn lazily_all(mappings: &[&Mapping], user_only: bool) -> LazyMemory {
+    // SAFETY: the mappings are ours, and stay until the test ends, if elsewhere: of that the kernel
+    // tells.
+    let region =
+        |mapping: &&Mapping| unsafe { MutRegion::from_raw(mapping.0 as *mut u8, mapping.1) };
+    let options = LazyOptions { user_only, ..LazyOptions::default() };
+    let memory = LazyMemory::new(mappings.iter().map(region).collect(), options).unwrap();
+    assert!((0..mappings.len()).all(|stream| memory.is_lazy(stream)), "{:?}", memory.how());
+    memory
+}
+
+/// Brings whole pages of a stream.
+fn bring(memory: &LazyMemory, stream: usize, part: Range<usize>) {
+    memory.write(stream, part.start as u64, &bytes_of(stream, part));
+}
+
+/// Runs `program` while a thread heeds notices and serves faults.
+fn serving<T>(memory: &LazyMemory, program: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Some(missing) = memory.next_missing() {
+                let from = missing.offset as usize;
+                let bytes = bytes_of(missing.stream, from..from + missing.length);
+                memory.deliver(&missing, &bytes);
+            }
+        });
+        /// Also if the program panics.
+        struct Stop<'a>(&'a LazyMemory);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.stop();
+            }
+        }
+        let _stop = Stop(memory);
+        program()
+    })
+}
+
+fn byte_at(address: usize) -> u8 {
+    // SAFETY: callers name memory that they have mapped, which nobody writes but the fill.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn check_at(address: usize, offsets: Range<usize>) {
+    check_stream_at(0, address, offsets);
+}
+
+fn check_stream_at(stream: usize, address: usize, offsets: Range<usize>) {
+    for at in offsets.clone().step_by(509) {
+        assert_eq!(byte_at(address + at - offsets.start), expected(stream, at), "offset {at}");
+    }
+}
+
+#[test]
+fn memory_that_the_program_moves_is_filled_where_it_is() {
+    for (seed, user_only) in [(0, false), (1, true), (2, false), (3, true)] {
+        let mapping = Mapping::new(9 * MIB);
+        let memory = mapping.lazily(user_only);
+        restore(&memory, &[9 * MIB], seed, &|| {
+            // Some is there, some is not, and some threads wait for some.
+            let touched = mapping.0 + seed as usize * MIB;
+            assert_eq!(byte_at(touched), expected(0, seed as usize * MIB));
+            let part = 2 * MIB + 4096..6 * MIB - 8192;
+            let at = mapping.move_part(part.clone(), MIB);
+            check_at(at + part.len() - 70_000, part.end - 70_000..part.end);
+            assert_eq!(byte_at(at + part.len() + 5000), 0, "it has grown by zeros");
+            // And on, in two parts.
+            let moved = Mapping(at, part.len());
+            let half = 2 * MIB..2 * MIB + 300 * 4096;
+            let on = moved.move_part(half.clone(), 0);
+            check_at(on, part.start + half.start..part.start + half.end);
+            check_at(at, part.start..part.start + half.start);
+            check_at(at + half.end, part.start + half.end..part.end);
+            check_at(mapping.0, 0..part.start);
+            check_at(mapping.0 + part.end, part.end..9 * MIB);
+            assert!(memory.wait(Some(0), None));
+            check_at(at, part.start..part.start + half.start);
+            check_at(on, part.start + half.start..part.start + half.end);
+        });
+        assert!(memory.take_hashes(0).is_some());
+    }
+}
+
+/// Nothing is touched before it moves: not a fault tells of the new place.
+#[test]
+fn memory_that_moves_untouched_is_filled() {
+    let mapping = Mapping::new(6 * MIB);
+    let memory = mapping.lazily(true);
+    let at = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| mapping.move_part(0..6 * MIB, 0));
+        // Who moves it waits until it is heard; that may be the background.
+        restore(&memory, &[6 * MIB], 9, &|| {});
+        moving.join().unwrap()
+    });
+    check_at(at, 0..6 * MIB);
+}
+
+#[test]
+fn what_the_program_gives_up_is_zero_and_stays_so() {
+    for (seed, advice) in [(0, libc::MADV_DONTNEED), (1, libc::MADV_FREE)] {
+        let mapping = Mapping::new(8 * MIB);
+        let memory = mapping.lazily(seed == 1);
+        let (gone, small) = (MIB + 4096..5 * MIB, 6 * MIB + 8192..6 * MIB + 3 * 4096);
+        let written = 3 * MIB + 123;
+        restore(&memory, &[8 * MIB], seed, &|| {
+            mapping.advise(gone.clone(), advice);
+            mapping.advise(small.clone(), advice);
+            // SAFETY: the mapping is ours, and no reference points there.
+            unsafe { ((mapping.0 + written) as *mut u8).write_volatile(77) };
+            check_at(mapping.0 + 5 * MIB, 5 * MIB..6 * MIB);
+        });
+        let is_gone = |at: &usize| gone.contains(at) || small.contains(at);
+        for at in (0..8 * MIB).step_by(509).filter(|at| at.abs_diff(written) > 4096) {
+            let got = byte_at(mapping.0 + at);
+            // What was there already may come back after MADV_FREE.
+            let free = advice == libc::MADV_FREE && got == expected(0, at);
+            assert!(if is_gone(&at) { got == 0 || free } else { got == expected(0, at) }, "{at}");
+        }
+        assert_eq!(byte_at(mapping.0 + written), 77);
+        assert_eq!(byte_at(mapping.0 + written + 1), 0);
+    }
+}
+
+#[test]
+fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
+    for seed in 0..20 {
+        let mapping = Mapping::new(6 * MIB);
+        let memory = mapping.lazily(seed % 2 == 0);
+        let gone = MIB + 4096..4 * MIB;
+        restore(&memory, &[6 * MIB], seed, &|| {
+            let start = (mapping.0 + gone.start) as *mut libc::c_void;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            // SAFETY: the mapping is ours, and no reference points there.
+            let anew = unsafe { libc::mmap(start, gone.len(), libc::PROT_READ, flags, -1, 0) };
+            assert_eq!(anew, start);
+            check_at(mapping.0, 0..gone.start);
+        });
+        for at in gone.clone().step_by(4096) {
+            assert_eq!(byte_at(mapping.0 + at), 0, "what is mapped anew is not filled");
+        }
+        check_at(mapping.0 + gone.end, gone.end..6 * MIB);
+    }
+}
+
+/// What was known of a region that is whole says nothing of what the program puts there later.
+#[test]
+fn what_moves_to_where_a_whole_region_was_is_filled() {
+    for (user_only, first_moves) in [(false, false), (true, true)] {
+        let (first, second) = (Mapping::new(2 * MIB), Mapping::new(5 * MIB));
+        let memory = lazily_all(&[&first, &second], user_only);
+        serving(&memory, || {
+            let mut at = first.0;
+            if first_moves {
+                at = first.move_part(0..2 * MIB, 0);
+            }
+            bring(&memory, 0, 0..2 * MIB);
+            assert!(memory.wait(Some(0), None));
+            check_at(at, 0..2 * MIB);
+            // Once to its place, and on.
+            let part = MIB..3 * MIB;
+            let moved = Mapping(second.move_to(part.clone(), &Mapping(at, 2 * MIB)), 2 * MIB);
+            assert_eq!(moved.0, at);
+            let touched = byte_at(at + 5 * PAGE_BYTES);
+            assert_eq!(touched, expected(1, MIB + 5 * PAGE_BYTES), "it is waited for");
+            let on = moved.move_part(0..2 * MIB, 0);
+            bring(&memory, 1, 0..5 * MIB);
+            assert!(memory.wait(None, None));
+            check_stream_at(1, on, part.clone());
+            check_stream_at(1, second.0, 0..part.start);
+            check_stream_at(1, second.0 + part.end, part.end..5 * MIB);
+        });
+        assert_eq!(memory.failure(), None);
+    }
+}
+
+fn is_mapped(page: usize) -> bool {
+    let mut found = 0;
+    // SAFETY: the kernel looks the address up, and writes one byte.
+    0 == unsafe { libc::mincore(page as *mut libc::c_void, PAGE_BYTES, &raw mut found) }
+}
+
+/// Maps the test's program file to where nothing is.
+fn map_file_at(at: usize, bytes: usize) {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    // SAFETY: a new mapping where none is disturbs nothing.
+    let got = unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_READ, flags, fd, 0) };
+    assert_eq!(got.expose_provenance(), at);
+}
+
+/// Memory whose region becomes whole at the very moment at which the program moves it is registered no
+/// more, wherever it is: nobody would answer who touches what is missing there.
+#[test]
+fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
+    for files in [false, true] {
+        let (mapping, other) = (Mapping::new(4 * MIB), Mapping::new(MIB));
+        let memory = lazily_all(&[&mapping, &other], true);
+        let fill = memory.fill.as_ref().unwrap();
+        // All but the last step: it is in place, as for faults, but has not been counted as brought.
+        for offset in (0..4 * MIB).step_by(unit::WINDOW_BYTES) {
+            let missing = Missing { stream: 0, offset: offset as u64, length: unit::WINDOW_BYTES };
+            memory.deliver(&missing, &bytes_of(0, offset..offset + missing.length));
+        }
+        let part = MIB..2 * MIB;
+        let at = std::thread::scope(|scope| {
+            let moving = scope.spawn(|| mapping.move_part(part.clone(), 0));
+            // It has moved, and its thread waits until somebody reads so.
+            while is_mapped(mapping.0 + part.start) {
+                std::thread::yield_now();
+            }
+            if files {
+                map_file_at(mapping.0 + part.start, part.len());
+            }
+            assert!(!moving.is_finished());
+            bring(&memory, 0, 0..4 * MIB);
+            moving.join().unwrap()
+        });
+        assert!(memory.wait(Some(0), None));
+        for page in [mapping.0, mapping.0 + part.end, at, at + part.len() - PAGE_BYTES] {
+            assert!(!fill.is_registered(page), "{page:x} of {:x} and {at:x}", mapping.0);
+        }
+        assert!(fill.is_registered(other.0), "the other one is not whole");
+        check_at(at, part.clone());
+        check_at(mapping.0, 0..part.start);
+        check_at(mapping.0 + part.end, part.end..4 * MIB);
+    }
+}
