@@ -40,7 +40,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         let _ = writeln!(text, "  MISSING pack {pack}");
     }
     if let Some(error) = blocked {
-        let _ = writeln!(text, "\nNothing could be done: {}", shown(error.message()));
+        let _ = writeln!(text, "\nNOT MENDED: {}", shown(error.message()));
         return text;
     }
     heal_text(pool, heal, args.dry_run, &mut text);

@@ -201,8 +201,8 @@ impl PoolConfig {
             format: Version,
         }
         let refuse = |what: String| Error::invalid(format!("{path}: {what}"));
-        let head: Head = toml::from_str(text)
-            .map_err(|e| refuse(format!("not a pool descriptor: {}", e.message())))?;
+        let head: Head =
+            toml::from_str(text).map_err(|e| refuse(format!("not a pool descriptor: {e}")))?;
         if (head.format.version, head.format.revision) != (0, REVISION) {
             return Err(refuse(format!(
                 "the pool has format {}.{}, this build reads and writes 0.{REVISION}: use the build \
@@ -213,6 +213,19 @@ impl PoolConfig {
         let config: PoolConfig = toml::from_str(text).map_err(|e| refuse(e.to_string()))?;
         config.check().map_err(|e| e.context(path))?;
         Ok(config)
+    }
+
+    /// The pool's id that a descriptor names, whatever else is in it; `None` if it names none.
+    pub fn pool_id_of(text: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Format {
+            pool_id: String,
+        }
+        #[derive(Deserialize)]
+        struct Head {
+            format: Format,
+        }
+        toml::from_str::<Head>(text).ok().map(|head| head.format.pool_id)
     }
 
     /// The descriptor as text.

@@ -55,14 +55,15 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
 
 /// Makes sure that `dir` still holds the pool of this format, log and descriptor: it may have been
 /// moved away, deleted or unmounted since it was opened, and whatever is written there now would be
-/// refused by the next one who opens it.
+/// refused by the next one who opens it. A mistake in the descriptor is another matter: somebody is
+/// editing it, and can put it right.
 ///
 /// # Errors
 /// `Damaged` if the log is missing, `Invalid` if the descriptor or the pool is, or is another's.
 pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
     let check = || {
-        let there = read_descriptor(dir)?.format;
-        if there.pool_id != format.pool_id {
+        let there = PoolConfig::pool_id_of(&descriptor_text(dir)?);
+        if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
         check_marker(dir, format)
@@ -77,22 +78,25 @@ pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
 
 /// The configuration that the pool in `dir` has.
 fn read_descriptor(dir: &Path) -> Result<PoolConfig> {
+    PoolConfig::parse(&descriptor_text(dir)?, &dir.join(DESCRIPTOR).display().to_string())
+}
+
+/// The text of its descriptor; what is no UTF-8 in it is replaced.
+fn descriptor_text(dir: &Path) -> Result<String> {
     let path = dir.join(DESCRIPTOR);
-    let text = match fs::read(&path) {
-        Ok(bytes) => String::from_utf8(bytes)
-            .map_err(|_| Error::invalid(format!("{} is not text", path.display())))?,
+    match fs::read(&path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(match dir.join(MARKER).exists() {
+            Err(match dir.join(MARKER).exists() {
                 true => descriptor_is_missing(dir),
                 false => Error::invalid(format!(
                     "{} is not a pool (it has no {DESCRIPTOR}): make one with `outlive pool init`",
                     dir.display()
                 )),
-            });
+            })
         }
-        Err(e) => return Err(Error::io("reading", &path, &e)),
-    };
-    PoolConfig::parse(&text, &path.display().to_string())
+        Err(e) => Err(Error::io("reading", &path, &e)),
+    }
 }
 
 fn descriptor_is_missing(dir: &Path) -> Error {
@@ -415,6 +419,16 @@ mod tests {
             fs::rename(&away, path.join(part)).unwrap();
             pool.check_place().unwrap();
         }
+        // Somebody edits it: those that run go on, nobody new begins.
+        let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
+        for mistaken in
+            [text.replace("threads = 0", "threads = ???"), "\u{FFFD}".to_owned(), String::new()]
+        {
+            fs::write(path.join(DESCRIPTOR), mistaken).unwrap();
+            pool.check_place().unwrap();
+            assert_eq!(refusal(&path).kind(), Kind::Invalid);
+        }
+        fs::write(path.join(DESCRIPTOR), text).unwrap();
         fs::rename(&path, &away).unwrap();
         assert_eq!(pool.check_place().unwrap_err().kind(), Kind::Invalid);
         open_or_create(&path, Environment::system()).unwrap();

@@ -396,6 +396,14 @@ impl Job {
         else {
             return Ok(None);
         };
+        if reading.is_none() {
+            pool.warn(format!(
+                "{} has no locks that this program can take: until the lazy restore of job {name} has \
+                 filled memory, let no `outlive gc` or prune run on the pool, or it may delete what is \
+                 still to be read",
+                pool.log().describe()
+            ));
+        }
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let job = Job { inner: self.inner.clone() };
         // From the moment at which nothing drains any more until the fill is known, no save begins;

@@ -8,7 +8,7 @@ use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_target::FaultWorld;
+use outlive_target::{FaultWorld, Lock, MemoryLog};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -246,6 +246,30 @@ fn a_long_past_costs_little() {
     assert!(shards <= 40, "{shards} shards");
     // The first epoch has it but for one chunk; the later ones have changed it page by page.
     assert!(saved.known_bytes >= (1 << 20) - (16 << 10), "{saved:?}");
+}
+
+/// A prune decides and moves nothing: until a gc has come, the records of a job that was given up are there.
+#[test]
+fn dropped_checkpoints_cost_little() {
+    const EPOCHS: Epoch = 400;
+    let world = World { log: Arc::new(MemoryLog::with_locks()), ..World::new() };
+    let pool = world.pool();
+    let program = Program::start(&pool, "long");
+    for number in 1..=EPOCHS {
+        program.save(&State::from([("a".to_owned(), vec![number as u8; 100])])).unwrap();
+    }
+    drop(program);
+    let Lock::Taken(_collecting) = pool.log().lock_collecting().unwrap() else { panic!() };
+    let drop = [(JobName::new("long").unwrap(), (1..=EPOCHS).collect())].into();
+    collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+    let (steps, records) = (Steps::default(), Arc::new(AtomicU64::new(0)));
+    let counted = records.clone();
+    steps.hook(move |_, what| {
+        counted.fetch_add(u64::from(what == "read record"), Ordering::Relaxed);
+    });
+    Program::start(&world.stepped(&steps), "new").save(&one(1)).unwrap();
+    let records = records.load(Ordering::Relaxed);
+    assert!(records < EPOCHS / 2, "{records} records");
 }
 
 /// What lists much of what another job needs is listed itself, instead of each place.

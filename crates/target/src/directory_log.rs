@@ -50,6 +50,7 @@ impl DirectoryLog {
                 adopt_dir(&self.root, &path);
             }
         }
+        self.locks.make_all();
         if let Ok(mut made) = self.made.try_lock() {
             made.insert(job.clone());
         }

@@ -2,9 +2,8 @@
 
 use outlive_target::conformance::{check_log, check_target};
 use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ManifestLog, MemoryLog,
-    MemoryTarget, RetryLog, RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog,
-    ThrottledTarget,
+    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, MemoryLog, MemoryTarget, RetryLog,
+    RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget,
 };
 use outlive_types::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ fn check_directory_target(base: &Path, direct_io: bool) {
 
 fn check_directory_log(base: &Path) {
     let dirs = Dirs::new(base);
-    check_log(move || Arc::new(DirectoryLog::open(&dirs.next())));
+    check_log(true, move || Arc::new(DirectoryLog::open(&dirs.next())));
 }
 
 /// A file system in memory, where there is one.
@@ -78,25 +77,29 @@ fn directory_log() {
 fn memory() {
     check_target(|| Arc::new(MemoryTarget::new()));
     check_target(|| Arc::new(MemoryTarget::with_capacity(1 << 30)));
-    check_log(|| Arc::new(MemoryLog::new()));
+    check_log(false, || Arc::new(MemoryLog::new()));
+    check_log(true, || Arc::new(MemoryLog::with_locks()));
 }
 
 #[test]
 fn fault_world_without_faults() {
     check_target(|| FaultWorld::new().target());
-    check_log(|| FaultWorld::new().log());
+    check_log(false, || FaultWorld::new().log());
+    check_log(true, || FaultWorld::with_locks().log());
 }
 
 #[test]
 fn throttled() {
     let throttle = Throttle { bytes_per_s: Some(2 << 30), latency: Duration::from_micros(100) };
     check_target(move || Arc::new(ThrottledTarget::new(Arc::new(MemoryTarget::new()), throttle)));
-    check_log(move || Arc::new(ThrottledLog::new(Arc::new(MemoryLog::new()), throttle)));
+    check_log(true, move || {
+        Arc::new(ThrottledLog::new(Arc::new(MemoryLog::with_locks()), throttle))
+    });
 }
 
 /// A world in which two operations of every three fail in passing, except those of a finish.
 fn flaky() -> FaultWorld {
-    let world = FaultWorld::new();
+    let world = FaultWorld::with_locks();
     world.count_reads(true);
     world.fail_when(|number, name| {
         (number % 3 != 0 && !name.starts_with("finish")).then_some(ErrorKind::Retry)
@@ -112,5 +115,5 @@ fn patient() -> RetryPolicy {
 #[test]
 fn retried() {
     check_target(|| -> Arc<dyn Target> { Arc::new(RetryTarget::new(flaky().target(), patient())) });
-    check_log(|| -> Arc<dyn ManifestLog> { Arc::new(RetryLog::new(flaky().log(), patient())) });
+    check_log(true, || Arc::new(RetryLog::new(flaky().log(), patient())));
 }

@@ -135,5 +135,5 @@ fn a_directory_in_it_passes_the_suites() {
         Arc::new(DirectoryTarget::open(&next(), &DirectoryOptions::default()).unwrap())
     });
     let next = dirs("log");
-    check_log(move || Arc::new(DirectoryLog::open(&next())));
+    check_log(true, move || Arc::new(DirectoryLog::open(&next())));
 }

@@ -88,13 +88,8 @@ impl Iterator for History<'_> {
 
     fn next(&mut self) -> Option<Entry> {
         loop {
-            let entry = match self.archived.pop_front() {
-                Some(entry) => entry,
-                None => self.next_record()?,
-            };
-            let entry = self.met(entry);
-            let epoch = entry.manifest().map(|manifest| manifest.epoch);
-            if epoch.is_none_or(|epoch| !self.dropped.contains(&epoch)) {
+            let entry = self.step()?;
+            if !self.is_dropped(&entry) {
                 return Some(entry);
             }
         }
@@ -102,6 +97,20 @@ impl Iterator for History<'_> {
 }
 
 impl History<'_> {
+    /// The next entry, be it dropped or not: for whoever counts what reading takes.
+    pub fn step(&mut self) -> Option<Entry> {
+        let entry = match self.archived.pop_front() {
+            Some(entry) => entry,
+            None => self.next_record()?,
+        };
+        Some(self.met(entry))
+    }
+
+    /// Whether a later prune has dropped the checkpoint that an entry holds.
+    pub fn is_dropped(&self, entry: &Entry) -> bool {
+        entry.manifest().is_some_and(|manifest| self.dropped.contains(&manifest.epoch))
+    }
+
     /// Takes from an entry what it says about older ones, and adds what newer ones say about it.
     fn met(&mut self, mut entry: Entry) -> Entry {
         match entry.record.as_mut().map(|record| &mut record.body) {

@@ -1,8 +1,8 @@
 //! What the whole pool holds, as all checkpoints of all jobs name it: so a chunk that any job has
 //! stored need not be stored again.
 //!
-//! Sixteen bytes a chunk are kept in memory: a prefix of its fingerprint, and which entry of which
-//! segment it is. Segments themselves are read when a prefix is met, and the last few are kept. If
+//! Sixteen bytes a chunk are kept in memory: a prefix of its fingerprint, and the number of a
+//! segment that lists it. Segments themselves are read when a prefix is met, and the last few are kept. If
 //! even the prefixes are too many, only a sample of them is kept; whoever meets one loads the
 //! segment, and finds its neighbours there (sparse indexing: Lillibridge et al., "Sparse indexing:
 //! large scale, inline deduplication using sampling and locality", FAST 2009).
@@ -48,19 +48,15 @@ pub struct Lent {
 impl Lent {
     /// Whether it says where a chunk is.
     pub fn lists(&self, fp: &Fingerprint) -> bool {
-        let entries = &self.directory.entries;
-        let from = entries.partition_point(|entry| entry.fp < *fp);
-        let mut equal = entries[from..].iter().take_while(|entry| entry.fp == *fp);
-        equal.any(|entry| entry.kind == EntryKind::Chunk)
+        self.directory.find(fp).iter().any(|entry| entry.kind == EntryKind::Chunk)
     }
 }
 
-/// An entry of a segment.
+/// A chunk that a segment lists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Slot {
     prefix: u64,
     segment: u32,
-    entry: u32,
 }
 
 /// Chunks that are stored, of whichever job.
@@ -117,11 +113,11 @@ impl PoolIndex {
     }
 
     fn add(&mut self, segment: u32, directory: &Directory, slots_max: usize) {
-        for (entry, listed) in directory.entries.iter().enumerate() {
+        for listed in &directory.entries {
             let prefix = prefix_of(&listed.fp);
             if listed.kind != EntryKind::Chunk
                 || !prefix.is_multiple_of(self.sample)
-                || self.place(directory, entry, &listed.fp).is_none()
+                || self.place(directory, &listed.fp).is_none()
             {
                 continue;
             }
@@ -136,7 +132,7 @@ impl PoolIndex {
                     continue;
                 }
             }
-            self.slots.push(Slot { prefix, segment, entry: entry as u32 });
+            self.slots.push(Slot { prefix, segment });
         }
     }
 
@@ -154,7 +150,7 @@ impl PoolIndex {
         let from = self.slots.partition_point(|slot| slot.prefix < prefix);
         self.slots[from..].iter().take_while(|slot| slot.prefix == prefix).find_map(|slot| {
             let directory = self.segment(slot.segment)?;
-            let place = self.place(&directory, slot.entry as usize, fp)?;
+            let place = self.place(&directory, fp)?;
             Some(Stored { place, segment: slot.segment })
         })
     }
@@ -184,16 +180,15 @@ impl PoolIndex {
     fn find_recent(&self, fp: &Fingerprint) -> Option<Stored> {
         let recent: Vec<(u32, Arc<Directory>)> = self.lock().iter().rev().cloned().collect();
         recent.iter().find_map(|(segment, directory)| {
-            let from = directory.entries.partition_point(|entry| entry.fp < *fp);
-            let place = self.place(directory, from, fp)?;
+            let place = self.place(directory, fp)?;
             Some(Stored { place, segment: *segment })
         })
     }
 
-    /// The place of an entry and its equals, unless it is condemned.
-    fn place(&self, directory: &Directory, from: usize, fp: &Fingerprint) -> Option<Place> {
-        let equal = directory.entries.get(from..)?.iter().take_while(|entry| entry.fp == *fp);
-        equal.filter(|entry| entry.kind == EntryKind::Chunk).find_map(|entry| {
+    /// A place of a chunk that is not condemned.
+    fn place(&self, directory: &Directory, fp: &Fingerprint) -> Option<Place> {
+        let listed = directory.find(fp).iter();
+        listed.filter(|entry| entry.kind == EntryKind::Chunk).find_map(|entry| {
             let pack = *directory.packs.get(entry.pack as usize)?;
             let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
             (!self.condemned.contains(&pack)).then_some(Place { pack, offset, length, frame })

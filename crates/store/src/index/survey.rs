@@ -13,6 +13,10 @@ use std::collections::HashSet;
 /// What a record or segment counts at least, however short it is.
 const READ_BYTES_MIN: u64 = 4096;
 
+/// What may be read of each log at least, to reach its newest checkpoint: prunes that no gc has followed
+/// may have dropped thousands on the way there.
+const FIRST_BYTES_MIN: u64 = 64 * READ_BYTES_MIN;
+
 /// Segments, and packs that gcs have condemned.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -29,8 +33,9 @@ pub struct Survey {
 
 impl Survey {
     /// Asks the logs of all jobs. The caller's session must be in its job's log already: then a gc
-    /// that condemns something afterwards tells the caller. Of each log the records down to its newest
-    /// checkpoint are read; more only as long as records and segments take less than `bytes_max`.
+    /// that condemns something afterwards tells the caller. First each log is read down to its newest
+    /// checkpoint, with an equal share of `bytes_max` for each; then more, as long as records and segments
+    /// take less than `bytes_max` in all.
     ///
     /// # Errors
     /// What the log reports when it is listed. Checkpoints that cannot be read are left out, and so are
@@ -40,17 +45,21 @@ impl Survey {
         let mut survey = Survey::default();
         let mut seen = HashSet::new();
         let mut lines = jobs.iter().map(|job| Lines::of(pool, job)).collect::<Result<Vec<_>>>()?;
-        let mut limit = u64::MAX;
+        let share = (bytes_max / lines.len().max(1) as u64).max(FIRST_BYTES_MIN);
+        let mut is_first = true;
         while !lines.is_empty() {
             // A line of each job: newer checkpoints are the ones more likely to be met again.
-            lines.retain_mut(|log| match log.next(&mut survey, limit) {
-                Some(segments) => {
-                    survey.add(segments, &mut seen);
-                    true
+            lines.retain_mut(|log| {
+                let limit = if is_first { survey.all_bytes + share } else { bytes_max };
+                match log.next(&mut survey, limit) {
+                    Some(segments) => {
+                        survey.add(segments, &mut seen);
+                        true
+                    }
+                    None => log.records_left() > 0,
                 }
-                None => log.records_left() > 0,
             });
-            limit = bytes_max;
+            is_first = false;
             if survey.all_bytes >= bytes_max {
                 break;
             }
@@ -110,15 +119,16 @@ impl<'a> Lines<'a> {
     /// of those has read them, too.
     fn next(&mut self, survey: &mut Survey, bytes_max: u64) -> Option<Vec<SegmentRef>> {
         while survey.all_bytes < bytes_max {
-            let entry = self.entries.next()?;
+            let entry = self.entries.step()?;
             let is_in_archive = entry.bytes == 0 && entry.record.is_ok();
             if !is_in_archive {
                 survey.all_bytes += entry.bytes.max(READ_BYTES_MIN);
             }
+            let is_dropped = self.entries.is_dropped(&entry);
             match entry.record {
                 // What was found damaged before would only be spread.
                 Ok(Record { body: Body::Manifest(manifest), .. })
-                    if !entry.hurt && !manifest.remarks.suspect =>
+                    if !is_dropped && !entry.hurt && !manifest.remarks.suspect =>
                 {
                     self.followed.insert(manifest.parent);
                     if !self.followed.contains(&manifest.epoch) {

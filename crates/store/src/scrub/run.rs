@@ -31,7 +31,8 @@ pub struct ScrubReport {
     pub damaged: Vec<(PackId, Error)>,
     /// What was done about them.
     pub heal: HealReport,
-    /// Why nothing could be done: a log cannot be read.
+    /// Why not all that can be done was done: a log cannot be read, another command collects, the
+    /// pool is full. What was found to be damaged stays in the report.
     pub blocked: Option<Error>,
 }
 
@@ -51,7 +52,8 @@ impl ScrubReport {
 /// ones and sees to it that nobody refers to them any more.
 ///
 /// # Errors
-/// `Fenced` if a gc begins while jobs are told; what target and log report. Damage is in the report.
+/// What target and log report. Damage is in the report, and then also what kept it from being dealt
+/// with: nobody should have to read the whole pool again to learn which packs are damaged.
 pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let pace = Pace::new(options.bytes_per_s);
     let shards = pool.target().list()?;
@@ -86,7 +88,9 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
     match heal(pool, &suspects, &pace, options.dry_run) {
         Ok(healed) => report.heal = healed,
-        Err(error) if error.kind() == ErrorKind::Damaged => report.blocked = Some(error),
+        Err(error) if !report.damaged.is_empty() || error.kind() == ErrorKind::Damaged => {
+            report.blocked = Some(error);
+        }
         Err(error) => return Err(error),
     }
     Ok(report)

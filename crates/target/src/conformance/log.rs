@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::thread;
 
 /// Checks that logs keep the guarantees of [`ManifestLog`]. `make` gives a new, empty one each
-/// time.
+/// time; `has_locks` says whether it must have locks, or must say that it has none.
 ///
 /// # Panics
 /// With what the log did wrong.
-pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
+pub fn check_log(has_locks: bool, make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
+    let check_locks: fn(&Make<dyn ManifestLog>) = if has_locks { locks } else { no_locks };
     run_all(
         &[
             ("an empty log is empty", empty),
@@ -24,7 +25,7 @@ pub fn check_log(make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
             ("old records are removed, and their numbers never used again", removal),
             ("a record goes behind the very record that is meant", meant),
             ("a sync changes nothing that is seen", sync),
-            ("locks exclude, and end with their guard", locks),
+            ("locks exclude and end with their guard, or there are none", check_locks),
         ],
         &make,
     );
@@ -140,22 +141,27 @@ fn meant(make: &Make<dyn ManifestLog>) {
 fn locks(make: &Make<dyn ManifestLog>) {
     let (log, job) = (make(), job("x"));
     assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
-    let collecting = log.lock_collecting().expect("an answer");
-    if let Lock::Taken(guard) = collecting {
-        assert!(matches!(log.lock_collecting().expect("an answer"), Lock::Busy));
-        drop(guard);
-        assert!(matches!(log.lock_collecting().expect("an answer"), Lock::Taken(_)));
-    }
+    let take = || log.lock_collecting().expect("an answer");
+    let Lock::Taken(collecting) = take() else { panic!("nobody else collects") };
+    assert!(matches!(take(), Lock::Busy), "another must not collect");
+    drop(collecting);
+    assert!(matches!(take(), Lock::Taken(_)));
     assert!(!log.is_read().expect("an answer"));
-    if let Some(first) = log.lock_reading().expect("an answer") {
-        let second = log.lock_reading().expect("an answer");
-        assert!(second.is_some(), "readers share");
-        drop(first);
-        assert!(log.is_read().expect("an answer"));
-        drop(second);
-    }
+    let read = || log.lock_reading().expect("an answer").expect("readers share");
+    let (first, second) = (read(), read());
+    drop(first);
+    assert!(log.is_read().expect("an answer"));
+    drop(second);
     assert!(!log.is_read().expect("an answer"));
     assert_eq!(log.jobs().expect("jobs"), [job]);
+}
+
+fn no_locks(make: &Make<dyn ManifestLog>) {
+    let (log, job) = (make(), job("x"));
+    assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
+    assert!(matches!(log.lock_collecting().expect("an answer"), Lock::None));
+    assert!(log.lock_reading().expect("an answer").is_none());
+    assert!(!log.is_read().expect("an answer"));
 }
 
 fn sync(make: &Make<dyn ManifestLog>) {

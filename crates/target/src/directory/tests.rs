@@ -134,7 +134,7 @@ fn what_is_made_belongs_to_the_pool_s_owner() {
                 dirs.extend(metadata.is_dir().then_some(path));
             }
         }
-        assert_eq!(looked_at, 8, "packs, 2 in it, 2 shards; log, a job, a record");
+        assert_eq!(looked_at, 10, "packs, 2 in it, 2 shards; log, 2 locks, a job, a record");
         drop(unfinished);
     }
 }

@@ -24,6 +24,17 @@ impl Locks {
         Locks { dir }
     }
 
+    /// Makes the files of the locks, with a job's first record. A reader that may not write here could
+    /// not make them, and could not hold what it reads.
+    pub(super) fn make_all(&self) {
+        for name in [COLLECTING, READING] {
+            let path = self.dir.join(name);
+            if !path.exists() {
+                let _ = self.make(&path);
+            }
+        }
+    }
+
     pub(super) fn collecting(&self) -> Result<Lock> {
         let Some(file) = self.open(COLLECTING)? else { return Ok(Lock::None) };
         match self.lock(&file, COLLECTING, FlockOperation::NonBlockingLockExclusive)? {

@@ -70,6 +70,17 @@ fn who_is_behind_a_pruned_log_has_lost() {
     assert_eq!(error.kind(), ErrorKind::Damaged);
 }
 
+/// Who may only read a pool could not make them, and could not hold what it reads.
+#[test]
+fn the_first_record_makes_the_files_of_the_locks() {
+    let root = tempfile::tempdir().unwrap();
+    let log = DirectoryLog::open(root.path());
+    assert_eq!(append(&log, &job("x"), 0, b"r").unwrap(), Append::Done);
+    let mut names = file_names(&root.path().join("log")).unwrap();
+    names.sort_unstable();
+    assert_eq!(names, [".collecting.lock", ".reading.lock", "x"]);
+}
+
 /// Two handles stand for two processes.
 #[test]
 fn handles_on_one_directory_are_one_log() {
