@@ -363,11 +363,12 @@ impl Job {
     /// Restores lazily: returns when the page tree is read, and what the sink does not fill lazily. The
     /// rest follows while the program runs; saves, closes and restores wait for it. Otherwise as
     /// [`Job::restore`], but that damage found after the return ends the fill: `ends` says what
-    /// becomes of the program then, whose memory has holes. Checkpoints of which somebody has said
-    /// before that something is damaged are passed over.
+    /// becomes of the program then, whose memory has holes. If no thread can be started for the rest,
+    /// memory is whole when this returns. Checkpoints of which somebody has said before that something
+    /// is damaged are passed over.
     ///
     /// # Errors
-    /// As [`Job::restore`]; `Retry` if no thread can be started.
+    /// As [`Job::restore`].
     pub fn restore_lazily<S: LazySink>(
         &self,
         select: Select,
@@ -413,7 +414,7 @@ impl Job {
             handle.wait_done(None);
         }
         let view = View { checkpoint: Arc::new(checkpoint), listed, reading };
-        let fill = Runner::start(job, view, &selected, sink, ends)?;
+        let fill = Runner::start(job, view, &selected, sink, ends);
         *self.inner.filling() = Some(fill.clone());
         Ok(Some((restored, fill)))
     }

@@ -10,6 +10,7 @@ use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Restored, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName, Target};
+use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{
     BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,
 };
@@ -438,4 +439,33 @@ fn without_lazy_memory_it_is_an_eager_restore() {
     assert_eq!(stats.changed_bytes, 0, "the first save afterwards is incremental");
     assert!(restore(&Program::start(&pool, "none"), Select::Newest, &open()).unwrap().is_none());
     drop((program, states));
+}
+
+/// Lets no thread of the store start.
+struct NoThreads;
+
+impl Scheduler for NoThreads {
+    fn pause(&self, _: &str) {}
+    fn sleep(&self) {}
+    fn wait(&self, _: usize) {
+        std::thread::yield_now();
+    }
+    fn wake(&self, _: usize) {}
+    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        Err(std::io::Error::other(format!("no thread for {name}")))
+    }
+}
+
+/// To give up would leave zeros in memory that other jobs may save.
+#[test]
+fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
+    let (world, states) = saved();
+    let pool = pool(&world);
+    let program = Program::start(&pool, "job");
+    let no_threads = Arc::new(NoThreads);
+    let restored = scheduled(no_threads, || restore(&program, Select::Newest, &open()));
+    let lazy = restored.unwrap().unwrap();
+    assert!(lazy.memory.is_lazy(lazy.stream("big")), "{:?}", lazy.memory.how());
+    assert!(lazy.fill.done(), "nobody else fills it");
+    assert!(lazy.into_state(&pool) == *states.last().unwrap());
 }

@@ -94,17 +94,9 @@ impl<S: LazySink> Runner<S> {
         Ok(stats)
     }
 
-    /// Starts the fill; what the program must wait for has been read.
-    ///
-    /// # Errors
-    /// `Retry` if no thread can be started.
-    pub fn start(
-        job: Job,
-        view: View,
-        selected: &[usize],
-        sink: S,
-        ends: LazyEnds<S>,
-    ) -> Result<LazyFill> {
+    /// Starts the fill; what the program must wait for has been read. If no thread can be started, it
+    /// is over when this returns.
+    pub fn start(job: Job, view: View, selected: &[usize], sink: S, ends: LazyEnds<S>) -> LazyFill {
         let streams: Vec<usize> = selected.iter().copied().filter(|at| sink.is_lazy(*at)).collect();
         let streams_of = &view.checkpoint.clone();
         let bytes = |stream: &usize| streams_of.streams()[*stream].tree.bytes;
@@ -116,22 +108,23 @@ impl<S: LazySink> Runner<S> {
         let runner = Arc::new(runner);
         if runner.streams.is_empty() {
             runner.fill();
-            return Ok(fill);
+            return fill;
         }
         let filler = runner.clone();
-        if let Err(error) = spawn("outlive-fill", move || filler.fill()) {
-            runner.sink.give_up();
-            runner.sink.stop();
-            return Err(error);
+        if sync::spawn("outlive-fill", move || filler.fill()).is_err() {
+            // What the memory held is gone. An error would leave zeros, which another job's save takes
+            // for content.
+            runner.fill();
+            return fill;
         }
         for _ in 0..FAULT_THREADS {
             let server = runner.clone();
             // What no thread fetches comes with everything else.
-            if spawn("outlive-fault", move || server.serve()).is_err() {
+            if sync::spawn("outlive-fault", move || server.serve()).is_err() {
                 break;
             }
         }
-        Ok(fill)
+        fill
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
@@ -351,10 +344,6 @@ impl<S: LazySink> Runner<S> {
         self.fill.end(Err(error));
         self.sink.stop();
     }
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    sync::spawn(name, work).map_err(|e| Error::no_thread("the restore", &e))
 }
 
 /// Adds a range of a stream; leaves that are not kept with the tree are read, and kept for a while.
