@@ -43,7 +43,8 @@ impl State {
 
     fn bytes(&self) -> BTreeMap<String, Vec<u8>> {
         let (packed, own) = self.0.split_at(PACKED_PAGES);
-        let bytes = |pages: &[u8]| pages.iter().flat_map(|page| content(*page)).copied().collect();
+        let bytes =
+            |pages: &[u8]| pages.iter().map(|page| content(*page)).collect::<Vec<_>>().concat();
         BTreeMap::from([("packed".to_owned(), bytes(packed)), ("own".to_owned(), bytes(own))])
     }
 
