@@ -129,8 +129,10 @@ pub struct Case {
 /// Decisions of a program among which one is chosen.
 const MOMENTS: u64 = 120;
 
-const A: &str = "a";
-const B: &str = "b";
+/// The jobs of all schedules.
+pub const A: &str = "a";
+/// The other one.
+pub const B: &str = "b";
 
 impl Case {
     /// The case of a name.
