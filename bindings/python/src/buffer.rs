@@ -81,10 +81,11 @@ impl Buffer {
     /// to tell people.
     ///
     /// # Safety
-    /// It must be a private anonymous mapping that nobody has used.
-    pub unsafe fn offer(&self) -> Option<String> {
+    /// It must be a private anonymous mapping that nobody has used, and stay one until what is answered
+    /// is dropped.
+    pub unsafe fn offer(&self) -> (outlive_io::fresh::Offered, Option<String>) {
         let start = self.view.buf.expose_provenance();
-        // SAFETY: passed on to the caller; the exporter keeps it mapped while this value lives.
+        // SAFETY: passed on to the caller.
         unsafe { outlive_io::fresh::offer(start..start + self.length()) }
     }
 

@@ -38,13 +38,22 @@ mod _core {
     }
 
     /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made
-    /// of the pages that cost least here, which is measured. Gives what was chosen if that is new.
+    /// of the pages that cost least here, which is measured. Gives an object to be kept until the
+    /// mapping goes, and what was chosen if that is new.
     #[pyfunction]
     #[allow(unsafe_code)]
-    fn offer(mapping: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    fn offer(mapping: &Bound<'_, PyAny>) -> PyResult<(Offered, Option<String>)> {
         let buffer = crate::buffer::Buffer::write(mapping)?;
-        // SAFETY: `outlive.zeros` has just made the mapping in this way, and nobody else has seen it.
-        Ok(unsafe { buffer.offer() })
+        // SAFETY: `outlive.zeros` has just made the mapping in this way, nobody else has seen it, and
+        // the mapping's own object keeps what is given until it is deallocated.
+        let (offered, news) = unsafe { buffer.offer() };
+        Ok((Offered { _kept: offered }, news))
+    }
+
+    /// Says that a mapping is there, as long as this is.
+    #[pyclass(frozen)]
+    struct Offered {
+        _kept: outlive_io::fresh::Offered,
     }
 
     #[pymodule_export]

@@ -40,3 +40,20 @@ def test_arrays_of_all_sizes_are_zero_and_writable() -> None:
         assert not array.any()
         array[:] = 3
         assert (array == 3).all()
+
+
+def test_what_is_said_of_an_arrays_memory_is_taken_back_before_it_goes() -> None:
+    array = outlive.zeros(8 << 20, np.uint8)
+    address = array.ctypes.data
+    assert type(array.base.offered).__name__ == "Offered"  # type: ignore[union-attr]
+    mapped: list[bool] = []
+
+    class Witness:
+        def __del__(self) -> None:
+            ranges = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()]
+            ends = [[int(end, 16) for end in ends.split("-")] for ends in ranges]
+            mapped.append(any(start <= address < end for start, end in ends))
+
+    array.base.offered = Witness()  # type: ignore[union-attr]
+    del array
+    assert mapped == [True]

@@ -131,14 +131,24 @@ impl Region {
 /// of the safe methods is sound, whatever ranges are written.
 #[derive(Debug)]
 pub(crate) struct RawMutMemory {
+    /// If nobody may have used it yet: which pages it is to be made of. Goes before the memory does.
+    fresh: Option<Restored>,
     start: *mut u8,
     length: usize,
     /// Where `start` points to, if the memory is its own. Not used itself before `into_owned`.
     owned: Option<AlignedBuf>,
     /// Unit `n` of the memory may be written by whoever holds lock `n % locks.len()`.
     locks: Vec<Mutex<()>>,
-    /// If nobody may have used it yet: which pages it is to be made of.
-    fresh: Option<FreshMemory>,
+}
+
+/// Fresh memory that stays when it is restored.
+#[derive(Debug)]
+struct Restored(FreshMemory);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// Less fresh memory than this is not worth asking about.
@@ -164,17 +174,20 @@ impl RawMutMemory {
         let first = start.expose_provenance();
         let all = first..first.saturating_add(length);
         let is_fresh = owned.is_some() || is_offered(&all);
-        // SAFETY: a buffer of that length is a mapping of its own, and what was offered is one, too; it
-        // stays mapped as long as this value is used, as it is either ours or promised to.
+        // SAFETY: a buffer of that length is a mapping of its own. What is offered is a part of one
+        // now, since who offers memory takes that back before it goes. It stays mapped as long as this
+        // value is used: it is ours and goes after `fresh`, or whoever called `MutRegion::from_raw`
+        // promised so.
         let fresh = (length >= FRESH_FROM_BYTES && is_fresh)
             .then(|| unsafe { FreshMemory::new(&all) })
-            .flatten();
-        RawMutMemory { start, length, owned, locks, fresh }
+            .flatten()
+            .map(Restored);
+        RawMutMemory { fresh, start, length, owned, locks }
     }
 
     /// Bytes that nobody had used before, in small and in huge pages.
     pub(crate) fn touched(&self) -> [u64; 2] {
-        self.fresh.as_ref().map_or([0; 2], FreshMemory::touched)
+        self.fresh.as_ref().map_or([0; 2], |fresh| fresh.0.touched())
     }
 
     pub(crate) fn owned(mut buffer: AlignedBuf) -> RawMutMemory {
@@ -242,7 +255,7 @@ impl RawMutMemory {
         while next < end {
             let unit = next / UNIT_BYTES;
             let stop = (unit * UNIT_BYTES).saturating_add(UNIT_BYTES).min(end);
-            if let Some(fresh) = &self.fresh {
+            if let Some(Restored(fresh)) = &self.fresh {
                 let first = self.start.addr();
                 fresh.take(&(first + next..first + stop), true);
             }

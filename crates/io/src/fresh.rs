@@ -6,6 +6,7 @@
 //! nobody can know it before: the first blocks are measured, and again and again one of the other kind.
 #![allow(unsafe_code)]
 
+use crate::PerProcess;
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, shown_bytes};
 use rustix::mm::{Advice, madvise};
 use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Which pages memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +38,7 @@ const MEASURED_FROM_BYTES: usize = 64 << 20;
 const MEASURED_FOR_BYTES: u64 = 256 << 20;
 
 /// What first touches have cost so far, in this process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     /// Nanoseconds for a block; small and huge pages.
     samples: [Vec<f64>; 2],
@@ -50,14 +51,20 @@ struct Known {
     told: Option<PageKind>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known::new());
-/// Memory that [`offer`] has been told of: length by address.
-static OFFERED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// A forked child pays for first touches what its parent did, and has the same mappings.
+static KNOWN: PerProcess<Known> = PerProcess::new(Known::inherit);
+/// Memory that is [`Offered`]: length by address.
+static OFFERED: PerProcess<BTreeMap<usize, usize>> =
+    PerProcess::new(|old| old.cloned().unwrap_or_default());
 
 impl Known {
     const fn new() -> Known {
         let samples = [Vec::new(), Vec::new()];
         Known { samples, since: 0, try_after: TRY_AFTER, offered_bytes: 0, told: None }
+    }
+
+    fn inherit(old: Option<&Known>) -> Known {
+        old.cloned().unwrap_or_else(Known::new)
     }
 
     fn cost_ns(&self, kind: PageKind) -> Option<f64> {
@@ -73,22 +80,23 @@ impl Known {
         }
     }
 
-    /// The kind of the next block: mostly the preferred one.
-    fn choose(&mut self) -> PageKind {
+    /// The kind of the next block: mostly the preferred one. True if it should be measured even if
+    /// that makes all of the block be touched: the first ones, and later one of each kind in turn.
+    fn choose(&mut self) -> (PageKind, bool) {
         for kind in [PageKind::Huge, PageKind::Small] {
             if self.samples[kind as usize].is_empty() {
-                return kind;
+                return (kind, true);
             }
         }
         let preferred = self.preferred();
         self.since += 1;
         if self.since <= self.try_after {
-            return preferred;
+            return (preferred, self.since == 1);
         }
         self.since = 0;
         match preferred {
-            PageKind::Small => PageKind::Huge,
-            PageKind::Huge => PageKind::Small,
+            PageKind::Small => (PageKind::Huge, true),
+            PageKind::Huge => (PageKind::Small, true),
         }
     }
 
@@ -107,6 +115,13 @@ impl Known {
         }
     }
 
+    /// Something was measured: what is preferred and why, unless that was told before.
+    fn news(&mut self) -> Option<String> {
+        let preferred = self.preferred();
+        let is_new = self.told.replace(preferred) != Some(preferred);
+        is_new.then(|| self.text()).flatten()
+    }
+
     /// What is preferred, and why, for people; `None` as long as nothing is known.
     fn text(&self) -> Option<String> {
         let [small, huge] = [PageKind::Small, PageKind::Huge].map(|kind| self.cost_ns(kind));
@@ -122,41 +137,46 @@ impl Known {
     }
 }
 
-fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn offered() -> MutexGuard<'static, BTreeMap<usize, usize>> {
-    OFFERED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The kind of pages that is preferred now, and what it is chosen by: "huge pages, as measured (…)";
 /// `None` before anything was measured.
 pub fn told() -> Option<String> {
-    known().text()
+    KNOWN.lock().text()
+}
+
+/// Says that memory is a private anonymous mapping, so that restores into it choose its pages, for as
+/// long as this exists.
+#[derive(Debug)]
+pub struct Offered {
+    memory: Range<usize>,
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        OFFERED.lock().remove(&self.memory.start);
+    }
 }
 
 /// Takes on memory that a program will use: asks for the pages that cost least, and measures some of
 /// its blocks if that was not done for a while. Restores into it measure on. Answers what was chosen
-/// if it is not what was chosen before.
+/// as well, if it is not what was chosen before.
 ///
 /// # Safety
-/// It must be a private anonymous mapping that nobody has used yet, and stay so during the call.
-pub unsafe fn offer(memory: Range<usize>) -> Option<String> {
-    let inner = blocks_in(&memory)?;
-    {
-        // What lay there before is gone.
-        let mut offered = offered();
-        let old = |(start, length): (&usize, &usize)| {
-            (*start < memory.end && memory.start < start + length).then_some(*start)
-        };
-        let gone: Vec<usize> = offered.range(..memory.end).rev().map_while(old).collect();
-        offered.retain(|start, _| !gone.contains(start));
-        offered.insert(memory.start, memory.len());
-    }
+/// It must be a private anonymous mapping that nobody has used yet, and stay one, in its place, until
+/// what is answered is dropped; it is offered once.
+pub unsafe fn offer(memory: Range<usize>) -> (Offered, Option<String>) {
+    // SAFETY: passed on to the caller.
+    let news = unsafe { settle(&memory) };
+    OFFERED.lock().insert(memory.start, memory.len());
+    (Offered { memory }, news)
+}
+
+/// # Safety
+/// As [`offer`].
+unsafe fn settle(memory: &Range<usize>) -> Option<String> {
+    let inner = blocks_in(memory)?;
     let mut first = inner.start;
     let measure = {
-        let mut known = known();
+        let mut known = KNOWN.lock();
         let never = known.cost_ns(PageKind::Small).is_none();
         let measure = inner.len() >= MEASURED_FROM_BYTES
             && (never || known.offered_bytes >= MEASURED_FOR_BYTES);
@@ -167,24 +187,26 @@ pub unsafe fn offer(memory: Range<usize>) -> Option<String> {
         for kind in [PageKind::Huge, PageKind::Small, PageKind::Huge, PageKind::Small] {
             let block = first..first + BLOCK_BYTES;
             // SAFETY: passed on to the caller.
-            unsafe {
+            let took_ns = unsafe {
                 advise(&block, kind);
-                touch(&block, kind);
+                touch(&block)
+            };
+            if let Some(took_ns) = took_ns {
+                KNOWN.lock().learn(kind, took_ns);
             }
             first = block.end;
         }
     }
-    let mut known = known();
+    let mut known = KNOWN.lock();
     let preferred = known.preferred();
     // SAFETY: passed on to the caller.
     unsafe { advise(&(first..memory.end), preferred) };
-    let news = measure && known.told.replace(preferred) != Some(preferred);
-    news.then(|| known.text()).flatten()
+    if measure { known.news() } else { None }
 }
 
-/// True if [`offer`] was told of memory that holds all of this.
+/// True if all of this is [`Offered`].
 pub fn is_offered(part: &Range<usize>) -> bool {
-    let offered = offered();
+    let offered = OFFERED.lock();
     let before = offered.range(..=part.start).next_back();
     before.is_some_and(|(start, length)| part.end <= start + length)
 }
@@ -193,6 +215,7 @@ pub fn is_offered(part: &Range<usize>) -> bool {
 #[derive(Debug)]
 pub struct FreshMemory {
     inner: Range<usize>,
+    known: &'static PerProcess<Known>,
     /// What the kernel was last asked for, for all of it.
     asked: Mutex<PageKind>,
     /// A bit for each block that was used.
@@ -207,13 +230,21 @@ impl FreshMemory {
     /// # Safety
     /// It must stay mapped as long as this value is used.
     pub unsafe fn new(memory: &Range<usize>) -> Option<FreshMemory> {
+        // SAFETY: passed on to the caller.
+        unsafe { FreshMemory::by(&KNOWN, memory) }
+    }
+
+    /// # Safety
+    /// As [`FreshMemory::new`].
+    unsafe fn by(known: &'static PerProcess<Known>, memory: &Range<usize>) -> Option<FreshMemory> {
         let inner = blocks_in(memory)?;
-        let asked = known().preferred();
+        let asked = known.lock().preferred();
         // SAFETY: passed on to the caller.
         unsafe { advise(&inner, asked) };
         let blocks = inner.len() / BLOCK_BYTES;
         let used = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Some(FreshMemory { inner, asked: Mutex::new(asked), used, touched: Default::default() })
+        let (asked, touched) = (Mutex::new(asked), Default::default());
+        Some(FreshMemory { inner, known, asked, used, touched })
     }
 
     /// To be called before a part is written. What of it lies in a block that nobody has used yet is
@@ -234,31 +265,57 @@ impl FreshMemory {
         }
     }
 
+    /// Only blocks of which nothing was there teach what a block costs: the others have no room for a
+    /// huge page, and cost less.
     fn use_block(&self, block: Range<usize>, pages: Range<usize>, whole: bool) {
-        if is_present(block.start) || is_present(pages.start) {
+        let present = present_pages(&block);
+        if present == BLOCK_PAGES || is_present(pages.start) {
             return;
         }
-        let (kind, preferred) = {
-            let mut known = known();
-            (known.choose(), known.preferred())
+        let (kind, measure) = match present {
+            0 => self.known.lock().choose(),
+            _ => (PageKind::Small, false),
         };
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_all = whole || measure || kind == PageKind::Huge;
+        let part = if is_all { block.clone() } else { pages };
+        let preferred = self.known.lock().preferred();
+        let other = present == 0 && kind != preferred;
         // SAFETY: whoever made this value promised that the memory is mapped. Advice and first touches
         // change none of its bytes.
-        unsafe {
+        let took_ns = unsafe {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             if *asked != preferred {
                 advise(&self.inner, preferred);
                 *asked = preferred;
             }
-            if kind != preferred {
+            if other {
                 advise(&block, kind);
             }
+            drop(asked);
+            let took_ns = touch(&part);
+            if other {
+                // Advice of its own would make it a mapping of its own.
+                let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                advise(&block, *asked);
+            }
+            took_ns
+        };
+        let bytes = part.len() as u64 - if is_all { (present * PAGE_BYTES) as u64 } else { 0 };
+        self.touched[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+        if let Some(took_ns) = took_ns.filter(|_| is_all && present == 0) {
+            self.known.lock().learn(kind, took_ns);
         }
-        drop(asked);
-        let part = if whole || kind == PageKind::Huge { block } else { pages };
-        self.touched[kind as usize].fetch_add(part.len() as u64, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { touch(&part, kind) };
+    }
+
+    /// To be called when all is filled that will be, for memory that stays: takes back that huge pages
+    /// were not wanted. That was for the first touch; to keep it would forbid them for good.
+    pub fn end(&self) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if *asked == PageKind::Small {
+            // SAFETY: whoever made this value promised that the memory is mapped.
+            unsafe { advise(&self.inner, PageKind::Huge) };
+            *asked = PageKind::Huge;
+        }
     }
 
     /// Bytes of it that were fresh and were touched, in small and in huge pages.
@@ -300,24 +357,31 @@ unsafe fn advise(memory: &Range<usize>, kind: PageKind) {
     let _ = unsafe { madvise(start, memory.len(), advice) };
 }
 
-/// Touches fresh memory, and learns what that costs. Where the kernel cannot (before Linux 5.14) nothing
-/// is touched, and nothing learnt.
+/// Touches fresh memory; nanoseconds that that took. Where the kernel cannot (before Linux 5.14)
+/// nothing is touched.
 ///
 /// # Safety
 /// The memory must be the caller's mapping.
-unsafe fn touch(memory: &Range<usize>, kind: PageKind) {
+unsafe fn touch(memory: &Range<usize>) -> Option<f64> {
     let start = ptr::with_exposed_provenance_mut(memory.start);
     // Not the time of the clock: on a busy machine that says who else is busy. What the host takes to
     // give memory counts as this thread's.
     let started = clock_gettime(ClockId::ThreadCPUTime);
     // SAFETY: passed on to the caller; a first touch changes none of the bytes.
-    if unsafe { madvise(start, memory.len(), Advice::LinuxPopulateWrite) }.is_ok() {
-        let share = BLOCK_BYTES as f64 / memory.len() as f64;
-        let ended = clock_gettime(ClockId::ThreadCPUTime);
-        let ns =
-            (ended.tv_sec - started.tv_sec) as f64 * 1e9 + (ended.tv_nsec - started.tv_nsec) as f64;
-        known().learn(kind, ns * share);
-    }
+    unsafe { madvise(start, memory.len(), Advice::LinuxPopulateWrite) }.ok()?;
+    let ended = clock_gettime(ClockId::ThreadCPUTime);
+    Some((ended.tv_sec - started.tv_sec) as f64 * 1e9 + (ended.tv_nsec - started.tv_nsec) as f64)
+}
+
+const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
+
+/// How many pages of a block are in memory; all if the kernel does not say.
+fn present_pages(block: &Range<usize>) -> usize {
+    let mut found = [0u8; BLOCK_PAGES];
+    let start = ptr::with_exposed_provenance_mut(block.start);
+    // SAFETY: the kernel looks the addresses up, and writes a byte for each page.
+    let asked = unsafe { libc::mincore(start, BLOCK_BYTES, found.as_mut_ptr()) };
+    if asked != 0 { BLOCK_PAGES } else { found.iter().filter(|page| **page & 1 != 0).count() }
 }
 
 /// True if a page is in memory, or if the kernel does not say.
@@ -341,20 +405,21 @@ mod tests {
         let run = |known: &mut Known, small: f64, huge: f64, blocks: usize| {
             let mut taken = [0; 2];
             for _ in 0..blocks {
-                let kind = known.choose();
+                let (kind, _) = known.choose();
                 taken[kind as usize] += 1;
                 known.learn(kind, [small, huge][kind as usize]);
             }
             taken
         };
-        assert_eq!(known.text(), None);
+        assert_eq!((known.text(), known.news()), (None, None));
         let [small, huge] = run(&mut known, 1000.0, 4000.0, 2000);
         assert!(small > 1980 && huge >= 5, "{small} {huge}");
         let text = known.text().unwrap();
         assert_eq!(
-            text,
+            text.as_str(),
             "4 KiB pages, as measured (s/GiB of first touches: huge 0.00, 4 KiB 0.00)"
         );
+        assert_eq!((known.news(), known.news()), (Some(text), None), "it is told once");
         let [small, huge] = run(&mut known, 1000.0, 500.0, 4000);
         assert!(huge > 2000, "it is noticed: {small} {huge}");
         assert_eq!(known.preferred(), PageKind::Huge);
@@ -397,20 +462,87 @@ mod tests {
         assert!(buffer.iter().all(|byte| *byte == 0));
     }
 
+    /// A buffer's memory, and what is known by it alone.
+    fn fresh(buffer: &AlignedBuf) -> (Range<usize>, FreshMemory) {
+        let start = buffer.as_ptr().expose_provenance();
+        let memory = start..start + buffer.len();
+        let known = Box::leak(Box::new(PerProcess::new(Known::inherit)));
+        // SAFETY: the buffer is a mapping of its own, and stays until the test ends.
+        let fresh = unsafe { FreshMemory::by(known, &memory) }.unwrap();
+        (memory, fresh)
+    }
+
     #[test]
-    fn what_is_offered_is_known_until_something_else_lies_there() {
+    fn only_blocks_that_were_wholly_fresh_teach_what_a_block_costs() {
+        let mut buffer = AlignedBuf::zeroed(8 * BLOCK_BYTES);
+        buffer[9 * PAGE_BYTES] = 1;
+        let (memory, fresh) = fresh(&buffer);
+        let block = |number: usize| memory.start + number * BLOCK_BYTES;
+        let known = || fresh.known.lock().samples.each_ref().map(Vec::len);
+        let present = |number: usize| present_pages(&(block(number)..block(number + 1)));
+        assert!(present(0) > 0 && known() == [0, 0]);
+        fresh.take(&(block(0)..block(0) + 5), true);
+        assert_eq!(known(), [0, 0], "a part of it was there");
+        // The first of each kind are whole, whatever is asked for.
+        fresh.take(&(block(1)..block(1) + 5), false);
+        assert_eq!((known(), present(1)), ([0, 1], BLOCK_PAGES));
+        fresh.take(&(block(2)..block(2) + 5), false);
+        assert_eq!((known(), present(2)), ([1, 1], BLOCK_PAGES));
+        *fresh.known.lock() = Known::new();
+        for (kind, ns) in [(PageKind::Small, 1.0), (PageKind::Huge, 1e12)] {
+            fresh.known.lock().learn(kind, ns);
+        }
+        // One of the preferred kind, and then parts only.
+        fresh.take(&(block(3)..block(3) + 5), false);
+        assert_eq!((known(), present(3)), ([2, 1], BLOCK_PAGES));
+        fresh.take(&(block(4)..block(4) + 5), false);
+        assert_eq!((known(), present(4)), ([2, 1], 1), "a part of it is touched");
+    }
+
+    /// What `/proc/self/smaps` says of the mapping at an address.
+    fn flags_at(address: usize) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16);
+            if let Some((Ok(start), Ok(end))) = range.map(|(s, e)| (number(s), number(e))) {
+                here = (start..end).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:")
+                && here
+            {
+                return flags.to_owned();
+            }
+        }
+        panic!("nothing is mapped at {address:x}");
+    }
+
+    #[test]
+    fn huge_pages_are_allowed_again_at_the_end() {
+        let buffer = AlignedBuf::zeroed(4 * BLOCK_BYTES);
+        let (memory, fresh) = fresh(&buffer);
+        for (kind, ns) in [(PageKind::Small, 1.0), (PageKind::Huge, 1e12)] {
+            fresh.known.lock().learn(kind, ns);
+        }
+        fresh.take(&(memory.start..memory.start + BLOCK_BYTES), true);
+        let flags = |block: usize| flags_at(memory.start + block * BLOCK_BYTES);
+        assert!((0..4).all(|block| flags(block).contains(" nh")), "{}", flags(0));
+        fresh.end();
+        assert!((0..4).all(|block| flags(block).contains(" hg")), "{}", flags(0));
+    }
+
+    #[test]
+    fn what_is_offered_is_known_until_it_is_taken_back() {
         let buffer = AlignedBuf::zeroed(MEASURED_FROM_BYTES + BLOCK_BYTES);
         let start = buffer.as_ptr().expose_provenance();
         let memory = start..start + buffer.len();
         // SAFETY: the buffer is a mapping of its own that nobody has used.
-        let said = unsafe { offer(memory.clone()) };
-        assert!(said.is_some_and(|said| said.contains("s/GiB")), "the first time it is told");
+        let (offered, _) = unsafe { offer(memory.clone()) };
+        assert!(told().is_some_and(|told| told.contains("s/GiB")), "it was measured");
         assert!(is_offered(&memory) && is_offered(&(start + 100..start + 200)));
         assert!(!is_offered(&(start..memory.end + 1)));
-        let half = start + 10 * BLOCK_BYTES;
-        // SAFETY: as above; only what was measured is used.
-        unsafe { offer(half..memory.end) };
-        assert!(is_offered(&(half..memory.end)) && !is_offered(&(start..start + 100)));
+        drop(offered);
+        assert!(!is_offered(&memory) && !is_offered(&(start + 100..start + 200)));
         assert!(buffer.iter().all(|byte| *byte == 0));
     }
 }

@@ -21,6 +21,12 @@ _MAPPED_FROM_BYTES = 64 * 1024
 _HUGE_BYTES = 2 * 1024 * 1024
 
 
+class _Mapping(mmap.mmap):
+    """Memory of an array."""
+
+    offered: object  # goes before the memory does: attributes are cleared before it is unmapped
+
+
 def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
     """An array like `numpy.empty`'s, page-aligned if it has 64 KiB or more.
 
@@ -41,11 +47,11 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
     if length < _MAPPED_FROM_BYTES or dtype.hasobject:
         return np.zeros(shape, dtype, order)
     try:
-        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = _Mapping(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"{length} bytes of memory are not to be had: {error}") from None
     if length >= _HUGE_BYTES:
-        chosen = _core.offer(memory)
+        memory.offered, chosen = _core.offer(memory)
         if chosen is not None:
             _log.info("large arrays are made of %s", chosen)
     return np.ndarray(sizes, dtype, buffer=memory, order=order)

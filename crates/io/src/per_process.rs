@@ -1,0 +1,109 @@
+//! What one process knows: its forked children begin with a copy, or anew.
+#![allow(unsafe_code)]
+
+use std::process;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value behind a lock, for a `static`. A plain `static` lock that another thread of the parent held
+/// at the fork stays locked in the child for ever: that thread is not there. This one is made anew in
+/// each process.
+#[derive(Debug)]
+pub struct PerProcess<T: 'static> {
+    newest: AtomicPtr<Of<T>>,
+    /// Makes it, from what the parent had if nobody was at it when the process was forked.
+    make: fn(Option<&T>) -> T,
+}
+
+#[derive(Debug)]
+struct Of<T> {
+    process: u32,
+    value: Mutex<T>,
+}
+
+impl<T: Send + 'static> PerProcess<T> {
+    /// `make` is called once in each process that asks for it, perhaps oftener if several threads do at
+    /// the same moment.
+    pub const fn new(make: fn(Option<&T>) -> T) -> PerProcess<T> {
+        PerProcess { newest: AtomicPtr::new(ptr::null_mut()), make }
+    }
+
+    /// This process's value, locked.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.of_this_process().value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of_this_process(&self) -> &'static Of<T> {
+        let process = process::id();
+        loop {
+            let newest = self.newest.load(Ordering::Acquire);
+            // SAFETY: the pointer is null, or came from `Box::into_raw` below and is never freed.
+            let known: Option<&'static Of<T>> = unsafe { newest.as_ref() };
+            if let Some(known) = known.filter(|known| known.process == process) {
+                return known;
+            }
+            // Whoever held it at the fork may have left it half changed.
+            let old = known.and_then(|known| known.value.try_lock().ok());
+            let value = Mutex::new((self.make)(old.as_deref()));
+            drop(old);
+            let made = Box::into_raw(Box::new(Of { process, value }));
+            let (set, seen) = (Ordering::AcqRel, Ordering::Acquire);
+            if self.newest.compare_exchange(newest, made, set, seen).is_err() {
+                // SAFETY: it came from a box a moment ago, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    static COUNT: PerProcess<u32> = PerProcess::new(|old| old.map_or(100, |old| *old));
+
+    /// What a forked child finds; 255 if it finds nothing, but waits.
+    fn in_a_child(work: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child calls `work`, which takes no lock of the parent's, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it is killed if it waits for ever; `_exit` ends it.
+            unsafe {
+                libc::alarm(60);
+                libc::_exit(work());
+            }
+        }
+        let mut status = -1;
+        // SAFETY: the status may be written.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 255 }
+    }
+
+    #[test]
+    fn a_child_takes_over_what_nobody_was_at_and_else_begins_anew() {
+        *COUNT.lock() = 7;
+        let count_on = || {
+            let mut count = COUNT.lock();
+            *count += 1;
+            *count as i32
+        };
+        assert_eq!(in_a_child(count_on), 8);
+        // A child's child as well.
+        assert_eq!(in_a_child(|| count_on() + in_a_child(count_on)), 8 + 9);
+        let (held, is_held) = channel();
+        let (go_on, ends) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _held = COUNT.lock();
+                held.send(()).unwrap();
+                let _ = ends.recv();
+            });
+            is_held.recv().unwrap();
+            assert_eq!(in_a_child(count_on), 101);
+            drop(go_on);
+        });
+        assert_eq!(*COUNT.lock(), 7);
+    }
+}
