@@ -183,6 +183,31 @@ fn a_fork_waits_for_the_fill_and_its_child_sees_everything() {
     check(memory, &lengths);
 }
 
+/// The thread that holds a lock at a fork is not there in the child, which would wait for it for ever.
+#[test]
+fn a_child_that_is_forked_in_the_middle_of_something_fills_memory_too() {
+    let mut status = -1;
+    under_way::holding_the_lock(|| {
+        // The C library's `fork` would wait for the lock, and another thread take it right afterwards.
+        // SAFETY: with no stack of its own it is a fork. No other thread of this test is in the allocator
+        // or holds any lock that the child takes; it ends by `_exit`, or is killed if it waits for ever.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
+            if child == 0 {
+                libc::alarm(60);
+                let options = LazyOptions { user_only: true, ..LazyOptions::default() };
+                let memory = lazily(&[MIB], options);
+                let part = memory.streams[0].0.start()..usize::MAX;
+                let waits = wait_for(std::slice::from_ref(&part), Some(Duration::ZERO));
+                let is_right = memory.is_lazy(0) && waits.is_none();
+                libc::_exit(i32::from(!is_right));
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+    });
+    assert_eq!(status, 0, "the child waited, or knew nothing of its own fill");
+}
+
 /// As another job has it that saves the same memory; frozen by a fork, nothing of it is read meanwhile.
 fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<dyn Frozen>> {
     let start = memory.streams[stream].0.start() + part.start;

@@ -6,27 +6,41 @@
 //!   image is such a child, and what the kernel copies for us fails or finds nothing.
 
 use super::{Fill, sys};
+use outlive_io::PerProcess;
 use outlive_types::Result;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Fills under way in this process.
-static UNDER_WAY: Mutex<Vec<Weak<Fill>>> = Mutex::new(Vec::new());
-static HOOK: Once = Once::new();
+#[derive(Default)]
+struct UnderWay {
+    fills: Vec<Weak<Fill>>,
+    /// Forks call [`complete`].
+    hooked: bool,
+}
+
+/// Fills under way in this process. A child has none: its parent's fills do not serve it.
+static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new(|parent| UnderWay {
+    fills: Vec::new(),
+    hooked: parent.is_some_and(|parent| parent.hooked),
+});
 
 /// Has forks and freezes wait for `fill` from now on.
 pub(super) fn watch(fill: &Arc<Fill>) {
-    HOOK.call_once(|| {
+    let hooked = UNDER_WAY.lock().hooked;
+    // Not under the lock: the C library may hold one of its own while it calls `complete`. To be called
+    // twice does no harm.
+    if !hooked {
         sys::before_fork(complete);
-    });
-    let mut fills = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-    fills.retain(|fill| fill.strong_count() > 0);
-    fills.push(Arc::downgrade(fill));
+    }
+    let mut under_way = UNDER_WAY.lock();
+    under_way.hooked = true;
+    under_way.fills.retain(|fill| fill.strong_count() > 0);
+    under_way.fills.push(Arc::downgrade(fill));
 }
 
 fn all() -> Vec<Weak<Fill>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    UNDER_WAY.lock().fills.clone()
 }
 
 /// Waits until nothing is missing at these addresses. `None` if that takes longer than `timeout`.
@@ -52,8 +66,11 @@ extern "C" fn complete() {
     for fill in all().iter().filter_map(Weak::upgrade) {
         fill.wait(None);
     }
-    // Cleared while nobody else can hold the lock for long: a child inherits it as it is now.
-    if let Ok(mut fills) = UNDER_WAY.try_lock() {
-        fills.retain(|fill| fill.upgrade().is_some_and(|fill| !fill.is_over()));
-    }
+}
+
+/// As a thread holds the lock that is just registering a fill.
+#[cfg(test)]
+pub(super) fn holding_the_lock(work: impl FnOnce()) {
+    let _held = UNDER_WAY.lock();
+    work();
 }
