@@ -3,10 +3,10 @@
 mod common;
 mod stepped;
 
-use common::{Program, State, changed, noise, pool_of};
+use common::{Program, State, changed, noise, pool_of, tuned};
 use outlive_pool::Pool;
 use outlive_store::Select;
-use outlive_store::gc::{GcOptions, UsageOf, collect, usage};
+use outlive_store::gc::{GcOptions, UsageOf, UsageRow, collect, usage};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{BLOCK_BYTES, Epoch, ErrorKind, JobName, PAGE_BYTES};
 use std::collections::BTreeSet;
@@ -52,20 +52,52 @@ fn a_long_line_costs_what_has_changed() {
     };
     let verifying = reads(&world, whole);
     assert!(verifying < 10 * EPOCHS as u64, "{verifying} reads to verify");
-    let using = reads(&world, |pool| {
-        let used = usage(pool, &UsageOf::Jobs).unwrap();
-        assert!(used.unknown.is_empty() && used.rows.len() == 1);
-    });
-    assert!(using < 10 * EPOCHS as u64, "{using} reads to tell the usage");
+    for (of, rows) in [(UsageOf::Jobs, 1), (UsageOf::Checkpoints(job_name("long")), EPOCHS)] {
+        let using = reads(&world, |pool| {
+            let used = usage(pool, &of).unwrap();
+            assert!(used.unknown.is_empty() && used.rows.len() == rows);
+        });
+        assert!(using < 10 * EPOCHS as u64, "{using} reads to tell the usage of {of:?}");
+    }
+}
+
+/// What is told of all checkpoints together is what is told of each by itself.
+#[test]
+fn a_line_counts_what_each_checkpoint_needs() {
+    for index_bytes_max in [64 << 20, 1] {
+        // The second time in many parts.
+        for after_a_prune in [false, true] {
+            let pool = tuned(|tuning| tuning.index_bytes_max = index_bytes_max);
+            let epochs = prepare(&pool, after_a_prune);
+            Program::start(&pool, "other").save(&first_state()).unwrap();
+            let line = usage(&pool, &UsageOf::Checkpoints(job_name("job"))).unwrap();
+            assert_eq!(line.rows.len(), epochs.len());
+            assert_eq!(line.plan, usage(&pool, &UsageOf::Jobs).unwrap().plan, "as a gc would");
+            for row in &line.rows {
+                let just = row.epochs.iter().copied().collect();
+                let alone = usage(&pool, &UsageOf::Some(job_name("job"), just)).unwrap();
+                assert_eq!(alone.rows[0], *row);
+                assert_eq!(alone.together, *row);
+            }
+            let some = epochs.iter().copied().step_by(2).collect();
+            let some = usage(&pool, &UsageOf::Some(job_name("job"), some)).unwrap();
+            let same = |row: &&UsageRow| line.rows.iter().any(|other| other == *row);
+            assert_eq!(some.rows.iter().filter(|row| same(row)).count(), some.rows.len());
+        }
+    }
+}
+
+fn first_state() -> State {
+    State::from([
+        ("a".to_owned(), noise(1, 100_000)),
+        ("b".to_owned(), noise(2, 70_000)),
+        ("small".to_owned(), vec![9; 50]),
+    ])
 }
 
 /// Three lines: one that goes on, one that begins anew with much of the same, and one that goes back.
 fn past(pool: &Pool) -> BTreeSet<Epoch> {
-    let mut state = State::from([
-        ("a".to_owned(), noise(1, 100_000)),
-        ("b".to_owned(), noise(2, 70_000)),
-        ("small".to_owned(), vec![9; 50]),
-    ]);
+    let mut state = first_state();
     let mut epochs = BTreeSet::new();
     let program = Program::start(pool, "job");
     for number in 0..4 {
@@ -118,6 +150,37 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
         }
         assert!(some > 5 && all > 0, "{some} pages hurt some, {all} all of them");
     }
+}
+
+/// Whatever page is damaged: the checkpoints whose needs are told as unknown are those whose trees
+/// or segments cannot be read, whether they are looked at as one or one by one.
+#[test]
+fn needs_that_cannot_be_read_are_told_as_unknown() {
+    let (mut some, mut all, mut none) = (0, 0, 0);
+    for number in 0.. {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let epochs = past(&pool);
+        let Some((shard, page)) = pages(&pool).get(number).copied() else { break };
+        world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
+        let told = |of: UsageOf| -> BTreeSet<Epoch> {
+            usage(&pool, &of).unwrap().unknown.into_iter().map(|(_, epoch, _)| epoch).collect()
+        };
+        let each = |epoch: &&Epoch| {
+            told(UsageOf::Some(job_name("job"), [**epoch].into())).contains(*epoch)
+        };
+        let unknown: BTreeSet<Epoch> = epochs.iter().filter(each).copied().collect();
+        assert_eq!(told(UsageOf::Checkpoints(job_name("job"))), unknown, "page {page} of {shard}");
+        assert_eq!(told(UsageOf::Jobs), unknown, "page {page} of {shard}");
+        let dry = collect(&pool, &GcOptions { dry_run: true, ..GcOptions::default() });
+        assert_eq!(dry.is_err(), !unknown.is_empty(), "page {page} of {shard}: {dry:?}");
+        match unknown.len() {
+            0 => none += 1,
+            hurt if hurt == epochs.len() => all += 1,
+            _ => some += 1,
+        }
+    }
+    assert!(some > 3 && none > 3, "{some} pages hurt some, {all} all, {none} no needs");
 }
 
 fn prepare(pool: &Pool, after_a_prune: bool) -> BTreeSet<Epoch> {

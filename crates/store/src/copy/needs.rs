@@ -3,7 +3,7 @@
 
 use crate::files::{FilesCheckpoint, RECIPE, walk_files};
 use crate::index::{Fingerprints, Locator};
-use crate::restore::{Live, Wanted, read_catalog, read_inner, read_leaf_nodes};
+use crate::restore::{Live, Once, Wanted, read_catalog, read_inner, read_leaf_nodes};
 use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
@@ -196,16 +196,12 @@ fn files_nodes(
     }
     let both = nodes.recipes.intersection(&base.recipes);
     let mut visited: HashSet<(Fingerprint, u8)> = both.map(|fp| (*fp, RECIPE)).collect();
-    walk_files(
-        pool,
-        found.locator,
-        image.catalog,
-        &mut visited,
-        &mut |live| match live {
-            Live::Node(wanted) => found.node(wanted.fp),
-            Live::Chunk(fp) => found.chunk(fp),
-        },
-        None,
-    )?;
+    let locator = found.locator;
+    let mut each = |live| match live {
+        Live::Node(wanted) => found.node(wanted.fp),
+        Live::Chunk(fp) => found.chunk(fp),
+    };
+    let mut needs = Once { visited: &mut visited, each: &mut each };
+    walk_files(pool, locator, image.catalog, &mut needs, None)?;
     Ok(nodes)
 }

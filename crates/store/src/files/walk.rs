@@ -3,34 +3,31 @@
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::Locator;
-use crate::restore::{Live, Lost, Wanted};
+use crate::restore::{Live, Lost, Needs, Wanted};
 use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{ErrorKind, Fingerprint, Result};
-use std::collections::HashSet;
 
 /// Distinguishes recipes from nodes of page trees in `visited`.
 pub const RECIPE: u8 = 0x80;
 
-/// Calls `each` with every node and chunk that the listing at `root` needs, some of them more than
-/// once. Recipes in `visited` were dealt with before, and are left out. The locator must know all
-/// nodes, and the chunks of the listing itself.
+/// Finds every node and chunk that the listing at `root` needs. The locator must know all nodes, and
+/// the chunks of the listing itself.
 ///
 /// # Errors
-/// `Damaged` if the listing or a recipe is missing or wrong, unless `lost` takes that; what `each`
+/// `Damaged` if the listing or a recipe is missing or wrong, unless `lost` takes that; what `needs`
 /// reports.
 pub fn walk_files(
     pool: &Pool,
     locator: &Locator,
     root: TreeRef,
-    visited: &mut HashSet<(Fingerprint, u8)>,
-    each: &mut dyn FnMut(Live) -> Result<()>,
+    needs: &mut dyn Needs,
     mut lost: Lost<'_>,
 ) -> Result<()> {
-    if !visited.insert((root.root, RECIPE)) {
+    if !needs.enter((root.root, RECIPE), None) {
         return Ok(());
     }
-    let walked = walk_listing(pool, locator, root, visited, each, &mut lost);
+    let walked = walk_listing(pool, locator, root, needs, &mut lost);
     match (walked, lost) {
         // Whoever reads the listing comes no further either.
         (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
@@ -45,18 +42,18 @@ fn walk_listing(
     pool: &Pool,
     locator: &Locator,
     root: TreeRef,
-    visited: &mut HashSet<(Fingerprint, u8)>,
-    each: &mut dyn FnMut(Live) -> Result<()>,
+    needs: &mut dyn Needs,
     lost: &mut Lost<'_>,
 ) -> Result<()> {
+    let of = (root.root, RECIPE);
     let listing = ListingChunks::read(pool, locator, root)?;
     for recipe in &listing.recipes {
-        each(Live::Node(Wanted { fp: *recipe, place: locator.find(recipe)? }))?;
+        needs.add(of, Live::Node(Wanted { fp: *recipe, place: locator.find(recipe)? }))?;
     }
     let mut reader = ListingReader::new();
     for batch in listing.chunks.chunks(64) {
         for piece in batch {
-            each(Live::Chunk(piece.fp))?;
+            needs.add(of, Live::Chunk(piece.fp))?;
         }
         for bytes in super::recipe::read_pieces(pool, locator, batch)? {
             reader.push(&bytes);
@@ -65,12 +62,12 @@ fn walk_listing(
                     Content::Empty | Content::Inline(_) => {}
                     Content::Pieces(pieces) => {
                         for piece in pieces.iter().filter(|piece| !piece.is_zeros()) {
-                            each(Live::Chunk(piece.fp))?;
+                            needs.add(of, Live::Chunk(piece.fp))?;
                         }
                     }
                     Content::Recipe(recipe) => {
-                        if visited.insert((*recipe, RECIPE)) {
-                            match (content(pool, locator, *recipe, item.bytes, each), &mut *lost) {
+                        if needs.enter((*recipe, RECIPE), Some(of)) {
+                            match (content(pool, locator, *recipe, item.bytes, needs), &mut *lost) {
                                 (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
                                     lost(*recipe);
                                 }
@@ -90,18 +87,19 @@ fn content(
     locator: &Locator,
     root: Fingerprint,
     bytes: u64,
-    each: &mut dyn FnMut(Live) -> Result<()>,
+    needs: &mut dyn Needs,
 ) -> Result<()> {
+    let of = (root, RECIPE);
     let mut recipes = Vec::new();
     let mut seen = |fp| recipes.push(fp);
     let read = |pieces: &[Piece]| super::recipe::read_pieces(pool, locator, pieces);
     let mut pieces = Pieces::of(&read, root, bytes, &mut seen)?;
     while let Some(piece) = pieces.next()? {
         if !piece.is_zeros() {
-            each(Live::Chunk(piece.fp))?;
+            needs.add(of, Live::Chunk(piece.fp))?;
         }
     }
-    let mut node = |fp| each(Live::Node(Wanted { fp, place: locator.find(&fp)? }));
+    let mut node = |fp| needs.add(of, Live::Node(Wanted { fp, place: locator.find(&fp)? }));
     recipes.into_iter().try_for_each(&mut node)
 }
 

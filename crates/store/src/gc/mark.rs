@@ -5,7 +5,7 @@ use super::share::Shares;
 use super::survey::JobState;
 use crate::files::{listing_chunks, walk_files};
 use crate::index::{Locator, Part, read_segment};
-use crate::restore::{Live, Lost, read_catalog, walk_live};
+use crate::restore::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
     DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, SegmentKind, SegmentRef, TreeRef,
 };
@@ -61,21 +61,32 @@ impl PackMarks {
         }
     }
 
-    /// Marks what is at a place. Answers which entry it is and its bytes, if it is one that was not
-    /// marked yet.
-    fn mark(&mut self, place: &Place) -> Option<(usize, u64)> {
+    /// Which entry is at a place, and its bytes.
+    pub fn entry(&self, place: &Place) -> Option<(usize, u64)> {
         let at = self.find(place.offset, place.frame.map_or(0, |frame| frame.first))?;
-        let (word, bit) = (&mut self.live[at / 64], 1 << (at % 64));
-        if *word & bit != 0 {
-            return None;
-        }
-        *word |= bit;
         let bytes = match place.frame {
             None => u64::from(place.length),
             Some(frame) => {
                 u64::from(place.length) * u64::from(frame.stored_bytes) / u64::from(frame.raw_bytes)
             }
         };
+        Some((at, bytes))
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Marks what is at a place. Returns which entry it is and its bytes, if it is one that was not
+    /// marked yet.
+    fn mark(&mut self, place: &Place) -> Option<(usize, u64)> {
+        let (at, bytes) = self.entry(place)?;
+        let (word, bit) = (&mut self.live[at / 64], 1 << (at % 64));
+        if *word & bit != 0 {
+            return None;
+        }
+        *word |= bit;
         self.live_count += 1;
         self.live_bytes += bytes;
         Some((at, bytes))
@@ -108,7 +119,7 @@ pub struct Marks {
     pub unreadable: Vec<(PackId, Error)>,
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<JobName, HashSet<PackId>>,
-    visited: HashSet<(Fingerprint, u8)>,
+    visited: HashSet<Subtree>,
     /// The job that `visited` is of, and the archive that says where its chunks are.
     visited_of: Option<(JobName, u64)>,
     /// Who needs what; only if somebody wants to know.
@@ -144,9 +155,7 @@ impl Marks {
         // A job that has lost checkpoints gets new segments.
         let is_whole = kept.len() == job.manifests.len() && job.damaged == 0 && !job.pruned;
         if self.shares.is_some() || is_whole {
-            for segment in segments.iter().filter(|s| s.kind == SegmentKind::Segment) {
-                let (pack, offset, length) = (segment.pack, segment.offset, segment.length);
-                let place = Place { pack, offset, length, frame: None };
+            for place in stored_apart(&segments) {
                 mark(&mut self.packs, &mut self.shares, place);
             }
         } else {
@@ -163,7 +172,11 @@ impl Marks {
                 self.visited.clear();
                 self.visited_of = of;
             }
-            self.part(pool, job, kept, *part)?;
+            if let Err(error) = self.part(pool, job, kept, *part) {
+                // What was visited may not be marked.
+                self.visited_of = None;
+                return Err(error);
+            }
         }
         if parts.len() > 1 {
             self.visited_of = None;
@@ -200,7 +213,7 @@ impl Marks {
                     }
                     Ok(())
                 };
-                live_of(pool, &locator, image, visited, &mut each, lost)
+                live_of(pool, &locator, image, &mut Once { visited, each: &mut each }, lost)
                     .map_err(|error| at_fault(pool, job, manifest, error))?;
             }
         }
@@ -257,8 +270,19 @@ fn mark(packs: &mut HashMap<PackId, PackMarks>, shares: &mut Option<Shares>, pla
     }
 }
 
-/// Calls `each` with what an image needs; nodes and the chunks of catalogs and listings must be in
-/// the locator. With `lost` that is called with what is missing or wrong, and the rest goes on.
+/// Where segments are that lie in packs as entries of their own.
+pub fn stored_apart(segments: &[SegmentRef]) -> impl Iterator<Item = Place> {
+    segments.iter().filter(|segment| segment.kind == SegmentKind::Segment).map(|segment| {
+        let SegmentRef { pack, offset, length, .. } = *segment;
+        Place { pack, offset, length, frame: None }
+    })
+}
+
+/// Distinguishes a catalog with all its regions from the tree that it is stored in.
+const CATALOG: u8 = 0x40;
+
+/// Finds what an image needs; nodes and the chunks of catalogs and listings must be in the locator.
+/// With `lost` that is called with what is missing or wrong, and the rest goes on.
 ///
 /// # Errors
 /// `Damaged` if a node, the catalog or the listing is missing or wrong.
@@ -266,32 +290,33 @@ pub fn live_of(
     pool: &Pool,
     locator: &Locator,
     image: &ImageRef,
-    visited: &mut HashSet<(Fingerprint, u8)>,
-    each: &mut dyn FnMut(Live) -> Result<()>,
+    needs: &mut dyn Needs,
     mut lost: Lost<'_>,
 ) -> Result<()> {
     match image.kind {
         ImageKind::Memory => {
-            let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
-            let catalog_root = (image.catalog.root, image.catalog.level());
-            if !visited.contains(&catalog_root) && !image.catalog.root.is_zero() {
+            let whole = (image.catalog.root, CATALOG);
+            let mut roots: Vec<(TreeRef, Option<Subtree>)> = vec![(image.packed, None)];
+            if !image.catalog.root.is_zero() && needs.enter(whole, None) {
+                roots.push((image.catalog, Some(whole)));
                 match (read_catalog(pool, locator, image.catalog), &mut lost) {
                     (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
                         lost(image.catalog.root);
                     }
                     (catalog, _) => {
                         let regions = catalog?.regions;
-                        roots.extend(regions.iter().filter_map(|region| region.tree()));
+                        let trees = regions.iter().filter_map(|region| region.tree());
+                        roots.extend(trees.map(|tree| (tree, Some(whole))));
                     }
                 }
             }
-            walk_live(pool, locator, &roots, visited, each, lost)
+            walk_live(pool, locator, &roots, needs, lost)
         }
-        ImageKind::Files => walk_files(pool, locator, image.catalog, visited, each, lost),
+        ImageKind::Files => walk_files(pool, locator, image.catalog, needs, lost),
     }
 }
 
-fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> Error {
+pub fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> Error {
     let epoch = manifest.epoch;
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
@@ -303,7 +328,7 @@ fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> E
 
 /// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks. Each
 /// segment is read once, however many checkpoints list it.
-fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<Locator> {
+pub fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<Locator> {
     let segments = &segments_of(kept);
     if part == Part::ALL {
         return Locator::load(pool, segments);
@@ -330,7 +355,8 @@ fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<L
             };
             let mut lost = |_: Fingerprint| ();
             let lost: Lost<'_> = is_hurt.then_some(&mut lost);
-            walk_live(pool, &nodes, &[image.catalog], &mut visited, &mut each, lost)?;
+            let mut needs = Once { visited: &mut visited, each: &mut each };
+            walk_live(pool, &nodes, &[(image.catalog, None)], &mut needs, lost)?;
         }
     }
     drop(nodes);

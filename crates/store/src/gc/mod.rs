@@ -1,6 +1,7 @@
 //! Pruning and garbage collection. `prune` drops checkpoints, with a record each. A gc: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
-//! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`share`). Why it is safe beside saves: docs/design/009-gc.md.
+//! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`line`, `share`). Why it is safe beside saves: docs/design/009-gc.md.
 
+mod line;
 mod mark;
 mod plan;
 mod prune;

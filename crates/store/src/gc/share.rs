@@ -1,5 +1,5 @@
 //! Who needs which entries of packs: what somebody needs alone, and what they share with others.
-//! Four bytes an entry, besides what marking takes.
+//! Eight bytes an entry, besides what marking takes.
 
 use outlive_types::PackId;
 use std::collections::HashMap;
@@ -22,45 +22,124 @@ pub struct Share {
 struct Pack {
     /// By entry: the number of the unit that needs it.
     needed_by: Vec<u32>,
+    /// By entry: how often it is held.
+    held: Vec<u32>,
     used_bytes: u64,
+}
+
+/// An entry that is held.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pack: u32,
+    at: u32,
+    bytes: u32,
 }
 
 /// Counts the needs of units, one after the other.
 #[derive(Debug, Default)]
 pub struct Shares {
-    packs: HashMap<PackId, Pack>,
+    numbers: HashMap<PackId, u32>,
+    packs: Vec<Pack>,
     /// By unit, the first of which has number 1.
     units: Vec<Share>,
+    /// Number of the unit at work.
+    at_work: u32,
+    held_bytes: u64,
 }
 
 impl Shares {
     /// Begins with the next unit.
     pub fn next_unit(&mut self) {
         self.units.push(Share::default());
+        self.at_work = self.units.len() as u32;
+    }
+
+    /// Number of the unit at work.
+    pub fn at_work(&self) -> u32 {
+        self.at_work
+    }
+
+    /// Goes on with a unit that was begun.
+    pub fn go_to(&mut self, unit: u32) {
+        self.at_work = unit;
     }
 
     /// The unit at work needs entry `at` of `entries`. To be called once for each.
     pub fn add(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) {
-        let number = self.units.len() as u32;
-        let Some((unit, before)) = self.units.split_last_mut() else { return };
-        let pack = self.packs.entry(pack).or_default();
-        pack.needed_by.resize(entries, NOBODY);
-        unit.needed_bytes += bytes;
-        let needed_by = &mut pack.needed_by[at];
-        match *needed_by {
-            NOBODY => {
-                pack.used_bytes += bytes;
-                unit.only_bytes += bytes;
-                *needed_by = number;
-            }
-            MANY => {}
-            other => {
-                if let Some(other) = before.get_mut(other as usize - 1) {
-                    other.only_bytes -= bytes;
-                }
-                *needed_by = MANY;
-            }
+        let pack = self.number(pack, entries);
+        self.need(pack, at, bytes);
+        self.unit(self.at_work).needed_bytes += bytes;
+    }
+
+    /// The unit at work needs entry `at` of `entries`, and so do those after it, until it is released
+    /// as often as it was held.
+    pub fn hold(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) -> Held {
+        let pack = self.number(pack, entries);
+        let found = &mut self.packs[pack];
+        found.held.resize(entries, 0);
+        found.held[at] += 1;
+        if found.held[at] == 1 {
+            self.held_bytes += bytes;
+            self.need(pack, at, bytes);
         }
+        Held { pack: pack as u32, at: at as u32, bytes: bytes as u32 }
+    }
+
+    /// One of those that hold an entry holds it no more; `last` is the last unit that needs it.
+    pub fn release(&mut self, held: Held, last: u32) {
+        let (pack, at, bytes) = (held.pack as usize, held.at as usize, u64::from(held.bytes));
+        self.packs[pack].held[at] -= 1;
+        if self.packs[pack].held[at] > 0 {
+            return;
+        }
+        self.held_bytes -= bytes;
+        let first = self.packs[pack].needed_by[at];
+        // From the first to the last unit all have needed it.
+        if first != MANY && first != last {
+            self.unit(first).only_bytes -= bytes;
+            self.packs[pack].needed_by[at] = MANY;
+        }
+    }
+
+    /// The unit at work needs what is held now.
+    pub fn needs_what_is_held(&mut self) {
+        self.unit(self.at_work).needed_bytes += self.held_bytes;
+    }
+
+    fn need(&mut self, pack: usize, at: usize, bytes: u64) {
+        let number = self.at_work;
+        let needed_by = self.packs[pack].needed_by[at];
+        self.packs[pack].needed_by[at] = match needed_by {
+            NOBODY => {
+                self.packs[pack].used_bytes += bytes;
+                self.unit(number).only_bytes += bytes;
+                number
+            }
+            MANY => MANY,
+            own if own == number => own,
+            other => {
+                self.unit(other).only_bytes -= bytes;
+                MANY
+            }
+        };
+    }
+
+    fn unit(&mut self, number: u32) -> &mut Share {
+        &mut self.units[number as usize - 1]
+    }
+
+    fn number(&mut self, pack: PackId, entries: usize) -> usize {
+        let next = self.packs.len() as u32;
+        let number = *self.numbers.entry(pack).or_insert(next);
+        if number == next {
+            let needed_by = vec![NOBODY; entries];
+            self.packs.push(Pack { needed_by, ..Pack::default() });
+        }
+        number as usize
+    }
+
+    fn pack(&self, pack: &PackId) -> Option<&Pack> {
+        self.numbers.get(pack).map(|number| &self.packs[*number as usize])
     }
 
     /// The units' needs, in the order in which they came.
@@ -70,17 +149,17 @@ impl Shares {
 
     /// Bytes of all entries that anybody needs.
     pub fn all_bytes(&self) -> u64 {
-        self.packs.values().map(|pack| pack.used_bytes).sum()
+        self.packs.iter().map(|pack| pack.used_bytes).sum()
     }
 
     /// Bytes of a pack's entries that anybody needs.
     pub fn used_bytes(&self, pack: &PackId) -> u64 {
-        self.packs.get(pack).map_or(0, |pack| pack.used_bytes)
+        self.pack(pack).map_or(0, |pack| pack.used_bytes)
     }
 
     /// Whether anybody needs an entry.
     pub fn is_used(&self, pack: &PackId, at: usize) -> bool {
-        let found = self.packs.get(pack).and_then(|pack| pack.needed_by.get(at));
+        let found = self.pack(pack).and_then(|pack| pack.needed_by.get(at));
         found.is_some_and(|needed_by| *needed_by != NOBODY)
     }
 }
@@ -88,6 +167,29 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What units hold from one to the next counts as if each had added it.
+    #[test]
+    fn holding_is_adding_to_each_unit() {
+        let pack = PackId([7; 16]);
+        let needs: [&[usize]; 6] = [&[0, 1, 2], &[1, 2, 2], &[2, 3], &[0, 3], &[], &[3, 4]];
+        let (mut added, mut held) = (Shares::default(), Shares::default());
+        let mut before: Vec<Held> = Vec::new();
+        for needs in needs {
+            added.next_unit();
+            let mut once = needs.to_vec();
+            once.dedup();
+            once.iter().for_each(|at| added.add(pack, 5, *at, 10 + *at as u64));
+            held.next_unit();
+            let holds = needs.iter().map(|at| held.hold(pack, 5, *at, 10 + *at as u64)).collect();
+            let last = held.at_work() - 1;
+            std::mem::replace(&mut before, holds).into_iter().for_each(|h| held.release(h, last));
+            held.needs_what_is_held();
+        }
+        before.into_iter().for_each(|h| held.release(h, 6));
+        assert_eq!(held.units(), added.units());
+        assert_eq!(held.all_bytes(), added.all_bytes());
+    }
 
     #[test]
     fn what_is_shared_belongs_to_nobody_alone() {

@@ -1,6 +1,7 @@
 //! What occupies a pool, and what deleting some of it would free: gc's marking, for one unit after
 //! the other. A reading of one moment; nothing is written.
 
+use super::line::line;
 use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness};
 use super::share::Share;
@@ -55,8 +56,8 @@ pub struct Usage {
     pub unknown: Vec<(JobName, Epoch, Error)>,
 }
 
-/// Finds out what is needed by whom. Reads logs, directories, and the page trees of everything that
-/// was asked for: each checkpoint's whole, and the rest's once.
+/// Finds out what is needed by whom. Reads logs, directories and page trees. What checkpoints of a job
+/// share is read once for those that were asked for, and once for the rest.
 ///
 /// # Errors
 /// `Invalid` for a job or epoch that is not there; `Damaged` if the whole log is missing; what target
@@ -75,6 +76,17 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
             return usage;
         }
         attempts += 1;
+    }
+}
+
+/// A row for some checkpoints of a job, newest first, before it is known what they need.
+fn row(job: &JobState, manifests: &[&Manifest]) -> UsageRow {
+    UsageRow {
+        job: Some(job.name.clone()),
+        epochs: manifests.iter().rev().map(|manifest| manifest.epoch).collect(),
+        state_bytes: manifests.iter().flat_map(|m| &m.images).map(|i| i.state_bytes).sum(),
+        needed_bytes: 0,
+        only_bytes: 0,
     }
 }
 
@@ -107,18 +119,26 @@ impl<'a> Reading<'a> {
     }
 
     fn read(mut self, of: &UsageOf) -> Result<Usage> {
-        let mut rows = Vec::new();
+        let (mut rows, mut named) = (Vec::new(), Vec::new());
         match of {
             UsageOf::Jobs => {
                 for job in &self.survey.jobs {
-                    self.unit(job, &job.manifests.iter().collect::<Vec<_>>(), &mut rows)?;
+                    let manifests: Vec<&Manifest> = job.manifests.iter().collect();
+                    self.marks.next_unit();
+                    self.mark(job, &manifests)?;
+                    rows.push(row(job, &manifests));
                 }
             }
             UsageOf::Checkpoints(name) | UsageOf::Some(name, _) => {
                 let job = self.job(name)?;
-                for manifest in self.chosen(job, of)? {
-                    self.unit(job, &[manifest], &mut rows)?;
+                let chosen = self.chosen(job, of)?;
+                if let Some(shares) = &mut self.marks.shares {
+                    let found = line(self.pool, &self.marks.packs, shares, job, &chosen)?;
+                    let unknown = found.unknown.into_iter();
+                    self.unknown.extend(unknown.map(|(at, error)| (job.name.clone(), at, error)));
+                    named.push((job.name.clone(), found.named));
                 }
+                rows.extend(chosen.iter().map(|manifest| row(job, &[manifest])));
             }
         }
         let needed_bytes = self.all_bytes();
@@ -128,6 +148,9 @@ impl<'a> Reading<'a> {
             |marks: &Marks| GcPlan::choose(self.survey, marks, pack_bytes, Thoroughness::default());
         // What is marked by now is what the rest needs.
         let without = (*of != UsageOf::Jobs).then(|| choose(&self.marks));
+        for (job, packs) in named {
+            self.marks.named.entry(job).or_default().extend(packs);
+        }
         self.marks.unite();
         let shares = self.units();
         for (row, share) in rows.iter_mut().zip(&shares) {
@@ -165,24 +188,6 @@ impl<'a> Reading<'a> {
             })
         };
         epochs.iter().map(find).collect()
-    }
-
-    fn unit(
-        &mut self,
-        job: &JobState,
-        manifests: &[&Manifest],
-        rows: &mut Vec<UsageRow>,
-    ) -> Result<()> {
-        self.marks.next_unit();
-        self.mark(job, manifests)?;
-        rows.push(UsageRow {
-            job: Some(job.name.clone()),
-            epochs: manifests.iter().rev().map(|manifest| manifest.epoch).collect(),
-            state_bytes: manifests.iter().flat_map(|m| &m.images).map(|i| i.state_bytes).sum(),
-            needed_bytes: 0,
-            only_bytes: 0,
-        });
-        Ok(())
     }
 
     /// Everything that was not asked for is one more unit.

@@ -28,6 +28,11 @@ impl Part {
         (0..count).map(|number| Part { number, count }).collect()
     }
 
+    /// Whether it is the first of them.
+    pub fn is_first(&self) -> bool {
+        self.number == 0
+    }
+
     /// Whether a fingerprint is in this part.
     pub fn holds(&self, fp: &Fingerprint) -> bool {
         let [a, b, c, d, ..] = fp.0;

@@ -16,4 +16,6 @@ pub use lazy::{LazyEnds, LazyFill, LazySink};
 pub(crate) use lazy::{Runner, View, refuse_suspect};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};
 pub use read::{ReadFault, ReadPlan, Wanted};
-pub(crate) use walk::{Live, Lost, read_inner, read_leaf_nodes, read_leaves, walk_live};
+pub(crate) use walk::{
+    Live, Lost, Needs, Once, Subtree, read_inner, read_leaf_nodes, read_leaves, walk_live,
+};

@@ -76,44 +76,79 @@ pub enum Live {
 /// is an error.
 pub type Lost<'a> = Option<&'a mut dyn FnMut(Fingerprint)>;
 
-/// Calls `each` with every node and chunk that trees need, some of them more than once. Subtrees in
-/// `visited` were dealt with before, and are left out. The locator must know all nodes.
+/// A node with all below it: its fingerprint and level. Levels beyond those of trees tell catalogs
+/// and recipes apart.
+pub type Subtree = (Fingerprint, u8);
+
+/// Takes what a walk over the needs of checkpoints finds.
+pub trait Needs {
+    /// `of` (the checkpoint itself: none) has the subtree. Returns whether to look into it.
+    fn enter(&mut self, subtree: Subtree, of: Option<Subtree>) -> bool;
+
+    /// The subtree needs something, besides the subtrees below it.
+    ///
+    /// # Errors
+    /// Whatever ends the walk.
+    fn add(&mut self, of: Subtree, live: Live) -> Result<()>;
+}
+
+/// Calls `each` with every node and chunk that is needed, some of them more than once. Subtrees in
+/// `visited` were dealt with before, and are left out.
+pub struct Once<'a> {
+    /// Subtrees that were looked into.
+    pub visited: &'a mut HashSet<Subtree>,
+    /// Called with what is needed.
+    pub each: &'a mut dyn FnMut(Live) -> Result<()>,
+}
+
+impl Needs for Once<'_> {
+    fn enter(&mut self, subtree: Subtree, _: Option<Subtree>) -> bool {
+        self.visited.insert(subtree)
+    }
+
+    fn add(&mut self, _: Subtree, live: Live) -> Result<()> {
+        (self.each)(live)
+    }
+}
+
+/// Finds every node and chunk that trees need; each root comes with what it belongs to. The locator
+/// must know all nodes.
 ///
 /// # Errors
-/// `Damaged` if a node is missing or wrong, unless `lost` takes that; what `each` reports.
+/// `Damaged` if a node is missing or wrong, unless `lost` takes that; what `needs` reports.
 pub fn walk_live(
     pool: &Pool,
     locator: &Locator,
-    roots: &[TreeRef],
-    visited: &mut HashSet<(Fingerprint, u8)>,
-    each: &mut dyn FnMut(Live) -> Result<()>,
+    roots: &[(TreeRef, Option<Subtree>)],
+    needs: &mut dyn Needs,
     mut lost: Lost<'_>,
 ) -> Result<()> {
     let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();
     let mut tops: Vec<Fingerprint> = Vec::new();
-    let mut wave: Vec<(Fingerprint, u8)> = Vec::new();
-    let mut see = |node: (Fingerprint, u8), wave: &mut Vec<_>, tops: &mut Vec<_>| {
-        if !node.0.is_zero() && visited.insert(node) {
-            wave.push(node);
-            if node.1 == 0 {
-                tops.push(node.0);
-            }
+    let mut wave: Vec<Subtree> = Vec::new();
+    for (root, of) in roots {
+        let root = (root.root, root.level());
+        if !root.0.is_zero() && needs.enter(root, *of) {
+            wave.push(root);
         }
-    };
-    for root in roots {
-        see((root.root, root.level()), &mut wave, &mut tops);
     }
+    tops.extend(wave.iter().filter(|root| root.1 == 0).map(|root| root.0));
     while !wave.is_empty() {
         wave.sort_unstable();
         wave.dedup();
         wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
         let mut next = Vec::new();
         for (fp, level, place, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
-            each(Live::Node(Wanted { fp, place }))?;
             match raw {
                 Raw::Inner(inner) => {
-                    for child in inner.children {
-                        see((child, level - 1), &mut next, &mut tops);
+                    needs.add((fp, level), Live::Node(Wanted { fp, place }))?;
+                    for child in inner.children.into_iter().filter(|child| !child.is_zero()) {
+                        if needs.enter((child, level - 1), Some((fp, level))) {
+                            next.push((child, level - 1));
+                            if level == 1 {
+                                tops.push(child);
+                            }
+                        }
                     }
                 }
                 Raw::Leaf(leaf) => {
@@ -128,6 +163,15 @@ pub fn walk_live(
         wave = next;
     }
     for fp in tops {
+        let top = (fp, 0);
+        let mut link = Some(fp);
+        while let Some((fp, leaf)) = link.and_then(|fp| Some((fp, leaves.get(&fp)?))) {
+            needs.add(top, Live::Node(Wanted { fp, place: locator.find(&fp)? }))?;
+            link = match leaf.kind {
+                LeafKind::Delta { base, .. } => Some(base),
+                LeafKind::Full => None,
+            };
+        }
         let merged = match (merge_from(&leaves, fp), &mut lost) {
             (Err(_), Some(lost)) => {
                 lost(fp);
@@ -136,7 +180,7 @@ pub fn walk_live(
             (merged, _) => merged?,
         };
         for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
-            each(Live::Chunk(chunk))?;
+            needs.add(top, Live::Chunk(chunk))?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::commit::LogHead;
 use crate::gc::{JobState, Survey, archive_of, busy, live_of, tell, tell_all};
 use crate::index::Locator;
 use crate::pace::Pace;
-use crate::restore::Live;
+use crate::restore::{Live, Once};
 use crate::save::{PackNumbers, Packer, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{Manifest, SegmentRef};
@@ -359,7 +359,8 @@ fn walk(
             Ok(())
         };
         let mut lost = |_: Fingerprint| is_lost = true;
-        live_of(pool, locator, image, &mut visited, &mut each, Some(&mut lost))?;
+        let mut needs = Once { visited: &mut visited, each: &mut each };
+        live_of(pool, locator, image, &mut needs, Some(&mut lost))?;
     }
     Ok(is_lost || is_missing)
 }
