@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak storm bench clean
+.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak bugs storm bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -76,6 +76,9 @@ fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
 soak: setup ## Explore interleavings for MINUTES (60); SCHEDULE=NAME shows one
 	cargo run --quiet -p outlive-sim --bin outlive-explore -- \
 		$(if $(SCHEDULE),$(SCHEDULE),--minutes $(MINUTES)) $(ARGS)
+
+bugs: setup ## Put known bugs back into a copy, and count the schedules until each is found (ARGS: names)
+	@scripts/explore-bugs $(ARGS)
 
 # After a fault its pools stay for a look, and what happened last is told.
 storm: build ## Kill and suspend savers, rivals, prunes, gcs, scrubs, copies on one pool for MINUTES (60)

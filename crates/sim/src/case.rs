@@ -1,7 +1,8 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
 use crate::programs::Role;
-use crate::world::Chances;
+use crate::turns::{Moment, Suspension};
+use crate::world::{Chances, Lie};
 use outlive_types::{Error, Result, SeededRng};
 use std::fmt;
 use std::str::FromStr;
@@ -23,6 +24,8 @@ pub enum Family {
     Copy,
     /// Scrubs beside gcs.
     Scrub,
+    /// A collector stands still twice while others come and go, where nothing keeps two apart.
+    Overtake,
     /// Bits flip, and records cannot be read.
     Damage,
     /// One program stands still at one moment while all others come and go.
@@ -33,7 +36,7 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 10] = [
+    pub const ALL: [Family; 11] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -41,6 +44,7 @@ impl Family {
         Family::Lazy,
         Family::Copy,
         Family::Scrub,
+        Family::Overtake,
         Family::Damage,
         Family::Suspend,
         Family::Crowd,
@@ -56,6 +60,7 @@ impl Family {
             Family::Lazy => "lazy",
             Family::Copy => "copy",
             Family::Scrub => "scrub",
+            Family::Overtake => "overtake",
             Family::Damage => "damage",
             Family::Suspend => "suspend",
             Family::Crowd => "crowd",
@@ -120,14 +125,45 @@ pub struct Case {
     pub roles: Vec<Role>,
     /// What keeps the pools' logs.
     pub log: LogKind,
-    /// The first program is held up at this decision of its own, until nobody else can go on.
-    pub suspended_at: Option<u64>,
+    /// Who stands still, one after the other.
+    pub suspensions: Vec<Suspension>,
     /// What may go wrong.
     pub chances: Chances,
+    /// What the log does that no log may do.
+    pub lie: Option<Lie>,
 }
 
 /// Decisions of a program among which one is chosen.
 const MOMENTS: u64 = 120;
+/// Steps of a kind among which one is chosen.
+const STEPS: u64 = 6;
+/// Kinds of steps before which something that matters may come, for whoever saves or collects; those of
+/// a log in a directory are the last.
+const KINDS: [&str; 16] = [
+    "append record",
+    "list records of",
+    "read record",
+    "newest record of",
+    "sync the log",
+    "remove records",
+    "create",
+    "finish",
+    "delete",
+    "list",
+    "freeze",
+    "frozen",
+    "give the record its number",
+    "the record has its number",
+    "look behind the record",
+    "remove a record",
+];
+/// Of these, how many any log has.
+const KINDS_OF_ALL: u64 = 12;
+/// The same for whoever restores.
+const KINDS_OF_RESTORES: [&str; 5] =
+    ["prepare a", "end a restore", "restored", "read", "append record"];
+/// Steps before which a collector stands still that is overtaken.
+const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
 
 /// The jobs of all schedules.
 pub const A: &str = "a";
@@ -145,20 +181,64 @@ impl Case {
             chances.flip_record = chance(&rng);
             chances.flip_shard = chance(&rng);
             chances.unreadable = chance(&rng) / 4;
+            chances.flip_session = [0, 1 << 13, 1 << 15][rng.below(3) as usize];
         }
         let kinds = [LogKind::Plain, LogKind::Locks, LogKind::Locks, LogKind::Directory];
         let mut log = kinds[rng.below(4) as usize];
-        if chances.flip_record > 0 || roles.contains(&Role::Rollback { job: A }) {
+        if name.family == Family::Suspend && either(&rng) {
+            log = LogKind::Directory;
+        }
+        if name.family == Family::Overtake
+            || chances.flips_records()
+            || roles.contains(&Role::Rollback { job: A })
+        {
             // Records in files are damaged by other tests.
             log = LogKind::Plain;
         }
-        let suspended_at = (name.family == Family::Suspend).then(|| {
-            if either(&rng) {
-                log = LogKind::Directory;
-            }
-            rng.below(MOMENTS)
-        });
-        Case { name, roles, log, suspended_at, chances }
+        let suspensions = suspensions(name.family, roles.first(), log, &rng);
+        Case { name, roles, log, suspensions, chances, lie: None }
+    }
+}
+
+/// Who stands still, and when.
+fn suspensions(
+    family: Family,
+    first: Option<&Role>,
+    log: LogKind,
+    rng: &SeededRng,
+) -> Vec<Suspension> {
+    let one_of = |kinds: &[&'static str]| {
+        Moment::Before(kinds[rng.below(kinds.len() as u64) as usize], rng.below(STEPS))
+    };
+    match family {
+        Family::Suspend => {
+            let count = if log == LogKind::Directory { KINDS.len() as u64 } else { KINDS_OF_ALL };
+            let restores = matches!(first, Some(Role::Lazy { .. } | Role::Returner { .. }));
+            let at = match rng.below(4) {
+                0 | 1 => Moment::Decision(rng.below(MOMENTS)),
+                2 if restores => one_of(&KINDS_OF_RESTORES),
+                _ => one_of(&KINDS[..count as usize]),
+            };
+            vec![Suspension::of("0", at)]
+        }
+        // Somebody makes the collector read a job again, and then another one comes.
+        Family::Overtake => {
+            let at = Moment::Before("append record", rng.below(STEPS / 2));
+            let then = match either(rng) {
+                true => Moment::Before("list records of", rng.below(STEPS / 2)),
+                false => one_of(&KINDS_OF_COLLECTORS),
+            };
+            vec![Suspension { who: "0", at, until_ended: 1 }, Suspension::of("0", then)]
+        }
+        // The thread that looks back stands still, while the other one goes on.
+        Family::Twin if either(rng) => {
+            let at = match either(rng) {
+                true => Moment::Before(KINDS_OF_RESTORES[rng.below(3) as usize], 0),
+                false => Moment::Decision(rng.below(MOMENTS / 4)),
+            };
+            vec![Suspension::of("0/look", at)]
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -181,7 +261,7 @@ fn prune(rng: &SeededRng) -> Role {
 fn collector(rng: &SeededRng) -> Role {
     match rng.below(3) {
         0 => prune(rng),
-        _ => Role::Gc { rounds: 1 + rng.below(2) },
+        _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false },
     }
 }
 
@@ -202,14 +282,41 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             }
             roles
         }
-        Family::Twin => vec![Role::Twin { job: A }],
+        Family::Twin => {
+            let mut roles = vec![Role::Twin { job: A }];
+            if either(rng) {
+                roles.push(Role::Prune { job: A, keep_last: 1 + rng.below(2) });
+                roles.push(Role::Gc { rounds: 1 + rng.below(2), forgets: false });
+            }
+            roles
+        }
         Family::Return => vec![Role::Returner { job: A }, saver(rng, A)],
         Family::Lazy => {
             vec![Role::Lazy { job: A, prunes: rng.below(4) == 0 }, collector(rng), prune(rng)]
         }
         Family::Copy => vec![Role::Copy, saver(rng, A), collector(rng), Role::GcThere],
         Family::Scrub => vec![Role::Scrub, collector(rng), saver(rng, A)],
-        Family::Damage => vec![saver(rng, A), saver(rng, A), Role::Reader { job: A }],
+        Family::Overtake => {
+            let first = match rng.below(3) {
+                0 => Role::Scrub,
+                _ => Role::Gc { rounds: 1, forgets: false },
+            };
+            let other = match rng.below(3) {
+                0 => Role::Scrub,
+                _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false },
+            };
+            return match either(rng) {
+                true => vec![first, saver(rng, A), other],
+                false => vec![first, Role::Prune { job: A, keep_last: 1 + rng.below(2) }, other],
+            };
+        }
+        Family::Damage => {
+            let third = match either(rng) {
+                true => Role::Reader { job: A },
+                false => Role::Gc { rounds: 1, forgets: true },
+            };
+            vec![saver(rng, A), saver(rng, A), third]
+        }
         Family::Suspend => {
             let first = match rng.below(6) {
                 0..=2 => saver(rng, A),

@@ -2,26 +2,26 @@
 
 use crate::state::Memory;
 use crate::truth::Committed;
-use crate::world::{Chances, Place};
+use crate::world::Place;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::{Job, JobOptions, Select};
 use outlive_target::ShardName;
 use outlive_types::{Epoch, ErrorKind, JobName, SeededRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 /// Gcs after which nothing may be left to do.
 const QUIET_GCS_MAX: u32 = 3;
 
 /// Checks a pool. Nobody is at work any more, and whoever comes now is not disturbed.
-pub fn check(place: &Place, chances: &Chances, rng: &SeededRng) -> Result<(), String> {
+pub fn check(place: &Place, rng: &SeededRng) -> Result<(), String> {
     // Old handles are of no use now, and what was not durable when the power was cut is gone.
     place.world.reboot();
     let (pool, read) = place.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
-    checkpoints(&pool, place, chances).map_err(at)?;
-    if chances.damage() {
+    checkpoints(&pool, place).map_err(at)?;
+    if place.truth.is_damaged() {
         return Ok(());
     }
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
@@ -40,7 +40,7 @@ pub fn check(place: &Place, chances: &Chances, rng: &SeededRng) -> Result<(), St
         }
     }
     read.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    checkpoints(&pool, place, chances).map_err(at)?;
+    checkpoints(&pool, place).map_err(at)?;
     let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
     garbage(&pool, &read).map_err(at)
 }
@@ -64,7 +64,7 @@ fn garbage(pool: &Pool, read: &BTreeSet<ShardName>) -> Result<(), String> {
     }
 }
 
-fn checkpoints(pool: &Pool, place: &Place, chances: &Chances) -> Result<(), String> {
+fn checkpoints(pool: &Pool, place: &Place) -> Result<(), String> {
     for name in place.truth.jobs() {
         let committed = place.truth.committed(&name);
         let job = Job::open(pool, name.as_str(), JobOptions::default());
@@ -77,12 +77,13 @@ fn checkpoints(pool: &Pool, place: &Place, chances: &Chances) -> Result<(), Stri
             let Some(committed) = committed.get(epoch) else {
                 return Err(format!("epoch {epoch} of {name} was never committed"));
             };
-            whole(&job, *epoch, committed, chances)?;
+            whole(&job, *epoch, committed, place.truth.is_damaged())?;
         }
-        if chances.damage() {
+        if place.truth.is_damaged() {
             continue;
         }
-        if let Some((epoch, lost)) = lost(&committed, &there) {
+        let mut must_be = place.truth.must_be(&name).into_iter();
+        if let Some((epoch, lost)) = must_be.find(|(epoch, _)| !there.contains(epoch)) {
             return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
         }
         let report = job.verify(None).map_err(|error| format!("verify: {error}"))?;
@@ -93,15 +94,7 @@ fn checkpoints(pool: &Pool, place: &Place, chances: &Chances) -> Result<(), Stri
     Ok(())
 }
 
-fn lost<'a>(
-    committed: &'a BTreeMap<Epoch, Committed>,
-    there: &[Epoch],
-) -> Option<(Epoch, &'a Committed)> {
-    let mut must_be = committed.iter().filter(|(_, committed)| committed.told && !committed.doomed);
-    must_be.find(|(epoch, _)| !there.contains(epoch)).map(|(epoch, lost)| (*epoch, lost))
-}
-
-fn whole(job: &Job, epoch: Epoch, committed: &Committed, chances: &Chances) -> Result<(), String> {
+fn whole(job: &Job, epoch: Epoch, committed: &Committed, is_damaged: bool) -> Result<(), String> {
     let name = job.name();
     let mut found = None;
     let restored = job.restore(
@@ -117,7 +110,7 @@ fn whole(job: &Job, epoch: Epoch, committed: &Committed, chances: &Chances) -> R
     );
     match (restored, found) {
         (Ok(Some(_)), Some(found)) if committed.state.is(&found) => Ok(()),
-        (Err(error), _) if chances.damage() && error.kind() == ErrorKind::Damaged => Ok(()),
+        (Err(error), _) if is_damaged && error.kind() == ErrorKind::Damaged => Ok(()),
         (Ok(_), found) => Err(format!("epoch {epoch} of {name} is {found:?}, was {committed:?}")),
         (Err(error), _) => {
             Err(format!("epoch {epoch} of {name} cannot be restored: {error}; was {committed:?}"))

@@ -4,9 +4,10 @@ use crate::case::{Case, Name};
 use crate::check::check;
 use crate::policy::Policy;
 use crate::programs::{Program, Role};
-use crate::turns::{Start, Turns};
+use crate::turns::{self, Start, Turns};
 use crate::world::{Luck, Place};
 use outlive_types::SeededRng;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How a schedule went.
@@ -22,6 +23,8 @@ pub struct Outcome {
     pub digest: u64,
     /// What was done, in order; only if it was asked for.
     pub trace: Vec<String>,
+    /// How often the programs have done what they are there for, by what it is.
+    pub achieved: BTreeMap<&'static str, u64>,
     /// What was wrong.
     pub failure: Option<String>,
 }
@@ -37,7 +40,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let policy = Policy::of(seed);
     let shown = policy.to_string();
     let turns = Turns::new(policy, keep_trace);
-    let luck = Luck::new(seed, case.chances, turns.clone());
+    let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
     let (here, there) = (Place::new("here", case.log, &luck), Place::new("there", case.log, &luck));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(&here, &there, &rng, &luck);
@@ -55,16 +58,16 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     };
     let programs: Vec<Start> = programs.map(start).collect();
     luck.set_active(true);
-    if let Some(decisions) = case.suspended_at {
-        turns.suspend(0, decisions);
-    }
+    turns.suspend(&case.suspensions);
     let ran = turns.run(programs);
     luck.set_active(false);
-    let wrong = ran.failure.or_else(|| here.truth.violation()).or_else(|| there.truth.violation());
-    let failure = wrong.or_else(|| {
-        [&here, &there].into_iter().find_map(|place| check(place, &case.chances, &rng).err())
-    });
-    Outcome { case, policy: shown, steps: ran.steps, digest: ran.digest, trace: ran.trace, failure }
+    let wrong =
+        ran.failure.clone().or_else(|| here.truth.violation()).or_else(|| there.truth.violation());
+    let failure =
+        wrong.or_else(|| [&here, &there].into_iter().find_map(|place| check(place, &rng).err()));
+    let achieved = luck.achievements();
+    let turns::Ran { steps, digest, trace, .. } = ran;
+    Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
 }
 
 /// Number of the program that has filled the pool before.

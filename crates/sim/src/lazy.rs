@@ -89,13 +89,15 @@ impl Filling {
     }
 }
 
-/// Restores lazily, and touches some pages at once.
+/// Restores lazily, and touches some pages at once. Answers the epoch, and what was the newest one when
+/// it was found.
 pub fn restore(
     job: &Job,
     tracker: &Arc<HashTracker>,
     select: Select,
     rng: &SeededRng,
-) -> Result<Option<(Epoch, Filling)>> {
+    newest: &dyn Fn() -> Epoch,
+) -> Result<Option<(Epoch, Epoch, Filling)>> {
     let restored = Arc::new(std::sync::Mutex::new(None));
     let (told, tracker) = (restored.clone(), tracker.clone());
     let ends = LazyEnds {
@@ -110,10 +112,11 @@ pub fn restore(
         }),
         failed: Box::new(|_| ()),
     };
-    let mut sink = None;
+    let (mut sink, mut prepared) = (None, 0);
     let begun = job.restore_lazily(
         select,
         &mut |checkpoint| {
+            prepared = newest();
             pause("prepare a lazy restore");
             let all = (0..checkpoint.streams().len()).collect();
             let made = Sink { memory: Memory::of(checkpoint), touched: Arc::default() };
@@ -131,5 +134,5 @@ pub fn restore(
         drop(waiting);
         sink.touched.changed.notify_all();
     }
-    Ok(Some((done.epoch, Filling { fill, brought: restored })))
+    Ok(Some((done.epoch, prepared, Filling { fill, brought: restored })))
 }

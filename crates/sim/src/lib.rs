@@ -7,9 +7,11 @@
 pub mod case;
 mod check;
 pub mod explore;
+mod hold;
 mod lazy;
 mod policy;
 mod programs;
+mod seen;
 mod state;
 mod truth;
 mod turns;
@@ -17,3 +19,4 @@ mod world;
 
 pub use case::{Case, Family, LogKind, Name};
 pub use explore::{Outcome, run, run_case};
+pub use world::{Chances, Lie};

@@ -1,23 +1,22 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
 use crate::case::{A, B};
-use crate::state::{Memory, Restored, State};
+use crate::hold::{Looking, Saving};
+use crate::state::{Restored, State};
 use crate::truth::{Pending, Truth};
 use crate::world::{Luck, Place};
-use outlive_capture::{HashTracker, MemorySource};
+use outlive_capture::HashTracker;
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Checkpoint, Job, JobOptions, Sample, SaveHandle, Select};
+use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select};
 use outlive_target::FaultProcess;
-use outlive_types::sync::pause;
-use outlive_types::{
-    Epoch, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result, SeededRng,
-};
+use outlive_types::sync::{Condvar, Mutex, pause};
+use outlive_types::{Epoch, ErrorKind, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What a program does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +63,8 @@ pub enum Role {
     Gc {
         /// So many times.
         rounds: u64,
+        /// Gives up records that are damaged.
+        forgets: bool,
     },
     /// Drops all but the newest.
     Prune {
@@ -102,19 +103,19 @@ pub struct Program {
 }
 
 /// How a program ends early: an error that was expected, or the schedule's end.
-struct End;
+pub(crate) struct End;
 
-type Done<T = ()> = std::result::Result<T, End>;
+pub(crate) type Done<T = ()> = std::result::Result<T, End>;
 
 /// A program at work.
-struct Actor {
-    number: usize,
-    place: Place,
-    truth: Truth,
-    pool: Pool,
-    process: FaultProcess,
-    rng: SeededRng,
-    luck: Arc<Luck>,
+pub(crate) struct Actor {
+    pub number: usize,
+    pub place: Place,
+    pub truth: Truth,
+    pub pool: Pool,
+    pub process: FaultProcess,
+    pub rng: SeededRng,
+    pub luck: Arc<Luck>,
 }
 
 impl Program {
@@ -131,7 +132,7 @@ impl Program {
             Role::Reader { job } => actor.reader(job),
             Role::Lazy { job, prunes } => actor.lazy(job, prunes),
             Role::Verifier { job } => actor.verifier(job),
-            Role::Gc { rounds } => actor.gc(rounds),
+            Role::Gc { rounds, forgets } => actor.gc(rounds, forgets),
             Role::Prune { job, keep_last } => {
                 actor.prune(&JobName::new(job).expect("a name"), keep_last)
             }
@@ -140,8 +141,9 @@ impl Program {
             Role::Rollback { job } => actor.rollback(job),
             Role::GcThere => {
                 let (pool, process) = other.pool(number, actor.rng.next_u64());
-                let truth = other.truth.clone();
-                Actor { pool, process, truth, place: other, ..actor }.gc(2)
+                let (truth, luck) = (other.truth.clone(), actor.luck.clone());
+                let done = Actor { pool, process, truth, place: other, ..actor }.gc(2, false);
+                done.inspect(|()| luck.achieved("gc there"))
             }
         };
     }
@@ -149,37 +151,44 @@ impl Program {
 
 impl Actor {
     /// Somebody has pulled the plug.
-    fn is_dead(&self) -> bool {
+    pub fn is_dead(&self) -> bool {
         self.process.is_killed() || self.place.world.crashed()
     }
 
-    fn violate(&self, what: String) -> End {
+    pub fn violate(&self, what: String) -> End {
         self.truth.violate(format!("program {}: {what}", self.number));
         End
     }
 
     /// Takes an error that the program met while it did `what` with a job, and judges it.
-    fn met<T>(&self, what: &str, job: &JobName, outcome: Result<T>, also: &[ErrorKind]) -> Done<T> {
+    pub fn met<T>(
+        &self,
+        what: &str,
+        job: &JobName,
+        outcome: Result<T>,
+        also: &[ErrorKind],
+    ) -> Done<T> {
         let error = match outcome {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
         self.luck.turns().remark(|| format!("{what} ended: {error}"));
-        let chances = self.luck.chances();
+        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
-            ErrorKind::Fenced => {
-                chances.damage()
-                    || self.truth.is_rolled_back()
-                    || self.truth.is_fenced(self.number, job)
-            }
-            ErrorKind::Retry => chances.errors(),
-            ErrorKind::Damaged => chances.damage() || self.truth.is_rolled_back(),
+            ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
+            ErrorKind::Retry => self.luck.has_failed(),
+            ErrorKind::Damaged => is_damaged,
             ErrorKind::Invalid => self.truth.is_rolled_back(),
             _ => false,
         };
         match is_expected || also.contains(&error.kind()) {
-            true => Err(End),
+            true => {
+                if error.kind() == ErrorKind::Fenced {
+                    self.luck.achieved("fence");
+                }
+                Err(End)
+            }
             false => Err(self.violate(format!(
                 "{what} ended with an error that nothing explains: {}: {error}",
                 error.kind().name()
@@ -230,6 +239,7 @@ impl Actor {
             state.change(&self.rng);
             let handle = saving.save(&state)?;
             saving.wait(&handle)?;
+            self.luck.achieved("return");
         }
         saving.end()
     }
@@ -249,9 +259,15 @@ impl Actor {
         let (there, looked) = (actor.clone(), job.clone());
         let epochs = saving.epochs()?;
         let epoch = epochs[actor.rng.below(epochs.len() as u64) as usize];
+        let looks = Arc::new((Mutex::new(true), Condvar::new()));
+        let ends = looks.clone();
         let spawned = outlive_types::sync::spawn("look", move || {
             let looking = Looking { actor: &there, job: &looked };
-            let _ = looking.look(Select::Epoch(epoch), &mut |_, _| ());
+            if looking.look(Select::Epoch(epoch), &mut |_, _| ()).is_ok() {
+                there.luck.achieved("look back");
+            }
+            *ends.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            ends.1.notify_all();
         });
         if spawned.is_err() {
             return Ok(());
@@ -261,6 +277,13 @@ impl Actor {
             let handle = saving.save(&state)?;
             saving.wait(&handle)?;
         }
+        // One more goes on from what was looked at, however long that took.
+        let looking = looks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked = looks.1.wait_while(looking, |looking| *looking);
+        drop(looked.unwrap_or_else(PoisonError::into_inner));
+        state.change(&actor.rng);
+        let handle = saving.save(&state)?;
+        saving.wait(&handle)?;
         saving.end()
     }
 
@@ -277,7 +300,7 @@ impl Actor {
         Ok(())
     }
 
-    fn epochs(&self, job: &Job) -> Done<Vec<Epoch>> {
+    pub fn epochs(&self, job: &Job) -> Done<Vec<Epoch>> {
         let infos = self.met("a list", job.name(), job.epochs(), &[])?;
         Ok(infos.iter().map(|info| info.epoch).collect())
     }
@@ -292,11 +315,17 @@ impl Actor {
                 None => return Ok(()),
             },
         };
-        let begun = crate::lazy::restore(&saving.job, &saving.tracker, select, &actor.rng);
-        let looking = Looking { actor: &actor, job: &saving.job };
-        let Some((epoch, filling)) = looking.judge(select, begun)? else { return Ok(()) };
         let name = saving.job.name().clone();
-        actor.truth.restored(actor.number, &name);
+        let mut seen = actor.truth.last_epoch(&name);
+        let newest = || actor.truth.last_epoch(&name);
+        let begun = crate::lazy::restore(&saving.job, &saving.tracker, select, &actor.rng, &newest);
+        let looking = Looking { actor: &actor, job: &saving.job };
+        let Some((epoch, prepared, filling)) = looking.judge(select, begun)? else { return Ok(()) };
+        seen = match select {
+            Select::Epoch(_) => prepared,
+            _ => seen.max(epoch),
+        };
+        actor.truth.restored(actor.number, &name, seen);
         if prunes {
             actor.prune(&name, 1)?;
         }
@@ -305,6 +334,7 @@ impl Actor {
         let is_cut_off = !actor.place.has_locks() && actor.truth.is_pruned(&name);
         let also: &[ErrorKind] = if is_cut_off { &[ErrorKind::Retry] } else { &[] };
         let restored = actor.met("a fill", &name, filled, also)?;
+        actor.luck.achieved("lazy restore");
         let mut state = actor.check(&name, epoch, &restored)?;
         state.change(&actor.rng);
         let handle = saving.save(&state)?;
@@ -316,28 +346,37 @@ impl Actor {
         let job = Job::open(&self.pool, job, JobOptions::default()).expect("a job's name");
         let report = self.met("a verification", job.name(), job.verify(None), &[])?;
         match report.findings.first() {
-            Some(finding)
-                if !self.luck.chances().damage()
-                    && !self.luck.chances().errors()
-                    && !self.is_dead() =>
-            {
+            Some(finding) if !self.is_excused() => {
                 Err(self.violate(format!("verify found in {}: {finding:?}", job.name())))
             }
-            _ => Ok(()),
+            _ => {
+                self.luck.achieved("verify");
+                Ok(())
+            }
         }
     }
 
-    fn gc(&self, rounds: u64) -> Done {
+    /// Whether it is nobody's fault if something cannot be read.
+    fn is_excused(&self) -> bool {
+        self.truth.is_damaged() || self.luck.has_failed() || self.is_dead()
+    }
+
+    /// Errors that a collector may end with: another may hold the lock.
+    fn busy(&self) -> &'static [ErrorKind] {
+        if self.place.has_locks() { &[ErrorKind::Retry] } else { &[] }
+    }
+
+    fn gc(&self, rounds: u64, forget_damaged: bool) -> Done {
         for _ in 0..rounds {
             let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
             let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
-            let options = GcOptions { thoroughness, ..GcOptions::default() };
-            let _ = self.met(
-                "a gc",
-                &JobName::gc(),
-                collect(&self.pool, &options),
-                &[ErrorKind::Retry],
-            );
+            let options = GcOptions { thoroughness, forget_damaged, ..GcOptions::default() };
+            let collected = collect(&self.pool, &options);
+            match self.met("a gc", &JobName::gc(), collected, self.busy()) {
+                Ok(report) if report.deleted > 0 => self.luck.achieved("gc that deletes"),
+                Ok(_) => self.luck.achieved("gc"),
+                Err(End) => {}
+            }
             if self.is_dead() {
                 return Err(End);
             }
@@ -356,18 +395,25 @@ impl Actor {
         let dropped = plan.dropped();
         self.luck.turns().remark(|| format!("a prune drops {dropped:?} of {job}"));
         self.truth.doom(job, &dropped);
+        let dropped_none = dropped.is_empty();
         let drop = [(job.clone(), dropped)].into();
         let options = GcOptions { drop, ..GcOptions::default() };
-        self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[]).map(drop_report)
+        self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[])?;
+        if !dropped_none {
+            self.luck.achieved("prune");
+        }
+        Ok(())
     }
 
     fn scrub(&self) -> Done {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
         let report =
-            self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), &[ErrorKind::Retry])?;
-        let chances = self.luck.chances();
-        match report.is_whole() || chances.damage() || chances.errors() || self.is_dead() {
-            true => Ok(()),
+            self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), self.busy())?;
+        match report.is_whole() || self.is_excused() {
+            true => {
+                self.luck.achieved("scrub");
+                Ok(())
+            }
             false => Err(self.violate(format!("a scrub found damage: {report:?}"))),
         }
     }
@@ -383,18 +429,22 @@ impl Actor {
             return Err(End);
         }
         let is_fenced = self.truth.jobs().iter().any(|job| to.truth.is_fenced(self.number, job));
-        let also: &[ErrorKind] = match is_fenced {
-            true => &[ErrorKind::Fenced, ErrorKind::Invalid],
-            false => &[ErrorKind::Invalid],
-        };
-        let report = self.met("a copy", &JobName::gc(), copied, also)?;
+        let is_damaged = to.truth.is_damaged() || to.truth.is_rolled_back();
+        let mut also = vec![ErrorKind::Invalid];
+        if is_fenced || is_damaged {
+            also.push(ErrorKind::Fenced);
+        }
+        if is_damaged {
+            also.push(ErrorKind::Damaged);
+        }
+        let report = self.met("a copy", &JobName::gc(), copied, &also)?;
         for job in &report.jobs {
             for copied in &job.copied {
+                self.luck.achieved("copy");
                 to.truth.told(self.number, &job.plan.to, copied.epoch);
             }
         }
-        let chances = self.luck.chances();
-        match report.is_whole() || chances.damage() || chances.errors() || self.is_dead() {
+        match report.is_whole() || is_damaged || self.is_excused() {
             true => Ok(()),
             false => Err(self.violate(format!("a copy found damage: {report:?}"))),
         }
@@ -431,11 +481,12 @@ impl Actor {
         }
         self.luck.turns().remark(|| format!("the log of {job} ends at {epochs:?} again"));
         self.truth.rolled_back(&job, &epochs, session);
+        self.luck.achieved("rollback");
         Ok(())
     }
 
     /// What a restored epoch must hold; the state, if it does.
-    fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
+    pub fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
         match self.truth.committed(job).remove(&epoch) {
             Some(committed) if committed.state.is(restored) => Ok(committed.state),
             _ if self.truth.is_rolled_back() => Err(End),
@@ -445,176 +496,5 @@ impl Actor {
             ))),
             None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
         }
-    }
-}
-
-fn drop_report<T>(_: T) {}
-
-/// A program's hold on a job that it saves.
-struct Saving<'a> {
-    actor: &'a Actor,
-    job: Arc<Job>,
-    tracker: Arc<HashTracker>,
-}
-
-impl Saving<'_> {
-    fn save(&self, state: &State) -> Done<SaveHandle> {
-        let Actor { number, truth, .. } = self.actor;
-        let name = self.job.name();
-        let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
-        let asked = || truth.will_commit(*number, name, Pending::State(state.clone()));
-        let saved = self.job.save(&mut Source { inner, asked });
-        let also = self.also();
-        let handle = self.actor.met("a save", name, saved, &also)?;
-        self.actor
-            .luck
-            .turns()
-            .remark(|| format!("epoch {} of {name} will be {state:?}", handle.epoch()));
-        Ok(handle)
-    }
-
-    fn wait(&self, handle: &SaveHandle) -> Done {
-        let Actor { number, truth, luck, .. } = self.actor;
-        let (name, epoch) = (self.job.name(), handle.epoch());
-        let outcome = handle.wait(None).expect("a wait without limit ends with the save");
-        if outcome.is_err()
-            && !self.actor.is_dead()
-            && !luck.chances().errors()
-            && truth.has_committed(*number, name, epoch)
-        {
-            let error = outcome.err();
-            return Err(self.actor.violate(format!(
-                "epoch {epoch} of {name} is committed, and its program was told {error:?}"
-            )));
-        }
-        let also = self.also();
-        let stats = self.actor.met("a save", name, outcome, &also)?;
-        truth.told(*number, name, stats.epoch);
-        Ok(())
-    }
-
-    /// Errors that a save may end with, as things stand.
-    fn also(&self) -> Vec<ErrorKind> {
-        let Actor { number, truth, .. } = self.actor;
-        let mut also = Vec::new();
-        if truth.is_stale(*number, self.job.name()) {
-            also.push(ErrorKind::Fenced);
-        }
-        // What it builds on may be pruned: it says so, and the next one starts anew.
-        if truth.is_pruned(self.job.name()) {
-            also.push(ErrorKind::Retry);
-        }
-        also
-    }
-
-    fn restore(&self, select: Select) -> Done<Option<(Epoch, State)>> {
-        let looking = Looking { actor: self.actor, job: &self.job };
-        looking.look(select, &mut |checkpoint, memory| {
-            let streams = memory.streams();
-            let named = checkpoint.streams().iter().zip(&streams);
-            let primed: Vec<(&str, &[u8])> =
-                named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
-            self.tracker.prime(checkpoint.epoch(), &primed, 1);
-        })
-    }
-
-    fn epochs(&self) -> Done<Vec<Epoch>> {
-        self.actor.epochs(&self.job)
-    }
-
-    /// Closes the job, or leaves it to be closed.
-    fn end(&self) -> Done {
-        match self.actor.rng.below(4) {
-            0 => self.actor.process.kill_after(0),
-            1 => {}
-            _ => {
-                let closed = self.job.close();
-                self.actor.met("a close", self.job.name(), closed, &[])?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A program's hold on a job that it reads.
-struct Looking<'a> {
-    actor: &'a Actor,
-    job: &'a Job,
-}
-
-impl Looking<'_> {
-    fn look(
-        &self,
-        select: Select,
-        primed: &mut dyn FnMut(&Checkpoint, &Memory),
-    ) -> Done<Option<(Epoch, State)>> {
-        let (actor, name) = (self.actor, self.job.name());
-        let at_least = actor.truth.newest_told(name);
-        let mut found = None;
-        let restored = self.job.restore(
-            select,
-            &mut |checkpoint| {
-                pause("prepare a restore");
-                let all = (0..checkpoint.streams().len()).collect();
-                Ok((all, Memory::of(checkpoint)))
-            },
-            &mut |checkpoint, memory| {
-                pause("end a restore");
-                primed(checkpoint, &memory);
-                found = Some(memory.restored(checkpoint));
-                pause("restored");
-                Ok(())
-            },
-        );
-        let restored = self.judge(select, restored)?;
-        actor.truth.restored(actor.number, name);
-        let (Some(restored), Some(found)) = (restored, found) else {
-            return match at_least > 0
-                && !actor.luck.chances().damage()
-                && !actor.truth.is_rolled_back()
-            {
-                true => Err(actor.violate(format!("nothing of {name} was found"))),
-                false => Ok(None),
-            };
-        };
-        let is_old =
-            select == Select::Newest && restored.epoch < at_least && !actor.truth.is_rolled_back();
-        if is_old && !actor.luck.chances().damage() && actor.truth.newest_told(name) >= at_least {
-            return Err(actor.violate(format!(
-                "epoch {} of {name} was restored as the newest, and epoch {at_least} was committed",
-                restored.epoch
-            )));
-        }
-        let state = actor.check(name, restored.epoch, &found)?;
-        Ok(Some((restored.epoch, state)))
-    }
-
-    fn judge<T>(&self, select: Select, outcome: Result<T>) -> Done<T> {
-        let name = self.job.name();
-        let is_dropped = match select {
-            Select::Epoch(epoch) => {
-                let committed = self.actor.truth.committed(name).remove(&epoch);
-                committed.is_none_or(|committed| committed.doomed)
-            }
-            _ => false,
-        };
-        let also: &[ErrorKind] = if is_dropped { &[ErrorKind::Invalid] } else { &[] };
-        self.actor.met("a restore", name, outcome, also)
-    }
-}
-
-/// A program's memory; others may come first before and after it is frozen.
-struct Source<F> {
-    inner: MemorySource,
-    asked: F,
-}
-
-impl<F: FnMut()> PageSource for Source<F> {
-    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
-        pause("freeze");
-        (self.asked)();
-        let frozen = self.inner.freeze(request);
-        pause("frozen");
-        frozen
     }
 }

@@ -32,8 +32,18 @@ struct JobTruth {
     /// Fingerprints of all records as they were appended.
     appended: BTreeMap<u64, Fingerprint>,
     committed: BTreeMap<Epoch, Committed>,
-    /// By program: the newest epoch when it restored; forgotten at its first commit after that.
+    /// By program: the newest epoch that it may have known of when it restored; forgotten at its first
+    /// commit after that.
     restored_at: BTreeMap<usize, Epoch>,
+}
+
+impl JobTruth {
+    /// What somebody else has committed since the program restored, until its own next commit.
+    fn overtaken(&self, program: usize) -> Option<Epoch> {
+        let seen = *self.restored_at.get(&program)?;
+        let mut since = self.committed.range(seen + 1..);
+        since.find(|(_, committed)| committed.program != program).map(|(epoch, _)| *epoch)
+    }
 }
 
 /// What a program will commit next.
@@ -52,6 +62,10 @@ struct Facts {
     violation: Option<String>,
     /// Some log has been rolled back.
     rolled_back: bool,
+    /// A bit of something stored has flipped.
+    flipped: bool,
+    /// The power was cut.
+    power_cut: bool,
 }
 
 /// The truth about one pool. Clones speak of the same.
@@ -98,15 +112,42 @@ impl Truth {
     pub fn has_committed(&self, program: usize, job: &JobName, epoch: Epoch) -> bool {
         let facts = self.facts();
         let committed = facts.jobs.get(job).and_then(|truth| truth.committed.get(&epoch));
-        committed.is_some_and(|committed| committed.program == program)
+        committed.is_some_and(|committed| committed.program == program && !committed.doomed)
     }
 
-    /// The program has restored the job.
-    pub fn restored(&self, program: usize, job: &JobName) {
+    /// The program has restored the job, and has seen what was committed up to epoch `seen`.
+    pub fn restored(&self, program: usize, job: &JobName, seen: Epoch) {
         let mut facts = self.facts();
-        let truth = facts.jobs.entry(job.clone()).or_default();
-        let last = truth.last_epoch;
-        truth.restored_at.insert(program, last);
+        facts.jobs.entry(job.clone()).or_default().restored_at.insert(program, seen);
+    }
+
+    /// The newest epoch of a job, dropped or not.
+    pub fn last_epoch(&self, job: &JobName) -> Epoch {
+        self.facts().jobs.get(job).map_or(0, |truth| truth.last_epoch)
+    }
+
+    /// A bit of something stored has flipped.
+    pub fn is_flipped(&self) {
+        self.facts().flipped = true;
+    }
+
+    /// Whether anything stored has been damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.facts().flipped
+    }
+
+    /// The power is cut: what nobody was told of may be gone.
+    pub fn power_is_cut(&self) {
+        self.facts().power_cut = true;
+    }
+
+    /// The checkpoints that must be there when all is over: no prune has dropped them, and somebody was
+    /// told of them. Without a power cut those that nobody was told of are there, too.
+    pub fn must_be(&self, job: &JobName) -> BTreeMap<Epoch, Committed> {
+        let power_cut = self.facts().power_cut;
+        let mut committed = self.committed(job);
+        committed.retain(|_, there| (there.told || !power_cut) && !there.doomed);
+        committed
     }
 
     /// Checkpoints that a prune is about to drop.
@@ -129,9 +170,7 @@ impl Truth {
     /// Whether others have committed something since the program restored.
     pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
-        facts.jobs.get(job).is_some_and(|truth| {
-            truth.restored_at.get(&program).is_some_and(|seen| *seen < truth.last_epoch)
-        })
+        facts.jobs.get(job).is_some_and(|truth| truth.overtaken(program).is_some())
     }
 
     /// The newest epoch of which somebody was told, and which no prune has touched; 0 for none.
@@ -196,7 +235,7 @@ impl Truth {
         let number = record.number;
         let before = log.read(job, number - 1).ok();
         let mut facts = self.facts();
-        let Facts { jobs, pending, .. } = &mut *facts;
+        let Facts { jobs, pending, flipped, .. } = &mut *facts;
         let truth = jobs.entry(job.clone()).or_default();
         truth.appended.insert(number, fingerprint(bytes));
         // It may follow on what was appended, or on what has become of that.
@@ -229,18 +268,21 @@ impl Truth {
                     }
                     None => return Err(format!("epoch {epoch} was asked for by nobody")),
                 };
-                if let Some(seen) = truth.restored_at.remove(&program)
-                    && seen < truth.last_epoch
-                {
+                if let Some(other) = truth.overtaken(program) {
                     return Err(format!(
-                        "epoch {epoch} is by a program that restored when epoch {seen} was the \
-                         newest, but epoch {} was, and nobody told it",
-                        truth.last_epoch
+                        "epoch {epoch} is by a program that has restored, and nobody told it of epoch \
+                         {other}, which another has committed since"
                     ));
                 }
+                truth.restored_at.remove(&program);
                 truth.last_epoch = epoch;
                 let committed = Committed { state, program, told: false, doomed: false };
                 truth.committed.insert(epoch, committed);
+            }
+            // A gc that gives up what is damaged knows nothing of the sessions among it.
+            Body::Archive(archive) if *flipped => {
+                truth.session = archive.session.map(|(session, _)| session.session);
+                truth.session_by = None;
             }
             Body::Archive(archive) => {
                 if let Some((session, _)) = archive.session {
@@ -257,3 +299,6 @@ impl Truth {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

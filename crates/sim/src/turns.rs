@@ -5,9 +5,9 @@
 use crate::policy::Policy;
 use outlive_types::sync::{Scheduler, scheduled};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -44,6 +44,45 @@ struct Task {
     next: String,
 }
 
+/// A moment in the life of some threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The decision of that number, from 0.
+    Decision(u64),
+    /// Before the step of that number, from 0, whose description begins so.
+    Before(&'static str, u64),
+}
+
+/// Threads stand still from some moment on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suspension {
+    /// The thread of that name, and those that it has started: `0` is the whole first program.
+    pub who: &'static str,
+    /// When.
+    pub at: Moment,
+    /// They go on when so many programs have ended, and anyway when nobody else can go on.
+    pub until_ended: usize,
+}
+
+impl Suspension {
+    /// At some moment, until nobody else can go on.
+    pub fn of(who: &'static str, at: Moment) -> Suspension {
+        Suspension { who, at, until_ended: usize::MAX }
+    }
+}
+
+/// How long somebody is held up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Until {
+    Step(u64),
+    Ended(usize),
+}
+
+/// Whether a thread is the one of a name, or was started by it.
+fn belongs(task: &str, to: &str) -> bool {
+    task.strip_prefix(to).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 struct State {
     tasks: Vec<Task>,
     policy: Policy,
@@ -51,10 +90,10 @@ struct State {
     digest: u64,
     /// What was done, in order; only if it was asked for.
     trace: Option<Vec<String>>,
-    /// The program that is held up at its so many-th decision until nobody else can go on.
-    suspended: Option<(usize, u64)>,
-    /// Programs that are held up until the step given, or until nobody else can go on.
-    held: BTreeMap<usize, u64>,
+    /// What is still to be held up; each begins to count when the one before it is over.
+    suspensions: VecDeque<Suspension>,
+    /// Threads that are held up, or until nobody else can go on.
+    held: Vec<(String, Until)>,
     failure: Option<String>,
     over: bool,
 }
@@ -106,8 +145,8 @@ impl Turns {
             steps: 0,
             digest: 0xCBF2_9CE4_8422_2325,
             trace: keep_trace.then(Vec::new),
-            suspended: None,
-            held: BTreeMap::new(),
+            suspensions: VecDeque::new(),
+            held: Vec::new(),
             failure: None,
             over: false,
         };
@@ -147,16 +186,16 @@ impl Turns {
         }
     }
 
-    /// Holds a program up when it has decided so many times, until nobody else can go on.
-    pub fn suspend(&self, program: usize, decisions: u64) {
-        self.0.state().suspended = Some((program, decisions));
+    /// Has threads stand still, one suspension after the other.
+    pub fn suspend(&self, suspensions: &[Suspension]) {
+        self.0.state().suspensions.extend(suspensions.iter().cloned());
     }
 
     /// Holds a program up for so many steps, or until nobody else can go on.
     pub fn hold(&self, program: usize, steps: u64) {
         let mut state = self.0.state();
-        let until = state.steps + steps;
-        state.held.insert(program, until);
+        let until = Until::Step(state.steps.saturating_add(steps));
+        state.held.push((program.to_string(), until));
     }
 
     /// Adds a line to the trace.
@@ -238,11 +277,18 @@ impl State {
     /// Who goes on, and writes it down; `None` if nobody can.
     fn choose(&mut self, but: Option<usize>) -> Option<usize> {
         let steps = self.steps;
-        self.held.retain(|_, until| *until > steps);
+        if !self.held.is_empty() {
+            let ended = self.ended();
+            self.held.retain(|(_, until)| match until {
+                Until::Step(until) => *until > steps,
+                Until::Ended(programs) => *programs > ended,
+            });
+        }
         let ready = |task: &Task| task.status == Status::Ready;
         let numbers = |state: &State, with_held: bool| -> Vec<usize> {
             let tasks = state.tasks.iter().enumerate();
-            let free = |task: &Task| with_held || !state.held.contains_key(&task.program);
+            let is_held = |task: &Task| state.held.iter().any(|(who, _)| belongs(&task.name, who));
+            let free = |task: &Task| with_held || !is_held(task);
             tasks
                 .filter(|(number, task)| ready(task) && free(task) && Some(*number) != but)
                 .map(|(number, _)| number)
@@ -269,6 +315,37 @@ impl State {
             self.fail(format!("no end after {STEPS_MAX} steps"));
         }
         Some(next)
+    }
+
+    /// How many programs have ended.
+    fn ended(&self) -> usize {
+        let at_work = self.tasks.iter().filter(|task| task.status != Status::Ended);
+        let at_work: BTreeSet<usize> = at_work.map(|task| task.program).collect();
+        let all: BTreeSet<usize> = self.tasks.iter().map(|task| task.program).collect();
+        all.len() - at_work.len()
+    }
+
+    /// Holds up whoever is meant by the next suspension, if this is the moment.
+    fn suspend(&mut self, number: usize, what: &str) {
+        let Some(next) = self.suspensions.front_mut() else { return };
+        if !belongs(&self.tasks[number].name, next.who) {
+            return;
+        }
+        let left = match &mut next.at {
+            Moment::Decision(left) => left,
+            Moment::Before(step, left) if what.starts_with(*step) => left,
+            Moment::Before(..) => return,
+        };
+        if *left > 0 {
+            *left -= 1;
+            return;
+        }
+        let held = (next.who.to_owned(), Until::Ended(next.until_ended));
+        self.held.push(held);
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("       -- {} stands still from now on", next.who));
+        }
+        self.suspensions.pop_front();
     }
 
     fn fail(&mut self, why: String) {
@@ -302,6 +379,30 @@ pub fn noticing<T>(
     let done = work();
     NOTICE.take();
     done
+}
+
+/// What a thread's stack unwinds with that was killed within a step.
+struct Killed;
+
+thread_local! {
+    static FATE: RefCell<Option<Fate>> = const { RefCell::new(None) };
+}
+
+/// Says whether the thread has been killed.
+type Fate = Box<dyn FnMut() -> bool>;
+
+/// Does `work`, unless `fate` says at one of its pauses that the thread is dead: then it goes no
+/// further, and there is no answer.
+pub fn mortal<T>(fate: impl FnMut() -> bool + 'static, work: impl FnOnce() -> T) -> Option<T> {
+    FATE.set(Some(Box::new(fate)));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    FATE.take();
+    NOTICE.take();
+    match done {
+        Ok(done) => Some(done),
+        Err(panic) if panic.is::<Killed>() => None,
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// One thread's way to ask.
@@ -341,16 +442,11 @@ impl Scheduler for Turn {
         let next = &mut state.tasks[self.number].next;
         next.clear();
         next.push_str(what);
-        let program = state.tasks[self.number].program;
-        match &mut state.suspended {
-            Some((suspended, 0)) if *suspended == program => {
-                state.suspended = None;
-                state.held.insert(program, u64::MAX);
-            }
-            Some((suspended, left)) if *suspended == program => *left -= 1,
-            _ => {}
-        }
+        state.suspend(self.number, what);
         self.switch(state, None);
+        if FATE.with_borrow_mut(|fate| fate.take_if(|fate| fate())).is_some() {
+            resume_unwind(Box::new(Killed));
+        }
     }
 
     fn sleep(&self) {
@@ -387,102 +483,4 @@ impl Scheduler for Turn {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_types::sync::{self, Condvar, pause};
-
-    fn run(seed: u64, programs: Vec<Start>) -> Ran {
-        Turns::new(Policy::of(seed), true).run(programs)
-    }
-
-    /// Two programs that each read a number, and write it back with one more.
-    fn lost_update(seed: u64) -> (u64, Ran) {
-        let number = Arc::new(sync::Mutex::new(0));
-        let add = |name: &str| -> Start {
-            let number = number.clone();
-            let work = move || {
-                let seen = *number.lock().unwrap();
-                pause("between");
-                *number.lock().unwrap() = seen + 1;
-            };
-            (name.to_owned(), Box::new(work))
-        };
-        let ran = run(seed, vec![add("one"), add("two")]);
-        (*number.lock().unwrap(), ran)
-    }
-
-    #[test]
-    fn an_update_is_lost_in_some_schedules_and_in_the_same_ones_again() {
-        let outcomes: Vec<(u64, Ran)> = (0..60).map(lost_update).collect();
-        let lost = outcomes.iter().filter(|(number, _)| *number == 1).count();
-        assert!((5..55).contains(&lost), "{lost} of 60");
-        for (seed, (number, ran)) in (0..).zip(&outcomes) {
-            let (again, repeated) = lost_update(seed);
-            assert_eq!((again, &repeated.trace), (*number, &ran.trace));
-            assert_eq!(repeated.digest, ran.digest);
-        }
-    }
-
-    #[test]
-    fn who_waits_for_each_other_is_found_out() {
-        let outcome = |seed| {
-            let locks = Arc::new((sync::Mutex::new(()), sync::Mutex::new(())));
-            let crossed = locks.clone();
-            let one = move || {
-                let _first = locks.0.lock().unwrap();
-                pause("one lock");
-                drop(locks.1.lock().unwrap());
-            };
-            let two = move || {
-                let _first = crossed.1.lock().unwrap();
-                pause("the other lock");
-                drop(crossed.0.lock().unwrap());
-            };
-            run(seed, vec![("one".to_owned(), Box::new(one)), ("two".to_owned(), Box::new(two))])
-        };
-        let failures: Vec<String> = (0..40).filter_map(|seed| outcome(seed).failure).collect();
-        assert!(failures.len() < 40, "not every schedule ends so");
-        assert!(failures[0].starts_with("deadlock"), "{}", failures[0]);
-    }
-
-    #[test]
-    fn threads_of_programs_take_turns_too_and_a_panic_is_told() {
-        let told = Arc::new((sync::Mutex::new(Vec::new()), Condvar::new()));
-        let (waits, tells) = (told.clone(), told.clone());
-        let parent = move || {
-            let tells = tells.clone();
-            sync::spawn("child", move || {
-                tells.0.lock().unwrap().push("child");
-                tells.1.notify_all();
-            })
-            .unwrap();
-            let told = waits.0.lock().unwrap();
-            let told = waits.1.wait_while(told, |told| told.is_empty()).unwrap();
-            assert_eq!(*told, ["child"]);
-            panic!("on purpose");
-        };
-        let ran = run(3, vec![("parent".to_owned(), Box::new(parent))]);
-        assert_eq!(ran.failure.as_deref(), Some("parent panicked: on purpose"));
-        assert!(ran.trace.iter().any(|line| line.contains("parent/child")), "{:?}", ran.trace);
-    }
-
-    #[test]
-    fn who_is_held_up_goes_on_when_nobody_else_can() {
-        let turns = Turns::new(Policy::of(1), false);
-        let hold = turns.clone();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let (first, second) = (order.clone(), order.clone());
-        let held = move || {
-            hold.hold(0, 1_000_000);
-            pause("held up");
-            first.lock().unwrap().push(0);
-        };
-        let other = move || {
-            (0..5).for_each(|_| pause("work"));
-            second.lock().unwrap().push(1);
-        };
-        let ran = turns
-            .run(vec![("held".to_owned(), Box::new(held)), ("other".to_owned(), Box::new(other))]);
-        assert_eq!((ran.failure, &*order.lock().unwrap()), (None, &vec![1, 0]));
-    }
-}
+mod tests;

@@ -1,21 +1,20 @@
-//! A pool as the programs of a schedule see it: every operation is a moment at which others may go
-//! on, and may fail as the schedule's seed says. Beneath lies a [`FaultWorld`].
+//! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
+//! [`FaultWorld`].
 
 use crate::case::LogKind;
+use crate::seen::{noted, seen};
 use crate::truth::Truth;
-use crate::turns::{Turns, noticing};
-use outlive_io::{AlignedBuf, Ticket};
+use crate::turns::Turns;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{
-    Append, Capacity, CutMode, DirectoryLog, FaultProcess, FaultWorld, Lock, LockGuard,
-    ManifestLog, Previous, ReadRange, ShardName, ShardWriter, Target, WriteTicket,
+    CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, ShardName, Target,
 };
 use outlive_types::sync::pause;
 use outlive_types::{Clock, Error, Event, JobName, NoObserver, Observer, Result, SeededRng};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -36,38 +35,50 @@ pub struct Chances {
     pub flip_record: u64,
     /// A bit of a shard that has just been finished is flipped.
     pub flip_shard: u64,
+    /// A bit of the session that has just been opened is flipped, and its writer is held up until
+    /// nobody else can go on.
+    pub flip_session: u64,
     /// A program cannot read the newest record any more.
     pub unreadable: u64,
 }
 
 impl Chances {
-    /// Whether operations may fail.
-    pub fn errors(&self) -> bool {
-        self.error + self.lost_reply + self.unreadable > 0
+    /// Whether records may be damaged.
+    pub fn flips_records(&self) -> bool {
+        self.flip_record + self.flip_session > 0
     }
+}
 
-    /// Whether anything stored may be damaged.
-    pub fn damage(&self) -> bool {
-        self.flip_record + self.flip_shard > 0
-    }
+/// What a log does that no log may do: the checks must notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// An append replaces what others have appended meanwhile.
+    AppendsReplace,
+    /// A record is read with a bit that is wrong, though none has flipped.
+    ReadsWrongly,
 }
 
 /// What all programs of a schedule share: turns, chances, a clock.
 pub struct Luck {
-    rng: SeededRng,
+    pub(crate) rng: SeededRng,
     chances: Chances,
+    lie: Option<Lie>,
     /// Only while programs are at work.
     active: AtomicBool,
+    /// Some operation has failed.
+    failed: AtomicBool,
+    /// How often each role has done what it is there for.
+    achieved: Mutex<BTreeMap<&'static str, u64>>,
     turns: Turns,
     now_ns: AtomicU64,
 }
 
 impl Luck {
     /// Nothing goes wrong before [`Luck::begin`].
-    pub fn new(seed: u64, chances: Chances, turns: Turns) -> Arc<Luck> {
+    pub fn new(seed: u64, chances: Chances, lie: Option<Lie>, turns: Turns) -> Arc<Luck> {
         let rng = SeededRng::new(seed ^ 0x1AC4);
-        let (active, now_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Luck { rng, chances, active, turns, now_ns })
+        let (active, failed, achieved, now_ns) = Default::default();
+        Arc::new(Luck { rng, chances, lie, active, failed, achieved, turns, now_ns })
     }
 
     /// From now on things go wrong, or do so no more.
@@ -80,12 +91,34 @@ impl Luck {
         self.chances
     }
 
+    /// Whether some operation has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// A role has done what it is there for.
+    pub fn achieved(&self, what: &'static str) {
+        if self.active.load(Ordering::Relaxed) {
+            *lock(&self.achieved).entry(what).or_default() += 1;
+        }
+    }
+
+    /// How often each role has done what it is there for.
+    pub fn achievements(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.achieved).clone()
+    }
+
+    /// The lie that is told now.
+    pub fn lies(&self, lie: Lie) -> bool {
+        self.lie == Some(lie) && self.active.load(Ordering::Relaxed)
+    }
+
     /// Whose turn it is.
     pub fn turns(&self) -> &Turns {
         &self.turns
     }
 
-    fn has(&self, chance: u64) -> bool {
+    pub(crate) fn has(&self, chance: u64) -> bool {
         chance > 0 && self.active.load(Ordering::Relaxed) && self.rng.below(1 << 16) < chance
     }
 }
@@ -113,8 +146,8 @@ pub struct Place {
     /// The log, if it is not that of `world`.
     directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
-    unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
-    luck: Arc<Luck>,
+    pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
+    pub(crate) luck: Arc<Luck>,
 }
 
 impl Place {
@@ -154,15 +187,15 @@ impl Place {
             log = self.log();
         }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
-        let target = Arc::new(SeenTarget { inner: target, me: me.clone() });
-        (pool_of(target, Arc::new(SeenLog { inner: log, me }), self.env(seed)), process)
+        let (target, log) = seen(target, log, &me);
+        (pool_of(target, log, self.env(seed)), process)
     }
 
     /// The pool with nobody between, and a note of each shard that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<ShardName>>>) {
         let read = Arc::new(Mutex::default());
-        let target = Noting { inner: self.world.target(), read: read.clone() };
-        (pool_of(Arc::new(target), self.log(), self.env(seed)), read)
+        let target = noted(self.world.target(), &read);
+        (pool_of(target, self.log(), self.env(seed)), read)
     }
 
     /// What was going on here, for a message.
@@ -208,9 +241,9 @@ fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment)
 }
 
 /// One program at one pool.
-struct Me {
-    number: usize,
-    place: Place,
+pub(crate) struct Me {
+    pub number: usize,
+    pub place: Place,
     process: FaultProcess,
 }
 
@@ -222,20 +255,29 @@ impl fmt::Debug for Me {
 
 impl Me {
     /// Lets others in, and then does something, unless it goes wrong.
-    fn step<T>(
+    pub fn step<T>(
         &self,
         what: impl FnOnce() -> String,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         pause(&what());
-        // A directory does not know who was killed.
-        match self.place.directory.is_some() && self.is_dead() {
-            true => Err(Error::retry("crashed: the simulated program was killed")),
+        match self.writes_files() && self.is_dead() {
+            true => Err(killed()),
             false => self.try_luck(work),
         }
     }
 
-    fn is_dead(&self) -> bool {
+    /// Whether the log is a directory's, which does not know who was killed.
+    pub fn writes_files(&self) -> bool {
+        self.place.directory.is_some()
+    }
+
+    /// Counts a step down to the moment in which the program is killed; true if it is dead.
+    pub fn dies(&self) -> bool {
+        self.process.step() || self.place.world.crashed()
+    }
+
+    pub fn is_dead(&self) -> bool {
         self.process.is_killed() || self.place.world.crashed()
     }
 
@@ -258,25 +300,48 @@ impl Me {
         }
         if luck.has(chances.power_cut) {
             tell("the power is cut");
+            self.place.truth.power_is_cut();
             world.cut_now(CutMode::ALL[luck.rng.below(3) as usize]);
         }
         if luck.has(chances.error) {
             tell("this fails");
+            luck.failed.store(true, Ordering::Relaxed);
             return Err(Error::retry("simulated: the medium does not answer"));
         }
         let done = work()?;
         if luck.has(chances.lost_reply) {
             tell("the reply to this is lost");
+            luck.failed.store(true, Ordering::Relaxed);
             return Err(Error::retry("simulated: the reply was lost"));
         }
         Ok(done)
     }
 }
 
+/// What a program hears that was killed.
+pub(crate) fn killed() -> Error {
+    Error::retry("crashed: the simulated program was killed")
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Me {
+    /// This program can never read that record again.
+    pub fn loses_sight_of(&self, job: &JobName, number: u64) {
+        self.place.luck.failed.store(true, Ordering::Relaxed);
+        lock(&self.place.unreadable).insert((self.number, job.clone(), number));
+    }
+
+    /// Whether it can read that record.
+    pub fn sees(&self, job: &JobName, number: u64) -> bool {
+        !lock(&self.place.unreadable).contains(&(self.number, job.clone(), number))
+    }
+
     /// Notes a record of a directory in the moment in which it gets its number. One that comes too
     /// late, when others have newer numbers, is none: it is taken back.
-    fn note(
+    pub fn note(
         self: Arc<Self>,
         job: JobName,
         number: u64,
@@ -290,247 +355,5 @@ impl Me {
             }
             noted.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-#[derive(Debug)]
-struct SeenTarget {
-    inner: Arc<dyn Target>,
-    me: Arc<Me>,
-}
-
-impl Target for SeenTarget {
-    fn describe(&self) -> String {
-        format!("the simulated target {}", self.me.place.name)
-    }
-
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        let writer =
-            self.me.step(|| format!("create {shard}"), || self.inner.create(shard, bytes_max))?;
-        Ok(Box::new(SeenWriter { inner: writer, shard, me: self.me.clone() }))
-    }
-
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
-        let one = |range: ReadRange| {
-            let what = format!("read {shard} at {}", range.offset);
-            let read = self.me.step(
-                || what,
-                || {
-                    let ticket = self.inner.read_ranges(shard, vec![range]).pop();
-                    ticket.ok_or_else(|| Error::bug("a read without a ticket"))?.wait()
-                },
-            );
-            Ticket::done(read)
-        };
-        ranges.into_iter().map(one).collect()
-    }
-
-    fn length(&self, shard: ShardName) -> Result<u64> {
-        self.me.step(|| format!("length of {shard}"), || self.inner.length(shard))
-    }
-
-    fn list(&self) -> Result<Vec<ShardName>> {
-        self.me.step(|| "list shards".to_owned(), || self.inner.list())
-    }
-
-    fn unfinished(&self) -> Result<Vec<ShardName>> {
-        self.me.step(|| "list unfinished shards".to_owned(), || self.inner.unfinished())
-    }
-
-    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        self.me.step(
-            || format!("delete {shard} unless it is finished"),
-            || self.inner.delete_unfinished(shard),
-        )
-    }
-
-    fn delete(&self, shard: ShardName) -> Result<()> {
-        self.me.step(|| format!("delete {shard}"), || self.inner.delete(shard))
-    }
-
-    fn capacity(&self) -> Result<Capacity> {
-        self.inner.capacity()
-    }
-}
-
-struct SeenWriter {
-    inner: Box<dyn ShardWriter>,
-    shard: ShardName,
-    me: Arc<Me>,
-}
-
-impl ShardWriter for SeenWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
-        // Nobody sees a part's bytes before it is finished: no turn is needed here.
-        self.inner.write(offset, length, buffer)
-    }
-
-    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
-        let SeenWriter { inner, shard, me } = *self;
-        let finish = move || {
-            let finished = me.step(|| format!("finish {shard}"), || inner.finish(length).wait());
-            let luck = &me.place.luck;
-            if finished.is_ok() && luck.has(luck.chances.flip_shard) {
-                let offset = luck.rng.below(length);
-                luck.turns.remark(|| format!("a bit of {shard} is flipped at {offset}"));
-                me.place.world.corrupt(shard, offset, 1 << luck.rng.below(8));
-            }
-            finished
-        };
-        // A disk does it at once, or only when it is waited for.
-        Ticket::done(finish())
-    }
-}
-
-#[derive(Debug)]
-struct SeenLog {
-    inner: Arc<dyn ManifestLog>,
-    me: Arc<Me>,
-}
-
-impl ManifestLog for SeenLog {
-    fn describe(&self) -> String {
-        format!("the simulated log {}", self.me.place.name)
-    }
-
-    fn jobs(&self) -> Result<Vec<JobName>> {
-        self.me.step(|| "list jobs".to_owned(), || self.inner.jobs())
-    }
-
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
-        self.me.step(|| format!("list records of {job}"), || self.inner.numbers(job))
-    }
-
-    fn latest(&self, job: &JobName) -> Result<u64> {
-        self.me.step(|| format!("newest record of {job}"), || self.inner.latest(job))
-    }
-
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
-        let Me { number: me, place, .. } = &*self.me;
-        self.me.step(
-            || format!("read record {number} of {job}"),
-            || {
-                let luck = &place.luck;
-                let mut unreadable =
-                    place.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
-                let refused = (*me, job.clone(), number);
-                if luck.has(luck.chances.unreadable) {
-                    luck.turns.remark(|| "this program can never read this record".to_owned());
-                    unreadable.insert(refused.clone());
-                }
-                match unreadable.contains(&refused) {
-                    true => Err(Error::retry("simulated: permission denied")),
-                    false => self.inner.read(job, number),
-                }
-            },
-        )
-    }
-
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        let place = &self.me.place;
-        let number = previous.number + 1;
-        self.me.step(
-            || format!("append record {number} to {job}"),
-            || {
-                let there = || place.log().read(job, number);
-                let was_there = there().is_ok();
-                let noted = Arc::new(AtomicBool::new(false));
-                let appended = noticing(
-                    "the record has its number",
-                    self.me.clone().note(job.clone(), number, record.to_vec(), noted.clone()),
-                    || self.inner.append_if(job, previous, record),
-                );
-                // Whatever it answers, as it may have been killed half-way.
-                let is_noted = noted.load(Ordering::Relaxed);
-                if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
-                    place.truth.appended(self.me.number, job, record, &*place.log());
-                }
-                let luck = &place.luck;
-                if there().is_ok_and(|bytes| bytes == record) && luck.has(luck.chances.flip_record)
-                {
-                    luck.turns.remark(|| format!("a bit of record {number} is flipped"));
-                    let offset = luck.rng.below(record.len() as u64);
-                    place.world.corrupt_record(job, number, offset, 1 << luck.rng.below(8));
-                }
-                appended
-            },
-        )
-    }
-
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.me.step(
-            || format!("remove records of {job} before {number}"),
-            || self.inner.remove_before(job, number),
-        )
-    }
-
-    fn sync(&self, job: &JobName) -> Result<()> {
-        self.me.step(|| format!("sync the log of {job}"), || self.inner.sync(job))
-    }
-
-    fn lock_collecting(&self) -> Result<Lock> {
-        self.me.step(|| "lock for collecting".to_owned(), || self.inner.lock_collecting())
-    }
-
-    fn lock_reading(&self) -> Result<Option<LockGuard>> {
-        self.me.step(|| "lock for reading".to_owned(), || self.inner.lock_reading())
-    }
-
-    fn is_read(&self) -> Result<bool> {
-        self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
-    }
-}
-
-/// Notes which shards are read.
-#[derive(Debug)]
-struct Noting {
-    inner: Arc<dyn Target>,
-    read: Arc<Mutex<BTreeSet<ShardName>>>,
-}
-
-impl Target for Noting {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        self.inner.create(shard, bytes_max)
-    }
-
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
-        self.inner.read_ranges(shard, ranges)
-    }
-
-    fn length(&self, shard: ShardName) -> Result<u64> {
-        self.inner.length(shard)
-    }
-
-    fn list(&self) -> Result<Vec<ShardName>> {
-        self.inner.list()
-    }
-
-    fn unfinished(&self) -> Result<Vec<ShardName>> {
-        self.inner.unfinished()
-    }
-
-    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        self.inner.delete_unfinished(shard)
-    }
-
-    fn delete(&self, shard: ShardName) -> Result<()> {
-        self.inner.delete(shard)
-    }
-
-    fn capacity(&self) -> Result<Capacity> {
-        self.inner.capacity()
     }
 }

@@ -17,7 +17,13 @@ fn every_bug_can_still_be_put_back() {
         let checked = checked.expect("git is there");
         let said = String::from_utf8_lossy(&checked.stderr);
         assert!(checked.status.success(), "{}: write it anew: {said}", path.display());
+        let text = std::fs::read_to_string(&path).unwrap();
+        for field in ["Bug: ", "Seen as: "] {
+            let says =
+                text.lines().any(|line| line.strip_prefix(field).is_some_and(|it| !it.is_empty()));
+            assert!(says, "{}: add a line '{field}...'", path.display());
+        }
         count += 1;
     }
-    assert!(count >= 9, "{count} bugs in {}", bugs.display());
+    assert!(count >= 13, "{count} bugs in {}", bugs.display());
 }

@@ -47,6 +47,7 @@ families! {
     memory_is_filled_while_checkpoints_go: Lazy,
     pools_are_copied: Copy,
     packs_are_scrubbed: Scrub,
+    collectors_overtake_each_other: Overtake,
     bits_flip: Damage,
     a_program_stands_still: Suspend,
     anybody_meets: Crowd,

@@ -114,8 +114,9 @@ impl FaultProcess {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts a step down; true if the program has been killed.
-    fn step(&self) -> bool {
+    /// Counts a step down; true if the program has been killed. Operations of a [`FaultWorld`] do it
+    /// themselves.
+    pub fn step(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left < u64::MAX {
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);

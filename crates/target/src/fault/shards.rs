@@ -129,7 +129,7 @@ impl FaultWriter {
             if world.shards.contains_key(&shard) {
                 return Err(exists(PLACE, shard));
             }
-            let gone = || Error::bug(format!("shard {shard} was deleted while it was written"));
+            let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
             let mut bytes = world.parts.remove(&shard).ok_or_else(gone)?;
             bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
             world.shards.insert(shard, Kept { bytes: Arc::new(bytes), durable: false });

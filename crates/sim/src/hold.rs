@@ -1,0 +1,188 @@
+//! A program's hold on a job: its saves and restores, and what must come of them.
+
+use crate::programs::{Actor, Done};
+use crate::state::{Memory, State};
+use crate::truth::Pending;
+use outlive_capture::{HashTracker, MemorySource};
+use outlive_store::{Checkpoint, Job, SaveHandle, Select};
+use outlive_types::sync::pause;
+use outlive_types::{Epoch, ErrorKind, FreezeRequest, Frozen, PageSource, Result};
+use std::sync::Arc;
+
+/// A program's hold on a job that it saves.
+pub(crate) struct Saving<'a> {
+    pub actor: &'a Actor,
+    pub job: Arc<Job>,
+    pub tracker: Arc<HashTracker>,
+}
+
+impl Saving<'_> {
+    pub fn save(&self, state: &State) -> Done<SaveHandle> {
+        let Actor { number, truth, .. } = self.actor;
+        let name = self.job.name();
+        let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
+        let asked = || truth.will_commit(*number, name, Pending::State(state.clone()));
+        let saved = self.job.save(&mut Source { inner, asked });
+        let also = self.also();
+        let handle = self.actor.met("a save", name, saved, &also)?;
+        self.actor
+            .luck
+            .turns()
+            .remark(|| format!("epoch {} of {name} will be {state:?}", handle.epoch()));
+        Ok(handle)
+    }
+
+    pub fn wait(&self, handle: &SaveHandle) -> Done {
+        let Actor { number, truth, luck, .. } = self.actor;
+        let (name, epoch) = (self.job.name(), handle.epoch());
+        let outcome = handle.wait(None).expect("a wait without limit ends with the save");
+        if outcome.is_err()
+            && !self.actor.is_dead()
+            && !luck.has_failed()
+            && truth.has_committed(*number, name, epoch)
+        {
+            let error = outcome.err();
+            return Err(self.actor.violate(format!(
+                "epoch {epoch} of {name} is committed, and its program was told {error:?}"
+            )));
+        }
+        let also = self.also();
+        let stats = self.actor.met("a save", name, outcome, &also)?;
+        truth.told(*number, name, stats.epoch);
+        luck.achieved("save");
+        Ok(())
+    }
+
+    /// Errors that a save may end with, as things stand.
+    fn also(&self) -> Vec<ErrorKind> {
+        let Actor { number, truth, .. } = self.actor;
+        let mut also = Vec::new();
+        if truth.is_stale(*number, self.job.name()) {
+            also.push(ErrorKind::Fenced);
+        }
+        // What it builds on may be pruned: it says so, and the next one starts anew.
+        if truth.is_pruned(self.job.name()) {
+            also.push(ErrorKind::Retry);
+        }
+        also
+    }
+
+    pub fn restore(&self, select: Select) -> Done<Option<(Epoch, State)>> {
+        let looking = Looking { actor: self.actor, job: &self.job };
+        looking.look(select, &mut |checkpoint, memory| {
+            let streams = memory.streams();
+            let named = checkpoint.streams().iter().zip(&streams);
+            let primed: Vec<(&str, &[u8])> =
+                named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
+            self.tracker.prime(checkpoint.epoch(), &primed, 1);
+        })
+    }
+
+    pub fn epochs(&self) -> Done<Vec<Epoch>> {
+        self.actor.epochs(&self.job)
+    }
+
+    /// Closes the job, or leaves it to be closed.
+    pub fn end(&self) -> Done {
+        match self.actor.rng.below(4) {
+            0 => self.actor.process.kill_after(0),
+            1 => {}
+            _ => {
+                let closed = self.job.close();
+                self.actor.met("a close", self.job.name(), closed, &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A program's hold on a job that it reads.
+pub(crate) struct Looking<'a> {
+    pub actor: &'a Actor,
+    pub job: &'a Job,
+}
+
+impl Looking<'_> {
+    pub fn look(
+        &self,
+        select: Select,
+        primed: &mut dyn FnMut(&Checkpoint, &Memory),
+    ) -> Done<Option<(Epoch, State)>> {
+        let (actor, name) = (self.actor, self.job.name());
+        let at_least = actor.truth.newest_told(name);
+        let (mut seen, mut prepared) = (actor.truth.last_epoch(name), 0);
+        let mut found = None;
+        let restored = self.job.restore(
+            select,
+            &mut |checkpoint| {
+                prepared = actor.truth.last_epoch(name);
+                pause("prepare a restore");
+                let all = (0..checkpoint.streams().len()).collect();
+                Ok((all, Memory::of(checkpoint)))
+            },
+            &mut |checkpoint, memory| {
+                pause("end a restore");
+                primed(checkpoint, &memory);
+                found = Some(memory.restored(checkpoint));
+                pause("restored");
+                Ok(())
+            },
+        );
+        let restored = self.judge(select, restored)?;
+        // Whoever takes the newest has seen that; what came between the beginning and the look at the
+        // log is known to him if it is that. Whoever goes back knows what was there when he found it.
+        seen = match (select, &restored) {
+            (Select::Epoch(_), _) => prepared,
+            (_, Some(restored)) => seen.max(restored.epoch),
+            (_, None) => seen,
+        };
+        actor.truth.restored(actor.number, name, seen);
+        let (Some(restored), Some(found)) = (restored, found) else {
+            return match at_least > 0 && !actor.truth.is_damaged() && !actor.truth.is_rolled_back()
+            {
+                true => Err(actor.violate(format!("nothing of {name} was found"))),
+                false => Ok(None),
+            };
+        };
+        let is_old =
+            select == Select::Newest && restored.epoch < at_least && !actor.truth.is_rolled_back();
+        if is_old && !actor.truth.is_damaged() && actor.truth.newest_told(name) >= at_least {
+            return Err(actor.violate(format!(
+                "epoch {} of {name} was restored as the newest, and epoch {at_least} was committed",
+                restored.epoch
+            )));
+        }
+        let state = actor.check(name, restored.epoch, &found)?;
+        actor.luck.achieved("restore");
+        Ok(Some((restored.epoch, state)))
+    }
+
+    pub fn judge<T>(&self, select: Select, outcome: Result<T>) -> Done<T> {
+        let name = self.job.name();
+        let is_dropped = match select {
+            Select::Epoch(epoch) => {
+                let committed = self.actor.truth.committed(name).remove(&epoch);
+                committed.is_none_or(|committed| committed.doomed)
+            }
+            _ => false,
+        };
+        let also: &[ErrorKind] = if is_dropped { &[ErrorKind::Invalid] } else { &[] };
+        self.actor.met("a restore", name, outcome, also)
+    }
+}
+
+/// A program's memory; others may come first before and after it is frozen.
+struct Source<F> {
+    inner: MemorySource,
+    asked: F,
+}
+
+impl<F: FnMut()> PageSource for Source<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        pause("freeze");
+        (self.asked)();
+        let frozen = self.inner.freeze(request);
+        pause("frozen");
+        frozen
+    }
+}

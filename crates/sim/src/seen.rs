@@ -1,0 +1,300 @@
+//! Target and log as somebody sees them. To a program every operation is a moment at which others may
+//! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
+
+use crate::turns::{mortal, noticing};
+use crate::world::{Lie, Me, killed, lock};
+use outlive_format::{Body, Record};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_target::{
+    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
+    Target, WriteTicket,
+};
+use outlive_types::{Error, JobName, Result};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Target and log as a program sees them.
+pub(crate) fn seen(
+    target: Arc<dyn Target>,
+    log: Arc<dyn ManifestLog>,
+    me: &Arc<Me>,
+) -> (Arc<dyn Target>, Arc<dyn ManifestLog>) {
+    let target = SeenTarget { inner: target, eyes: Eyes::Program(me.clone()) };
+    (Arc::new(target), Arc::new(SeenLog { inner: log, me: me.clone() }))
+}
+
+/// A target that notes which shards are read.
+pub(crate) fn noted(
+    target: Arc<dyn Target>,
+    read: &Arc<Mutex<BTreeSet<ShardName>>>,
+) -> Arc<dyn Target> {
+    Arc::new(SeenTarget { inner: target, eyes: Eyes::Afterwards(read.clone()) })
+}
+
+/// Who looks.
+#[derive(Clone, Debug)]
+enum Eyes {
+    Program(Arc<Me>),
+    /// Somebody who comes when all is over, and the shards he has read.
+    Afterwards(Arc<Mutex<BTreeSet<ShardName>>>),
+}
+
+impl Eyes {
+    fn step<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match self {
+            Eyes::Program(me) => me.step(what, work),
+            Eyes::Afterwards(_) => work(),
+        }
+    }
+
+    fn reads(&self, shard: ShardName) {
+        if let Eyes::Afterwards(read) = self {
+            lock(read).insert(shard);
+        }
+    }
+
+    /// A shard was finished: a bit of it may flip.
+    fn finished(&self, shard: ShardName, length: u64) {
+        let Eyes::Program(me) = self else { return };
+        let luck = &me.place.luck;
+        if luck.has(luck.chances().flip_shard) {
+            let offset = luck.rng.below(length);
+            luck.turns().remark(|| format!("a bit of {shard} is flipped at {offset}"));
+            me.place.truth.is_flipped();
+            me.place.world.corrupt(shard, offset, 1 << luck.rng.below(8));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SeenTarget {
+    inner: Arc<dyn Target>,
+    eyes: Eyes,
+}
+
+impl Target for SeenTarget {
+    fn describe(&self) -> String {
+        match &self.eyes {
+            Eyes::Program(me) => format!("the simulated target {}", me.place.name),
+            Eyes::Afterwards(_) => self.inner.describe(),
+        }
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let writer =
+            self.eyes.step(|| format!("create {shard}"), || self.inner.create(shard, bytes_max))?;
+        Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
+    }
+
+    fn read_ranges(
+        &self,
+        shard: ShardName,
+        ranges: Vec<ReadRange>,
+    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+        self.eyes.reads(shard);
+        let one = |range: ReadRange| {
+            let what = format!("read {shard} at {}", range.offset);
+            let read = self.eyes.step(
+                || what,
+                || {
+                    let ticket = self.inner.read_ranges(shard, vec![range]).pop();
+                    ticket.ok_or_else(|| Error::bug("a read without a ticket"))?.wait()
+                },
+            );
+            Ticket::done(read)
+        };
+        ranges.into_iter().map(one).collect()
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        self.eyes.step(|| format!("length of {shard}"), || self.inner.length(shard))
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        self.eyes.step(|| "list shards".to_owned(), || self.inner.list())
+    }
+
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        self.eyes.step(|| "list unfinished shards".to_owned(), || self.inner.unfinished())
+    }
+
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.eyes.step(
+            || format!("delete {shard} unless it is finished"),
+            || self.inner.delete_unfinished(shard),
+        )
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.eyes.step(|| format!("delete {shard}"), || self.inner.delete(shard))
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.inner.capacity()
+    }
+}
+
+struct SeenWriter {
+    inner: Box<dyn ShardWriter>,
+    shard: ShardName,
+    eyes: Eyes,
+}
+
+impl ShardWriter for SeenWriter {
+    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+        // Nobody sees a part's bytes before it is finished: no turn is needed here.
+        self.inner.write(offset, length, buffer)
+    }
+
+    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        let SeenWriter { inner, shard, eyes } = *self;
+        let finished = eyes.step(|| format!("finish {shard}"), || inner.finish(length).wait());
+        if finished.is_ok() {
+            eyes.finished(shard, length);
+        }
+        // A disk does it at once, or only when it is waited for.
+        Ticket::done(finished)
+    }
+}
+
+#[derive(Debug)]
+struct SeenLog {
+    inner: Arc<dyn ManifestLog>,
+    me: Arc<Me>,
+}
+
+impl ManifestLog for SeenLog {
+    fn describe(&self) -> String {
+        format!("the simulated log {}", self.me.place.name)
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.me.step(|| "list jobs".to_owned(), || self.inner.jobs())
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.me.step(|| format!("list records of {job}"), || self.inner.numbers(job))
+    }
+
+    fn latest(&self, job: &JobName) -> Result<u64> {
+        self.me.step(|| format!("newest record of {job}"), || self.inner.latest(job))
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        self.me.step(
+            || format!("read record {number} of {job}"),
+            || {
+                let luck = &self.me.place.luck;
+                if luck.has(luck.chances().unreadable) {
+                    luck.turns().remark(|| "this program can never read this record".to_owned());
+                    self.me.loses_sight_of(job, number);
+                }
+                match self.me.sees(job, number) {
+                    true => self.inner.read(job, number).map(|bytes| self.lie_of(bytes)),
+                    false => Err(Error::retry("simulated: permission denied")),
+                }
+            },
+        )
+    }
+
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
+        let number = previous.number + 1;
+        self.me.step(
+            || format!("append record {number} to {job}"),
+            || {
+                let place = &self.me.place;
+                if place.luck.lies(Lie::AppendsReplace) {
+                    let numbers = place.log().numbers(job)?.into_iter();
+                    numbers.filter(|there| *there >= number).for_each(|there| {
+                        place.world.remove_record(job, there);
+                    });
+                }
+                let there = || place.log().read(job, number);
+                let was_there = there().is_ok();
+                let noted = Arc::new(AtomicBool::new(false));
+                let appended = noticing(
+                    "the record has its number",
+                    self.me.clone().note(job.clone(), number, record.to_vec(), noted.clone()),
+                    || self.alive(|| self.inner.append_if(job, previous, record)),
+                );
+                // Whatever it answers, as it may have been killed half-way.
+                let is_noted = noted.load(Ordering::Relaxed);
+                if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
+                    place.truth.appended(self.me.number, job, record, &*place.log());
+                }
+                if there().is_ok_and(|bytes| bytes == record) {
+                    self.flip(job, number, record);
+                }
+                appended
+            },
+        )
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.me.step(
+            || format!("remove records of {job} before {number}"),
+            || self.alive(|| self.inner.remove_before(job, number)),
+        )
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.me.step(|| format!("sync the log of {job}"), || self.inner.sync(job))
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.me.step(|| "lock for collecting".to_owned(), || self.inner.lock_collecting())
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.me.step(|| "lock for reading".to_owned(), || self.inner.lock_reading())
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
+    }
+}
+
+impl SeenLog {
+    /// Does what takes several steps. Whoever is killed at one of them goes no further.
+    fn alive<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.me.writes_files() {
+            return work();
+        }
+        let me = self.me.clone();
+        mortal(move || me.dies(), work).unwrap_or_else(|| Err(killed()))
+    }
+
+    /// What is read instead, now and then, where the log lies about what it holds.
+    fn lie_of(&self, mut record: Vec<u8>) -> Vec<u8> {
+        let luck = &self.me.place.luck;
+        if luck.lies(Lie::ReadsWrongly) && luck.has(1 << 12) {
+            record[0] ^= 1;
+        }
+        record
+    }
+
+    /// A bit of a record that has just been appended may flip.
+    fn flip(&self, job: &JobName, number: u64, record: &[u8]) {
+        let (luck, chances) = (&self.me.place.luck, self.me.place.luck.chances());
+        let opens = || {
+            let body = Record::decode(record).map(|record| record.body);
+            matches!(body, Ok(Body::Session(_))) && !job.is_gc()
+        };
+        let is_session = chances.flip_session > 0 && opens() && luck.has(chances.flip_session);
+        if is_session || luck.has(chances.flip_record) {
+            luck.turns().remark(|| format!("a bit of record {number} is flipped"));
+            let offset = luck.rng.below(record.len() as u64);
+            self.me.place.truth.is_flipped();
+            self.me.place.world.corrupt_record(job, number, offset, 1 << luck.rng.below(8));
+        }
+        if is_session {
+            luck.turns().remark(|| "and its writer is held up".to_owned());
+            luck.turns().hold(self.me.number, u64::MAX);
+        }
+    }
+}

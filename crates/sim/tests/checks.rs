@@ -1,0 +1,65 @@
+//! The explorer's own checks: that they notice what is wrong, and that its programs achieve something.
+
+use outlive_sim::{Case, Family, Lie, Name, run, run_case};
+use std::collections::BTreeMap;
+
+/// Failures of schedules in which the log lies.
+fn failures(family: Family, lie: Lie, schedules: u64) -> Vec<String> {
+    let outcome = |seed| {
+        let case = Case { lie: Some(lie), ..Case::of(Name { family, seed }) };
+        run_case(case, false).failure
+    };
+    (0..schedules).filter_map(outcome).collect()
+}
+
+#[test]
+fn a_fenced_writer_that_commits_is_noticed() {
+    let failures = failures(Family::Fence, Lie::AppendsReplace, 100);
+    let noticed = failures.iter().filter(|failure| failure.contains("another has fenced")).count();
+    assert!(noticed > 0, "{failures:?}");
+}
+
+/// Bits may flip in these schedules; that excuses nothing while none has.
+#[test]
+fn damage_is_no_excuse_before_a_bit_has_flipped() {
+    let lies = failures(Family::Damage, Lie::ReadsWrongly, 100);
+    let noticed = lies.iter().filter(|failure| failure.contains("nothing explains: Damaged"));
+    assert!(noticed.count() > 0, "{lies:?}");
+}
+
+/// What programs are there for, and in how many of a hundred schedules of all families it must have come
+/// about at least once.
+const ACHIEVEMENTS: [(&str, u64); 14] = [
+    ("save", 60),
+    ("restore", 20),
+    ("look back", 4),
+    ("lazy restore", 4),
+    ("verify", 1),
+    ("fence", 10),
+    ("gc", 10),
+    ("gc that deletes", 10),
+    ("prune", 15),
+    ("scrub", 10),
+    ("copy", 2),
+    ("gc there", 2),
+    ("return", 2),
+    ("rollback", 1),
+];
+
+#[test]
+fn every_role_does_what_it_is_there_for() {
+    let mut schedules: BTreeMap<&str, u64> = BTreeMap::new();
+    let all = (0..40).flat_map(|seed| Family::ALL.map(|family| Name { family, seed }));
+    let names: Vec<Name> = all.collect();
+    for name in &names {
+        for what in run(*name, false).achieved.into_keys() {
+            *schedules.entry(what).or_default() += 1;
+        }
+    }
+    for (what, percent) in ACHIEVEMENTS {
+        let count = schedules.remove(what).unwrap_or(0);
+        let least = percent * names.len() as u64 / 100;
+        assert!(count >= least, "{what}: in {count} of {} schedules", names.len());
+    }
+    assert!(schedules.is_empty(), "nobody has said how often {schedules:?} must come about");
+}
