@@ -6,6 +6,7 @@
 //! before the one behind it, which is the youngest that it can be.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// By how many nanoseconds each checkpoint is older than the newest whose time is not in the
 /// future. `times_ns` are theirs, newest epoch first.
@@ -19,7 +20,7 @@ pub fn ages_ns(times_ns: &[u64], now_ns: u64) -> Vec<u64> {
         .iter()
         .rev()
         .map(|time| {
-            let later = earlier.range(time + 1..).next().copied();
+            let later = earlier.range((Excluded(time), Unbounded)).next().copied();
             earlier.insert(*time);
             later
         })
@@ -68,6 +69,9 @@ mod tests {
         assert_eq!(ages(&[0, 100, 101], 102), [101, 1, 0]);
         assert_eq!(ages(&[100, 101, 0, 1, 104], 105), [4, 3, 0, 0, 0]);
         assert_eq!(ages(&[100, 101, 0], 102), [0, 0, 0]);
+        // As far as it goes.
+        assert_eq!(ages(&[100, u64::MAX, 101, 102], 103), [2, 1, 1, 0]);
+        assert_eq!(ages(&[100, u64::MAX, u64::MAX], u64::MAX), [u64::MAX - 100, 0, 0]);
         // Now.
         assert_eq!(ages(&[100, 101, 102], 1), [2, 1, 0]);
         assert_eq!(ages(&[100, 101, 102], 100), [0, 0, 0]);
