@@ -63,8 +63,9 @@ pub fn gc<'py>(
 fn rules_of((last, every, within_s, best, none, drop, keep): RuleValues) -> Result<Rules> {
     let within = within_s
         .map(|seconds| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|_| Error::invalid(format!("{seconds} seconds are no age")))
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                Error::invalid(format!("keep_within of {seconds} s: must be 0 or longer"))
+            })
         })
         .transpose()?;
     let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
@@ -77,7 +78,9 @@ fn rules_of((last, every, within_s, best, none, drop, keep): RuleValues) -> Resu
 fn options_of(values: OptionValues) -> Result<GcOptions> {
     let (unused_max, collect, fence, forget_damaged, dry_run) = values;
     if !(0.0..=1.0).contains(&unused_max) {
-        return Err(Error::invalid(format!("max_unused = {unused_max} is no share: 0 to 1")));
+        return Err(Error::invalid(format!(
+            "max_unused = {unused_max}: must be a share from 0 to 1"
+        )));
     }
     Ok(GcOptions {
         fence: fence.iter().map(|job| JobName::stored(job)).collect::<Result<_>>()?,

@@ -162,7 +162,9 @@ impl Job {
         let every = every_s
             .map(|seconds| {
                 Duration::try_from_secs_f64(seconds).map_err(|_| {
-                    Error::invalid(format!("every_s = {seconds} is no time: give seconds, from 0"))
+                    Error::invalid(format!(
+                        "every_s = {seconds}: must be a number of seconds, from 0"
+                    ))
                 })
             })
             .transpose()?;

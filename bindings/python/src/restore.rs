@@ -482,7 +482,7 @@ fn places(checkpoint: &Checkpoint, fills: Vec<Fill>) -> Result<(Vec<usize>, Vec<
                 let bytes = stream.tree.bytes;
                 let length = usize::try_from(bytes).ok().filter(|l| isize::try_from(*l).is_ok());
                 let length = length.ok_or_else(|| {
-                    Error::full(format!("{bytes} bytes of memory are not to be had"))
+                    Error::full(format!("cannot allocate {bytes} bytes of memory"))
                 })?;
                 MutRegion::zeroed(length)
             }

@@ -107,8 +107,8 @@ def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
         ({"keep_last": 1, "everything": True}, "no room"),
         ({"drop": [1, 2]}, "everything=True"),
         ({"drop": [1, 2], "keep_last": 1}, "everything=True"),
-        ({"keep_last": 1, "max_unused": 2.0}, "no share"),
-        ({"keep_within": timedelta(days=-1)}, "no age"),
+        ({"keep_last": 1, "max_unused": 2.0}, "a share from 0 to 1"),
+        ({"keep_within": timedelta(days=-1)}, "must be 0 or longer"),
     ],
 )
 def test_bad_rules_drop_nothing(tmp_path: Path, rules: dict[str, Any], part: str) -> None:

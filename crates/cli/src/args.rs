@@ -23,9 +23,9 @@ Exit codes:
   4  no room is left
   5  another writer has taken the job over
   6  a passing fault: try again
-  7  done, but for files that are named: unreadable, changing, or not to be made as they were
+  7  done, except for files that are named: unreadable, changing, or impossible to make as they were
   130  interrupted
-  141  `get --to -`: whoever read the file closed the pipe before its end";
+  141  `get --to -`: the reader closed the pipe before the end of the file";
 
 /// Keeps a running program's state safe, and gives it back after any failure.
 #[derive(Parser, Debug)]
@@ -67,9 +67,9 @@ pub enum Command {
     Du(DuArgs),
     /// Compare two checkpoints; the exit code is 0 if they are the same and 1 if they differ
     Diff(DiffArgs),
-    /// Copy checkpoints to another pool, and of them only what it lacks
+    /// Copy checkpoints to another pool; only what it lacks is sent
     Copy(CopyArgs),
-    /// Read all packs, and keep what is damaged from being relied on: for a nightly job
+    /// Read all packs and record damage, so that no new checkpoint relies on it
     Scrub(ScrubArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
@@ -90,7 +90,7 @@ pub enum PoolCommand {
     Init(InitArgs),
     /// Show a pool's configuration, its targets and what it holds
     Status(StatusArgs),
-    /// Try what this machine lets outlive do to find what a program has changed
+    /// Test which ways of finding changed memory work on this machine
     Probe,
 }
 
@@ -102,13 +102,13 @@ pub struct InitArgs {
     /// Unit of I/O, 64KiB to 64MiB [default: 4MiB]; fixed for ever
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub container_bytes: Option<u64>,
-    /// Containers of a pack in all, 1 to 64 of them [default: 64MiB]; fixed for ever
+    /// Length of a pack: 1 to 64 containers [default: 64MiB]; fixed for ever
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub pack_bytes: Option<u64>,
     /// Longest chunk, a power of two, 4KiB to 2MiB [default: 64KiB]; fixed for ever
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk_bytes_max: Option<u64>,
-    /// Memory for containers on their way [default: 64MiB]
+    /// Memory for containers that are being filled or written [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub staging_bytes: Option<u64>,
     /// Memory for frozen copies of changed pages [default: 64MiB]
@@ -165,8 +165,8 @@ pub struct VerifyArgs {
     /// Only this checkpoint of the job
     #[arg(long, value_name = "N", requires = "job")]
     pub epoch: Option<u64>,
-    /// Only about this share of the chunks and packs, per cent, another one each time; logs and page
-    /// trees are read whole
+    /// Share of the chunks and packs to check, about, in per cent; each run takes others. Logs and
+    /// page trees are read whole
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
     /// Only what checkpoints need; leave out padding, tables and packs that nothing needs

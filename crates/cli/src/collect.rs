@@ -160,10 +160,12 @@ fn held_text(pool: &Pool, report: &GcReport) -> String {
     if *held == 0 {
         return String::new();
     }
-    let wait = format!("{} must wait until", count(*held as u64, "pack"));
+    let kept = format!("{} cannot be deleted until", count(*held as u64, "pack"));
     if *is_read {
         let them = if *held == 1 { "it" } else { "them" };
-        return format!("{wait} a lazy restore has filled its memory; then a gc deletes {them}\n");
+        return format!(
+            "{kept} a lazy restore has filled its memory; run gc after that to delete {them}\n"
+        );
     }
     let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
     let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
@@ -172,14 +174,14 @@ fn held_text(pool: &Pool, report: &GcReport) -> String {
         1 => (format!("the program of job {jobs} has"), "it is"),
         _ => (format!("the programs of jobs {jobs} have"), "they are"),
     };
-    format!("{wait} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
+    format!("{kept} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
 }
 
 fn plan_text(plan: &GcPlan) -> String {
     let packs = |number: usize, one: &str, more: &str| {
         format!("{} {}", count(number as u64, "pack"), if number == 1 { one } else { more })
     };
-    let unused = ["without anything in use goes", "without anything in use go"];
+    let unused = ["with nothing in use is deleted", "with nothing in use are deleted"];
     let mut text = format!(
         "{} in packs, {} of it in use\n  {}\n  {}\n  {}: {} to copy\n  about {} become free\n",
         bytes(plan.total_bytes),
@@ -197,7 +199,11 @@ fn plan_text(plan: &GcPlan) -> String {
             "cannot be read, and is left alone",
             "cannot be read, and are left alone",
         ),
-        (plan.leftovers, "was never finished, and goes", "were never finished, and go"),
+        (
+            plan.leftovers,
+            "was never finished, and is deleted",
+            "were never finished, and are deleted",
+        ),
     ] {
         if number > 0 {
             let _ = writeln!(text, "  {}", packs(number, one, more));
@@ -234,17 +240,18 @@ mod tests {
         let text = plan_text(&one);
         for part in [
             "1 pack stays\n",
-            "1 pack without anything in use goes\n",
+            "1 pack with nothing in use is deleted\n",
             "1 pack is rewritten: ",
             "1 pack belongs to a save",
             "1 pack cannot be read, and is left alone",
-            "1 pack was never finished, and goes",
+            "1 pack was never finished, and is deleted",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let two = plan_text(&GcPlan { stay: 2, ..GcPlan::default() });
         assert!(
-            two.contains("2 packs stay\n") && two.contains("0 packs without anything in use go\n"),
+            two.contains("2 packs stay\n")
+                && two.contains("0 packs with nothing in use are deleted\n"),
             "{two}"
         );
     }
@@ -260,9 +267,9 @@ mod tests {
         };
         assert_eq!(text(0, true, &[]), "");
         assert!(
-            text(1, true, &[]).starts_with("1 pack must") && text(1, true, &[]).contains("it\n")
+            text(1, true, &[]).starts_with("1 pack cannot") && text(1, true, &[]).contains("it\n")
         );
-        assert!(text(2, true, &[]).ends_with("then a gc deletes them\n"));
+        assert!(text(2, true, &[]).ends_with("to delete them\n"));
         let one = text(1, false, &["a"]);
         assert!(
             one.contains("the program of job a has saved or ended; if it is gone, run"),

@@ -44,7 +44,7 @@ fn chosen(pool: &Pool, text: &str) -> Result<Chosen> {
             }
             Err(_) if is_job(job) => {
                 return Err(Error::invalid(format!(
-                    "\"{}\" is no epoch of job {job}: give a number behind the @, or {job} alone \
+                    "\"{}\" is not an epoch of job {job}: give a number after the @, or {job} alone \
                      for its newest",
                     shown(number)
                 )));

@@ -135,7 +135,7 @@ fn to_stdout(
     }
     if plan.files != 1 {
         return Err(Error::invalid(format!(
-            "standard output takes one file and this would be {}: name one, or get them into a \
+            "`--to -` writes one file, and {} are selected: name one file, or get them into a \
              directory with --to DIR",
             plan.files
         )));
@@ -194,10 +194,10 @@ fn no_file(checkpoint: &FilesCheckpoint, choice: &Choice) -> Result<Error> {
                     "{path} is a symbolic link to {}: name the file that it points to",
                     shown_path(&item.target)
                 ),
-                kind => format!("{path} is no file but a {}: name a file", kind_of(kind).1),
+                kind => format!("{path} is not a file but a {}: name a file", kind_of(kind).1),
             }
         }
-        _ => "there is no file in what was named: name one".to_owned(),
+        _ => "the given paths contain no file: name one".to_owned(),
     };
     Ok(Error::invalid(format!("{what}, or get it into a directory with --to DIR")))
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// `outlive note`.
 pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
     if args.label.is_none() && !args.pin && !args.unpin {
-        return Err(Error::invalid("say what is to be noted: --label TEXT, --pin or --unpin"));
+        return Err(Error::invalid("nothing to note: give --label TEXT, --pin or --unpin"));
     }
     let pool = pool::open(&args.pool, teller)?;
     let name = pool::known_job(&pool, &args.job)?;

@@ -38,7 +38,9 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let job = Job::open(&pool, &args.job, JobOptions::default())?;
     if args.dry_run {
         if is_stream {
-            return Err(Error::invalid("what standard input holds is known when it was read"));
+            return Err(Error::invalid(
+                "--dry-run cannot look at standard input without reading it: leave out one of them",
+            ));
         }
         let (plan, troubles) = job.plan_put(&args.paths, &options)?;
         let mut text = plan_text(&plan, args.verbose);

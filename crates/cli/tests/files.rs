@@ -145,7 +145,7 @@ fn streams_go_in_and_out() {
 
     assert_eq!(outlive(&["put", text(&pool), "tree", text(&tree)]).code, 0);
     let many = outlive(&["get", text(&pool), "tree", "--to", "-"]);
-    assert!(many.code == 2 && many.err.contains("name one"), "{many:?}");
+    assert!(many.code == 2 && many.err.contains("name one file"), "{many:?}");
     let one = piped(&["get", text(&pool), "tree", "notes.txt", "--to", "-"], b"");
     assert_eq!(one.stdout, b"short\n");
 }
@@ -337,8 +337,8 @@ fn what_is_no_file_is_not_written_to_standard_output() {
     assert_eq!(outlive(&["put", text(&pool), "job", text(&tree)]).code, 0);
     for (path, part) in [
         ("newest", "newest is a symbolic link to model/weights.bin: name the file"),
-        ("empty", "empty is no file but a directory: name a file"),
-        ("model", "this would be 2: name one"),
+        ("empty", "empty is not a file but a directory: name a file"),
+        ("model", "2 are selected: name one file"),
     ] {
         let run = outlive(&["get", text(&pool), "job", path, "--to", "-"]);
         assert!(run.code == 2 && run.err.contains(part) && run.out.is_empty(), "{run:?}");

@@ -58,7 +58,7 @@ fn files_that_were_named_are_no_damage() {
         [&["get", pool, "files", "--to", file][..], &["export", pool, "gray scott", "--to", file]]
     {
         let run = outlive(words);
-        assert!(run.code == 2 && run.err.contains("no directory"), "{words:?}: {run:?}");
+        assert!(run.code == 2 && run.err.contains("is not a directory"), "{words:?}: {run:?}");
     }
     assert_eq!(fs::read(file).unwrap(), b"mine");
 }

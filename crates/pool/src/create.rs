@@ -101,8 +101,8 @@ fn descriptor_text(dir: &Path) -> Result<String> {
 
 fn descriptor_is_missing(dir: &Path) -> Error {
     Error::invalid(format!(
-        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] is in \
-         {}; the file may consist of that), or name an empty or new directory",
+        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] \
+         section is in {}; that section alone will do), or name an empty or new directory",
         dir.display(),
         dir.join(MARKER).display()
     ))

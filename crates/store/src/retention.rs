@@ -154,7 +154,7 @@ impl Rules {
         for rule in text.split('|').map(str::trim) {
             let refuse = || {
                 Error::invalid(format!(
-                    "{rule:?} is no rule for what to keep: last N, every K, newer than AGE, or best \
+                    "{rule:?} is not a rule: give last N, every K, newer than AGE, or best \
                      METRIC[:min|:max][:COUNT], with | between them"
                 ))
             };
@@ -224,11 +224,11 @@ impl Rules {
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
-                why.push("among the last".to_owned());
+                why.push("among the newest".to_owned());
             }
             at += 1;
-            if self.every.is_some_and(|every| epoch.is_multiple_of(every)) {
-                why.push("every so many".to_owned());
+            if let Some(every) = self.every.filter(|every| epoch.is_multiple_of(*every)) {
+                why.push(format!("a multiple of {every}"));
             }
             if self.within.is_some_and(|within| u128::from(age_ns) <= within.as_nanos()) {
                 why.push("young".to_owned());
@@ -267,7 +267,9 @@ impl Rules {
             ));
         }
         if *none && (keeps || !drop.is_empty()) {
-            return Err(Error::invalid("to give a job up leaves no room for other rules"));
+            return Err(Error::invalid(
+                "a job is given up as a whole (`--all`): give no other rules with it",
+            ));
         }
         if *every == Some(0) {
             return Err(Error::invalid("every 0th checkpoint cannot be kept: give 1 or more"));

@@ -614,14 +614,14 @@ class Job:
 
         Args:
             keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
-            keep_last: Keep the newest so many.
+            keep_last: Number of newest checkpoints to keep.
             keep_every: Keep epochs that are a multiple of this.
-            keep_within: Keep what was saved at most so long before the newest. Where times do not
-                fit the order of epochs, a clock has jumped: then more is kept, never less.
+            keep_within: Keep checkpoints saved within this time before the newest. Where times do
+                not fit the order of epochs, a clock has jumped: then more is kept, never less.
             keep_best: Keep the best by a metric given to `save`: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
-            drop: Epochs that go, whatever keeps them; rules choose among the rest. They may not be
-                all there are.
+            drop: Epochs to drop, whatever keeps them; rules choose among the rest. At least one
+                checkpoint must be left.
             everything: Give the job up; no program may have it open.
             collect: Whether to free space now; otherwise a later `gc` does.
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.

@@ -49,7 +49,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
     try:
         memory = _Mapping(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
-        raise MemoryError(f"{length} bytes of memory are not to be had: {error}") from None
+        raise MemoryError(f"cannot allocate {length} bytes of memory: {error}") from None
     if length >= _HUGE_BYTES:
         memory.offered, chosen = _core.offer(memory)
         if chosen is not None:

@@ -18,7 +18,7 @@ pub enum BenchCommand {
     Churn(BenchChurnArgs),
     /// Saves at a steady rate for minutes: does the work keep up, does memory grow?
     Steady(BenchSteadyArgs),
-    /// How long a program stands for a freeze, way by way, and what its writes cost afterwards
+    /// How long each way to freeze stops the program, and what its writes cost afterwards
     Freeze(BenchFreezeArgs),
     /// Memory that saves need beyond the state
     Memory(BenchMemoryArgs),
@@ -64,7 +64,7 @@ pub struct BenchSaveArgs {
 /// `bench save`, `bench restore` and `bench lazy`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchIoArgs {
-    /// A directory on the device to be measured; only a directory of our own in it is touched
+    /// Directory on the device to measure; all files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
@@ -87,7 +87,7 @@ pub struct BenchLazyArgs {
 /// `bench churn`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchChurnArgs {
-    /// A directory on the device to be measured; only a directory of our own in it is touched
+    /// Directory on the device to measure; all files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 1.0, value_parser = gib)]
@@ -106,7 +106,7 @@ pub struct BenchChurnArgs {
 /// `bench steady`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchSteadyArgs {
-    /// A directory on the device to be measured; only a directory of our own in it is touched
+    /// Directory on the device to measure; all files go to a new directory in it
     pub dir: PathBuf,
     /// How long
     #[arg(long, default_value_t = 10.0, value_parser = minutes)]
@@ -125,7 +125,7 @@ pub struct BenchSteadyArgs {
 /// `bench freeze`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchFreezeArgs {
-    /// A directory on the device to be measured; only a directory of our own in it is touched
+    /// Directory on the device to measure; all files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
@@ -138,7 +138,7 @@ pub struct BenchFreezeArgs {
 /// `bench memory`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchMemoryArgs {
-    /// A directory on the device to be measured; only a directory of our own in it is touched
+    /// Directory on the device to measure; all files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
@@ -151,7 +151,7 @@ pub struct BenchTrackArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 1.0, value_parser = gib)]
     pub gib: f64,
-    /// Images that are measured of each pattern, behind as many and four to warm up
+    /// Number of images to measure for each pattern, after as many and four more to warm up
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..1000))]
     pub intervals: u32,
     /// Draw how much faster each tracker is than mprotect page by page into this file (SVG)

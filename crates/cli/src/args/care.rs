@@ -13,7 +13,7 @@ pub struct NoteArgs {
     pub job: String,
     /// The checkpoint
     pub epoch: u64,
-    /// A word for it; prunings keep what has one. An empty one takes it away
+    /// Label of the checkpoint; rules never drop a labelled one. An empty label removes it
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// Keep it, whatever rules say
@@ -30,7 +30,7 @@ pub struct CollectArgs {
     /// Share of the bytes in packs that may stay unused, per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
     pub max_unused: f64,
-    /// Copy at most so many bytes a second
+    /// Most bytes to copy per second, such as 50MiB
     #[arg(long, alias = "throttle", value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
     /// End the open session of this job: its program is gone, or must stop
@@ -64,20 +64,20 @@ pub struct PruneArgs {
     /// pool.toml says]
     #[arg(long, value_name = "RULES")]
     pub keep: Option<String>,
-    /// Keep the newest N
+    /// Number of newest checkpoints to keep
     #[arg(long, value_name = "N")]
     pub keep_last: Option<u64>,
     /// Keep epochs that are a multiple of K
     #[arg(long, value_name = "K")]
     pub keep_every: Option<u64>,
-    /// Keep what was saved at most so long before the newest: 90m, 36h, 7d, 4w
+    /// Keep checkpoints saved within this time before the newest: 90m, 36h, 7d, 4w
     #[arg(long, value_name = "AGE")]
     pub keep_within: Option<String>,
     /// Keep the best by a metric: NAME[:min|:max][:COUNT]
     #[arg(long, value_name = "METRIC")]
     pub keep_best: Vec<String>,
-    /// Drop this checkpoint, whatever keeps it; rules choose among the rest. To drop them all takes
-    /// --all
+    /// Drop this checkpoint, whatever keeps it; rules choose among the rest. Dropping
+    /// all of them needs --all
     #[arg(long, value_name = "EPOCH")]
     pub drop: Vec<u64>,
     /// Give the whole job up
@@ -95,7 +95,7 @@ pub struct PruneArgs {
 pub struct DuArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Each checkpoint of this job; without it, each job
+    /// Show each checkpoint of this job; without it, each job
     pub job: Option<String>,
     /// Only these checkpoints, each and together
     #[arg(requires = "job")]
@@ -107,10 +107,10 @@ pub struct DuArgs {
 pub struct DiffArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The one before: JOB@EPOCH, or JOB for the newest
+    /// The first checkpoint: JOB@EPOCH, or JOB for the newest
     #[arg(value_name = "JOB[@EPOCH]")]
     pub before: String,
-    /// The one after
+    /// The second checkpoint
     #[arg(value_name = "JOB[@EPOCH]")]
     pub after: String,
     /// List the ranges of pages that differ
@@ -127,16 +127,16 @@ pub struct CopyArgs {
     pub to: PathBuf,
     /// The jobs [default: all]
     pub jobs: Vec<String>,
-    /// Only this checkpoint of the one job
+    /// Copy only this checkpoint; needs exactly one job
     #[arg(long, value_name = "N")]
     pub epoch: Vec<u64>,
-    /// Give the one job this name there
+    /// Name of the job in the second pool; needs exactly one job
     #[arg(long = "as", value_name = "NAME")]
     pub rename: Option<String>,
-    /// The job there is the same, though the two have no checkpoint in common any more
+    /// Treat the job in the second pool as the same job, although the two share no checkpoint
     #[arg(long)]
     pub same_history: bool,
-    /// Read at most so many bytes a second
+    /// Most bytes to read per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
     /// Print the plan and change nothing
@@ -149,10 +149,10 @@ pub struct CopyArgs {
 pub struct ScrubArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Read at most so many bytes a second, such as 50MiB
+    /// Most bytes to read per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Only about this share of the packs, per cent, other ones each time
+    /// Share of the packs to check, about, in per cent; each run takes other packs
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
     /// Say what is damaged and what would be done, and change nothing

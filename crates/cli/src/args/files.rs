@@ -25,7 +25,7 @@ pub struct PutArgs {
     /// Patterns from a file, before those of --exclude
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
-    /// Take no notice of .outliveignore files in directories
+    /// Do not read .outliveignore files
     #[arg(long)]
     pub no_ignore_files: bool,
     /// Do not enter directories on which another file system is mounted
@@ -34,7 +34,7 @@ pub struct PutArgs {
     /// Read every file, also those that have not changed since the put before
     #[arg(long)]
     pub reread: bool,
-    /// A word for the checkpoint; prunings keep what has one
+    /// Label of the checkpoint; rules never drop a labelled one
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// Keep it, whatever rules say
@@ -66,7 +66,7 @@ pub struct GetArgs {
     /// Replace files that are there
     #[arg(long)]
     pub overwrite: bool,
-    /// Memory for what is read before its turn, on the way to standard output [default: 64MiB]
+    /// Memory for data read ahead of its turn, with `--to -` [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// Print what would be got, and what is in the way

@@ -137,7 +137,7 @@ fn file_place(dir: &Path, number: usize, item: &Item) -> Result<Place> {
 }
 
 fn zeros(length: u64) -> Result<Vec<u8>> {
-    let too_much = || Error::full(format!("{length} bytes of memory are not to be had"));
+    let too_much = || Error::full(format!("cannot allocate {length} bytes of memory"));
     let length = usize::try_from(length).map_err(|_| too_much())?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| too_much())?;

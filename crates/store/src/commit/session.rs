@@ -254,8 +254,8 @@ impl LogHead {
         };
         Err(Error::fenced(format!(
             "job {} was at checkpoint {} when this program looked at it, and {what}: nothing was \
-             saved. Restore again and go on from there; or take the job over in so many words \
-             (take_over), and what was saved meanwhile is left behind",
+             saved. Restore again and go on from there. To go on from here instead, call take_over: \
+             what was saved meanwhile is then left behind",
             self.job, then.epoch
         )))
     }

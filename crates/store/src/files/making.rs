@@ -35,7 +35,7 @@ pub fn in_the_way(to: &Path, path: &[u8]) -> Error {
 pub fn make_dir(to: &Path) -> Result<()> {
     fs::create_dir_all(to).map_err(|error| match fs::metadata(to) {
         Ok(there) if !there.is_dir() => Error::invalid(format!(
-            "{} is there already and is no directory: name one, or a place for a new one",
+            "{} exists and is not a directory: name a directory, or a path where nothing is yet",
             to.display()
         )),
         _ => Error::io_named("making", to, &error),

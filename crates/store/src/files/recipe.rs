@@ -201,7 +201,7 @@ fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Resul
             let recipe = Recipe::decode(&bytes)?;
             if level.is_some_and(|level| level != recipe.level) || recipe.bytes() != child.bytes {
                 return Err(Error::damaged(format!(
-                    "recipe {:?} is not what is said of it",
+                    "recipe {:?} is not what refers to it expects",
                     child.fp
                 )));
             }

@@ -126,8 +126,8 @@ fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     let is_full = |error: &Error| error.kind() == ErrorKind::Full;
     if options.thoroughness.rewrite && collected.as_ref().is_err_and(is_full) {
         pool.warn(
-            "there is no room to rewrite packs: only those go of which nothing is in use; another gc \
-             can do the rest"
+            "there is no room to rewrite packs, so only packs with nothing in use are deleted; free some \
+             space and run another gc for the rest"
                 .to_owned(),
         );
         let mut options = options.clone();

@@ -302,7 +302,7 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
     // The length comes from a verified node, yet it may be too much for this machine.
     whole
         .try_reserve_exact(length)
-        .map_err(|_| Error::full(format!("{length} bytes of memory are not to be had")))?;
+        .map_err(|_| Error::full(format!("cannot allocate {length} bytes of memory")))?;
     whole.resize(length, 0);
     let sink = Whole(Mutex::new(whole));
     plan.execute(pool, &sink)?;
