@@ -215,6 +215,9 @@ pub struct AheadThread {
     thread: Option<JoinHandle<Ahead>>,
     tracker: Arc<dyn PageTracker>,
     process_id: u32,
+    /// Rounds that are done.
+    #[cfg(test)]
+    rounds: Arc<std::sync::atomic::AtomicU64>,
 }
 
 /// Time from one round to the next: the least, and what it grows to while nothing is to be copied.
@@ -230,6 +233,10 @@ impl AheadThread {
     pub fn start(tracker: Arc<dyn PageTracker>, mut ahead: Ahead) -> Result<AheadThread, Refusal> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (seen, looked_at) = (Arc::clone(&over), Arc::clone(&tracker));
+        #[cfg(test)]
+        let rounds: Arc<std::sync::atomic::AtomicU64> = Arc::default();
+        #[cfg(test)]
+        let done = Arc::clone(&rounds);
         let thread = std::thread::Builder::new()
             .name("outlive-ahead".to_owned())
             .spawn(move || {
@@ -244,12 +251,28 @@ impl AheadThread {
                     {
                         return ahead;
                     }
+                    #[cfg(test)]
+                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     pause = if ahead.has_work() { ROUND_MIN } else { (pause * 2).min(ROUND_MAX) };
                 }
             })
             .map_err(|error| Refusal(format!("no thread could be started: {error}")))?;
         let process_id = std::process::id();
-        Ok(AheadThread { over, thread: Some(thread), tracker, process_id })
+        Ok(AheadThread {
+            over,
+            thread: Some(thread),
+            tracker,
+            process_id,
+            #[cfg(test)]
+            rounds,
+        })
+    }
+
+    /// How many rounds are done; `None` if there will be no more.
+    #[cfg(test)]
+    pub fn rounds(&self) -> Option<u64> {
+        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        lives.then(|| self.rounds.load(std::sync::atomic::Ordering::Relaxed))
     }
 
     /// Ends them, while the program stands, and takes the last look.

@@ -241,6 +241,16 @@ impl HashTracker {
         }
     }
 
+    /// Waits until what is copied ahead was looked at twice from now on; not at all if nothing is.
+    #[cfg(test)]
+    pub(crate) fn wait_for_rounds(&self) {
+        let rounds = || self.copies().thread.as_ref()?.rounds();
+        let Some(seen) = rounds() else { return };
+        while rounds().is_some_and(|rounds| rounds < seen + 2) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// Takes buffers of copies back.
     pub(crate) fn keep_ahead(&self, ahead: Option<Ahead>) {
         if ahead.is_some() {

@@ -30,6 +30,20 @@ fn bytes_of(stream: usize, range: Range<usize>) -> Vec<u8> {
 /// `piece_pages` pages in the order of `order`, with a thread that serves faults. `program` may touch
 /// what is lazy meanwhile.
 fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn() + Sync)) {
+    restore_held(memory, lengths, seed, &|release| {
+        release();
+        program();
+    });
+}
+
+/// The same, but the last piece comes when the program releases it, at its end at the latest: until
+/// then memory is being filled, whatever the program does.
+fn restore_held(
+    memory: &LazyMemory,
+    lengths: &[usize],
+    seed: u64,
+    program: &(dyn Fn(&dyn Fn()) + Sync),
+) {
     for (stream, edge) in memory.edges() {
         let bytes = bytes_of(stream, edge.start as usize..edge.end as usize);
         memory.write_edge(stream, edge.start, &bytes);
@@ -57,7 +71,9 @@ fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn(
     for last in (1..pieces.len()).rev() {
         pieces.swap(last, rng.next_u64() as usize % (last + 1));
     }
-    let next = AtomicUsize::new(0);
+    let held = pieces.pop();
+    let (next, released) = (AtomicUsize::new(0), std::sync::Once::new());
+    let release = || released.call_once(|| held.iter().for_each(bring));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -73,7 +89,8 @@ fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn(
                 }
             });
         }
-        program();
+        program(&release);
+        release();
         memory.wait(None, None);
         memory.stop();
     });

@@ -430,7 +430,7 @@ fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
             // Some pages go quiet early, some are written to the end, one anew after its copy.
             (0..40).for_each(|page| program.write(7 * page + round));
             for _ in 0..4 {
-                std::thread::sleep(Duration::from_millis(60));
+                program.tracker.wait_for_rounds();
                 (600..610).for_each(|page| program.write(page));
             }
             program.write(7 + round);
@@ -501,6 +501,29 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     assert_eq!(ahead.page(copy), None, "the page is zero now");
     let all = PageRange { first: 0, count: PAGES as u64 };
     assert_eq!((look.compare, look.dirty), (vec![all], vec![]));
+}
+
+/// A state of many arrays, or one that is written here and there, has as many areas as blocks.
+#[test]
+#[allow(unsafe_code)]
+fn what_stays_armed_is_asked_in_proportion() {
+    const BLOCKS: usize = 4096;
+    const BLOCK: usize = 2 * MIB;
+    let start = 1 << 40;
+    let told = Told::new(start);
+    let place = Place { start, length: BLOCKS * BLOCK };
+    // SAFETY: nothing looks at the memory.
+    let mut watch = unsafe { watch::Watch::begin(&told, place, 100) }.unwrap();
+    let area = |at: usize| Pages { start: start + at * BLOCK, end: start + (at + 1) * BLOCK };
+    let areas: Vec<Pages> = (0..BLOCKS).step_by(2).map(area).collect();
+    told.write(512 * 4 + 9);
+    (0..150).for_each(|page| told.write(512 * 6 + page));
+    watch::COUNTED.with(|counted| counted.set(0));
+    watch.keep_armed(&told, &areas);
+    assert_eq!(watch::COUNTED.with(std::cell::Cell::get), BLOCKS / 2);
+    let armed: Vec<Pages> = watch.armed().collect();
+    let sparse = |at: usize| at.is_multiple_of(2) && at != 6;
+    assert_eq!(armed, (0..BLOCKS).filter(|at| sparse(*at)).map(area).collect::<Vec<_>>());
 }
 
 /// A page of the hardware holds the end of one page of such an array and most of another.

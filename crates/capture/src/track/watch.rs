@@ -103,6 +103,12 @@ pub(crate) struct Look {
     pub dirty: Vec<PageRange>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Blocks for which written pages were counted.
+    pub static COUNTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A watched region.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -191,13 +197,14 @@ impl Watch {
     /// armed when the image was frozen, so what was written since is noted. Only of blocks that never
     /// were dense, and once each: to arm what the program comes to later costs it a fault a page.
     pub fn keep_armed(&mut self, tracker: &dyn PageTracker, areas: &[Pages]) {
-        for area in areas {
+        let number = |address: usize| address / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
+        let blocks = |area: &Pages| number(area.start)..number(area.end - 1) + 1;
+        let areas: Vec<_> = areas.iter().map(|area| (*area, blocks(area))).collect();
+        for (area, blocks) in areas {
             let mut written = Vec::new();
-            let known = tracker.collect(*area, Then::Leave, &mut written).is_ok();
-            let counts = self.counts(&written);
-            let first = area.start / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
-            let end = (area.end - 1) / BLOCK_BYTES - self.inner.start / BLOCK_BYTES + 1;
-            for (at, count) in counts.into_iter().enumerate().take(end).skip(first) {
+            let known = tracker.collect(area, Then::Leave, &mut written).is_ok();
+            let counts = self.counts(&blocks, &written);
+            for (at, count) in blocks.zip(counts) {
                 let (block, pages) = (self.blocks[at], self.block(at));
                 let is_new = !block.tried && !block.expected && block.next_wait == 0;
                 self.blocks[at].tried = true;
@@ -280,7 +287,8 @@ impl Watch {
         let (armed, coarse): (Vec<Range<usize>>, _) =
             self.groups().into_iter().partition(|group| self.blocks[group.start].armed);
         let mut written = self.written(tracker, &armed)?;
-        let given_up = self.absent(tracker, &armed, &self.counts(&written), threads)?;
+        let given_up =
+            self.absent(tracker, &armed, &self.counts(&self.all(), &written), threads)?;
         let absent: Vec<_> = given_up.iter().map(|p| self.place.region_pages(*p)).collect();
         look.extend(hashes.not_zero(&absent));
         let mut copied = Vec::new();
@@ -403,7 +411,7 @@ impl Watch {
         for run in diff.runs() {
             let start = self.place.start + run.first as usize * PAGE_BYTES;
             let pages = Pages { start, end: start + run.count as usize * PAGE_BYTES };
-            self.count(pages, &mut changed);
+            self.count(pages, 0, &mut changed);
         }
         for (at, changed) in changed.into_iter().enumerate() {
             let block = self.blocks[at];
@@ -435,7 +443,7 @@ impl Watch {
         written: &[Pages],
     ) -> Result<Vec<bool>, Refusal> {
         let mut dense = vec![false; self.blocks.len()];
-        for (at, count) in self.counts(written).into_iter().enumerate() {
+        for (at, count) in self.counts(&self.all(), written).into_iter().enumerate() {
             if !self.blocks[at].armed {
                 continue;
             }
@@ -513,21 +521,28 @@ impl Watch {
         Ok(())
     }
 
-    /// How many of these pages are in each block.
-    fn counts(&self, pages: &[Pages]) -> Vec<usize> {
-        let mut counts = vec![0; self.blocks.len()];
-        pages.iter().for_each(|pages| self.count(*pages, &mut counts));
+    /// The numbers of all blocks.
+    fn all(&self) -> Range<usize> {
+        0..self.blocks.len()
+    }
+
+    /// How many of these pages, which lie in some blocks, are in each of them.
+    fn counts(&self, blocks: &Range<usize>, pages: &[Pages]) -> Vec<usize> {
+        #[cfg(test)]
+        COUNTED.with(|counted| counted.set(counted.get() + blocks.len()));
+        let mut counts = vec![0; blocks.len()];
+        pages.iter().for_each(|pages| self.count(*pages, blocks.start, &mut counts));
         counts
     }
 
-    /// Adds to the number of pages of each block.
-    fn count(&self, pages: Pages, counts: &mut [usize]) {
+    /// Adds to the number of pages of each block from the `first` on.
+    fn count(&self, pages: Pages, first: usize, counts: &mut [usize]) {
         let mut at = pages.start.max(self.inner.start);
         let end = pages.end.min(self.inner.end);
         while at < end {
             let number = at / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
             let stop = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
-            counts[number] += (stop - at).div_ceil(PAGE_BYTES);
+            counts[number - first] += (stop - at).div_ceil(PAGE_BYTES);
             at = stop;
         }
     }

@@ -205,7 +205,10 @@ impl Watches {
         self.end_guard();
         if let Some(tracker) = &self.tracker {
             for watch in self.by_name.values_mut() {
-                watch.keep_armed(&**tracker, &ahead::clip(&guarded, &[watch.inner()]));
+                let inner = watch.inner();
+                let first = guarded.partition_point(|area| area.end <= inner.start);
+                let end = guarded.partition_point(|area| area.start < inner.end);
+                watch.keep_armed(&**tracker, &ahead::clip(&guarded[first..end], &[inner]));
             }
         }
         self.by_name.values_mut().for_each(Watch::settle);

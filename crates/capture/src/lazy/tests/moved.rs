@@ -104,7 +104,7 @@ fn memory_that_the_program_moves_is_filled_where_it_is() {
     for (seed, user_only) in [(0, false), (1, true), (2, false), (3, true)] {
         let mapping = Mapping::new(9 * MIB);
         let memory = mapping.lazily(user_only);
-        restore(&memory, &[9 * MIB], seed, &|| {
+        restore_held(&memory, &[9 * MIB], seed, &|release| {
             // Some is there, some is not, and some threads wait for some.
             let touched = mapping.0 + seed as usize * MIB;
             assert_eq!(byte_at(touched), expected(0, seed as usize * MIB));
@@ -121,6 +121,7 @@ fn memory_that_the_program_moves_is_filled_where_it_is() {
             check_at(at + half.end, part.start + half.end..part.end);
             check_at(mapping.0, 0..part.start);
             check_at(mapping.0 + part.end, part.end..9 * MIB);
+            release();
             assert!(memory.wait(Some(0), None));
             check_at(at, part.start..part.start + half.start);
             check_at(on, part.start + half.start..part.start + half.end);
@@ -136,10 +137,15 @@ fn memory_that_moves_untouched_is_filled() {
     let memory = mapping.lazily(true);
     let at = std::thread::scope(|scope| {
         let moving = scope.spawn(|| mapping.move_part(0..6 * MIB, 0));
-        // Who moves it waits until it is heard; that may be the background.
-        restore(&memory, &[6 * MIB], 9, &|| {});
+        while is_mapped(mapping.0) {
+            std::thread::yield_now();
+        }
+        // Who moves it waits until it is heard; here that is the background.
+        assert!(!moving.is_finished());
+        bring(&memory, 0, 0..6 * MIB);
         moving.join().unwrap()
     });
+    assert!(memory.wait(None, None) && memory.failure().is_none());
     check_at(at, 0..6 * MIB);
 }
 
@@ -150,7 +156,7 @@ fn what_the_program_gives_up_is_zero_and_stays_so() {
         let memory = mapping.lazily(seed == 1);
         let (gone, small) = (MIB + 4096..5 * MIB, 6 * MIB + 8192..6 * MIB + 3 * 4096);
         let written = 3 * MIB + 123;
-        restore(&memory, &[8 * MIB], seed, &|| {
+        restore_held(&memory, &[8 * MIB], seed, &|_| {
             mapping.advise(gone.clone(), advice);
             mapping.advise(small.clone(), advice);
             // SAFETY: the mapping is ours, and no reference points there.
@@ -175,7 +181,7 @@ fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
         let mapping = Mapping::new(6 * MIB);
         let memory = mapping.lazily(seed % 2 == 0);
         let gone = MIB + 4096..4 * MIB;
-        restore(&memory, &[6 * MIB], seed, &|| {
+        restore_held(&memory, &[6 * MIB], seed, &|_| {
             let start = (mapping.0 + gone.start) as *mut libc::c_void;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
             // SAFETY: the mapping is ours, and no reference points there.
