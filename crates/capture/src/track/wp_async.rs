@@ -89,8 +89,8 @@ impl PageTracker for WpAsync {
     }
 
     fn arm(&self, pages: Pages) -> Result<(), Refusal> {
-        // Arming what counts as written leaves out what was never touched: its first write is noted
-        // without, and it may still become a huge page.
+        // What counts as written is armed. Of what was never touched that is so on some kernels (6.18)
+        // and not on others; there its first write is noted without.
         self.collect(pages, Then::Rearm, &mut Vec::new())
     }
 
