@@ -189,6 +189,21 @@ impl Fill {
         }
     }
 
+    /// Reads until no notice is under way.
+    fn heed_all<'a>(
+        &'a self,
+        mut places: RwLockWriteGuard<'a, Places>,
+    ) -> RwLockWriteGuard<'a, Places> {
+        while self.uffd.is_changing() {
+            if !self.heed_one(&mut places) {
+                drop(places);
+                std::thread::yield_now();
+                places = self.places_alone();
+            }
+        }
+        places
+    }
+
     /// False if the kernel says nothing at the moment.
     fn heed_one(&self, places: &mut Places) -> bool {
         match self.uffd.read() {
@@ -458,7 +473,9 @@ impl Fill {
 
     /// A region is whole: what is missing of it is zero, and the kernel may know.
     fn end(&self, filling: &Filling) {
-        let mut places = self.places_alone();
+        // Without a notice under way, all pieces are where the table says. With one, something else may
+        // be there, another region perhaps, and what has moved would stay registered.
+        let mut places = self.heed_all(self.places_alone());
         loop {
             let pieces = places.of(filling.number);
             let refusals = pieces.filter_map(|at| self.uffd.unregister(at).err());
@@ -469,16 +486,10 @@ impl Fill {
                 drop(places);
                 return self.fail(refused(&error));
             }
-            // Without a notice under way, no piece is elsewhere than the table says. With one, the
-            // kernel has been asked about other memory, and what has moved is registered still.
             if !self.uffd.is_changing() {
                 break;
             }
-            if !self.heed_one(&mut places) {
-                drop(places);
-                std::thread::yield_now();
-                places = self.places_alone();
-            }
+            places = self.heed_all(places);
         }
         places.set_over(filling.number);
         drop(places);

@@ -1,6 +1,7 @@
 //! Memory that the program moves, gives up or unmaps while it is filled.
 
 use super::*;
+use std::sync::Barrier;
 
 /// Memory as a program maps it, which it may move; `AlignedBuf` may not.
 pub(super) struct Mapping(pub usize, pub usize);
@@ -30,8 +31,12 @@ impl Mapping {
 
     /// Moves a part of it to where another mapping is, which is as long or longer; answers where.
     fn move_to(&self, part: Range<usize>, room: &Mapping) -> usize {
+        self.move_by(part, room, 0)
+    }
+
+    fn move_by(&self, part: Range<usize>, room: &Mapping, flags: libc::c_int) -> usize {
         let from = (self.0 + part.start) as *mut libc::c_void;
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let flags = flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: both mappings are ours, and no reference points there.
         let to =
             unsafe { libc::mremap(from, part.len(), room.1, flags, room.0 as *mut libc::c_void) };
@@ -279,4 +284,65 @@ fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
         check_at(mapping.0, 0..part.start);
         check_at(mapping.0 + part.end, part.end..4 * MIB);
     }
+}
+
+/// Such a move leaves an empty mapping behind, of which the kernel says nothing until it goes.
+#[test]
+fn what_moves_to_where_a_move_has_left_its_mapping_is_filled() {
+    for goes_first in [false, true] {
+        let (first, second) = (Mapping::new(2 * MIB), Mapping::new(5 * MIB));
+        let memory = lazily_all(&[&first, &second], true);
+        serving(&memory, || {
+            let at = first.move_by(0..2 * MIB, &Mapping::new(2 * MIB), libc::MREMAP_DONTUNMAP);
+            assert_eq!(byte_at(first.0 + MIB), 0, "nothing is left there");
+            if goes_first {
+                // SAFETY: the mapping is ours, and no reference points there.
+                assert_eq!(unsafe { libc::munmap(first.0 as *mut _, 2 * MIB) }, 0);
+            }
+            let part = MIB..3 * MIB;
+            assert_eq!(second.move_to(part.clone(), &first), first.0);
+            bring(&memory, 0, 0..2 * MIB);
+            bring(&memory, 1, 0..5 * MIB);
+            assert!(memory.wait(None, None));
+            check_at(at, 0..2 * MIB);
+            check_stream_at(1, first.0, part);
+        });
+        assert_eq!(memory.failure(), None);
+    }
+}
+
+/// The kernel says of a move first where memory is, and then that its old place is unmapped. By then
+/// another thread's memory may be there.
+#[test]
+fn what_moves_to_where_another_thread_moves_away_is_filled() {
+    let (first, second) = (Mapping::new(2 * MIB), Mapping::new(2 * MIB));
+    let memory = lazily_all(&[&first, &second], true);
+    let gone = |mapping: &Mapping| {
+        while is_mapped(mapping.0) {
+            std::thread::yield_now();
+        }
+    };
+    // Both threads are there before: nothing else is to be mapped to the place.
+    let start = Barrier::new(3);
+    let at = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            start.wait();
+            first.move_part(0..2 * MIB, 0)
+        });
+        scope.spawn(|| {
+            start.wait();
+            gone(&first);
+            second.move_to(0..2 * MIB, &first)
+        });
+        start.wait();
+        gone(&second);
+        // Nobody has heard of either.
+        bring(&memory, 0, 0..2 * MIB);
+        bring(&memory, 1, 0..2 * MIB);
+        moving.join().unwrap()
+    });
+    assert!(memory.wait(None, None) && memory.failure().is_none());
+    memory.stop();
+    check_stream_at(0, at, 0..2 * MIB);
+    check_stream_at(1, first.0, 0..2 * MIB);
 }
