@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python fuzz soak bugs storm bench clean
+.PHONY: help demo test setup build lint fmt test-rust test-python test-frameworks fuzz soak bugs storm bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -29,7 +29,7 @@ help: ## Show this list
 	@echo
 	@echo 'usage: make TARGET [ARGS="..."]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'demo and test set up all they need: Rust and Python 3.11 are enough to begin with.'
 
@@ -69,6 +69,9 @@ test-rust: setup ## Run the Rust tests (ARGS go to nextest)
 test-python: build ## Run the Python tests against the installed wheel (ARGS go to pytest)
 	@scripts/test-python $(ARGS)
 
+test-frameworks: build ## Run the tests that need PyTorch and JAX (2.5 GB; not part of test)
+	@scripts/test-frameworks $(ARGS)
+
 fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
 	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
 	@fuzz/run $(FUZZ_S)
@@ -95,4 +98,4 @@ bench: build ## Compare with peers; writes docs/benchmarks.md (TORCH=1, ARGS=--q
 	@.venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
 
 clean: ## Remove all that was built or downloaded into this folder
-	rm -rf -- .venv .venv-bench target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache
+	rm -rf -- .venv .venv-bench .venv-frameworks target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache
