@@ -12,6 +12,7 @@ mod owner;
 mod relay;
 mod retry;
 mod throttle;
+mod wrapped;
 mod writes;
 
 pub use directory::{DirectoryOptions, DirectoryTarget};

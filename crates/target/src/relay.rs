@@ -7,10 +7,10 @@ use outlive_io::{AlignedBuf, DiskEngine, Ticket};
 use outlive_types::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) type Written = std::result::Result<(), WriteFault>;
+pub type Written = std::result::Result<(), WriteFault>;
 
 /// What a wrapper does around the calls of the writer within. Runs on helper threads.
-pub(crate) trait Around: Send + Sync {
+pub trait Around: Send + Sync {
     /// One write of `length` bytes; `attempt` passes it on and waits for it.
     fn write(
         &self,

@@ -1,12 +1,10 @@
 //! Repeats what failed in passing.
 
-use crate::relay::{Around, RelayWriter, Written};
-use crate::{
-    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
-    Target,
-};
-use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
-use outlive_types::{Error, ErrorKind, JobName, Result};
+use crate::relay::{Around, Written};
+use crate::wrapped::{Manner, WrappedLog, WrappedTarget, read_one};
+use crate::{ManifestLog, ReadRange, ShardName, Target};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_types::{ErrorKind, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
@@ -100,41 +98,41 @@ impl Around for RetryPolicy {
 
 /// A target whose `Retry` errors are met by repeating the call, except `finish`, which cannot be
 /// repeated: after a failed sync nobody knows what is on the medium.
-#[derive(Debug)]
-pub struct RetryTarget {
-    inner: Arc<dyn Target>,
-    policy: Arc<RetryPolicy>,
-    helpers: Arc<DiskEngine>,
-}
+pub type RetryTarget = WrappedTarget<RetryPolicy>;
 
 impl RetryTarget {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Target>, policy: RetryPolicy) -> RetryTarget {
-        let helpers = Arc::new(DiskEngine::new(DEPTH_DEFAULT));
-        RetryTarget { inner, policy: Arc::new(policy), helpers }
+        WrappedTarget::with(inner, Arc::new(policy))
     }
 }
 
-impl Target for RetryTarget {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
+/// A log whose `Retry` errors are met by repeating the call. An append may be repeated because it
+/// recognises its own record.
+pub type RetryLog = WrappedLog<RetryPolicy>;
 
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        let writer = self.policy.run(|| self.inner.create(shard, bytes_max))?;
-        Ok(RelayWriter::boxed(writer, self.helpers.clone(), self.policy.clone()))
+impl RetryLog {
+    /// Wraps `inner`.
+    pub fn new(inner: Arc<dyn ManifestLog>, policy: RetryPolicy) -> RetryLog {
+        WrappedLog { inner, manner: Arc::new(policy) }
+    }
+}
+
+impl Manner for RetryPolicy {
+    fn call<T>(&self, _bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.run(call)
     }
 
     fn read_ranges(
-        &self,
+        this: &RetryTarget,
         shard: ShardName,
         ranges: Vec<ReadRange>,
     ) -> Vec<Ticket<Result<AlignedBuf>>> {
         let places: Vec<_> =
             ranges.iter().map(|range| (range.offset, range.length, range.buffer.len())).collect();
-        let tickets = self.inner.read_ranges(shard, ranges);
+        let tickets = this.inner.read_ranges(shard, ranges);
         let repeated = tickets.into_iter().zip(places).map(|(ticket, (offset, length, room))| {
-            let (inner, policy) = (self.inner.clone(), self.policy.clone());
+            let (inner, policy) = (this.inner.clone(), this.manner.clone());
             // In the waiter: reads that fail are rare, and somebody waits for each.
             ticket.map(move |first| {
                 let mut first = Some(first);
@@ -149,104 +147,6 @@ impl Target for RetryTarget {
             })
         });
         repeated.collect()
-    }
-
-    fn length(&self, shard: ShardName) -> Result<u64> {
-        self.policy.run(|| self.inner.length(shard))
-    }
-
-    fn list(&self) -> Result<Vec<ShardName>> {
-        self.policy.run(|| self.inner.list())
-    }
-
-    fn unfinished(&self) -> Result<Vec<ShardName>> {
-        self.policy.run(|| self.inner.unfinished())
-    }
-
-    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        self.policy.run(|| self.inner.delete_unfinished(shard))
-    }
-
-    fn delete(&self, shard: ShardName) -> Result<()> {
-        self.policy.run(|| self.inner.delete(shard))
-    }
-
-    fn capacity(&self) -> Result<Capacity> {
-        self.policy.run(|| self.inner.capacity())
-    }
-}
-
-/// Reads one range and waits for it.
-pub(crate) fn read_one(
-    target: &dyn Target,
-    shard: ShardName,
-    range: ReadRange,
-) -> Result<AlignedBuf> {
-    let mut tickets = target.read_ranges(shard, vec![range]);
-    let ticket = tickets
-        .pop()
-        .ok_or_else(|| Error::bug(format!("{} gave no ticket for a range", target.describe())))?;
-    ticket.wait()
-}
-
-/// A log whose `Retry` errors are met by repeating the call. An append may be repeated because it
-/// recognises its own record.
-#[derive(Debug)]
-pub struct RetryLog {
-    inner: Arc<dyn ManifestLog>,
-    policy: RetryPolicy,
-}
-
-impl RetryLog {
-    /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn ManifestLog>, policy: RetryPolicy) -> RetryLog {
-        RetryLog { inner, policy }
-    }
-}
-
-impl ManifestLog for RetryLog {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn jobs(&self) -> Result<Vec<JobName>> {
-        self.policy.run(|| self.inner.jobs())
-    }
-
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
-        self.policy.run(|| self.inner.numbers(job))
-    }
-
-    fn latest(&self, job: &JobName) -> Result<u64> {
-        self.policy.run(|| self.inner.latest(job))
-    }
-
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
-        self.policy.run(|| self.inner.read(job, number))
-    }
-
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        self.policy.run(|| self.inner.append_if(job, previous, record))
-    }
-
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.policy.run(|| self.inner.remove_before(job, number))
-    }
-
-    fn sync(&self, job: &JobName) -> Result<()> {
-        self.policy.run(|| self.inner.sync(job))
-    }
-
-    fn lock_collecting(&self) -> Result<Lock> {
-        self.inner.lock_collecting()
-    }
-
-    fn lock_reading(&self) -> Result<Option<LockGuard>> {
-        self.inner.lock_reading()
-    }
-
-    fn is_read(&self) -> Result<bool> {
-        self.inner.is_read()
     }
 }
 

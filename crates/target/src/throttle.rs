@@ -1,13 +1,10 @@
 //! Makes a target or a log as slow as another one would be.
 
-use crate::relay::{Around, RelayWriter, Written};
-use crate::retry::read_one;
-use crate::{
-    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
-    Target,
-};
-use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
-use outlive_types::{JobName, Result};
+use crate::relay::{Around, Written};
+use crate::wrapped::{Manner, WrappedLog, WrappedTarget, read_one};
+use crate::{ManifestLog, ReadRange, ShardName, Target};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_types::Result;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +20,7 @@ pub struct Throttle {
 
 /// A throttle in use.
 #[derive(Debug)]
-struct Line {
+pub struct Line {
     throttle: Throttle,
     busy_until: Mutex<Instant>,
 }
@@ -65,143 +62,50 @@ impl Around for Line {
 
 /// A slower target. Buffers stay away as long as the slow medium would keep them, so back-pressure
 /// is real. At most eight operations are in flight.
-#[derive(Debug)]
-pub struct ThrottledTarget {
-    inner: Arc<dyn Target>,
-    line: Arc<Line>,
-    helpers: Arc<DiskEngine>,
-}
+pub type ThrottledTarget = WrappedTarget<Line>;
 
 impl ThrottledTarget {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Target>, throttle: Throttle) -> ThrottledTarget {
-        let helpers = Arc::new(DiskEngine::new(DEPTH_DEFAULT));
-        ThrottledTarget { inner, line: Line::new(throttle), helpers }
+        WrappedTarget::with(inner, Line::new(throttle))
     }
 }
 
-impl Target for ThrottledTarget {
-    fn describe(&self) -> String {
-        self.inner.describe()
+/// A slower log.
+pub type ThrottledLog = WrappedLog<Line>;
+
+impl ThrottledLog {
+    /// Wraps `inner`.
+    pub fn new(inner: Arc<dyn ManifestLog>, throttle: Throttle) -> ThrottledLog {
+        WrappedLog { inner, manner: Line::new(throttle) }
+    }
+}
+
+impl Manner for Line {
+    fn call<T>(&self, bytes: usize, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.pass(bytes);
+        call()
     }
 
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        self.line.pass(0);
-        let writer = self.inner.create(shard, bytes_max)?;
-        Ok(RelayWriter::boxed(writer, self.helpers.clone(), self.line.clone()))
+    fn bring(&self, mut call: impl FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let record = call()?;
+        self.pass(record.len());
+        Ok(record)
     }
 
     fn read_ranges(
-        &self,
+        this: &ThrottledTarget,
         shard: ShardName,
         ranges: Vec<ReadRange>,
     ) -> Vec<Ticket<Result<AlignedBuf>>> {
         let slow = |range: ReadRange| {
-            let (inner, line) = (self.inner.clone(), self.line.clone());
-            self.helpers.submit(move || {
+            let (inner, line) = (this.inner.clone(), this.manner.clone());
+            this.helpers.submit(move || {
                 line.pass(range.length);
                 read_one(&*inner, shard, range)
             })
         };
         ranges.into_iter().map(slow).collect()
-    }
-
-    fn length(&self, shard: ShardName) -> Result<u64> {
-        self.line.pass(0);
-        self.inner.length(shard)
-    }
-
-    fn list(&self) -> Result<Vec<ShardName>> {
-        self.line.pass(0);
-        self.inner.list()
-    }
-
-    fn unfinished(&self) -> Result<Vec<ShardName>> {
-        self.line.pass(0);
-        self.inner.unfinished()
-    }
-
-    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        self.line.pass(0);
-        self.inner.delete_unfinished(shard)
-    }
-
-    fn delete(&self, shard: ShardName) -> Result<()> {
-        self.line.pass(0);
-        self.inner.delete(shard)
-    }
-
-    fn capacity(&self) -> Result<Capacity> {
-        self.line.pass(0);
-        self.inner.capacity()
-    }
-}
-
-/// A slower log.
-#[derive(Debug)]
-pub struct ThrottledLog {
-    inner: Arc<dyn ManifestLog>,
-    line: Arc<Line>,
-}
-
-impl ThrottledLog {
-    /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn ManifestLog>, throttle: Throttle) -> ThrottledLog {
-        ThrottledLog { inner, line: Line::new(throttle) }
-    }
-}
-
-impl ManifestLog for ThrottledLog {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn jobs(&self) -> Result<Vec<JobName>> {
-        self.line.pass(0);
-        self.inner.jobs()
-    }
-
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
-        self.line.pass(0);
-        self.inner.numbers(job)
-    }
-
-    fn latest(&self, job: &JobName) -> Result<u64> {
-        self.line.pass(0);
-        self.inner.latest(job)
-    }
-
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
-        let record = self.inner.read(job, number)?;
-        self.line.pass(record.len());
-        Ok(record)
-    }
-
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        self.line.pass(record.len());
-        self.inner.append_if(job, previous, record)
-    }
-
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.line.pass(0);
-        self.inner.remove_before(job, number)
-    }
-
-    fn sync(&self, job: &JobName) -> Result<()> {
-        self.line.pass(0);
-        self.inner.sync(job)
-    }
-
-    fn lock_collecting(&self) -> Result<Lock> {
-        self.inner.lock_collecting()
-    }
-
-    fn lock_reading(&self) -> Result<Option<LockGuard>> {
-        self.inner.lock_reading()
-    }
-
-    fn is_read(&self) -> Result<bool> {
-        self.inner.is_read()
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::{FaultWorld, MemoryLog};
-use outlive_types::{PackId, SessionId};
+use crate::{Append, FaultWorld, MemoryLog, Previous};
+use outlive_types::{JobName, PackId, SessionId};
 use std::sync::Mutex;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 16]), shard: 0 };
