@@ -95,6 +95,7 @@ pub struct Fill {
     /// By address.
     fillings: Vec<Filling>,
     by_stream: HashMap<usize, usize>,
+    process_id: u32,
     /// Where they are. Whoever places pages reads it, and holds it until they are placed; whoever reads
     /// what the kernel says holds it alone. So nothing is placed by a table that is not true any more,
     /// nor in a region that is whole: another fill may have its memory.
@@ -126,6 +127,7 @@ impl Fill {
             uffd,
             fillings,
             by_stream,
+            process_id: std::process::id(),
             places: RwLock::new(places),
             counts: Counts::default(),
             state: Mutex::new(state),
@@ -571,6 +573,19 @@ impl Fill {
         self.state().waiting
     }
 
+    /// False in a forked child: nobody fills there, and what other threads of the parent had locked when
+    /// it was forked stays locked.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process_id == std::process::id()
+    }
+
+    /// As a thread of the fill does for a moment.
+    #[cfg(test)]
+    pub(super) fn with_the_lock(&self, work: impl FnOnce()) {
+        let _held = self.state();
+        work();
+    }
+
     /// True if the kernel has a page of the program registered with this fill.
     #[cfg(test)]
     pub(super) fn is_registered(&self, page: usize) -> bool {
@@ -591,7 +606,9 @@ impl Fill {
 
     /// See [`LazyMemory::stop`](super::LazyMemory::stop).
     pub(super) fn stop(&self) {
-        match self.state().left {
+        // Not under the lock: whoever waits to fork goes on now.
+        let left = self.state().left;
+        match left {
             // Mappings that the program has made longer since are registered as well.
             0 => self.uffd.close(),
             _ => self.uffd.stop(),

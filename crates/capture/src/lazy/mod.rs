@@ -95,6 +95,11 @@ impl Deref for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !self.0.is_ours() {
+            // It is never dropped here. Only address space is lost: a fork waits until all is filled.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         if !self.0.is_over() {
             self.0.give_up();
         }

@@ -225,6 +225,28 @@ fn a_child_that_is_forked_in_the_middle_of_something_fills_memory_too() {
     assert_eq!(status, 0, "the child waited, or knew nothing of its own fill");
 }
 
+/// A child has the parent's value, and lets go of it some time.
+#[test]
+fn a_child_lets_go_of_its_parents_memory_whatever_was_locked_when_it_was_forked() {
+    let memory = lazily(&[MIB], LazyOptions::default());
+    let mut status = -1;
+    memory.fill.as_ref().unwrap().with_the_lock(|| {
+        // SAFETY: as above. The child's copy of the value is dropped once, as nothing runs there but this.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
+            if child == 0 {
+                libc::alarm(60);
+                drop(std::ptr::read(&raw const memory));
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+    });
+    assert_eq!(status, 0, "the child waited");
+    restore(&memory, &[MIB], 8, &|| {});
+    check(memory, &[MIB]);
+}
+
 /// As another job has it that saves the same memory; frozen by a fork, nothing of it is read meanwhile.
 fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<dyn Frozen>> {
     let start = memory.streams[stream].0.start() + part.start;
