@@ -136,10 +136,20 @@ impl LogHead {
     }
 
     /// Why something failed: if this session is over, that is why, whatever `error` says. Who has
-    /// followed may have taken our unfinished packs for left-overs.
+    /// followed may have taken our unfinished packs for left-overs, or moved what we read. `Retry` if
+    /// something seems damaged and the log does not say who is at work.
     pub fn blame(&mut self, pool: &Pool, error: Error) -> Error {
         match self.session.map(|_| self.check(pool)) {
             Some(Err(fenced)) if fenced.kind() == ErrorKind::Fenced => fenced,
+            // What is missing may be what another has moved: then nothing is damaged.
+            Some(Err(unknown))
+                if error.kind() == ErrorKind::Damaged && unknown.kind() == ErrorKind::Retry =>
+            {
+                unknown.context(format!(
+                    "cannot tell whether another writer has taken over, or something is damaged: try \
+                     again ({error})"
+                ))
+            }
             _ => error,
         }
     }
@@ -492,3 +502,6 @@ pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
     }
     Err(Error::retry(format!("others append to the log of job {job} all the time")))
 }
+
+#[cfg(test)]
+mod tests;
