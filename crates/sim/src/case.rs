@@ -127,8 +127,12 @@ pub struct Case {
     pub log: LogKind,
     /// Who stands still, one after the other.
     pub suspensions: Vec<Suspension>,
+    /// Programs that begin when so many suspensions have begun.
+    pub late: Vec<(usize, usize)>,
     /// What may go wrong.
     pub chances: Chances,
+    /// Packs have damaged headers: nothing is lost, but a scrub has something to do.
+    pub scratched: bool,
     /// What the log does that no log may do.
     pub lie: Option<Lie>,
 }
@@ -196,7 +200,18 @@ impl Case {
             log = LogKind::Plain;
         }
         let suspensions = suspensions(name.family, roles.first(), log, &rng);
-        Case { name, roles, log, suspensions, chances, lie: None }
+        // One comes whenever the first program stands still; to look back is a suspension of its own.
+        let mut late = Vec::new();
+        if !suspensions.is_empty() && rng.below(4) > 0 {
+            let number = |program: usize| match name.family {
+                Family::Twin => 2 * program - 1,
+                _ => program,
+            };
+            let begin = |program| (program, number(program).min(suspensions.len()));
+            late.extend((1..roles.len()).map(begin));
+        }
+        let scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
+        Case { name, roles, log, suspensions, late, chances, scratched, lie: None }
     }
 }
 
@@ -223,9 +238,10 @@ fn suspensions(
         }
         // Somebody makes the collector read a job again, and then another one comes.
         Family::Overtake => {
-            let at = Moment::Before("append record", rng.below(STEPS / 2));
+            let number = || [1, 1, 2, 0][rng.below(4) as usize];
+            let at = Moment::Before("append record", number());
             let then = match either(rng) {
-                true => Moment::Before("list records of", rng.below(STEPS / 2)),
+                true => Moment::Before("list records of", number()),
                 false => one_of(&KINDS_OF_COLLECTORS),
             };
             vec![Suspension { who: "0", at, until_ended: 1 }, Suspension::of("0", then)]
@@ -236,7 +252,15 @@ fn suspensions(
                 true => Moment::Before(KINDS_OF_RESTORES[rng.below(3) as usize], 0),
                 false => Moment::Decision(rng.below(MOMENTS / 4)),
             };
-            vec![Suspension::of("0/look", at)]
+            let looks = Suspension::of("0/look", at);
+            // And that one waits until somebody else has passed, saves, and waits for the next.
+            let next = Moment::Decision(rng.below(STEPS));
+            let then = Moment::Before("freeze", rng.below(STEPS / 2));
+            vec![
+                looks,
+                Suspension { who: "0", at: next, until_ended: 1 },
+                Suspension { who: "0", at: then, until_ended: 2 },
+            ]
         }
         _ => Vec::new(),
     }
@@ -255,7 +279,7 @@ fn saver(rng: &SeededRng, job: &'static str) -> Role {
 }
 
 fn prune(rng: &SeededRng) -> Role {
-    Role::Prune { job: job(rng), keep_last: 1 + rng.below(2) }
+    Role::Prune { job: job(rng), keep_last: 1 + rng.below(2), collects: true }
 }
 
 fn collector(rng: &SeededRng) -> Role {
@@ -285,7 +309,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Twin => {
             let mut roles = vec![Role::Twin { job: A }];
             if either(rng) {
-                roles.push(Role::Prune { job: A, keep_last: 1 + rng.below(2) });
+                roles.push(Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true });
                 roles.push(Role::Gc { rounds: 1 + rng.below(2), forgets: false });
             }
             roles
@@ -297,18 +321,16 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Copy => vec![Role::Copy, saver(rng, A), collector(rng), Role::GcThere],
         Family::Scrub => vec![Role::Scrub, collector(rng), saver(rng, A)],
         Family::Overtake => {
-            let first = match rng.below(3) {
-                0 => Role::Scrub,
-                _ => Role::Gc { rounds: 1, forgets: false },
-            };
-            let other = match rng.below(3) {
+            let collects = || match rng.below(3) {
                 0 => Role::Scrub,
                 _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false },
             };
-            return match either(rng) {
-                true => vec![first, saver(rng, A), other],
-                false => vec![first, Role::Prune { job: A, keep_last: 1 + rng.below(2) }, other],
+            let first = collects();
+            let between = match rng.below(4) {
+                0 => Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true },
+                _ => saver(rng, A),
             };
+            return vec![first, between, collects()];
         }
         Family::Damage => {
             let third = match either(rng) {
@@ -324,7 +346,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
                 4 => Role::Lazy { job: A, prunes: false },
                 _ => Role::Returner { job: A },
             };
-            let prunes = |keep_last| Role::Prune { job: A, keep_last };
+            let prunes = |keep_last| Role::Prune { job: A, keep_last, collects: true };
             match either(rng) {
                 true => vec![first, prunes(2), prunes(1)],
                 false => vec![first, collector(rng), saver(rng, A), collector(rng)],
@@ -346,6 +368,9 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             9 => Role::Copy,
             _ => collector(rng),
         });
+    }
+    if roles.is_empty() {
+        roles.extend([saver(rng, A), saver(rng, A)]);
     }
     roles
 }

@@ -1,6 +1,6 @@
 //! Runs one schedule, and judges what it has left.
 
-use crate::case::{Case, Name};
+use crate::case::{Case, Family, Name};
 use crate::check::check;
 use crate::policy::Policy;
 use crate::programs::{Program, Role};
@@ -43,7 +43,10 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
     let (here, there) = (Place::new("here", case.log, &luck), Place::new("there", case.log, &luck));
     let rng = SeededRng::new(seed ^ 0xBE61);
-    prepare(&here, &there, &rng, &luck);
+    prepare(case.name.family, &here, &there, &rng, &luck);
+    if case.scratched {
+        here.scratch(&rng);
+    }
     let programs = case.roles.iter().enumerate();
     let start = |(number, role): (usize, &Role)| -> Start {
         let program = Program {
@@ -59,6 +62,9 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let programs: Vec<Start> = programs.map(start).collect();
     luck.set_active(true);
     turns.suspend(&case.suspensions);
+    for (program, suspensions) in &case.late {
+        turns.come_late(*program, *suspensions);
+    }
     let ran = turns.run(programs);
     luck.set_active(false);
     let wrong =
@@ -74,7 +80,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
 const BEFORE: usize = 1_000;
 
 /// What is in the pools before anybody meets.
-fn prepare(here: &Place, there: &Place, rng: &SeededRng, luck: &Arc<Luck>) {
+fn prepare(family: Family, here: &Place, there: &Place, rng: &SeededRng, luck: &Arc<Luck>) {
     let mut number = BEFORE;
     let mut run = |role: Role| {
         number += 1;
@@ -88,12 +94,17 @@ fn prepare(here: &Place, there: &Place, rng: &SeededRng, luck: &Arc<Luck>) {
         run(saver("b", 1 + rng.below(2)));
     }
     if rng.below(3) == 0 {
-        run(Role::Prune { job: "a", keep_last: 1 + rng.below(2) });
+        run(Role::Prune { job: "a", keep_last: 1 + rng.below(2), collects: true });
     }
     if rng.below(3) == 0 {
         run(saver("a", 1 + rng.below(2)));
     }
     if rng.below(4) == 0 {
         run(Role::Copy);
+    }
+    if family == Family::Overtake {
+        // So there is something to collect.
+        run(saver("a", 2));
+        run(Role::Prune { job: "a", keep_last: 2, collects: false });
     }
 }

@@ -84,7 +84,7 @@ impl Saving<'_> {
 
     /// Closes the job, or leaves it to be closed.
     pub fn end(&self) -> Done {
-        match self.actor.rng.below(4) {
+        match self.actor.rng.below(8) {
             0 => self.actor.process.kill_after(0),
             1 => {}
             _ => {
@@ -130,9 +130,11 @@ impl Looking<'_> {
         );
         let restored = self.judge(select, restored)?;
         // Whoever takes the newest has seen that; what came between the beginning and the look at the
-        // log is known to him if it is that. Whoever goes back knows what was there when he found it.
+        // log is known to him if it is that. Whoever goes back, or passes over damaged ones, knows what
+        // was there when he found it.
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
+            _ if actor.truth.is_damaged() => prepared,
             (_, Some(restored)) => seen.max(restored.epoch),
             (_, None) => seen,
         };

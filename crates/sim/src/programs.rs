@@ -72,6 +72,8 @@ pub enum Role {
         job: &'static str,
         /// So many stay.
         keep_last: u64,
+        /// Frees the space, too.
+        collects: bool,
     },
     /// Scrubs.
     Scrub,
@@ -133,8 +135,8 @@ impl Program {
             Role::Lazy { job, prunes } => actor.lazy(job, prunes),
             Role::Verifier { job } => actor.verifier(job),
             Role::Gc { rounds, forgets } => actor.gc(rounds, forgets),
-            Role::Prune { job, keep_last } => {
-                actor.prune(&JobName::new(job).expect("a name"), keep_last)
+            Role::Prune { job, keep_last, collects } => {
+                actor.prune(&JobName::new(job).expect("a name"), keep_last, collects)
             }
             Role::Scrub => actor.scrub(),
             Role::Copy => actor.copy(&other),
@@ -323,11 +325,12 @@ impl Actor {
         let Some((epoch, prepared, filling)) = looking.judge(select, begun)? else { return Ok(()) };
         seen = match select {
             Select::Epoch(_) => prepared,
+            _ if actor.truth.is_damaged() => prepared,
             _ => seen.max(epoch),
         };
         actor.truth.restored(actor.number, &name, seen);
         if prunes {
-            actor.prune(&name, 1)?;
+            actor.prune(&name, 1, true)?;
         }
         let filled = filling.wait();
         // Without locks nobody keeps a gc from deleting what was dropped and is still read.
@@ -384,7 +387,7 @@ impl Actor {
         Ok(())
     }
 
-    fn prune(&self, job: &JobName, keep_last: u64) -> Done {
+    fn prune(&self, job: &JobName, keep_last: u64, collects: bool) -> Done {
         if !self.truth.jobs().contains(job) {
             return Ok(());
         }
@@ -397,7 +400,8 @@ impl Actor {
         self.truth.doom(job, &dropped);
         let dropped_none = dropped.is_empty();
         let drop = [(job.clone(), dropped)].into();
-        let options = GcOptions { drop, ..GcOptions::default() };
+        let thoroughness = Thoroughness { collect: collects, ..Thoroughness::default() };
+        let options = GcOptions { drop, thoroughness, ..GcOptions::default() };
         self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[])?;
         if !dropped_none {
             self.luck.achieved("prune");
@@ -409,7 +413,7 @@ impl Actor {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
         let report =
             self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), self.busy())?;
-        match report.is_whole() || self.is_excused() {
+        match report.is_whole() || self.truth.has_scratches() || self.is_excused() {
             true => {
                 self.luck.achieved("scrub");
                 Ok(())

@@ -64,6 +64,8 @@ struct Facts {
     rolled_back: bool,
     /// A bit of something stored has flipped.
     flipped: bool,
+    /// Headers of shards are damaged.
+    scratched: bool,
     /// The power was cut.
     power_cut: bool,
 }
@@ -134,6 +136,16 @@ impl Truth {
     /// Whether anything stored has been damaged.
     pub fn is_damaged(&self) -> bool {
         self.facts().flipped
+    }
+
+    /// Headers of shards are damaged: nothing is lost by that.
+    pub fn is_scratched(&self) {
+        self.facts().scratched = true;
+    }
+
+    /// Whether a scrub may find something.
+    pub fn has_scratches(&self) -> bool {
+        self.facts().scratched
     }
 
     /// The power is cut: what nobody was told of may be gone.

@@ -76,6 +76,8 @@ impl Suspension {
 enum Until {
     Step(u64),
     Ended(usize),
+    /// Until so many suspensions have begun.
+    Stood(usize),
 }
 
 /// Whether a thread is the one of a name, or was started by it.
@@ -92,6 +94,8 @@ struct State {
     trace: Option<Vec<String>>,
     /// What is still to be held up; each begins to count when the one before it is over.
     suspensions: VecDeque<Suspension>,
+    /// How many of them have begun.
+    stood: usize,
     /// Threads that are held up, or until nobody else can go on.
     held: Vec<(String, Until)>,
     failure: Option<String>,
@@ -146,6 +150,7 @@ impl Turns {
             digest: 0xCBF2_9CE4_8422_2325,
             trace: keep_trace.then(Vec::new),
             suspensions: VecDeque::new(),
+            stood: 0,
             held: Vec::new(),
             failure: None,
             over: false,
@@ -189,6 +194,11 @@ impl Turns {
     /// Has threads stand still, one suspension after the other.
     pub fn suspend(&self, suspensions: &[Suspension]) {
         self.0.state().suspensions.extend(suspensions.iter().cloned());
+    }
+
+    /// Has a program begin when so many suspensions have begun.
+    pub fn come_late(&self, program: usize, suspensions: usize) {
+        self.0.state().held.push((program.to_string(), Until::Stood(suspensions)));
     }
 
     /// Holds a program up for so many steps, or until nobody else can go on.
@@ -282,6 +292,7 @@ impl State {
             self.held.retain(|(_, until)| match until {
                 Until::Step(until) => *until > steps,
                 Until::Ended(programs) => *programs > ended,
+                Until::Stood(count) => *count > self.stood,
             });
         }
         let ready = |task: &Task| task.status == Status::Ready;
@@ -346,6 +357,7 @@ impl State {
             trace.push(format!("       -- {} stands still from now on", next.who));
         }
         self.suspensions.pop_front();
+        self.stood += 1;
     }
 
     fn fail(&mut self, why: String) {

@@ -198,6 +198,15 @@ impl Place {
         (pool_of(target, self.log(), self.env(seed)), read)
     }
 
+    /// Damages the headers of some shards. No restore reads them; a scrub moves everything out.
+    pub fn scratch(&self, rng: &SeededRng) {
+        let shards = self.world.target().list().unwrap_or_default();
+        for shard in shards.into_iter().filter(|_| rng.below(2) == 0) {
+            self.world.corrupt(shard, 16 + rng.below(8), 1 << rng.below(8));
+        }
+        self.truth.is_scratched();
+    }
+
     /// What was going on here, for a message.
     fn env(&self, seed: u64) -> Environment {
         Environment {
