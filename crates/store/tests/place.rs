@@ -2,17 +2,17 @@
 //! place that is refused afterwards.
 
 mod common;
+mod stepped;
 
 use common::{Program, noise};
 use outlive_pool::{Environment, Pool, create, open};
-use outlive_target::{
-    Append, DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, Previous,
-};
-use outlive_types::{ErrorKind, JobName, Result};
+use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget};
+use outlive_types::ErrorKind;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stepped::{SteppedLog, Steps};
 
 /// A pool of 64 KiB containers in `dir/pool`.
 fn made(dir: &Path) -> (PathBuf, Pool) {
@@ -56,54 +56,20 @@ fn what_vanishes_before_a_session_is_opened_is_noticed() {
     }
 }
 
-/// A log that is moved away at the very moment at which a record is appended.
-#[derive(Debug)]
-struct Vanishing {
-    log: DirectoryLog,
-    path: PathBuf,
-    vanishes: AtomicBool,
-}
-
-impl ManifestLog for Vanishing {
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        if self.vanishes.swap(false, Ordering::Relaxed) {
-            fs::rename(self.path.join("log"), self.path.join("../away")).unwrap();
-        }
-        self.log.append_if(job, previous, record)
-    }
-
-    fn describe(&self) -> String {
-        self.log.describe()
-    }
-
-    fn jobs(&self) -> Result<Vec<JobName>> {
-        self.log.jobs()
-    }
-
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
-        self.log.numbers(job)
-    }
-
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
-        self.log.read(job, number)
-    }
-
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.log.remove_before(job, number)
-    }
-
-    fn sync(&self, job: &JobName) -> Result<()> {
-        ManifestLog::sync(&self.log, job)
-    }
-}
-
 #[test]
 fn a_log_that_vanishes_while_a_session_is_opened_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let (path, pool) = made(dir.path());
     let target = DirectoryTarget::open(&path, &DirectoryOptions::default()).unwrap();
-    let log = DirectoryLog::open(&path);
-    let log = Vanishing { log, path: path.clone(), vanishes: AtomicBool::new(true) };
+    // It is moved away at the very moment at which a record is appended.
+    let (steps, vanishes) = (Steps::default(), AtomicBool::new(true));
+    let (from, to) = (path.join("log"), dir.path().join("away"));
+    steps.hook(move |_, what| {
+        if what == "append" && vanishes.swap(false, Ordering::Relaxed) {
+            fs::rename(&from, &to).unwrap();
+        }
+    });
+    let log = SteppedLog(Arc::new(DirectoryLog::open(&path)), steps);
     let config = pool.config().clone();
     let pool = Pool::new(config, Arc::new(target), Arc::new(log), Environment::system());
     let program = Program::start(&pool.in_directory(&path), "job");
