@@ -6,8 +6,8 @@ mod stepped;
 
 use common::{Program, State, changed, noise};
 use outlive_pool::Pool;
-use outlive_store::Select;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::{SaveStats, Select};
 use outlive_target::FaultWorld;
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::sync::Arc;
@@ -220,11 +220,8 @@ fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
     }
 }
 
-/// Job "0" answers a gc's sweep, ends and starts anew while that gc has not told "a" yet; its next
-/// save borrows from "a"; a second gc passes before it commits.
-#[test]
-fn released_by_an_older_session() {
-    let world = World::new();
+/// Job "a" has three checkpoints and has ended; "0" is at work.
+fn beside_an_ended_job(world: &World) -> Program {
     let program = Program::start(&world.pool(), "a");
     for state in [state(1), changed(state(1), 3, 77), state(2)] {
         program.save(&state).unwrap();
@@ -232,24 +229,32 @@ fn released_by_an_older_session() {
     drop(program);
     let other = Program::start(&world.pool(), "0");
     other.save(&state(5)).unwrap();
+    other
+}
+
+/// A program of job "0" that has opened its session and stored a state, and does not append yet.
+fn stopped_before_its_commit(world: &World, state: State) -> Stopped<(Program, Result<SaveStats>)> {
+    let save = move |pool: Pool| {
+        let program = Program::start(&pool, "0");
+        let outcome = program.save(&state);
+        (program, outcome)
+    };
+    Stopped::at(world, ("append", 1), || true, save)
+}
+
+/// Job "0" answers a gc's sweep, ends and starts anew while that gc has not told "a" yet; its next
+/// save borrows from "a"; a second gc passes before it commits.
+#[test]
+fn released_by_an_older_session() {
+    let world = World::new();
+    let other = beside_an_ended_job(&world);
     // The prune of "a", its session, the sweep in the log of "0", then the archive of "a".
     let first = Stopped::at(&world, ("append", 3), || true, |pool| collecting(&pool, &[1, 2], 0.0));
     other.save(&state(6)).unwrap();
     drop(other);
     let mut mixed = changed(state(1), 11, 99);
     mixed.insert("c".to_owned(), noise(2, 120_000));
-    let saved = mixed.clone();
-    // Its session, then the manifest.
-    let saver = Stopped::at(
-        &world,
-        ("append", 1),
-        || true,
-        move |pool| {
-            let program = Program::start(&pool, "0");
-            let outcome = program.save(&saved);
-            (program, outcome)
-        },
-    );
+    let saver = stopped_before_its_commit(&world, mixed.clone());
     first.go_on().unwrap();
     collecting(&world.pool(), &[], 0.0).unwrap();
     let (_program, outcome) = saver.go_on();
@@ -261,13 +266,7 @@ fn released_by_an_older_session() {
 #[test]
 fn released_by_an_older_session_after_a_stopped_gc() {
     let world = World::new();
-    let program = Program::start(&world.pool(), "a");
-    for state in [state(1), changed(state(1), 3, 77), state(2)] {
-        program.save(&state).unwrap();
-    }
-    drop(program);
-    let other = Program::start(&world.pool(), "0");
-    other.save(&state(5)).unwrap();
+    let other = beside_an_ended_job(&world);
 
     let (steps, stop) = (Steps::default(), Arc::new(AtomicBool::new(false)));
     let (appends, flag) = (AtomicU64::new(0), stop.clone());
@@ -285,17 +284,7 @@ fn released_by_an_older_session_after_a_stopped_gc() {
     other.save(&state(6)).unwrap();
     drop(other);
     let mixed = changed(state(1), 11, 99);
-    let saved = mixed.clone();
-    let saver = Stopped::at(
-        &world,
-        ("append", 1),
-        || true,
-        move |pool| {
-            let program = Program::start(&pool, "0");
-            let outcome = program.save(&saved);
-            (program, outcome)
-        },
-    );
+    let saver = stopped_before_its_commit(&world, mixed.clone());
     collecting(&world.pool(), &[3], 0.0).unwrap();
     let (_program, outcome) = saver.go_on();
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
