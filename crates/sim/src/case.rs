@@ -1,7 +1,7 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
 use crate::programs::Role;
-use crate::turns::{Moment, Suspension};
+use crate::turns::{Moment, Suspension, Until};
 use crate::world::{Chances, Lie};
 use outlive_types::{Error, Result, SeededRng};
 use std::fmt;
@@ -239,12 +239,25 @@ fn suspensions(
         // Somebody makes the collector read a job again, and then another one comes.
         Family::Overtake => {
             let number = || [1, 1, 2, 0][rng.below(4) as usize];
-            let at = Moment::Before("append record", number());
-            let then = match either(rng) {
-                true => Moment::Before("list records of", number()),
-                false => one_of(&KINDS_OF_COLLECTORS),
-            };
-            vec![Suspension { who: "0", at, until_ended: 1 }, Suspension::of("0", then)]
+            let append = Moment::Before("append record", number());
+            let first = Suspension { who: "0", at: append, until: Until::Ended(1) };
+            match rng.below(3) {
+                0 => vec![first, Suspension::of("0", one_of(&KINDS_OF_COLLECTORS))],
+                1 => {
+                    let lists = Moment::Before("list records of", number());
+                    vec![first, Suspension::of("0", lists)]
+                }
+                // A pack of its own is unfinished when the later one looks, and finished when that tells.
+                _ => {
+                    let at = Moment::Before("finish", rng.below(2));
+                    let tells = Moment::Before("append record", 1);
+                    vec![
+                        first,
+                        Suspension { who: "0", at, until: Until::Stood(3) },
+                        Suspension { who: "2", at: tells, until: Until::Ended(2) },
+                    ]
+                }
+            }
         }
         // The thread that looks back stands still, while the other one goes on.
         Family::Twin if either(rng) => {
@@ -258,8 +271,8 @@ fn suspensions(
             let then = Moment::Before("freeze", rng.below(STEPS / 2));
             vec![
                 looks,
-                Suspension { who: "0", at: next, until_ended: 1 },
-                Suspension { who: "0", at: then, until_ended: 2 },
+                Suspension { who: "0", at: next, until: Until::Ended(1) },
+                Suspension { who: "0", at: then, until: Until::Ended(2) },
             ]
         }
         _ => Vec::new(),

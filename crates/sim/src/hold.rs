@@ -60,8 +60,9 @@ impl Saving<'_> {
         if truth.is_stale(*number, self.job.name()) {
             also.push(ErrorKind::Fenced);
         }
-        // What it builds on may be pruned: it says so, and the next one starts anew.
-        if truth.is_pruned(self.job.name()) {
+        // What it builds on may be pruned, or given up as damaged: it says so, and the next one starts
+        // anew.
+        if truth.is_pruned(self.job.name()) || truth.is_damaged() {
             also.push(ErrorKind::Retry);
         }
         also

@@ -60,21 +60,23 @@ pub struct Suspension {
     pub who: &'static str,
     /// When.
     pub at: Moment,
-    /// They go on when so many programs have ended, and anyway when nobody else can go on.
-    pub until_ended: usize,
+    /// They go on then, and anyway when nobody else can go on.
+    pub until: Until,
 }
 
 impl Suspension {
     /// At some moment, until nobody else can go on.
     pub fn of(who: &'static str, at: Moment) -> Suspension {
-        Suspension { who, at, until_ended: usize::MAX }
+        Suspension { who, at, until: Until::Ended(usize::MAX) }
     }
 }
 
 /// How long somebody is held up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Until {
+pub enum Until {
+    /// Until that step.
     Step(u64),
+    /// Until so many programs have ended.
     Ended(usize),
     /// Until so many suspensions have begun.
     Stood(usize),
@@ -351,7 +353,7 @@ impl State {
             *left -= 1;
             return;
         }
-        let held = (next.who.to_owned(), Until::Ended(next.until_ended));
+        let held = (next.who.to_owned(), next.until);
         self.held.push(held);
         if let Some(trace) = &mut self.trace {
             trace.push(format!("       -- {} stands still from now on", next.who));

@@ -102,7 +102,7 @@ fn a_thread_stands_still_before_the_step_that_was_named() {
         let turns = Turns::new(Policy::of(seed), false);
         let second = Moment::Before("write", 1);
         turns.suspend(&[
-            Suspension { who: "0", at: second, until_ended: 1 },
+            Suspension { who: "0", at: second, until: Until::Ended(1) },
             Suspension::of("0/child", Moment::Decision(0)),
         ]);
         let order = Arc::new(Mutex::new(Vec::new()));
