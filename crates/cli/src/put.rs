@@ -159,7 +159,7 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
 
 fn plan_text(plan: &PutPlan, verbose: bool) -> String {
     let mut text = format!(
-        "put {}: {} {}, {} of {}; {} left out\n",
+        "{} to put: {} {}, {} of {}; {} excluded\n",
         count(plan.items, "item"),
         plan.directories,
         if plan.directories == 1 { "directory" } else { "directories" },
@@ -168,10 +168,10 @@ fn plan_text(plan: &PutPlan, verbose: bool) -> String {
         plan.excluded
     );
     let _ = match plan.parent {
-        0 => writeln!(text, "no earlier put to take over from"),
+        0 => writeln!(text, "no earlier put of this job to compare with"),
         parent => writeln!(
             text,
-            "taken over from checkpoint {parent}: {} of {}",
+            "unchanged since checkpoint {parent}: {} of {}",
             count(plan.kept_files, "file"),
             bytes(plan.kept_bytes)
         ),
