@@ -58,7 +58,9 @@ pub(super) struct Places {
     over: Vec<bool>,
     any_moved: bool,
     /// Where moved memory was, of which the kernel has not said yet that it is unmapped there. It does,
-    /// before or after something else has come to that place.
+    /// before or after something else has come to that place. After a move that unmaps nothing
+    /// (`MREMAP_DONTUNMAP`) it says so once the program unmaps what was emptied, or moves that on. One
+    /// entry stands for one such notice: a second would swallow one that is about something else.
     left: Vec<Range<usize>>,
 }
 
@@ -145,12 +147,16 @@ impl Places {
             piece.gone = true;
             true
         });
+        let mut parts = Vec::new();
         self.leave(from, |piece| {
+            parts.push(piece.at.clone());
             piece.at = piece.at.start - from.start + to..piece.at.end - from.start + to;
             piece.gone = false;
             true
         });
-        self.left.push(from.clone());
+        // The rest was empty. If an earlier move has emptied it, that is known already.
+        let rest = parts.iter().chain(&self.left).fold(vec![from.clone()], cut);
+        self.left.extend(parts.into_iter().chain(rest));
     }
 
     /// The program has given up what is there.
@@ -233,190 +239,4 @@ fn cut(ranges: Vec<Range<usize>>, away: &Range<usize>) -> Vec<Range<usize>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn two() -> Places {
-        Places::new([100..200, 300..500].into_iter())
-    }
-
-    #[test]
-    fn what_stays_is_where_it_was() {
-        let places = two();
-        assert_eq!(places.known(99), Known::Zero);
-        assert_eq!(places.known(100), Known::Home(0, 100));
-        assert_eq!(places.known(499), Known::Home(1, 499));
-        assert_eq!(places.known(500), Known::Zero);
-        assert_eq!(places.at(&(150..170)), At::Here(150, 20));
-        assert_eq!(places.at(&(150..400)), At::Here(150, 50));
-        assert_eq!(places.at(&(200..400)), At::Nowhere(100));
-        assert_eq!(places.at(&(500..600)), At::Nowhere(100));
-        assert_eq!(places.overlapping(&[0..100, 200..300, 500..600]), []);
-        assert_eq!(places.overlapping(&[480..600, 0..101]), [0, 1]);
-    }
-
-    #[test]
-    fn parts_are_moved_given_up_and_unmapped() {
-        let mut places = two();
-        places.moved(&(350..400), 1000);
-        assert_eq!(places.known(1010), Known::Home(1, 360));
-        assert_eq!(places.known(360), Known::Zero, "it has moved away");
-        assert_eq!(places.at(&(340..500)), At::Here(340, 10));
-        assert_eq!(places.at(&(350..500)), At::Here(1000, 50));
-        assert_eq!(places.overlapping(&[0..0, 1049..1050]), [1]);
-        // The kernel says after a move that the old place is unmapped.
-        places.unmapped(&(350..400));
-        assert_eq!(places.known(1010), Known::Home(1, 360));
-        places.dropped(&(1020..1030));
-        assert_eq!(places.known(1025), Known::Zero);
-        assert_eq!(places.at(&(370..500)), At::Nowhere(10));
-        assert_eq!(places.at(&(380..500)), At::Here(1030, 20));
-        // It moves on, and what was given up with it.
-        places.moved(&(1000..1050), 2000);
-        assert_eq!(places.at(&(370..380)), At::Nowhere(10));
-        assert_eq!(places.known(2025), Known::Zero);
-        assert_eq!(places.at(&(380..500)), At::Here(2030, 20));
-        places.unmapped(&(0..1000));
-        assert_eq!(places.at(&(100..200)), At::Nowhere(100));
-        assert_eq!(places.at(&(300..400)), At::Nowhere(50));
-        assert_eq!(places.of(1).cloned().collect::<Vec<_>>(), [2000..2020, 2020..2030, 2030..2050]);
-        assert_eq!(places.of(0).count(), 0);
-    }
-
-    #[test]
-    fn a_region_that_is_whole_is_nobodys() {
-        let mut places = two();
-        places.moved(&(300..350), 1000);
-        places.set_over(1);
-        assert!(places.is_over(1) && !places.is_over(0));
-        assert_eq!((places.of(1).count(), places.of(0).count()), (0, 1));
-        assert_eq!(places.known(400), Known::Zero);
-        // Its addresses are free for other memory, which moves on without it.
-        places.moved(&(100..200), 400);
-        assert_eq!(places.known(410), Known::Home(0, 110));
-        places.moved(&(400..500), 2000);
-        assert_eq!(places.known(2010), Known::Home(0, 110));
-        assert_eq!(places.known(410), Known::Zero);
-        assert_eq!(places.overlapping(&[0..9, 9..9000]), [0]);
-    }
-
-    #[test]
-    fn what_has_come_to_a_place_is_not_what_leaves_it() {
-        // It moves to where another region was: that one has moved on, or is unmapped.
-        for another_moves in [false, true] {
-            let mut places = two();
-            places.moved(&(300..400), 100);
-            assert_eq!(places.known(150), Known::Home(1, 350));
-            if another_moves {
-                places.moved(&(100..200), 1000);
-                assert_eq!(places.at(&(100..200)), At::Here(1000, 100));
-            }
-            places.unmapped(&(100..150));
-            places.unmapped(&(150..200));
-            places.unmapped(&(300..400));
-            assert_eq!(places.at(&(300..350)), At::Here(100, 50));
-            assert_eq!(places.at(&(350..400)), At::Here(150, 50));
-            assert_eq!(places.known(150), Known::Home(1, 350));
-            if !another_moves {
-                assert_eq!(places.at(&(100..200)), At::Nowhere(100));
-            }
-            // And is unmapped itself.
-            places.unmapped(&(100..160));
-            assert_eq!(places.at(&(300..350)), At::Nowhere(50));
-            assert_eq!(places.at(&(350..400)), At::Nowhere(10));
-            assert_eq!(places.at(&(360..400)), At::Here(160, 40));
-        }
-        // The place is told to be free only after something else has come there.
-        let mut places = two();
-        places.moved(&(100..200), 1000);
-        places.moved(&(300..400), 100);
-        places.unmapped(&(100..200));
-        places.unmapped(&(300..400));
-        assert_eq!(places.at(&(300..400)), At::Here(100, 100));
-        places.unmapped(&(100..200));
-        assert_eq!(places.at(&(300..400)), At::Nowhere(100));
-    }
-
-    /// A program of some threads, each of which waits until what it has caused is told.
-    struct Program {
-        /// By home, of 10 bytes each: where it is.
-        truth: std::collections::BTreeMap<usize, usize>,
-        free: Vec<usize>,
-        waiting: Vec<std::collections::VecDeque<Told>>,
-        places: Places,
-    }
-
-    #[derive(Clone, Copy)]
-    enum Told {
-        Moved(usize, usize),
-        Unmapped(usize),
-    }
-
-    const LENGTH: usize = 10;
-
-    impl Program {
-        fn tell(&mut self, thread: usize) {
-            match self.waiting[thread].pop_front() {
-                Some(Told::Moved(from, to)) => self.places.moved(&(from..from + LENGTH), to),
-                Some(Told::Unmapped(at)) => self.places.unmapped(&(at..at + LENGTH)),
-                None => {}
-            }
-        }
-
-        /// Whether it is still to be told that something has left the place, or come to it. A second one
-        /// that leaves could not be told from the first; and who has not come yet is moved by nobody.
-        fn is_changing(&self, at: usize) -> bool {
-            let mut first = self.waiting.iter().filter_map(|told| told.front());
-            first.any(|told| match told {
-                Told::Moved(from, to) => *from == at || *to == at,
-                Told::Unmapped(place) => *place == at,
-            })
-        }
-    }
-
-    #[test]
-    fn whatever_the_order_of_two_threads_notices_everything_is_found() {
-        use outlive_types::SeededRng;
-        use std::collections::VecDeque;
-        for seed in 0..3000 {
-            let rng = SeededRng::new(seed);
-            let luck = |below: usize| rng.next_u64() as usize % below;
-            let homes: Vec<usize> = (0..6).map(|number| number * 100).collect();
-            let places = Places::new(homes.iter().map(|home| *home..home + LENGTH));
-            let truth = homes.iter().map(|home| (*home, *home)).collect();
-            let free = vec![1000, 2000];
-            let waiting = vec![VecDeque::new(); 3];
-            let mut program = Program { truth, free, waiting, places };
-            for _ in 0..60 {
-                let thread = luck(3);
-                let home = homes[luck(homes.len())];
-                if !program.waiting[thread].is_empty() {
-                    program.tell(thread);
-                } else if let Some(at) = program.truth.get(&home).copied()
-                    && !program.is_changing(at)
-                {
-                    if luck(5) > 0 {
-                        let to = luck(program.free.len());
-                        let to = std::mem::replace(&mut program.free[to], at);
-                        program.truth.insert(home, to);
-                        let told = [Told::Moved(at, to), Told::Unmapped(at)];
-                        program.waiting[thread].extend(told);
-                    } else {
-                        program.truth.remove(&home);
-                        program.free.push(at);
-                        program.waiting[thread].push_back(Told::Unmapped(at));
-                    }
-                }
-            }
-            (0..9).for_each(|number| program.tell(number % 3));
-            for home in &homes {
-                let found = program.places.at(&(*home..home + LENGTH));
-                let expected = match program.truth.get(home) {
-                    Some(at) => At::Here(*at, LENGTH),
-                    None => At::Nowhere(LENGTH),
-                };
-                assert_eq!(found, expected, "seed {seed}, home {home}");
-            }
-        }
-    }
-}
+mod tests;
