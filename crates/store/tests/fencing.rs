@@ -5,6 +5,7 @@ mod common;
 mod stepped;
 
 use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use outlive_format::{Body, Record};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
@@ -301,6 +302,31 @@ fn a_commit_that_others_have_followed_is_one_all_the_same() {
         assert_eq!(restored.unwrap().1, state, "epoch {epoch}");
     }
 }
+
+/// What is left of the job then names a session of which nothing else tells.
+#[test]
+fn a_job_whose_session_record_was_given_up_goes_on() {
+    let world = FaultWorld::new();
+    let pool = pool_of(world.target(), world.log());
+    for seed in 1..=2 {
+        Program::start(&pool, "job").save(&state(seed)).unwrap();
+    }
+    let job = JobName::new("job").unwrap();
+    let records = world.log().latest(&job).unwrap();
+    for number in 1..=records {
+        let bytes = world.log().read(&job, number).unwrap();
+        if matches!(Record::decode(&bytes).unwrap().body, Body::Session(_)) {
+            world.corrupt_record(&job, number, 30, 4);
+        }
+    }
+    collect(&pool, &GcOptions { forget_damaged: true, ..thorough() }).unwrap();
+    for epoch in 3..=4 {
+        let program = Program::start(&pool, "job");
+        assert_eq!(program.restore(Select::Newest).unwrap().unwrap().1, state(epoch - 1));
+        program.save(&state(epoch)).unwrap();
+    }
+}
+
 
 /// A gc gives up an old record that has rotted, while a save is about to be appended: the number of
 /// records that were given up makes no epoch.

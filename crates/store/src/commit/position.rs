@@ -37,6 +37,8 @@ pub struct Reading {
     session: Option<SessionId>,
     epoch: Option<Epoch>,
     damaged: u64,
+    /// An archive stands for everything before it: the manifests that it keeps say nothing more.
+    is_archive_met: bool,
 }
 
 impl Reading {
@@ -45,11 +47,15 @@ impl Reading {
     /// # Errors
     /// Why the record could not be read, unless it is damaged.
     pub fn add(&mut self, entry: &Entry) -> Result<()> {
+        if self.is_archive_met {
+            return Ok(());
+        }
         let (session, epoch) = match entry.record.as_ref().map(|record| &record.body) {
             Ok(Body::Manifest(manifest)) => (Some(manifest.session), Some(manifest.epoch)),
             Ok(Body::Session(session)) => (Some(session.session), None),
             Ok(Body::Prune(prune)) => (None, Some(prune.last_epoch)),
             Ok(Body::Archive(archive)) => {
+                self.is_archive_met = true;
                 let session = archive.session.as_ref().map(|(session, _)| session.session);
                 (session, Some(archive.last_epoch))
             }
@@ -74,7 +80,7 @@ impl Reading {
 
     /// Whether older entries add nothing.
     pub fn is_done(&self) -> bool {
-        self.session.is_some() && self.epoch.is_some()
+        self.is_archive_met || self.session.is_some() && self.epoch.is_some()
     }
 
     /// What was read so far.
