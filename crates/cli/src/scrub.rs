@@ -2,7 +2,7 @@
 
 use crate::args::ScrubArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
-use crate::{EXIT_DAMAGED, pool};
+use crate::{EXIT_DAMAGED, exit_code, pool};
 use outlive_pool::Pool;
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
 use outlive_store::{Job, JobOptions, Sample};
@@ -22,7 +22,11 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let options = ScrubOptions { sample, bytes_per_s: args.rate, dry_run: args.dry_run };
     let report = run(&pool, &options)?;
     teller.finish();
-    let code = if report.is_whole() { 0 } else { EXIT_DAMAGED };
+    let code = match &report.blocked {
+        _ if report.is_hurt() => EXIT_DAMAGED,
+        Some(error) => exit_code(error.kind()),
+        None => 0,
+    };
     Ok(Answer { text: text(&pool, args, &report), json: json_of(args, &report), code })
 }
 
@@ -40,10 +44,10 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         let _ = writeln!(text, "  MISSING pack {pack}");
     }
     if let Some(error) = blocked {
-        let _ = writeln!(text, "\nNOT MENDED: {}", shown(error.message()));
-        return text;
+        let _ = writeln!(text, "\nNOT ALL WAS MENDED: {}", shown(error.message()));
+    } else {
+        heal_text(pool, heal, args.dry_run, &mut text);
     }
-    heal_text(pool, heal, args.dry_run, &mut text);
     for (job, epochs) in &heal.hurt {
         let epochs: Vec<String> = epochs.iter().map(u64::to_string).collect();
         let _ = writeln!(text, "HURT checkpoints of job {job}: {}", epochs.join(" "));
@@ -132,6 +136,9 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
             "job": job.as_str(),
             "epochs": epochs,
         })).collect::<Vec<_>>(),
-        "blocked": blocked.as_ref().map(|error| error.message().to_owned()),
+        "blocked": blocked.as_ref().map(|error| json!({
+            "kind": error.kind().name(),
+            "message": error.message(),
+        })),
     })
 }

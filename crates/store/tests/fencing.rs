@@ -327,7 +327,6 @@ fn a_job_whose_session_record_was_given_up_goes_on() {
     }
 }
 
-
 /// A gc gives up an old record that has rotted, while a save is about to be appended: the number of
 /// records that were given up makes no epoch.
 #[test]

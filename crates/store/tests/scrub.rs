@@ -120,6 +120,38 @@ fn damage_is_told_though_another_collects() {
     assert!(report.blocked.is_none() && report.heal.condemned.len() == 1, "{report:?}");
 }
 
+/// Wherever it fails, what was found and done by then is told.
+#[test]
+fn what_a_scrub_did_is_told_though_it_fails() {
+    let prepare = |world: &FaultWorld| {
+        past(&pool(world));
+        let (shard, page) = pages(&pool(world))[6];
+        world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
+    };
+    let (mut blocked, mut told) = (0, 0);
+    for after in 0.. {
+        let world = FaultWorld::new();
+        prepare(&world);
+        let failing = world.ops() + after;
+        world.fail_at(failing, ErrorKind::Full);
+        let report = scrub(&pool(&world), &options(false)).unwrap();
+        let what = format!("failed at {after}: {report:?}");
+        assert!(report.damaged.len() == 1 && report.heal.condemned.len() == 1, "{what}");
+        if world.ops() <= failing {
+            break;
+        }
+        // Whoever did the rest found the same.
+        let again = scrub(&pool(&world), &options(false)).unwrap();
+        assert!(again.blocked.is_none(), "{what}, {again:?}");
+        let hurt = |job| again.heal.hurt.get(job);
+        let is_known = |(job, epochs)| hurt(job).is_some_and(|known| known.is_superset(epochs));
+        assert!(report.heal.hurt.iter().all(is_known), "{what}, {again:?}");
+        blocked += u32::from(report.blocked.is_some());
+        told += u32::from(report.blocked.is_some() && !report.heal.hurt.is_empty());
+    }
+    assert!(blocked > 4 && told > 0, "{blocked} blocked, {told} told");
+}
+
 /// Every page of every pack is damaged in turn, with two programs at work.
 #[test]
 fn whatever_page_is_damaged_the_next_saves_are_whole() {

@@ -22,7 +22,8 @@ const ATTEMPTS: usize = 8;
 /// What was done about damaged packs, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HealReport {
-    /// Damaged packs that jobs name, missing ones included: from now on nobody refers to them.
+    /// Damaged packs that jobs name, missing ones included. Once the scrub is over, and nothing has
+    /// kept it from mending, nobody refers to them.
     pub condemned: BTreeSet<PackId>,
     /// Packs that jobs name and that are not there.
     pub missing: BTreeSet<PackId>,
@@ -45,21 +46,25 @@ pub struct HealReport {
 }
 
 /// Deals with `suspects`, packs in which something was found to be wrong, and with packs that are
-/// missing. A dry run reads the same and writes nothing.
+/// missing. A dry run reads the same and writes nothing. What was found and done stands in `report`,
+/// whatever ends it.
 ///
 /// # Errors
-/// `Damaged` if a log cannot be read, so that nobody knows what it needs; `Fenced` if a gc has begun;
-/// what target and log report. What had been done by then is right, and the next one finishes it.
+/// `Damaged` if a log cannot be read, so that nobody knows what it needs; `Retry` if another command
+/// collects; `Fenced` if a gc has begun; what target and log report. What had been done by then is
+/// right, and the next one finishes it.
 pub fn heal(
     pool: &Pool,
     suspects: &BTreeSet<PackId>,
     pace: &Pace,
     dry_run: bool,
-) -> Result<HealReport> {
+    report: &mut HealReport,
+) -> Result<()> {
     // Nobody need know before there is something to do.
-    let (has_work, report) = look(pool, suspects, pace, dry_run)?;
+    let has_work;
+    (has_work, *report) = look(pool, suspects, pace, dry_run)?;
     if dry_run || !has_work {
-        return Ok(report);
+        return Ok(());
     }
     let mut head = LogHead::new(JobName::gc());
     let turn = match pool.log().lock_collecting()? {
@@ -68,14 +73,18 @@ pub fn heal(
     };
     let (session, _) = head.open(pool)?;
     let opened = head.number();
-    let healed = Heal::begin(pool, session, &mut head, suspects, pace).and_then(Heal::run);
+    let begun = Heal::begin(pool, session, &mut head, suspects, pace);
+    let healed = begun.and_then(|mut heal| {
+        let outcome = heal.run();
+        *report = heal.report;
+        outcome
+    });
     // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
     let healed = healed.map_err(|error| head.blame(pool, error));
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
     drop(turn);
-    let report = healed?;
-    closed.map(|()| report)
+    healed.and(closed)
 }
 
 /// Finds out whether there is something to do, and what, without writing anything. A gc may take away
@@ -250,14 +259,13 @@ impl<'a> Heal<'a> {
         }
     }
 
-    fn run(mut self) -> Result<HealReport> {
+    fn run(&mut self) -> Result<()> {
         for job in self.survey.jobs.clone() {
             let listed = Listed::read(self.pool, &job.manifests, &self.bad)?;
             self.save(&listed, true)?;
         }
         // As in a gc, a session that begins now may have read other logs too early.
-        tell_all(self.pool, &mut |name, _| self.tell(name))?;
-        Ok(self.report)
+        tell_all(self.pool, &mut |name, _| self.tell(name)).map(drop)
     }
 
     /// Tells a job, by an archive if it names anything bad and by a sweep otherwise.

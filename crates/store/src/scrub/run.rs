@@ -31,20 +31,21 @@ pub struct ScrubReport {
     pub damaged: Vec<(PackId, Error)>,
     /// What was done about them.
     pub heal: HealReport,
-    /// Why not all that can be done was done: a log cannot be read, another command collects, the
-    /// pool is full. What was found to be damaged stays in the report.
+    /// What kept the scrub from doing all that can be done: a log or pack that could not be read just
+    /// then, another command that collects, a full pool. What was found and done stands above.
     pub blocked: Option<Error>,
 }
 
 impl ScrubReport {
-    /// True if nothing that anybody needs is damaged.
+    /// True if nothing that anybody needs is damaged, as far as could be found out.
     pub fn is_whole(&self) -> bool {
+        self.blocked.is_none() && !self.is_hurt()
+    }
+
+    /// True if something that somebody needs is damaged.
+    pub fn is_hurt(&self) -> bool {
         let HealReport { condemned, pending, segments, hurt, .. } = &self.heal;
-        condemned.is_empty()
-            && pending.is_empty()
-            && *segments == 0
-            && hurt.is_empty()
-            && self.blocked.is_none()
+        !condemned.is_empty() || !pending.is_empty() || *segments > 0 || !hurt.is_empty()
     }
 }
 
@@ -71,27 +72,31 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         (pack, outcome)
     });
     let mut report = ScrubReport::default();
+    let mut unread = None;
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
             Ok(bytes) => report.read_bytes += bytes,
             Err(error) if is_damage(&error) => report.damaged.push((pack, error)),
-            Err(error) => return Err(error),
+            Err(error) => unread = unread.or(Some(error)),
         }
     }
-    if !report.damaged.is_empty() {
-        // A gc may have deleted some meanwhile.
-        let there: BTreeSet<PackId> =
-            pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
-        report.damaged.retain(|(pack, _)| there.contains(pack));
-    }
-    let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
-    match heal(pool, &suspects, &pace, options.dry_run) {
-        Ok(healed) => report.heal = healed,
+    let mut mend = || {
+        if !report.damaged.is_empty() {
+            // A gc may have deleted some meanwhile.
+            let there: BTreeSet<PackId> =
+                pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
+            report.damaged.retain(|(pack, _)| there.contains(pack));
+        }
+        let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
+        heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)
+    };
+    let mended = mend();
+    match unread.map_or(mended, Err) {
+        Ok(()) => Ok(report),
         Err(error) if !report.damaged.is_empty() || error.kind() == ErrorKind::Damaged => {
-            report.blocked = Some(error);
+            Ok(ScrubReport { blocked: Some(error), ..report })
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(report)
 }
