@@ -178,7 +178,7 @@ impl Case {
     /// The case of a name.
     pub fn of(name: Name) -> Case {
         let rng = SeededRng::new(name.seed ^ (name.family as u64) << 56);
-        let roles = roles(name.family, &rng);
+        let mut roles = roles(name.family, &rng);
         let mut chances = chances(&rng);
         if name.family == Family::Damage {
             let chance = |rng: &SeededRng| [0, 1 << 10, 1 << 13][rng.below(3) as usize];
@@ -186,6 +186,7 @@ impl Case {
             chances.flip_shard = chance(&rng);
             chances.unreadable = chance(&rng) / 4;
             chances.flip_session = [0, 1 << 13, 1 << 15][rng.below(3) as usize];
+            chances.hide_session = [0, 0, 1 << 14, 1 << 16][rng.below(4) as usize];
         }
         let kinds = [LogKind::Plain, LogKind::Locks, LogKind::Locks, LogKind::Directory];
         let mut log = kinds[rng.below(4) as usize];
@@ -199,7 +200,16 @@ impl Case {
             // Records in files are damaged by other tests.
             log = LogKind::Plain;
         }
-        let suspensions = suspensions(name.family, roles.first(), log, &rng);
+        let mut suspensions = suspensions(name.family, roles.first(), log, &rng);
+        if chances.hide_session > 0 {
+            // The first program is about to append a checkpoint when the second opens a session. Behind
+            // that, before the second has saved, comes a record that tells nothing of sessions.
+            roles[2] = Role::Prune { job: A, keep_last: 1, collects: either(&rng) };
+            let append = |number| Moment::Before("append record", number);
+            let (begun, until) = (append(1 + rng.below(2)), Until::Ended(1));
+            suspensions.push(Suspension { who: "0", at: begun, until });
+            suspensions.push(Suspension { who: "1", at: append(1), until: Until::Ended(2) });
+        }
         // One comes whenever the first program stands still; to look back is a suspension of its own.
         let mut late = Vec::new();
         if !suspensions.is_empty() && rng.below(4) > 0 {
@@ -241,11 +251,23 @@ fn suspensions(
             let number = || [1, 1, 2, 0][rng.below(4) as usize];
             let append = Moment::Before("append record", number());
             let first = Suspension { who: "0", at: append, until: Until::Ended(1) };
-            match rng.below(3) {
+            match rng.below(4) {
                 0 => vec![first, Suspension::of("0", one_of(&KINDS_OF_COLLECTORS))],
                 1 => {
                     let lists = Moment::Before("list records of", number());
                     vec![first, Suspension::of("0", lists)]
+                }
+                // It reads the job only when the later one has told it, and has not deleted anything yet.
+                2 => {
+                    let (append, lists) =
+                        (Moment::Before("append record", 1), Moment::Before("list records of", 1));
+                    let first = Suspension { at: append, ..first };
+                    let deletes = Moment::Before("sync the log", 0);
+                    vec![
+                        first,
+                        Suspension { who: "0", at: lists, until: Until::Stood(3) },
+                        Suspension { who: "2", at: deletes, until: Until::Ended(2) },
+                    ]
                 }
                 // A pack of its own is unfinished when the later one looks, and finished when that tells.
                 _ => {
@@ -295,10 +317,14 @@ fn prune(rng: &SeededRng) -> Role {
     Role::Prune { job: job(rng), keep_last: 1 + rng.below(2), collects: true }
 }
 
+fn gc(rng: &SeededRng) -> Role {
+    Role::Gc { rounds: 1 + rng.below(2), forgets: false, rewrites: rng.below(4) > 0 }
+}
+
 fn collector(rng: &SeededRng) -> Role {
     match rng.below(3) {
         0 => prune(rng),
-        _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false },
+        _ => gc(rng),
     }
 }
 
@@ -323,7 +349,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             let mut roles = vec![Role::Twin { job: A }];
             if either(rng) {
                 roles.push(Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true });
-                roles.push(Role::Gc { rounds: 1 + rng.below(2), forgets: false });
+                roles.push(gc(rng));
             }
             roles
         }
@@ -336,19 +362,25 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Overtake => {
             let collects = || match rng.below(3) {
                 0 => Role::Scrub,
-                _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false },
+                _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false, rewrites: true },
             };
             let first = collects();
             let between = match rng.below(4) {
                 0 => Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true },
                 _ => saver(rng, A),
             };
-            return vec![first, between, collects()];
+            // What the earlier one has copied is garbage to the later one; what that was copied from is
+            // not, unless the later one rewrites it, too.
+            let later = match either(rng) {
+                true => collects(),
+                false => Role::Gc { rounds: 1, forgets: false, rewrites: false },
+            };
+            return vec![first, between, later];
         }
         Family::Damage => {
             let third = match either(rng) {
                 true => Role::Reader { job: A },
-                false => Role::Gc { rounds: 1, forgets: true },
+                false => Role::Gc { rounds: 1, forgets: true, rewrites: true },
             };
             vec![saver(rng, A), saver(rng, A), third]
         }

@@ -65,6 +65,8 @@ pub enum Role {
         rounds: u64,
         /// Gives up records that are damaged.
         forgets: bool,
+        /// Rewrites packs, as it does where there is room.
+        rewrites: bool,
     },
     /// Drops all but the newest.
     Prune {
@@ -134,7 +136,7 @@ impl Program {
             Role::Reader { job } => actor.reader(job),
             Role::Lazy { job, prunes } => actor.lazy(job, prunes),
             Role::Verifier { job } => actor.verifier(job),
-            Role::Gc { rounds, forgets } => actor.gc(rounds, forgets),
+            Role::Gc { rounds, forgets, rewrites } => actor.gc(rounds, forgets, rewrites),
             Role::Prune { job, keep_last, collects } => {
                 actor.prune(&JobName::new(job).expect("a name"), keep_last, collects)
             }
@@ -144,7 +146,7 @@ impl Program {
             Role::GcThere => {
                 let (pool, process) = other.pool(number, actor.rng.next_u64());
                 let (truth, luck) = (other.truth.clone(), actor.luck.clone());
-                let done = Actor { pool, process, truth, place: other, ..actor }.gc(2, false);
+                let done = Actor { pool, process, truth, place: other, ..actor }.gc(2, false, true);
                 done.inspect(|()| luck.achieved("gc there"))
             }
         };
@@ -369,10 +371,10 @@ impl Actor {
         if self.place.has_locks() { &[ErrorKind::Retry] } else { &[] }
     }
 
-    fn gc(&self, rounds: u64, forget_damaged: bool) -> Done {
+    fn gc(&self, rounds: u64, forget_damaged: bool, rewrite: bool) -> Done {
         for _ in 0..rounds {
             let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
-            let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
+            let thoroughness = Thoroughness { unused_max, rewrite, ..Thoroughness::default() };
             let options = GcOptions { thoroughness, forget_damaged, ..GcOptions::default() };
             let collected = collect(&self.pool, &options);
             match self.met("a gc", &JobName::gc(), collected, self.busy()) {

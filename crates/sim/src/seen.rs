@@ -192,7 +192,7 @@ impl ManifestLog for SeenLog {
                 let luck = &self.me.place.luck;
                 if luck.has(luck.chances().unreadable) {
                     luck.turns().remark(|| "this program can never read this record".to_owned());
-                    self.me.loses_sight_of(job, number);
+                    self.me.hide(self.me.number, job, number);
                 }
                 match self.me.sees(job, number) {
                     true => self.inner.read(job, number).map(|bytes| self.lie_of(bytes)),
@@ -215,6 +215,7 @@ impl ManifestLog for SeenLog {
                     });
                 }
                 let there = || place.log().read(job, number);
+                let holder = place.truth.holder(job);
                 let was_there = there().is_ok();
                 let noted = Arc::new(AtomicBool::new(false));
                 let appended = noticing(
@@ -228,7 +229,7 @@ impl ManifestLog for SeenLog {
                     place.truth.appended(self.me.number, job, record, &*place.log());
                 }
                 if there().is_ok_and(|bytes| bytes == record) {
-                    self.flip(job, number, record);
+                    self.flip(job, number, record, holder);
                 }
                 appended
             },
@@ -278,8 +279,9 @@ impl SeenLog {
         record
     }
 
-    /// A bit of a record that has just been appended may flip.
-    fn flip(&self, job: &JobName, number: u64, record: &[u8]) {
+    /// A bit of a record that has just been appended may flip; and whoever has held the job may be
+    /// unable to read it, if it is a session.
+    fn flip(&self, job: &JobName, number: u64, record: &[u8], holder: Option<usize>) {
         let (luck, chances) = (&self.me.place.luck, self.me.place.luck.chances());
         let opens = || {
             let body = Record::decode(record).map(|record| record.body);
@@ -295,6 +297,14 @@ impl SeenLog {
         if is_session {
             luck.turns().remark(|| "and its writer is held up".to_owned());
             luck.turns().hold(self.me.number, u64::MAX);
+        }
+        if let Some(holder) = holder.filter(|holder| *holder != self.me.number)
+            && chances.hide_session > 0
+            && opens()
+            && luck.has(chances.hide_session)
+        {
+            luck.turns().remark(|| format!("{holder} can never read record {number}"));
+            self.me.hide(holder, job, number);
         }
     }
 }

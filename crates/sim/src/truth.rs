@@ -179,6 +179,11 @@ impl Truth {
         facts.jobs.get(job).is_some_and(|truth| truth.session_by.is_some_and(|by| by != program))
     }
 
+    /// The program that has opened the newest session of the job.
+    pub fn holder(&self, job: &JobName) -> Option<usize> {
+        self.facts().jobs.get(job).and_then(|truth| truth.session_by)
+    }
+
     /// Whether others have committed something since the program restored.
     pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();

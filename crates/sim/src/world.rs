@@ -40,6 +40,8 @@ pub struct Chances {
     pub flip_session: u64,
     /// A program cannot read the newest record any more.
     pub unreadable: u64,
+    /// Whoever loses a job to the session that has just been opened cannot read that.
+    pub hide_session: u64,
 }
 
 impl Chances {
@@ -337,10 +339,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Me {
-    /// This program can never read that record again.
-    pub fn loses_sight_of(&self, job: &JobName, number: u64) {
+    /// A program can never read that record again.
+    pub fn hide(&self, program: usize, job: &JobName, number: u64) {
         self.place.luck.failed.store(true, Ordering::Relaxed);
-        lock(&self.place.unreadable).insert((self.number, job.clone(), number));
+        lock(&self.place.unreadable).insert((program, job.clone(), number));
     }
 
     /// Whether it can read that record.
