@@ -209,10 +209,10 @@ impl Job {
         Ok(self.core.let_go() || self.core.last().is_some())
     }
 
-    /// True while a save is under way.
+    /// True while a save is under way or being started. Never waits.
     fn saving(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(py.detach(|| self.core.job.current()).is_some_and(|handle| !handle.done()))
+        Ok(self.core.job.is_saving())
     }
 
     /// Saves regions, given by their names, dtypes, shapes and leaves; `notes` are label, pin and

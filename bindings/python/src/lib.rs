@@ -6,6 +6,7 @@
 mod buffer;
 mod collect;
 mod dlpack;
+mod end;
 mod errors;
 mod events;
 mod files;
@@ -58,6 +59,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::dlpack::{Lent, borrow};
+    #[pymodule_export]
+    use crate::end::insist;
     #[pymodule_export]
     use crate::job::Job;
     #[pymodule_export]

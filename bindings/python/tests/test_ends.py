@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -251,13 +251,61 @@ if __name__ == "__main__":
     check(folder, "b")
 
 
+# One more signal each time that a job is asked whether it saves, so while one is dealt with.
+AGAIN = """
+import multiprocessing
+
+class Asked:
+    signals = 0
+
+    def __init__(self, core):
+        self.core = core
+
+    def __getattr__(self, name):
+        return getattr(self.core, name)
+
+    def saving(self):
+        if Asked.signals < 20:
+            Asked.signals += 1
+            os.kill(os.getpid(), SIGNAL)
+        return self.core.saving()
+
+def asked():
+    for key, entry in outlive._exit._alive.items():
+        outlive._exit._alive[key] = entry._replace(core=Asked(entry.core))
+
+def both():
+    work()
+    asked()
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("fork").Process(target=both)
+    worker.start()
+    worker.join()
+    print(worker.exitcode)
+"""
+
+
+def test_sigterm_while_sigterm_is_dealt_with(folder: Path, run: Run) -> None:
+    out = run(TERMINATED + AGAIN.replace("SIGNAL", "signal.SIGTERM"), folder)
+    assert out == "143"
+    check(folder, "a")
+    check(folder, "b")
+
+
 class Stubborn:
     """A native job whose waits end by exceptions, until there are no more of these."""
 
-    def __init__(self, *raised: BaseException, saving: bool = True) -> None:
+    def __init__(
+        self, *raised: BaseException, saving: bool = True, asked: Sequence[BaseException] = ()
+    ) -> None:
         self.raised, self.is_saving, self.closed = list(raised), saving, False
+        # Raised where it is asked whether it saves, from the second time on.
+        self.asked: list[BaseException | None] = [None, *asked]
 
     def saving(self) -> bool:
+        if self.asked and (error := self.asked.pop(0)):
+            raise error
         return self.is_saving
 
     def wait(self, tick: object) -> None:
@@ -306,3 +354,19 @@ def test_a_second_ctrl_c_gives_up(
     assert "these saves are lost: first, later" in second
     assert done.closed
     assert not later.closed
+
+
+def test_what_is_raised_while_an_exception_is_dealt_with(
+    finish: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = Stubborn(SystemExit(143), asked=[SystemExit(144)] * 9), Stubborn()
+    with pytest.raises(SystemExit, match="143"):
+        finish(a=a, b=b)
+    assert (a.closed, b.closed) == (True, True)
+    assert capsys.readouterr().err == ""
+    # The second Ctrl-C comes while the first is: the saves are named all the same.
+    a, b = Stubborn(KeyboardInterrupt(), asked=[KeyboardInterrupt()]), Stubborn()
+    with pytest.raises(KeyboardInterrupt):
+        finish(a=a, b=b)
+    assert "these saves are lost: a, b" in capsys.readouterr().err
+    assert (a.closed, b.closed) == (False, False)

@@ -195,6 +195,13 @@ impl Job {
         work(&self.inner)
     }
 
+    /// Whether a save is under way. Never waits: while a save is being started, or another call holds
+    /// saves back, that counts as one.
+    pub fn is_saving(&self) -> bool {
+        let Some(current) = self.inner.starting.try_lock() else { return true };
+        current.as_ref().is_some_and(|handle| !handle.done())
+    }
+
     /// Waits until a lazy restore has filled all memory. A save and a close do so by themselves.
     ///
     /// # Errors

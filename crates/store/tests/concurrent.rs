@@ -215,3 +215,23 @@ fn a_look_at_an_old_checkpoint_beside_a_save() {
         assert!(restored.1 == now, "it is the one that was saved, not a mix of two");
     }
 }
+
+/// Who asks at the end of a program whether a job saves must not wait for an answer: no signal would be
+/// heard meanwhile.
+#[test]
+fn a_save_that_is_being_started_counts_as_saving() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    assert!(!program.job.is_saving());
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let mut source = Slow { inner: program.source(&state(1)), begun, go_on: may_go_on };
+    thread::scope(|scope| {
+        let saver = scope.spawn(|| program.job.save(&mut source).unwrap());
+        has_begun.recv().unwrap();
+        assert!(program.job.is_saving());
+        go_on.send(()).unwrap();
+        saver.join().unwrap().wait(None).unwrap().unwrap();
+    });
+    assert!(!program.job.is_saving());
+}

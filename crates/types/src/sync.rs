@@ -132,6 +132,17 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
+    /// As [`std::sync::Mutex::try_lock`], but that a thread that panicked does not count: `None` if
+    /// somebody has the lock.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { mutex: self, guard: Some(guard) })
+    }
+
     /// As [`std::sync::Mutex::get_mut`].
     ///
     /// # Errors

@@ -6,18 +6,16 @@ by a thread that still runs, nobody would complete: such a save returns when it 
 """
 
 import atexit
+import functools
 import logging
 import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from outlive import _notices
+from outlive import _core, _notices
 from outlive._errors import Error
-
-if TYPE_CHECKING:
-    from outlive import _core
 
 Tick = Callable[[], None]
 
@@ -87,39 +85,72 @@ def _watch_worker(_: object = None) -> None:
         _workers.add(os.getpid())
 
 
-@atexit.register
-def _finish() -> None:
-    # First this, then the waits: whoever saves from now on waits for it.
-    _ended.add(os.getpid())
-    # A forked child inherits its parent's jobs, which are none of its business.
-    left = [entry for entry in (*_alive.values(), *_orphans) if entry.process == os.getpid()]
-    raised: BaseException | None = None
-    is_interrupted = False
-    while left:
-        saving = True
-        try:
-            while left:
-                saving = left[0].core.saving()
-                _complete(left[0])
-                saving = True
-                del left[0]
-        except BaseException as error:  # of a signal handler, mostly
-            raised = raised or error
-            names = ", ".join(entry.name for entry in left if entry.core.saving())
-            if isinstance(error, KeyboardInterrupt) and names:
-                if is_interrupted:
-                    _notices.to_stderr(f"interrupted again; these saves are lost: {names}")
-                    break
-                is_interrupted = True
-                _notices.to_stderr(
-                    f"interrupted; saves are being completed ({names}): interrupt again to give "
-                    "them up"
-                )
-            elif not saving:
-                # There was nothing to wait for: what raised all the same may do so for ever.
-                del left[:1]
-    if raised is not None:
-        raise raised
+class _End:
+    """Completes what is left, call by call: each goes on where a signal's handler ended another.
+
+    A handler may raise between any two calls of functions. What must not be torn apart by that has
+    no calls in it.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[Entry] | None = None
+        # Whether the first of those left had something to be waited for.
+        self.saving = True
+        self.interrupts = 0
+        self.is_told = False
+
+    def __call__(self, raised: list[BaseException]) -> bool:
+        """Goes on; true when all is done.
+
+        Args:
+            raised: What ended earlier calls. What has been dealt with is removed.
+        """
+        # First this, then the waits: whoever saves from now on waits for it.
+        _ended.add(os.getpid())
+        if self.left is None:
+            # A forked child inherits its parent's jobs, which are none of its business.
+            jobs = (*_alive.values(), *_orphans)
+            self.left = [entry for entry in jobs if entry.process == os.getpid()]
+        while raised:
+            self._take(self.left, raised)
+        if self.interrupts:
+            self._tell(self.left)
+        while self.left:
+            self.saving = self.left[0].core.saving()
+            _complete(self.left[0])
+            self.saving = True
+            del self.left[0]
+        return True
+
+    def _take(self, left: list[Entry], raised: list[BaseException]) -> None:
+        """Deals with the first of what was raised, by a signal handler mostly."""
+        is_interrupt = isinstance(raised[0], KeyboardInterrupt) and bool(_names(left))
+        # From here on nothing is called.
+        if is_interrupt:
+            self.interrupts += 1
+        elif not self.saving:
+            # There was nothing to wait for: what raised all the same may do so for ever.
+            del left[:1]
+        self.saving = True
+        del raised[0]
+
+    def _tell(self, left: list[Entry]) -> None:
+        """Says what Ctrl-C does, and at the second gives up what is left."""
+        names = _names(left)
+        if not names:
+            return
+        if self.interrupts > 1:
+            _notices.to_stderr(f"interrupted again; these saves are lost: {names}")
+            left.clear()
+        elif not self.is_told:
+            _notices.to_stderr(
+                f"interrupted; saves are being completed ({names}): interrupt again to give them up"
+            )
+            self.is_told = True
+
+
+def _names(left: list[Entry]) -> str:
+    return ", ".join(entry.name for entry in left if entry.core.saving())
 
 
 def _complete(entry: Entry) -> None:
@@ -139,6 +170,9 @@ def _complete(entry: Entry) -> None:
         _notices.tell(logging.INFO, "a job was not closed: %s", error)
 
 
+# Native, so that no signal handler comes between it and its end.
+_finish = functools.partial(_core.insist, _End)
+atexit.register(_finish)
 # A child begins anew, and numbers of processes come again.
 os.register_at_fork(after_in_child=_ended.clear)
 os.register_at_fork(after_in_child=_workers.clear)

@@ -28,7 +28,7 @@ def tell(level: int, text: str, *values: object, error: BaseException | None = N
 def to_stderr(message: str) -> None:
     """Prints a line to standard error, if there is one."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):
             print(f"outlive: {message}", file=sys.stderr)
 
 
