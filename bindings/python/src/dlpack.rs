@@ -116,13 +116,14 @@ impl Lent {
 /// dtype; extents; strides in bytes; and where in the bytes its first element is.
 pub type Looks = (Lent, (u8, u8, u16), Vec<i64>, Vec<i64>, u64);
 
-/// Takes a capsule that `__dlpack__` gave.
+/// Takes a capsule that `__dlpack__` gave. Before version 1 a capsule cannot say that its memory must
+/// not be written: of such a one `is_mutable` tells.
 #[pyfunction(name = "borrow_dlpack")]
-pub fn borrow(capsule: &Bound<'_, PyAny>) -> PyResult<Looks> {
+pub fn borrow(capsule: &Bound<'_, PyAny>, is_mutable: bool) -> PyResult<Looks> {
     let owned = take(capsule)?;
     let (tensor, flags) = match owned {
         // SAFETY: the exporter's structure stays until it is given back, which `owned` does.
-        Owned::Plain(held) => unsafe { (&(*held).tensor, 0) },
+        Owned::Plain(held) => unsafe { (&(*held).tensor, if is_mutable { 0 } else { READ_ONLY }) },
         Owned::Versioned(held) => {
             // SAFETY: as above. All versions agree on the fields up to `flags`.
             let major = unsafe { (*held).major };

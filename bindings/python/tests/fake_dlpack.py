@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import mmap
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Array:
         dtype: tuple[int, int, int] = BFLOAT16,
         *,
         device: int = CPU,
-        version: tuple[int, int] | None = None,
+        version: tuple[int, int] | None = (1, 0),
         read_only: bool = False,
     ) -> None:
         self.memory, self.dtype, self.device = memory, dtype, device
@@ -109,3 +110,33 @@ class Array:
         capsule = _new(address, name, None)
         _given[address] = self._key, capsule, name, held, extents, strides, self.memory
         return capsule
+
+
+class Early(Array):
+    """Of a package that knows DLPack from before version 1 only."""
+
+    def __init__(self, memory: "np.ndarray[Any, Any]", dtype: tuple[int, int, int]) -> None:
+        super().__init__(memory, dtype, version=None)
+
+    def __dlpack__(self, stream: None = None) -> Any:  # type: ignore[override]
+        return super().__dlpack__()
+
+
+class Tensor(Early):
+    """A tensor of PyTorch, as far as its name says."""
+
+    __module__ = "torch"
+
+
+class Parameter(Tensor):
+    """A program's own class of tensors."""
+
+
+class Buffered(mmap.mmap):
+    """Of such a package too, but shows its memory also as a buffer, which says what may be done."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+    def __dlpack__(self, stream: None = None) -> Any:
+        return Early(np.frombuffer(self, np.int64), (0, 64, 1)).__dlpack__()

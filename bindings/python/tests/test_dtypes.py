@@ -1,6 +1,8 @@
 """Arrays of dtypes that NumPy lacks: bfloat16, eight and four bits, of any package."""
 
 import gc
+import mmap
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,17 @@ import numpy as np
 import pytest
 
 import outlive
-from fake_dlpack import BFLOAT16, CUDA, FLOAT4_X2, FLOAT8_E5M2, Array
+from fake_dlpack import (
+    BFLOAT16,
+    CUDA,
+    FLOAT4_X2,
+    FLOAT8_E5M2,
+    Array,
+    Buffered,
+    Early,
+    Parameter,
+    Tensor,
+)
 
 Run = Callable[..., str]
 SIZES = {BFLOAT16: 2, FLOAT8_E5M2: 1, FLOAT4_X2: 1}
@@ -22,18 +34,18 @@ def noise(shape: tuple[int, ...], itemsize: int, seed: int = 1) -> "np.ndarray[A
 
 
 @pytest.mark.parametrize("dtype", SIZES)
-@pytest.mark.parametrize("version", [None, (1, 0)])
+@pytest.mark.parametrize("kind", [Array, Tensor, Parameter])
 @pytest.mark.parametrize("shape", [(300, 200), (3,), (), (0, 4)])
 def test_arrays_of_any_dtype_are_filled(
     job: outlive.Job,
     dtype: tuple[int, int, int],
-    version: tuple[int, int] | None,
+    kind: type[Array],
     shape: tuple[int, ...],
 ) -> None:
     want = noise(shape, SIZES[dtype])
-    saved = Array(want, dtype, version=version)
+    saved = kind(want, dtype)
     job.save({"w": saved, "step": 3}, wait=True)
-    state = {"w": Array(np.zeros_like(want), dtype, version=version), "step": 0}
+    state = {"w": kind(np.zeros_like(want), dtype), "step": 0}
     filled = state["w"]
     assert job.restore(into=state)
     assert state["w"] is filled
@@ -45,23 +57,23 @@ def test_arrays_of_any_dtype_are_filled(
     assert (saved.lent, filled.lent) == (0, 0)
 
 
-@pytest.mark.parametrize("version", [None, (1, 0)])
+@pytest.mark.parametrize("kind", [Array, Tensor, Parameter])
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("<i8", (0, 64, 1)), ("<f4", (2, 32, 1)), ("|b1", (6, 8, 1)), ("<c8", (5, 64, 1))],
 )
 def test_arrays_of_dtypes_that_numpy_has(
-    job: outlive.Job, name: str, dtype: tuple[int, int, int], version: tuple[int, int] | None
+    job: outlive.Job, name: str, dtype: tuple[int, int, int], kind: type[Array]
 ) -> None:
-    """Before version 1 of DLPack nobody said that memory can be written, and it could."""
+    """Before version 1 of DLPack nobody could say that memory must not be written."""
     for want in (np.arange(6_000).reshape(60, 100).astype(name), np.array(True).astype(name)):
-        job.save({"w": Array(want, dtype, version=version)}, wait=True)
+        job.save({"w": kind(want, dtype)}, wait=True)
         for base in (
             np.zeros_like(want),
             np.zeros_like(want.T).T,
             np.zeros((2, *want.shape), name)[0, ...],
         ):
-            state = {"w": Array(base, dtype, version=version)}
+            state = {"w": kind(base, dtype)}
             filled = state["w"]
             assert job.restore(into=state)
             assert state["w"] is filled
@@ -73,6 +85,55 @@ def test_arrays_of_dtypes_that_numpy_has(
     with pytest.raises(outlive.InvalidError, match="is read-only"):
         job.restore(into={"w": kept})
     assert not kept.memory
+
+
+@pytest.mark.parametrize("dtype", [(0, 64, 1), BFLOAT16])
+def test_memory_of_which_nobody_says_that_it_may_be_written_is_not(
+    job: outlive.Job, tmp_path: Path, dtype: tuple[int, int, int]
+) -> None:
+    """As Arrow's, which is immutable and may be a mapped file: a write would end the process."""
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(80_000))
+    mapped = np.memmap(path, f"u{dtype[1] // 8}", "r")
+    want = noise(mapped.shape, mapped.itemsize)
+    job.save({"w": Array(want, dtype), "n": 1}, wait=True)
+    state = {"w": Early(mapped, dtype), "n": 0}
+    with pytest.raises(outlive.InvalidError, match=r"'w' is read-only.*put `numpy\.array` of it"):
+        job.restore(into=state)
+    assert (state["n"], mapped.any()) == (0, False)
+    # It is saved like any other, and what can be written takes its place.
+    job.save(state, wait=True)
+    copy = np.ones_like(mapped)
+    state["w"] = Array(copy, dtype)
+    job.restore(into=state)
+    assert not copy.any()
+
+
+def test_a_buffer_says_whether_memory_may_be_written(job: outlive.Job) -> None:
+    want = np.arange(3_000)
+    job.save({"w": want}, wait=True)
+    memory = Buffered(-1, want.nbytes)
+    state = {"w": memory}
+    job.restore(into=state)
+    assert state["w"] is memory
+    assert bytes(memory) == want.tobytes()
+    state["w"] = Buffered(-1, want.nbytes, access=mmap.ACCESS_READ)
+    with pytest.raises(outlive.InvalidError, match="'w' is read-only"):
+        job.restore(into=state)
+
+
+def test_a_tensor_without_memory_is_not_to_be_copied_to_the_host(job: outlive.Job) -> None:
+    class Meta(Tensor):
+        __module__ = "torch"
+
+        def __dlpack__(self, stream: None = None) -> Any:
+            raise BufferError("the device is not supported")
+
+    tensor: Any = Meta(np.zeros(3), BFLOAT16)
+    tensor.device = types.SimpleNamespace(type="meta")
+    with pytest.raises(outlive.InvalidError, match="materialise it first") as caught:
+        job.save({"w": tensor})
+    assert "cpu()" not in str(caught.value)
 
 
 def test_any_order_of_memory(job: outlive.Job) -> None:

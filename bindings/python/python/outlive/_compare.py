@@ -156,10 +156,15 @@ class _Comparison:
             )
         if dtype != own:
             self.found.append(f"{shown(name)} has dtype {own} in `into`, {dtype} in the checkpoint")
+        original = self.here.originals.get(my)
         if not self.here.leaves[my].flags.writeable and not hasattr(
-            self.here.originals.get(my), "__array_namespace__"
+            original, "__array_namespace__"
         ):
-            self.found.append(f"{shown(name)} is read-only in `into`")
+            unsaid = "" if original is None else ", or does not say that it can be written"
+            self.found.append(
+                f"{shown(name)} is read-only in `into`{unsaid}: put `numpy.array` of it there, "
+                "which is a copy that can be filled"
+            )
 
     def containers(self) -> None:
         """Compares the containers by their paths. Missing leaves were named already."""

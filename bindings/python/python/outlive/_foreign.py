@@ -6,6 +6,9 @@ import numpy as np
 
 from outlive import _core, _dtypes
 
+# Packages whose arrays are there to be written, also those that cannot say so.
+_MUTABLE = ("torch",)
+
 
 class UnusableError(Exception):
     """An object shows no memory that could be saved; the text says why."""
@@ -48,6 +51,11 @@ def way_out(value: Any) -> str:
         if kind == "Generator":
             return "save its `get_state()`, and give that to its `set_state()` after a restore"
         device = getattr(getattr(value, "device", None), "type", "cpu")
+        if device == "meta":
+            return (
+                "a tensor on `meta` has no memory: materialise it first (`to_empty` of its module, "
+                'or `torch.empty_like` of it, with `device="cpu"`), and fill it'
+            )
         if device != "cpu":
             return "save `cpu()` of it"
         if getattr(value, "is_nested", False):
@@ -93,13 +101,13 @@ def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
     if constant:
         array.flags.writeable = False
     elif not array.flags.writeable:
-        # So NumPy takes what older exporters give, which cannot say whether it is.
+        # So NumPy takes what older exporters give, which cannot say whether it may be written.
         array = _memory(value, array.dtype)[0]
     return _known(array)
 
 
 def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarray[Any, Any], str]":
-    """An array that can be written unless its exporter says that it cannot.
+    """An array that can be written if its exporter says so, or is known to let others write.
 
     Args:
         value: What gives DLPack's capsules.
@@ -110,13 +118,27 @@ def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarr
         capsule = value.__dlpack__(max_version=(1, 0))
     except TypeError:
         capsule = value.__dlpack__()
-    lent, dtype, shape, strides, first = _core.borrow_dlpack(capsule)
+    lent, dtype, shape, strides, first = _core.borrow_dlpack(capsule, _is_mutable(value))
     text = _dtypes.text_of_dlpack(*dtype)
     elements = _dtypes.memory(text) if known is None else known
     if 0 in shape:
         return np.empty(shape, elements), text
     # The array holds `lent`, and that the memory.
     return np.ndarray(shape, elements, memoryview(lent), first, strides), text
+
+
+def _is_mutable(value: Any) -> bool:
+    """Whether memory may be written of which a capsule does not say it.
+
+    Arrow's buffers are immutable, shared, and often files that are mapped: to write them changes
+    what others read, or ends the process. So only what is known may be written.
+    """
+    try:
+        with memoryview(value) as shown:
+            return not shown.readonly
+    except Exception:
+        # It has no buffer, or one of elements that Python does not know.
+        return any(cls.__module__.partition(".")[0] in _MUTABLE for cls in type(value).__mro__)
 
 
 def _known(array: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], str]":

@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"int_repr\(\)",
     ),
     "conjugated": (lambda: torch.ones(3, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
-    "on a device": (lambda: torch.empty(3, device="meta"), r"cpu\(\)"),
+    "without memory": (lambda: torch.empty(3, device="meta"), r"materialise it first"),
     "generator": (torch.Generator, r"get_state\(\)"),
     "module": (lambda: torch.nn.Linear(3, 2), r"state_dict\(\)"),
     "optimizer": (lambda: Program(1).optimizer, r"state_dict\(\)"),
