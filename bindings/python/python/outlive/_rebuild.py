@@ -10,6 +10,7 @@ import numpy as np
 from outlive import _build, _core, _dtypes, _memory
 from outlive._compare import UnsureError, refuse_differences
 from outlive._errors import DamagedError, InvalidError
+from outlive._same import same
 from outlive._seen import Owners
 from outlive._select import Selection
 from outlive._tree import (
@@ -149,23 +150,19 @@ class Rebuild:
         if self.epoch not in self.pickles:
             return None
         there = self.pickles[self.epoch]
-        same = there is None or (name in there and self._equals(name, there[name]))
-        if same:
+        is_same = there is None or (name in there and self._equals(name, there[name]))
+        if is_same:
             self.kept.add(name)
-        return same
+        return is_same
 
     def _equals(self, name: str, pickled: bytes) -> bool:
-        """Whether the program's object is the one that was pickled, by its bytes or its `==`.
-
-        Equal objects may have different bytes: those of a set change with each start of Python.
-        """
+        """Whether the program's object is the one that was pickled, and not only equal to it."""
         mine = self.here.leaves[self.mine[name]]
         # What classes of the program raise here is of their choosing. It is not the same, then.
         with contextlib.suppress(Exception):
             if pickle.dumps(mine, protocol=5) == pickled:
                 return True
-            there = pickle.loads(pickled)
-            return type(there) is type(mine) and bool(there == mine)
+            return same(mine, pickle.loads(pickled))
         return False
 
     def _refuse_pickles(self) -> None:
