@@ -104,7 +104,7 @@ def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
         ({"keep_best": "accuracy"}, "accuracy"),
         ({"keep_best": "loss:best"}, "NAME:max"),
         ({"drop": [77]}, "no checkpoint 77"),
-        ({"keep_last": 1, "everything": True}, "no room"),
+        ({"keep_last": 1, "everything": True}, "no other rules"),
         ({"drop": [1, 2]}, "everything=True"),
         ({"drop": [1, 2], "keep_last": 1}, "everything=True"),
         ({"keep_last": 1, "max_unused": 2.0}, "a share from 0 to 1"),
