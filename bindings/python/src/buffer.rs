@@ -173,7 +173,8 @@ impl RawBytes {
     ///
     /// # Safety
     /// What [`MutRegion::from_raw`] asks: it came from a writable buffer, which is kept until the
-    /// region is dropped or not used any more, and nobody else uses the bytes meanwhile. (They count as
+    /// region is dropped, or its advice has ended and nobody uses it any more; and nobody else uses the
+    /// bytes meanwhile. (They count as
     /// initialised, also of `numpy.empty`: the memory was made outside of Rust.)
     pub unsafe fn to_fill(self) -> MutRegion {
         // SAFETY: passed on to the caller.

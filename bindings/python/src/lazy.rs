@@ -106,6 +106,8 @@ pub fn begin(
 ) -> Result<Option<Begun>> {
     let mut taken = None;
     let mut prepare = |checkpoint: &Checkpoint| {
+        // The buffers of one that could not be restored go as soon as another is planned.
+        taken = None;
         let (selected, sink) = sink(checkpoint)?;
         taken = Some((sink.memory.clone(), sink.names.clone()));
         Ok((selected, sink))
@@ -124,6 +126,8 @@ pub fn begin(
             if let Some(report) = sink.memory.fresh_report() {
                 events.event(Event::Info(format!("job {job}: {report}")));
             }
+            // From then on the program may let go of its memory, while this restore is still known.
+            sink.memory.end_advice();
             over_if_whole.store(true, Ordering::Release);
         }),
         failed: Box::new(move |error| {
@@ -135,10 +139,14 @@ pub fn begin(
         }),
     };
     let begun = core.job.restore_lazily(select, &mut prepare, ends);
-    let (Ok(Some((restored, fill))), Some((memory, names))) = (&begun, taken) else {
+    let (Ok(Some((restored, fill))), Some((memory, names))) = (&begun, &taken) else {
+        if let Some((memory, _)) = &taken {
+            memory.end_advice();
+        }
         over.store(true, Ordering::Release);
         return begun.map(|_| None);
     };
+    let (memory, names) = (memory.clone(), names.clone());
     core.set_fill(fill.clone());
     let streams = (0..names.len()).filter_map(|at| Some((at, memory.copy_of(at)?)));
     let ours = streams.collect();

@@ -9,7 +9,7 @@ use crate::job::{Core, invalid};
 use crate::lazy;
 use crate::values;
 use crate::wait;
-use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_capture::fill::{Advice, MutRegion, Scatter};
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_io::AlignedBuf;
 use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
@@ -76,18 +76,34 @@ struct Lazily {
 
 /// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
 #[derive(Default)]
-pub struct Leave(RwLock<bool>);
+pub struct Leave {
+    withdrawn: RwLock<bool>,
+    /// Of memory that is filled with this leave.
+    advice: Mutex<Advice>,
+}
 
 impl Leave {
     /// Calls `work`, unless the leave was withdrawn.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let withdrawn = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let withdrawn = self.withdrawn.read().unwrap_or_else(PoisonError::into_inner);
         (!*withdrawn).then(work)
     }
 
-    /// From the return on nothing is touched any more.
+    /// From the return on nothing is touched any more, not even by what is dropped later.
     fn withdraw(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = true;
+        let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
+        *withdrawn = true;
+        self.advice.lock().unwrap_or_else(PoisonError::into_inner).end();
+    }
+
+    /// Makes what fills memory; what it has advised the kernel about that ends when the leave does.
+    fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
+        let make = || {
+            let scatter = make()?;
+            *self.advice.lock().unwrap_or_else(PoisonError::into_inner) = scatter.advice();
+            Ok(scatter)
+        };
+        self.with(make).unwrap_or_else(|| Err(interrupted()))
     }
 }
 
@@ -453,9 +469,13 @@ impl Reader {
 
     fn sink(&self, checkpoint: &Checkpoint, answer: Answer) -> Result<(Vec<usize>, Sink)> {
         let Answer { fills, whole } = answer;
-        let (selected, memory) = places(checkpoint, fills)?;
+        let mut selected = Vec::new();
+        let scatter = self.leave.scatter(|| {
+            let memory;
+            (selected, memory) = places(checkpoint, fills)?;
+            if whole { Scatter::learning(memory) } else { Scatter::new(memory) }
+        })?;
         let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
-        let scatter = if whole { Scatter::learning(memory)? } else { Scatter::new(memory)? };
         Ok((selected, Sink { scatter, leave: self.leave.clone(), names, whole }))
     }
 }
@@ -499,8 +519,10 @@ fn places(checkpoint: &Checkpoint, fills: Vec<Fill>) -> Result<(Vec<usize>, Vec<
 #[allow(unsafe_code)]
 fn to_fill(bytes: RawBytes) -> MutRegion {
     // SAFETY: the address is of a writable buffer that the calling thread keeps until it has
-    // withdrawn the leave, and `Sink` writes only with that leave; a `LazyMemory`'s buffers are kept
-    // with the job until its fill is over (`Core::keep`). No other region of the plan
+    // withdrawn the leave: `Sink` writes only with that leave, and what was advised about the memory
+    // ends as it is withdrawn, so that the region may be dropped after. A `LazyMemory`'s buffers are
+    // kept with the job until its fill is over (`Core::keep`), before which the advice ends
+    // (`lazy::begin`). No other region of the plan
     // overlaps it (`answer`), and that no Python thread uses the array meanwhile is what
     // `outlive.Job.restore` asks of its caller.
     unsafe { bytes.to_fill() }

@@ -3,8 +3,10 @@
 use crate::learnt::Learnt;
 use crate::memory::RawMutMemory;
 use outlive_chunk::PageHashes;
+use outlive_io::fresh::FreshMemory;
 use outlive_io::{AlignedBuf, fresh};
 use outlive_types::{Error, PAGE_BYTES, Result};
+use std::sync::Arc;
 
 /// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]) or its own.
 #[derive(Debug)]
@@ -26,6 +28,23 @@ impl MutRegion {
     /// The bytes, if the memory came from [`MutRegion::zeroed`].
     pub fn into_bytes(self) -> Option<AlignedBuf> {
         self.0.into_owned()
+    }
+}
+
+/// What a restore has advised the kernel about fresh memory: for the time of the restore, not to make
+/// it of huge pages, where others cost less.
+#[derive(Clone, Debug, Default)]
+pub struct Advice(Vec<Arc<FreshMemory>>);
+
+impl Advice {
+    pub(crate) fn of(streams: &[MutRegion]) -> Advice {
+        Advice(streams.iter().filter_map(|region| region.0.fresh()).collect())
+    }
+
+    /// Takes it back. From the return on nobody touches the memory but by writing to it; dropping what was
+    /// to fill it does not. To be called while the memory is there; later calls do nothing.
+    pub fn end(&self) {
+        self.0.iter().for_each(|fresh| fresh.end());
     }
 }
 
@@ -88,6 +107,11 @@ impl Scatter {
     /// Which pages fresh memory was made of and why, for people; `None` if there was none to speak of.
     pub fn fresh_report(&self) -> Option<String> {
         fresh::report(touched(&self.streams))
+    }
+
+    /// What ends with the restore. It does by itself when the memory is let go of, if that comes first.
+    pub fn advice(&self) -> Advice {
+        Advice::of(&self.streams)
     }
 
     /// The memory again, in the order given.

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::Region;
+#[cfg(doc)]
+use crate::fill::Advice;
 use crate::fill::MutRegion;
 use crate::track::Place;
 use outlive_io::fresh::{FreshMemory, is_offered};
@@ -141,9 +143,10 @@ pub(crate) struct RawMutMemory {
     locks: Vec<Mutex<()>>,
 }
 
-/// Fresh memory that stays when it is restored.
+/// Fresh memory that stays when it is restored. At the latest then, what was advised for the restore
+/// ends.
 #[derive(Debug)]
-struct Restored(FreshMemory);
+struct Restored(Arc<FreshMemory>);
 
 impl Drop for Restored {
     fn drop(&mut self) {
@@ -175,14 +178,18 @@ impl RawMutMemory {
         let all = first..first.saturating_add(length);
         let is_fresh = owned.is_some() || is_offered(&all);
         // SAFETY: a buffer of that length is a mapping of its own. What is offered is a part of one
-        // now, since who offers memory takes that back before it goes. It stays mapped as long as this
-        // value is used: it is ours and goes after `fresh`, or whoever called `MutRegion::from_raw`
-        // promised so.
+        // now, since who offers memory takes that back before it goes. It stays mapped until `fresh` has
+        // ended: it is ours and goes after that, or whoever called `MutRegion::from_raw` promised so.
         let fresh = (length >= FRESH_FROM_BYTES && is_fresh)
             .then(|| unsafe { FreshMemory::new(&all) })
             .flatten()
-            .map(Restored);
+            .map(|fresh| Restored(Arc::new(fresh)));
         RawMutMemory { fresh, start, length, owned, locks }
+    }
+
+    /// What ends the advice on its pages, if there is any.
+    pub(crate) fn fresh(&self) -> Option<Arc<FreshMemory>> {
+        self.fresh.as_ref().map(|fresh| fresh.0.clone())
     }
 
     /// Bytes that nobody had used before, in small and in huge pages.
@@ -281,12 +288,17 @@ impl MutRegion {
     ///
     /// # Safety
     /// Until the value is dropped, the bytes must be initialised and writable from any thread, and nobody
-    /// else may read or write them, be it through another region that overlaps this one.
+    /// else may read or write them, be it through another region that overlaps this one. A value that
+    /// nobody uses any more may stay without its memory once [`Advice::end`] of it has returned: it
+    /// touches the memory no more then.
     ///
     /// One that is given to a [`LazyMemory`](crate::lazy::LazyMemory) may be used as soon as its edges
-    /// and the streams that are not lazy are filled; until the value is dropped, it must stay mapped
-    /// where it is, and what it held before is given up.
+    /// and the streams that are not lazy are filled; until the value is dropped, or all is whole and the
+    /// advice has ended, it must stay mapped, and what it held before is given up.
     pub unsafe fn from_raw(start: *mut u8, length: usize) -> MutRegion {
         MutRegion(RawMutMemory::new(start, length, None))
     }
 }
+
+#[cfg(test)]
+mod tests;

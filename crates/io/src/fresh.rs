@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which pages memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +143,15 @@ pub fn told() -> Option<String> {
     KNOWN.lock().text()
 }
 
+/// Has this process prefer a kind of pages, as if it had measured them so: for tests.
+#[doc(hidden)]
+pub fn prefer(kind: PageKind) {
+    let mut known = KNOWN.lock();
+    for other in [PageKind::Small, PageKind::Huge] {
+        known.samples[other as usize] = vec![if other == kind { 1.0 } else { 1e12 }; SAMPLES];
+    }
+}
+
 /// Says that memory is a private anonymous mapping, so that restores into it choose its pages, for as
 /// long as this exists.
 #[derive(Debug)]
@@ -216,8 +225,8 @@ pub fn is_offered(part: &Range<usize>) -> bool {
 pub struct FreshMemory {
     inner: Range<usize>,
     known: &'static PerProcess<Known>,
-    /// What the kernel was last asked for, for all of it.
-    asked: Mutex<PageKind>,
+    /// What the kernel was last asked for, for all of it; nothing once it has ended.
+    asked: Mutex<Option<PageKind>>,
     /// A bit for each block that was used.
     used: Vec<AtomicU64>,
     /// Bytes that were touched, in small and in huge pages.
@@ -228,7 +237,8 @@ impl FreshMemory {
     /// Memory of a mapping that is private and anonymous. `None` if it holds no whole block.
     ///
     /// # Safety
-    /// It must stay mapped as long as this value is used.
+    /// It must stay mapped until [`FreshMemory::end`] has returned and no [`FreshMemory::take`] is under
+    /// way; without that, until nobody calls either any more.
     pub unsafe fn new(memory: &Range<usize>) -> Option<FreshMemory> {
         // SAFETY: passed on to the caller.
         unsafe { FreshMemory::by(&KNOWN, memory) }
@@ -243,12 +253,12 @@ impl FreshMemory {
         unsafe { advise(&inner, asked) };
         let blocks = inner.len() / BLOCK_BYTES;
         let used = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let (asked, touched) = (Mutex::new(asked), Default::default());
+        let (asked, touched) = (Mutex::new(Some(asked)), Default::default());
         Some(FreshMemory { inner, known, asked, used, touched })
     }
 
     /// To be called before a part is written. What of it lies in a block that nobody has used yet is
-    /// touched, in the pages that cost least; `whole`: all of the block.
+    /// touched, in the pages that cost least; `whole`: all of the block. Once it has ended, nothing is.
     pub fn take(&self, part: &Range<usize>, whole: bool) {
         let mut at = part.start.max(self.inner.start);
         let end = part.end.min(self.inner.end);
@@ -280,26 +290,29 @@ impl FreshMemory {
         let part = if is_all { block.clone() } else { pages };
         let preferred = self.known.lock().preferred();
         let other = present == 0 && kind != preferred;
-        // SAFETY: whoever made this value promised that the memory is mapped. Advice and first touches
-        // change none of its bytes.
-        let took_ns = unsafe {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            if *asked != preferred {
-                advise(&self.inner, preferred);
-                *asked = preferred;
+        {
+            let mut asked = self.asked();
+            let Some(last) = *asked else { return };
+            *asked = Some(preferred);
+            // SAFETY: whoever made this value promised that the memory is mapped: it has not ended, nor
+            // can it before `asked` goes. Advice changes none of its bytes.
+            unsafe {
+                if last != preferred {
+                    advise(&self.inner, preferred);
+                }
+                if other {
+                    advise(&block, kind);
+                }
             }
-            if other {
-                advise(&block, kind);
-            }
-            drop(asked);
-            let took_ns = touch(&part);
-            if other {
-                // Advice of its own would make it a mapping of its own.
-                let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                advise(&block, *asked);
-            }
-            took_ns
-        };
+        }
+        // SAFETY: as above: a `take` is under way. A first touch changes none of the bytes.
+        let took_ns = unsafe { touch(&part) };
+        if other {
+            // Advice of its own would make it a mapping of its own.
+            let asked = self.asked();
+            // SAFETY: as for the touch.
+            unsafe { advise(&block, asked.unwrap_or(PageKind::Huge)) };
+        }
         let bytes = part.len() as u64 - if is_all { (present * PAGE_BYTES) as u64 } else { 0 };
         self.touched[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         if let Some(took_ns) = took_ns.filter(|_| is_all && present == 0) {
@@ -308,14 +321,19 @@ impl FreshMemory {
     }
 
     /// To be called when all is filled that will be, for memory that stays: takes back that huge pages
-    /// were not wanted. That was for the first touch; to keep it would forbid them for good.
+    /// were not wanted. That was for the first touch; to keep it would forbid them for good. From the
+    /// return on this value touches the memory no more, and a second call does nothing.
     pub fn end(&self) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if *asked == PageKind::Small {
-            // SAFETY: whoever made this value promised that the memory is mapped.
+        let mut asked = self.asked();
+        if asked.take() == Some(PageKind::Small) {
+            // SAFETY: whoever made this value promised that the memory is mapped until the first of these
+            // calls has returned, and this is it: nobody returns before `asked` goes.
             unsafe { advise(&self.inner, PageKind::Huge) };
-            *asked = PageKind::Huge;
         }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<PageKind>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of it that were fresh and were touched, in small and in huge pages.
@@ -529,6 +547,14 @@ mod tests {
         assert!((0..4).all(|block| flags(block).contains(" nh")), "{}", flags(0));
         fresh.end();
         assert!((0..4).all(|block| flags(block).contains(" hg")), "{}", flags(0));
+        // The memory may go now: it is touched no more.
+        // SAFETY: the buffer is ours, and advice changes nothing of what it holds.
+        unsafe { advise(&memory, PageKind::Small) };
+        fresh.end();
+        let touched = fresh.touched();
+        fresh.take(&(memory.start + BLOCK_BYTES..memory.end), true);
+        assert!((0..4).all(|block| flags(block).contains(" nh")), "{}", flags(0));
+        assert_eq!(fresh.touched(), touched);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use fill::Fill;
 pub use sys::{Mode, end_program};
 pub(crate) use under_way::wait_for;
 
-use crate::fill::{MutRegion, check_possible, touched, whole_pages};
+use crate::fill::{Advice, MutRegion, check_possible, touched, whole_pages};
 use crate::learnt::Learnt;
 use crate::track::{Pages, holder};
 use fill::Filling;
@@ -239,6 +239,12 @@ impl LazyMemory {
         if let Some(fill) = &self.fill {
             fill.give_up();
         }
+    }
+
+    /// To be called once all is whole, while the memory is there: takes back what was advised for the time
+    /// of the restore. Otherwise that ends when this value goes, which may know the memory for long.
+    pub fn end_advice(&self) {
+        Advice::of(&self.streams).end();
     }
 
     /// Why the kernel did not take something, if it did not; the program cannot go on then.

@@ -1,0 +1,102 @@
+//! Which pages memory may be made of during restores, and after them.
+
+use super::*;
+use crate::fill::Scatter;
+use crate::lazy::{LazyMemory, LazyOptions};
+use outlive_io::fresh::{Offered, PageKind, offer, prefer};
+use outlive_types::PAGE_BYTES;
+
+/// Memory as `outlive.empty` makes it, of which a restore is to make small pages.
+struct Array {
+    // Before the memory: it is taken back first.
+    _offered: Offered,
+    memory: AlignedBuf,
+}
+
+impl Array {
+    fn new() -> Array {
+        let memory = AlignedBuf::zeroed(FRESH_FROM_BYTES + PAGE_BYTES);
+        let start = memory.as_ptr().expose_provenance();
+        // SAFETY: the buffer is a mapping of its own that nobody has used, and goes last.
+        let (offered, _) = unsafe { offer(start..start + memory.len()) };
+        prefer(PageKind::Small);
+        Array { _offered: offered, memory }
+    }
+
+    /// The array must not be used otherwise before the region goes, or has ended.
+    fn region(&mut self) -> MutRegion {
+        // SAFETY: the buffer is initialised, and every test keeps it so long.
+        unsafe { MutRegion::from_raw(self.memory.as_mut_ptr(), self.memory.len()) }
+    }
+
+    /// Whether all of it may get huge pages: `None` if nobody has said.
+    fn may_be_huge(&self) -> Option<bool> {
+        let middle = self.memory.as_ptr().addr() + self.memory.len() / 2;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16);
+            if let Some((Ok(start), Ok(end))) = range.map(|(s, e)| (number(s), number(e))) {
+                here = (start..end).contains(&middle);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:")
+                && here
+            {
+                return [" nh", " hg"]
+                    .iter()
+                    .position(|flag| flags.contains(flag))
+                    .map(|at| at > 0);
+            }
+        }
+        panic!("it is not mapped");
+    }
+
+    fn forbid_huge(&mut self) {
+        let (start, length) = (self.memory.as_mut_ptr(), self.memory.len());
+        // SAFETY: the buffer is ours, and advice changes nothing of what it holds.
+        assert_eq!(unsafe { libc::madvise(start.cast(), length, libc::MADV_NOHUGEPAGE) }, 0);
+    }
+}
+
+#[test]
+fn huge_pages_are_allowed_again_after_a_restore() {
+    let mut array = Array::new();
+    let scatter = Scatter::new(vec![array.region()]).unwrap();
+    scatter.write(0, 0, &vec![7; array.memory.len()]);
+    assert_eq!(array.may_be_huge(), Some(false));
+    drop(scatter);
+    assert_eq!(array.may_be_huge(), Some(true));
+    assert!(array.memory.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn an_interrupted_restore_ends_its_advice_and_leaves_the_memory_alone() {
+    let mut array = Array::new();
+    let scatter = Scatter::new(vec![array.region()]).unwrap();
+    scatter.write(0, 0, &[7; 10]);
+    scatter.advice().end();
+    assert_eq!(array.may_be_huge(), Some(true));
+    // The thread that reads lets go of it later. By then it may be somebody else's memory.
+    array.forbid_huge();
+    drop(scatter);
+    assert_eq!(array.may_be_huge(), Some(false));
+}
+
+#[test]
+fn huge_pages_are_allowed_again_once_a_lazy_restore_has_filled_the_memory() {
+    for eager in [false, true] {
+        let mut array = Array::new();
+        let options = LazyOptions { user_only: true, eager, ..LazyOptions::default() };
+        let memory = LazyMemory::new(vec![array.region()], options).unwrap();
+        assert_eq!(memory.is_lazy(0), !eager, "{:?}", memory.how());
+        memory.write(0, 0, &vec![7; array.memory.len()]);
+        assert_eq!(array.may_be_huge(), Some(false));
+        memory.end_advice();
+        assert_eq!(array.may_be_huge(), Some(true), "the memory is still known");
+        array.forbid_huge();
+        memory.stop();
+        drop(memory);
+        assert_eq!(array.may_be_huge(), Some(false), "it was touched after its end");
+        assert!(array.memory.iter().all(|byte| *byte == 7));
+    }
+}
