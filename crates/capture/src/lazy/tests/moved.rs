@@ -1,4 +1,8 @@
 //! Memory that the program moves, gives up or unmaps while it is filled.
+//!
+//! Each of these tests needs a process of its own, as `cargo nextest` gives it; `cargo test` runs them as
+//! threads of one. Some move memory to where a mapping of theirs was before: no other test may have mapped
+//! anything there meanwhile, or it would be overwritten.
 
 use super::*;
 use std::sync::Barrier;
@@ -37,7 +41,8 @@ impl Mapping {
     fn move_by(&self, part: Range<usize>, room: &Mapping, flags: libc::c_int) -> usize {
         let from = (self.0 + part.start) as *mut libc::c_void;
         let flags = flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both mappings are ours, and no reference points there.
+        // SAFETY: both mappings are ours, and no reference points there. Where the second one is gone,
+        // nothing else has come there: nobody else is in this process (see the module's head).
         let to =
             unsafe { libc::mremap(from, part.len(), room.1, flags, room.0 as *mut libc::c_void) };
         assert_ne!(to, libc::MAP_FAILED);
