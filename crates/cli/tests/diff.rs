@@ -65,5 +65,8 @@ fn what_is_wrong_with_an_epoch_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
     let run = outlive(&["diff", text(&pool), "gray scott@x", "gray scott"]);
-    assert!(run.code == 2 && run.err.contains("\"x\" is not an epoch of job gray scott"), "{run:?}");
+    assert!(
+        run.code == 2 && run.err.contains("\"x\" is not an epoch of job gray scott"),
+        "{run:?}"
+    );
 }

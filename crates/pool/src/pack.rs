@@ -235,6 +235,13 @@ impl PackWriter {
         Ok(())
     }
 
+    /// Ends the pack without a trace. Returns once nothing is on its way any more, so that the room is
+    /// free.
+    pub fn give_up(mut self) {
+        drop(self.shard.take());
+        self.in_flight.drain(..).for_each(|write| drop(write.wait()));
+    }
+
     /// Writes what is left, the header and the directory; the pack becomes durable in the
     /// background.
     ///

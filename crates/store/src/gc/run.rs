@@ -199,7 +199,10 @@ impl Gc<'_> {
     }
 
     fn work(&mut self) -> Result<GcReport> {
-        let mut survey = Survey::new(self.pool, self.packs.session(), self.options.forget_damaged)?;
+        // After a first try for which there was no room, what that has written is garbage like any
+        // other, unless some job was told of it.
+        let own = (self.packs.session(), self.packs.next());
+        let mut survey = Survey::new(self.pool, own, self.options.forget_damaged)?;
         if self.options.dry_run {
             for (name, epochs) in &self.options.drop {
                 let job = survey.jobs.iter().find(|job| job.name == *name);

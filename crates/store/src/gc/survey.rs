@@ -179,10 +179,11 @@ impl Survey {
     /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
     /// log that is read. Unfinished shards are looked for again afterwards: one that is finished by
     /// then may be part of a checkpoint whose program has ended its session.
+    /// `own` is the collector's session, and the first of its packs that it has not finished with.
     ///
     /// # Errors
     /// What target and log report; `Damaged` as [`JobState::read`].
-    pub fn new(pool: &Pool, own: SessionId, forget: bool) -> Result<Survey> {
+    pub fn new(pool: &Pool, own: (SessionId, u32), forget: bool) -> Result<Survey> {
         let mut unfinished = pool.target().unfinished()?;
         let mut packs: Vec<PackId> =
             pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
@@ -214,7 +215,7 @@ impl Survey {
         }
         let mut in_progress: HashMap<SessionId, u32> =
             jobs.iter().filter_map(JobState::in_progress).collect();
-        in_progress.insert(own, 0);
+        in_progress.extend([own]);
         Ok(Survey { packs, unfinished, jobs, in_progress })
     }
 

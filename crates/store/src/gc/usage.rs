@@ -66,7 +66,7 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
     let mut attempts = 1;
     loop {
         // Nobody need know of this session.
-        let survey = Survey::new(pool, SessionId([0xFF; 12]), true)?;
+        let survey = Survey::new(pool, (SessionId([0xFF; 12]), 0), true)?;
         let usage = Reading::new(pool, &survey).read(of);
         let is_final = match &usage {
             Ok(usage) => usage.unknown.is_empty(),

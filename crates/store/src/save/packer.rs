@@ -125,9 +125,14 @@ impl State {
 
 impl Drop for Packer<'_> {
     /// Packs that were being finished when something failed are finished, or gone, before anybody is
-    /// told: whoever is told may end the process, and would leave unfinished shards behind.
+    /// told: whoever is told may end the process, and would leave unfinished shards behind; or try
+    /// something that needs less room, which must be free by then.
     fn drop(&mut self) {
-        let finished = std::mem::take(&mut self.state().finished);
+        let (current, finished) = {
+            let mut state = self.state();
+            (state.current.take(), std::mem::take(&mut state.finished))
+        };
+        current.into_iter().for_each(PackWriter::give_up);
         finished.into_iter().for_each(|pack| drop(pack.wait()));
     }
 }

@@ -150,7 +150,7 @@ impl<'a> Heal<'a> {
         suspects: &BTreeSet<PackId>,
         pace: &'a Pace,
     ) -> Result<Heal<'a>> {
-        let survey = Survey::new(pool, session, false)?;
+        let survey = Survey::new(pool, (session, 0), false)?;
         let mut report = HealReport::default();
         let mut bad: HashSet<PackId> = HashSet::new();
         for pack in suspects.iter().filter(|pack| survey.packs.contains(pack)) {
