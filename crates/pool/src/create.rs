@@ -62,7 +62,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
 /// `Damaged` if the log is missing, `Invalid` if the descriptor or the pool is, or is another's.
 pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
     let check = || {
-        let there = PoolConfig::pool_id_of(&descriptor_text(dir)?);
+        let there = PoolConfig::pool_id_of(&String::from_utf8_lossy(&read_bytes(dir)?));
         if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
@@ -78,14 +78,17 @@ pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
 
 /// The configuration that the pool in `dir` has.
 fn read_descriptor(dir: &Path) -> Result<PoolConfig> {
-    PoolConfig::parse(&descriptor_text(dir)?, &dir.join(DESCRIPTOR).display().to_string())
+    let path = dir.join(DESCRIPTOR).display().to_string();
+    let text = String::from_utf8(read_bytes(dir)?)
+        .map_err(|_| Error::invalid(format!("{path} is not text")))?;
+    PoolConfig::parse(&text, &path)
 }
 
-/// The text of its descriptor; what is no UTF-8 in it is replaced.
-fn descriptor_text(dir: &Path) -> Result<String> {
+/// Its descriptor.
+fn read_bytes(dir: &Path) -> Result<Vec<u8>> {
     let path = dir.join(DESCRIPTOR);
     match fs::read(&path) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok(bytes) => Ok(bytes),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Err(match dir.join(MARKER).exists() {
                 true => descriptor_is_missing(dir),
@@ -421,9 +424,9 @@ mod tests {
         }
         // Somebody edits it: those that run go on, nobody new begins.
         let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
-        for mistaken in
-            [text.replace("threads = 0", "threads = ???"), "\u{FFFD}".to_owned(), String::new()]
-        {
+        let commented = [text.as_bytes(), b"# caf\xE9"].concat();
+        let wrong = text.replace("threads = 0", "threads = ???").into_bytes();
+        for mistaken in [wrong, commented, Vec::new()] {
             fs::write(path.join(DESCRIPTOR), mistaken).unwrap();
             pool.check_place().unwrap();
             assert_eq!(refusal(&path).kind(), Kind::Invalid);

@@ -120,6 +120,20 @@ fn damage_is_told_though_another_collects() {
     assert!(report.blocked.is_none() && report.heal.condemned.len() == 1, "{report:?}");
 }
 
+/// Packs that are missing cannot be read, and are told all the same.
+#[test]
+fn what_is_missing_is_told_though_another_collects() {
+    let world = FaultWorld::with_locks();
+    let pool = pool(&world);
+    past(&pool);
+    let gone = pool.target().list().unwrap()[0];
+    world.target().delete(gone).unwrap();
+    let Lock::Taken(_collecting) = pool.log().lock_collecting().unwrap() else { panic!() };
+    let report = scrub(&pool, &options(false)).unwrap();
+    assert!(report.damaged.is_empty() && report.heal.missing.contains(&gone.pack), "{report:?}");
+    assert!(report.is_hurt() && report.blocked.unwrap().kind() == ErrorKind::Retry);
+}
+
 /// Wherever it fails, what was found and done by then is told.
 #[test]
 fn what_a_scrub_did_is_told_though_it_fails() {

@@ -115,9 +115,10 @@ impl PoolIndex {
     fn add(&mut self, segment: u32, directory: &Directory, slots_max: usize) {
         for listed in &directory.entries {
             let prefix = prefix_of(&listed.fp);
+            let pack = directory.packs.get(listed.pack as usize);
             if listed.kind != EntryKind::Chunk
                 || !prefix.is_multiple_of(self.sample)
-                || self.place(directory, &listed.fp).is_none()
+                || pack.is_none_or(|pack| self.condemned.contains(pack))
             {
                 continue;
             }

@@ -13,7 +13,7 @@ use crate::verify::is_damage;
 use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_target::{Lock, ShardName};
-use outlive_types::{Epoch, Error, Fingerprint, JobName, PackId, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How often a scrub looks again because a gc has moved what it looked at.
@@ -61,8 +61,8 @@ pub fn heal(
     report: &mut HealReport,
 ) -> Result<()> {
     // Nobody need know before there is something to do.
-    let has_work;
-    (has_work, *report) = look(pool, suspects, pace, dry_run)?;
+    let (has_work, found) = look(pool, suspects, pace, dry_run)?;
+    report.clone_from(&found);
     if dry_run || !has_work {
         return Ok(());
     }
@@ -81,6 +81,10 @@ pub fn heal(
     });
     // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
     let healed = healed.map_err(|error| head.blame(pool, error));
+    if healed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) {
+        // What the other one moved and deleted beneath us may seem to be missing.
+        *report = found;
+    }
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
     drop(turn);

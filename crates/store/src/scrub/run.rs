@@ -94,7 +94,11 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let mended = mend();
     match unread.map_or(mended, Err) {
         Ok(()) => Ok(report),
-        Err(error) if !report.damaged.is_empty() || error.kind() == ErrorKind::Damaged => {
+        Err(error)
+            if !report.damaged.is_empty()
+                || report.is_hurt()
+                || error.kind() == ErrorKind::Damaged =>
+        {
             Ok(ScrubReport { blocked: Some(error), ..report })
         }
         Err(error) => Err(error),
