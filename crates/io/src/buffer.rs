@@ -196,6 +196,7 @@ unsafe impl Sync for Memory {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapped::flags_at;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
@@ -218,24 +219,6 @@ mod tests {
         setrlimit(Resource::As, before).unwrap();
         let both = [pool.take(), pool.take()];
         assert!(both.iter().all(|buffer| buffer.len() == big) && pool.try_take().is_none());
-    }
-
-    /// Flags of the mapping that holds an address, as `/proc/self/smaps` names them.
-    fn flags_at(address: usize) -> String {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut inside = false;
-        for line in smaps.lines() {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            let number = |text: &str| usize::from_str_radix(text, 16).ok();
-            if let Some((start, end)) =
-                range.and_then(|(start, end)| Some((number(start)?, number(end)?)))
-            {
-                inside = (start..end).contains(&address);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
-                return flags.to_owned();
-            }
-        }
-        panic!("no mapping holds {address:x}")
     }
 
     #[test]

@@ -415,6 +415,7 @@ fn is_present(page: usize) -> bool {
 mod tests {
     use super::*;
     use crate::AlignedBuf;
+    use crate::mapped::flags_at;
 
     #[test]
     fn the_cheaper_kind_is_taken_and_the_other_one_tried_at_times() {
@@ -515,24 +516,6 @@ mod tests {
         assert_eq!((known(), present(3)), ([2, 1], BLOCK_PAGES));
         fresh.take(&(block(4)..block(4) + 5), false);
         assert_eq!((known(), present(4)), ([2, 1], 1), "a part of it is touched");
-    }
-
-    /// What `/proc/self/smaps` says of the mapping at an address.
-    fn flags_at(address: usize) -> String {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut here = false;
-        for line in smaps.lines() {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            let number = |text| usize::from_str_radix(text, 16);
-            if let Some((Ok(start), Ok(end))) = range.map(|(s, e)| (number(s), number(e))) {
-                here = (start..end).contains(&address);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:")
-                && here
-            {
-                return flags.to_owned();
-            }
-        }
-        panic!("nothing is mapped at {address:x}");
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod direct;
 mod engine;
 mod file;
 pub mod fresh;
+#[doc(hidden)]
+pub mod mapped;
 mod per_process;
 mod pool;
 mod priority;

@@ -293,3 +293,6 @@ fn aligned(bytes: &[u8]) -> AlignedBuf {
     buffer.copy_from_slice(bytes);
     buffer
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,16 +3,16 @@
 
 mod common;
 
-use common::{Program, State, noise, small_config};
+use common::{Program, State, Warnings, noise, small_config};
 use outlive_pool::{Environment, Pool, create, open, open_or_create};
 use outlive_store::Select;
-use outlive_types::{ErrorKind, Event, Observer};
+use outlive_types::ErrorKind;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const NOBODY: u32 = 65534;
 /// Tells this test program, started anew as another user, which part to play and where.
@@ -133,15 +133,6 @@ fn a_read_only_file_system_can_be_read() {
 
 #[test]
 fn a_file_system_without_direct_io_is_told_once() {
-    #[derive(Default)]
-    struct Warnings(Mutex<Vec<String>>);
-    impl Observer for Warnings {
-        fn event(&self, event: Event) {
-            if let Event::Warning(text) = event {
-                self.0.lock().unwrap().push(text);
-            }
-        }
-    }
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("no /dev/shm: this test checks nothing here");
         return;

@@ -2,10 +2,13 @@
 
 mod common;
 
-use common::{Program, State, is_asleep, noise, pool_of, regions_of, this_thread, until};
+use common::{
+    Program, State, Warnings, is_asleep, noise, pool_of, regions_of, small_config, this_thread,
+    until,
+};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
-use outlive_pool::Pool;
+use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Restored, Select};
@@ -387,6 +390,24 @@ fn what_a_gc_moves_meanwhile_is_found_again() {
     }
     latch.open();
     assert!(lazy.into_state(&pool) == states[2]);
+}
+
+/// Without locks nothing keeps a gc from deleting what is still to be read: that is said.
+#[test]
+fn what_cannot_be_held_is_told() {
+    for (log, is_told) in [(MemoryLog::new(), true), (MemoryLog::with_locks(), false)] {
+        let warnings = Arc::new(Warnings::default());
+        let env = Environment::observed(warnings.clone());
+        let pool = Pool::new(small_config(), Arc::new(MemoryTarget::new()), Arc::new(log), env);
+        let program = Program::start(&pool, "job");
+        assert!(restore(&program, Select::Newest, &open()).unwrap().is_none());
+        assert!(warnings.0.lock().unwrap().is_empty(), "nothing is read");
+        program.save(&state()).unwrap();
+        let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();
+        assert!(lazy.into_state(&pool) == state());
+        let warnings = warnings.0.lock().unwrap();
+        assert_eq!(warnings.iter().any(|text| text.contains("no locks")), is_told, "{warnings:?}");
+    }
 }
 
 /// A program prunes what it restores from, and another collects: nothing goes until memory is full.

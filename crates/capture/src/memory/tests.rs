@@ -4,6 +4,7 @@ use super::*;
 use crate::fill::Scatter;
 use crate::lazy::{LazyMemory, LazyOptions};
 use outlive_io::fresh::{Offered, PageKind, offer, prefer};
+use outlive_io::mapped::flags_at;
 use outlive_types::PAGE_BYTES;
 
 /// Memory as `outlive.empty` makes it, of which a restore is to make small pages.
@@ -31,24 +32,8 @@ impl Array {
 
     /// Whether all of it may get huge pages: `None` if nobody has said.
     fn may_be_huge(&self) -> Option<bool> {
-        let middle = self.memory.as_ptr().addr() + self.memory.len() / 2;
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut here = false;
-        for line in smaps.lines() {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            let number = |text| usize::from_str_radix(text, 16);
-            if let Some((Ok(start), Ok(end))) = range.map(|(s, e)| (number(s), number(e))) {
-                here = (start..end).contains(&middle);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:")
-                && here
-            {
-                return [" nh", " hg"]
-                    .iter()
-                    .position(|flag| flags.contains(flag))
-                    .map(|at| at > 0);
-            }
-        }
-        panic!("it is not mapped");
+        let flags = flags_at(self.memory.as_ptr().addr() + self.memory.len() / 2);
+        [" nh", " hg"].iter().position(|flag| flags.contains(flag)).map(|at| at > 0)
     }
 
     fn forbid_huge(&mut self) {

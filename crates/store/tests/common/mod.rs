@@ -6,7 +6,7 @@ use outlive_capture::{HashTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
-use outlive_types::{Epoch, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
+use outlive_types::{Epoch, Event, Observer, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -50,6 +50,18 @@ pub fn tuned_on(target: Arc<dyn Target>, change: impl Fn(&mut Tuning)) -> Pool {
     let mut config = small_config();
     change(&mut config.tuning);
     Pool::new(config, target, Arc::new(MemoryLog::new()), Environment::system())
+}
+
+/// Keeps the warnings that it is told.
+#[derive(Debug, Default)]
+pub struct Warnings(pub Mutex<Vec<String>>);
+
+impl Observer for Warnings {
+    fn event(&self, event: Event) {
+        if let Event::Warning(text) = event {
+            self.0.lock().unwrap().push(text);
+        }
+    }
 }
 
 /// The state with another page in its region `a`.
