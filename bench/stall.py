@@ -1,0 +1,89 @@
+"""How long `Job.save` holds a program up that has changed a few pages at random.
+
+Two arrays in turn: one of `outlive.empty`, which begins with a page, and one of `numpy.empty`,
+which mostly does not. Each is saved whole once, then again and again with some of its pages
+changed. Beside each save the same pages are copied by NumPy; what is told is the median time of a
+save, and its ratio to such a copy. The first saves after the whole one are told apart: they copy
+into new memory, and find out what is cold.
+
+    .venv/bin/python bench/stall.py --dir DIR --state 4GiB
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import outlive
+from keep_speed import PAGE_BYTES, size
+
+WARM_UP_SAVES = 3
+
+
+def timed_ms(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Milliseconds that a call takes, and what it returns."""
+    started = time.perf_counter()
+    result = work()
+    return (time.perf_counter() - started) * 1e3, result
+
+
+def measure(folder: str, words: np.ndarray, share: float, saves: int) -> dict[str, Any]:
+    """Saves an array of words (uint64) whenever `share` of its pages have changed."""
+    rng = np.random.default_rng(1)
+    page_words = PAGE_BYTES // words.itemsize
+    pages = words.reshape(-1, page_words)
+    for part in np.array_split(words, max(1, words.nbytes >> 27)):
+        part[:] = rng.integers(0, 1 << 63, len(part), dtype=np.uint64)
+    stalls, engine, copies = [], [], []
+    with outlive.open(folder) as pool:
+        job = pool.job("stall")
+        job.save({"words": words}, wait=True)
+        for _ in range(WARM_UP_SAVES + saves):
+            changed = rng.choice(len(pages), max(1, int(len(pages) * share)), replace=False)
+            pages[changed, 0] += np.uint64(1)
+            stall_ms, save = timed_ms(lambda: job.save({"words": words}))
+            stalls.append(stall_ms)
+            engine.append(save.wait().stall_s * 1e3)
+            copies.append(timed_ms(partial(pages.take, np.sort(changed), axis=0))[0])
+    steady = stalls[WARM_UP_SAVES:]
+    median_ms = statistics.median(steady)
+    return {
+        "off_page_bytes": words.ctypes.data % PAGE_BYTES,
+        "first_ms": stalls[:WARM_UP_SAVES],
+        "median_ms": median_ms,
+        "least_ms": min(steady),
+        "most_ms": max(steady),
+        "engine_ms": statistics.median(engine[WARM_UP_SAVES:]),
+        "copy_ms": statistics.median(copies[WARM_UP_SAVES:]),
+    }
+
+
+def main() -> None:
+    """Reads the arguments, measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dir", default=None, help="where the pools are made; they are deleted")
+    parser.add_argument("--state", type=size, default=4 << 30, help="such as 4GiB, the default")
+    parser.add_argument("--share", type=float, default=0.01, help="of the pages, 0.01 by default")
+    parser.add_argument("--saves", type=int, default=9, help="that count, 9 by default")
+    options = parser.parse_args()
+    length = max(1, options.state // PAGE_BYTES) * PAGE_BYTES // 8
+    for name, make in (("outlive.empty", outlive.empty), ("numpy.empty", np.empty)):
+        with tempfile.TemporaryDirectory(prefix="outlive-stall-", dir=options.dir) as folder:
+            found = measure(folder, make(length, dtype=np.uint64), options.share, options.saves)
+        first = ", ".join(f"{ms:.1f}" for ms in found["first_ms"])
+        print(
+            f"{name}: begins {found['off_page_bytes']} B off a page; save returns after "
+            f"{found['median_ms']:.1f} ms ({found['least_ms']:.1f} to {found['most_ms']:.1f}), "
+            f"{found['median_ms'] / found['copy_ms']:.2f} of NumPy's copy of the same pages; "
+            f"the engine says {found['engine_ms']:.1f}; the first ones {first}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
