@@ -203,6 +203,14 @@ impl Job {
         self.core.events.waiting()
     }
 
+    /// Nobody saves by this job any more: others may track its memory. What a save under way has frozen
+    /// stays frozen.
+    fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check_process(py)?;
+        self.core.tracker.let_go();
+        Ok(())
+    }
+
     /// True while a save is under way or memory is being filled, or if a save has failed and nobody has been told.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;

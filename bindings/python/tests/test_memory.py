@@ -1,5 +1,6 @@
 """Memory for large arrays: which pages it is made of."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +58,15 @@ def test_what_is_said_of_an_arrays_memory_is_taken_back_before_it_goes() -> None
     array.base.offered = Witness()  # type: ignore[union-attr]
     del array
     assert mapped == [True]
+
+
+def test_a_job_that_nobody_holds_tracks_no_memory(folder: Path) -> None:
+    state = {"w": outlive.zeros(1 << 20, np.uint8)}
+    # Nobody asks how the save went, so the job is kept for the end of the program.
+    outlive.open(folder).job("dropped").save(state)
+    gc.collect()
+    saved = outlive.open(folder).job("other").save(state, wait=True)
+    if saved.stats.tracker.startswith("hash"):
+        return  # nothing is tracked here
+    assert "dropped" not in saved.stats.tracker
+    assert saved.stats.tracker.endswith("the rest by hash")

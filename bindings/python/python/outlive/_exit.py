@@ -62,6 +62,8 @@ def _lost(key: int) -> None:
         return
     _orphans[:] = [orphan for orphan in _orphans if _unfinished(orphan)]
     if _unfinished(entry):
+        # Its memory may be gone, and others may get the same addresses.
+        entry.core.unwatch()
         _orphans.append(entry)
 
 
