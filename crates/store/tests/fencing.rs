@@ -9,9 +9,7 @@ use outlive_format::{Body, Record};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
-use outlive_target::{
-    Append, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous, RetryLog, RetryPolicy,
-};
+use outlive_target::{Append, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous};
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -172,7 +170,7 @@ fn one_s_own_session_record_overtakes_nobody() {
     // The last step of an append: the record is visible, and the answer is an error.
     let failed = AtomicBool::new(false);
     world.fail_when(move |_, op| {
-        let is_it = op.contains("make it durable") && !failed.swap(true, Ordering::AcqRel);
+        let is_it = op.starts_with("sync the records") && !failed.swap(true, Ordering::AcqRel);
         is_it.then_some(ErrorKind::Retry)
     });
     assert_eq!(program.save(&state(2)).unwrap_err().kind(), ErrorKind::Retry);
@@ -260,8 +258,7 @@ fn a_commit_that_archives_have_taken_up_is_no_fence() {
         late: AtomicBool::new(false),
         rival: false,
     });
-    let pool =
-        pool_of(target.clone(), Arc::new(RetryLog::new(late.clone(), RetryPolicy::default())));
+    let pool = pool_of(target.clone(), late.clone());
     let program = Program::start(&pool, "job");
     for seed in 1..=3 {
         program.save(&state(seed)).unwrap();

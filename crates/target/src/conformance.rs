@@ -1,10 +1,13 @@
-//! What every [`Target`](crate::Target) and every [`ManifestLog`](crate::ManifestLog) must do, as
+//! What every [`Target`](crate::Target), every [`LogMedium`](crate::LogMedium) and every
+//! [`ManifestLog`](crate::ManifestLog) must do, as
 //! checks that panic when one does not. Backends and wrappers run them in their tests.
 
 mod log;
+mod medium;
 mod target;
 
 pub use log::check_log;
+pub use medium::check_medium;
 pub use target::check_target;
 
 use std::sync::Arc;

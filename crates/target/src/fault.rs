@@ -25,8 +25,9 @@
 mod log;
 mod shards;
 
+use crate::log::{LogMedium, RecordLog};
 use crate::{ManifestLog, ShardName, Target};
-use log::FaultLog;
+use log::FaultMedium;
 use outlive_types::{Error, ErrorKind, JobName};
 use shards::FaultTarget;
 use std::collections::BTreeMap;
@@ -41,7 +42,8 @@ pub enum CutMode {
     Lost,
     /// The operation took effect, only its reply was lost; what was visible turns out durable.
     Kept,
-    /// A write was half done, and unfinished shards are left behind; else as `Lost`.
+    /// A write was half done, unfinished shards are left behind, and of records that were removed
+    /// without a sync some are back; else as `Lost`.
     Torn,
 }
 
@@ -52,10 +54,9 @@ impl CutMode {
 
 /// A target and a log whose operations are numbered from 0, and which fail as they are told.
 ///
-/// Numbered are: a target's `create`, each `write`, `delete`, the two steps of `finish` (the shard
-/// becomes visible, then durable) and of `append_if` (likewise), each record that `remove_before`
-/// removes, and `sync`; reads only if
-/// [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
+/// Numbered are: a target's `create`, each `write`, `delete` and the two steps of `finish` (the shard
+/// becomes visible, then durable); of the log's medium, below the protocol of appending, each `put_new`,
+/// `delete` and `sync`; reads only if [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
 /// single-threaded caller meets the same numbers every time.
 ///
 /// After a cut every operation fails with `Retry`, and so do old handles after
@@ -77,6 +78,8 @@ struct World {
     shards: BTreeMap<ShardName, Kept>,
     parts: BTreeMap<ShardName, Vec<u8>>,
     records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
+    /// Records that were durable, and whose removal is not yet.
+    removed: BTreeMap<JobName, BTreeMap<u64, Kept>>,
     locks: Option<Locks>,
 }
 
@@ -175,12 +178,19 @@ impl FaultWorld {
         self.process().1
     }
 
+    /// What the log is kept on, as the machine that runs now sees it.
+    pub fn medium(&self) -> Arc<dyn LogMedium> {
+        let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
+        Arc::new(FaultMedium { world: self.clone(), owner })
+    }
+
     /// Target and log as a new program on the machine sees them, which can be killed by itself.
     pub fn process(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>, FaultProcess) {
         let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
         let process = owner.process.clone();
         let target = FaultTarget { world: self.clone(), owner: owner.clone() };
-        (Arc::new(target), Arc::new(FaultLog { world: self.clone(), owner }), process)
+        let log = RecordLog::over(FaultMedium { world: self.clone(), owner });
+        (Arc::new(target), Arc::new(log), process)
     }
 
     /// How many operations there were so far, over all boots: the number of the next one.
@@ -199,8 +209,8 @@ impl FaultWorld {
         self.lock().cut = Some((number, mode));
     }
 
-    /// Makes operation `number` fail once with `kind`, without effect. (A failed second step of an
-    /// append leaves the record visible: nobody knows whether it is durable.)
+    /// Makes operation `number` fail once with `kind`, without effect. (A failed sync
+    /// leaves a record visible: nobody knows whether it is durable.)
     pub fn fail_at(&self, number: u64, kind: ErrorKind) {
         self.lock().failures.insert(number, kind);
     }
@@ -354,6 +364,15 @@ impl World {
         self.shards.retain(|_, kept| settle(kept));
         for numbered in self.records.values_mut() {
             numbered.retain(|_, kept| settle(kept));
+        }
+        // Of names that vanished since the last sync each is back or not, in no order.
+        for (job, removed) in std::mem::take(&mut self.removed) {
+            let numbered = self.records.entry(job).or_default();
+            numbered.extend(removed.into_iter().filter(|(number, _)| match mode {
+                CutMode::Lost => true,
+                CutMode::Kept => false,
+                CutMode::Torn => number % 2 == 0,
+            }));
         }
         Error::retry("crashed: the simulated machine has lost its power")
     }

@@ -1,12 +1,12 @@
-//! Places that keep bytes: [`Target`] keeps shards, [`ManifestLog`] keeps the records of jobs. One
-//! file each for the backends (`directory`, `memory`) and for the wrappers (`retry`, `throttle`,
-//! `fault`); all of them pass [`conformance`].
+//! Places that keep bytes: [`Target`] keeps shards, [`ManifestLog`] keeps the records of jobs, by one
+//! protocol above any [`LogMedium`]. One file each for the backends (`directory`, `memory`, and in `log`
+//! the media) and for the wrappers (`retry`, `throttle`, `fault`); all of them pass [`conformance`].
 
 pub mod conformance;
 mod directory;
-mod directory_log;
 mod durable;
 mod fault;
+mod log;
 mod memory;
 mod owner;
 mod relay;
@@ -16,10 +16,10 @@ mod wrapped;
 mod writes;
 
 pub use directory::{DirectoryOptions, DirectoryTarget};
-pub use directory_log::DirectoryLog;
 pub use durable::{make_dir_durable, publish, sync_dir};
 pub use fault::{CutMode, FaultProcess, FaultWorld};
-pub use memory::{MemoryLog, MemoryTarget};
+pub use log::{DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, Put, RecordLog};
+pub use memory::MemoryTarget;
 pub use retry::{RetryLog, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
 

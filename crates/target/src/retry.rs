@@ -1,8 +1,9 @@
 //! Repeats what failed in passing.
 
+use crate::log::{LogMedium, RecordLog};
 use crate::relay::{Around, Written};
-use crate::wrapped::{Manner, WrappedLog, WrappedTarget, read_one};
-use crate::{ManifestLog, ReadRange, ShardName, Target};
+use crate::wrapped::{Manner, WrappedMedium, WrappedTarget, read_one};
+use crate::{ReadRange, ShardName, Target};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_types::{ErrorKind, Result};
 use std::fmt;
@@ -107,14 +108,14 @@ impl RetryTarget {
     }
 }
 
-/// A log whose `Retry` errors are met by repeating the call. An append may be repeated because it
-/// recognises its own record.
-pub type RetryLog = WrappedLog<RetryPolicy>;
+/// A log on a medium whose `Retry` errors are met by repeating the call. A put may be repeated because
+/// an append recognises its own record.
+pub type RetryLog = RecordLog<WrappedMedium<RetryPolicy>>;
 
 impl RetryLog {
     /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn ManifestLog>, policy: RetryPolicy) -> RetryLog {
-        WrappedLog { inner, manner: Arc::new(policy) }
+    pub fn new(inner: Arc<dyn LogMedium>, policy: RetryPolicy) -> RetryLog {
+        RecordLog::with(inner, Arc::new(policy))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Makes a target or a log as slow as another one would be.
 
+use crate::log::{LogMedium, RecordLog};
 use crate::relay::{Around, Written};
-use crate::wrapped::{Manner, WrappedLog, WrappedTarget, read_one};
-use crate::{ManifestLog, ReadRange, ShardName, Target};
+use crate::wrapped::{Manner, WrappedMedium, WrappedTarget, read_one};
+use crate::{ReadRange, ShardName, Target};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_types::Result;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,13 +72,13 @@ impl ThrottledTarget {
     }
 }
 
-/// A slower log.
-pub type ThrottledLog = WrappedLog<Line>;
+/// A log on a slower medium.
+pub type ThrottledLog = RecordLog<WrappedMedium<Line>>;
 
 impl ThrottledLog {
     /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn ManifestLog>, throttle: Throttle) -> ThrottledLog {
-        WrappedLog { inner, manner: Line::new(throttle) }
+    pub fn new(inner: Arc<dyn LogMedium>, throttle: Throttle) -> ThrottledLog {
+        RecordLog::with(inner, Line::new(throttle))
     }
 }
 
@@ -87,9 +88,9 @@ impl Manner for Line {
         call()
     }
 
-    fn bring(&self, mut call: impl FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    fn bring(&self, mut call: impl FnMut() -> Result<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>> {
         let record = call()?;
-        self.pass(record.len());
+        self.pass(record.as_ref().map_or(0, Vec::len));
         Ok(record)
     }
 

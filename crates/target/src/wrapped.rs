@@ -1,10 +1,8 @@
-//! A target and a log with a manner: something that is done around each of their calls.
+//! A target and a log's medium with a manner: something that is done around each of their calls.
 
+use crate::log::{LogMedium, Put, RecordLog};
 use crate::relay::{Around, RelayWriter};
-use crate::{
-    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
-    Target,
-};
+use crate::{Capacity, Lock, LockGuard, ReadRange, ShardName, ShardWriter, Target};
 use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
 use outlive_types::{Error, JobName, Result};
 use std::fmt;
@@ -18,11 +16,11 @@ pub trait Manner: Around + fmt::Debug + Sized + 'static {
     /// What the call reports.
     fn call<T>(&self, bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T>;
 
-    /// Makes a call that brings a record.
+    /// Makes a call that brings a record, if there is one.
     ///
     /// # Errors
     /// What the call reports.
-    fn bring(&self, call: impl FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    fn bring(&self, call: impl FnMut() -> Result<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>> {
         self.call(0, call)
     }
 
@@ -91,14 +89,20 @@ impl<M: Manner> Target for WrappedTarget<M> {
     }
 }
 
-/// A log with a manner. Locks are passed on as they are.
+/// A log's medium with a manner. Locks are passed on as they are.
 #[derive(Debug)]
-pub struct WrappedLog<M> {
-    pub(crate) inner: Arc<dyn ManifestLog>,
-    pub(crate) manner: Arc<M>,
+pub struct WrappedMedium<M> {
+    inner: Arc<dyn LogMedium>,
+    manner: Arc<M>,
 }
 
-impl<M: Manner> ManifestLog for WrappedLog<M> {
+impl<M: Manner> RecordLog<WrappedMedium<M>> {
+    pub(crate) fn with(inner: Arc<dyn LogMedium>, manner: Arc<M>) -> Self {
+        RecordLog::over(WrappedMedium { inner, manner })
+    }
+}
+
+impl<M: Manner> LogMedium for WrappedMedium<M> {
     fn describe(&self) -> String {
         self.inner.describe()
     }
@@ -107,28 +111,32 @@ impl<M: Manner> ManifestLog for WrappedLog<M> {
         self.manner.call(0, || self.inner.jobs())
     }
 
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
-        self.manner.call(0, || self.inner.numbers(job))
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.manner.call(0, || self.inner.list(job))
     }
 
-    fn latest(&self, job: &JobName) -> Result<u64> {
-        self.manner.call(0, || self.inner.latest(job))
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        self.manner.bring(|| self.inner.get(job, number))
     }
 
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
-        self.manner.bring(|| self.inner.read(job, number))
+    fn has(&self, job: &JobName, number: u64) -> Result<bool> {
+        self.manner.call(0, || self.inner.has(job, number))
     }
 
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
-        self.manner.call(record.len(), || self.inner.append_if(job, previous, record))
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        self.manner.call(record.len(), || self.inner.put_new(job, number, record))
     }
 
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.manner.call(0, || self.inner.remove_before(job, number))
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        self.manner.call(0, || self.inner.delete(job, number))
     }
 
     fn sync(&self, job: &JobName) -> Result<()> {
         self.manner.call(0, || self.inner.sync(job))
+    }
+
+    fn tidy(&self, job: &JobName) -> Result<()> {
+        self.manner.call(0, || self.inner.tidy(job))
     }
 
     fn lock_collecting(&self) -> Result<Lock> {

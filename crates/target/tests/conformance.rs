@@ -1,9 +1,10 @@
 //! Every backend and every wrapper against the conformance suite.
 
-use outlive_target::conformance::{check_log, check_target};
+use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, MemoryLog, MemoryTarget, RetryLog,
-    RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget,
+    DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld, MemoryLog,
+    MemoryMedium, MemoryTarget, RetryLog, RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog,
+    ThrottledTarget,
 };
 use outlive_types::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,9 @@ fn check_directory_target(base: &Path, direct_io: bool) {
 }
 
 fn check_directory_log(base: &Path) {
-    let dirs = Dirs::new(base);
+    let dirs = Arc::new(Dirs::new(base));
+    let media = dirs.clone();
+    check_medium(move || Arc::new(DirectoryMedium::open(&media.next())));
     check_log(true, move || Arc::new(DirectoryLog::open(&dirs.next())));
 }
 
@@ -77,6 +80,7 @@ fn directory_log() {
 fn memory() {
     check_target(|| Arc::new(MemoryTarget::new()));
     check_target(|| Arc::new(MemoryTarget::with_capacity(1 << 30)));
+    check_medium(|| Arc::new(MemoryMedium::default()));
     check_log(false, || Arc::new(MemoryLog::new()));
     check_log(true, || Arc::new(MemoryLog::with_locks()));
 }
@@ -84,6 +88,7 @@ fn memory() {
 #[test]
 fn fault_world_without_faults() {
     check_target(|| FaultWorld::new().target());
+    check_medium(|| FaultWorld::new().medium());
     check_log(false, || FaultWorld::new().log());
     check_log(true, || FaultWorld::with_locks().log());
 }
@@ -93,7 +98,7 @@ fn throttled() {
     let throttle = Throttle { bytes_per_s: Some(2 << 30), latency: Duration::from_micros(100) };
     check_target(move || Arc::new(ThrottledTarget::new(Arc::new(MemoryTarget::new()), throttle)));
     check_log(true, move || {
-        Arc::new(ThrottledLog::new(Arc::new(MemoryLog::with_locks()), throttle))
+        Arc::new(ThrottledLog::new(Arc::new(MemoryMedium::with_locks()), throttle))
     });
 }
 
@@ -115,5 +120,5 @@ fn patient() -> RetryPolicy {
 #[test]
 fn retried() {
     check_target(|| -> Arc<dyn Target> { Arc::new(RetryTarget::new(flaky().target(), patient())) });
-    check_log(true, || Arc::new(RetryLog::new(flaky().log(), patient())));
+    check_log(true, || Arc::new(RetryLog::new(flaky().medium(), patient())));
 }

@@ -1,105 +1,84 @@
-//! The log of a [`FaultWorld`].
+//! The records of a [`FaultWorld`]: a medium of a log, below the protocol of appending.
 
-use super::{FaultWorld, Kept, Locks, Owner, Step, World};
-use crate::directory_log::{next_number, no_record};
-use crate::memory::occupied;
-use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
+use super::{FaultWorld, Kept, Locks, Owner, World};
+use crate::log::{LogMedium, Put};
+use crate::{Lock, LockGuard};
 use outlive_types::{JobName, Result};
 use std::sync::Arc;
 
-const PLACE: &str = "the simulated log";
-
 #[derive(Debug)]
-pub(super) struct FaultLog {
+pub(super) struct FaultMedium {
     pub(super) world: FaultWorld,
     pub(super) owner: Owner,
 }
 
-impl FaultLog {
-    fn show(&self, world: &mut World, job: &JobName, number: u64, record: &[u8]) -> Result<()> {
-        let step = world.step(&self.owner, || format!("append {number} to {job}: make it visible"));
-        if step.takes_effect() {
-            let kept = Kept { bytes: Arc::new(record.to_vec()), durable: false };
-            world.records.entry(job.clone()).or_default().insert(number, kept);
-        }
-        world.end(step)
-    }
-
-    /// A sync of the directory makes all of the job's records durable.
-    fn show_durably(&self, world: &mut World, job: &JobName, number: u64) -> Result<Append> {
-        let step = world.step(&self.owner, || format!("append {number} to {job}: make it durable"));
-        if matches!(step, Step::Go) {
-            let numbered = world.records.get_mut(job);
-            numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
-        }
-        world.end(step).map(|()| Append::Done)
-    }
-}
-
-impl ManifestLog for FaultLog {
+impl LogMedium for FaultMedium {
     fn describe(&self) -> String {
-        PLACE.to_owned()
+        "the simulated log".to_owned()
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || "list jobs".to_owned())?;
-        let jobs = world.records.iter().filter(|(_, numbered)| !numbered.is_empty());
-        Ok(jobs.map(|(job, _)| job.clone()).collect())
+        Ok(world.records.keys().cloned().collect())
     }
 
-    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("list records of {job}"))?;
         Ok(world.records.get(job).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
     }
 
-    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("read record {number} of {job}"))?;
         let kept = world.records.get(job).and_then(|numbered| numbered.get(&number));
-        kept.map(|kept| kept.bytes.to_vec()).ok_or_else(|| no_record(PLACE, job, number))
+        Ok(kept.map(|kept| kept.bytes.to_vec()))
     }
 
-    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
         let mut world = self.world.lock();
-        world.alive(&self.owner)?;
-        let number = next_number(previous.number)?;
-        let numbered = world.records.get(job);
-        match occupied(numbered, |kept| kept.bytes.as_slice(), PLACE, job, previous, record)? {
-            Some(Append::Lost) => return Ok(Append::Lost),
-            Some(Append::Done) => {} // ours already, but perhaps not durable
-            None => self.show(&mut world, job, number, record)?,
-        }
-        self.show_durably(&mut world, job, number)
-    }
-
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        let mut world = self.world.lock();
-        let numbered = world.records.get(job).into_iter().flatten();
-        let all: Vec<u64> = numbered.map(|(number, _)| *number).collect();
-        let newest = all.last().copied().unwrap_or(0);
-        for old in all.into_iter().filter(|old| *old < number.min(newest)) {
-            let step = world.step(&self.owner, || format!("remove record {old} of {job}"));
-            if step.takes_effect()
-                && let Some(numbered) = world.records.get_mut(job)
-            {
-                numbered.remove(&old);
+        let step = world.step(&self.owner, || format!("append {number} to {job}: make it visible"));
+        let mut put = Put::Made;
+        if step.takes_effect() {
+            let numbered = world.records.entry(job.clone()).or_default();
+            match numbered.contains_key(&number) {
+                true => put = Put::Taken,
+                false => {
+                    let kept = Kept { bytes: Arc::new(record.to_vec()), durable: false };
+                    numbered.insert(number, kept);
+                }
             }
-            world.end(step)?;
         }
-        Ok(())
+        world.end(step).map(|()| put)
     }
 
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        let mut world = self.world.lock();
+        let step = world.step(&self.owner, || format!("remove record {number} of {job}"));
+        if step.takes_effect()
+            && let Some(kept) =
+                world.records.get_mut(job).and_then(|numbered| numbered.remove(&number))
+            && kept.durable
+        {
+            world.removed.entry(job.clone()).or_default().insert(number, kept);
+        }
+        world.end(step)
+    }
+
+    /// As a sync of a job's directory: of all names in it.
     fn sync(&self, job: &JobName) -> Result<()> {
         let mut world = self.world.lock();
-        let step = world.step(&self.owner, || format!("sync the records of {job}"));
+        let step =
+            world.step(&self.owner, || format!("sync the records of {job}: make them durable"));
         if step.takes_effect() {
+            world.removed.remove(job);
             let numbered = world.records.get_mut(job);
             numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
         }
         world.end(step)
     }
+
     fn lock_collecting(&self) -> Result<Lock> {
         let mut world = self.world.lock();
         world.alive(&self.owner)?;
@@ -127,7 +106,7 @@ impl ManifestLog for FaultLog {
 /// Who holds one of the locks, and under which number.
 type Holders = Vec<(u64, Owner)>;
 
-impl FaultLog {
+impl FaultMedium {
     /// Takes a lock; `None` if there are none, or if it is to be held `alone` and somebody has it.
     fn take(
         &self,

@@ -42,7 +42,7 @@ fn operations_are_numbered_and_named() {
     save(&world, OLD, 0).unwrap();
     let names: Vec<_> = (0..).map_while(|number| world.op_name(number)).collect();
     assert_eq!(names.len() as u64, world.ops());
-    let starts = ["create", "write", "write", "finish", "finish", "append", "append"];
+    let starts = ["create", "write", "write", "finish", "finish", "append", "sync"];
     assert_eq!(names.len(), starts.len(), "{names:?}");
     assert!(names.iter().zip(starts).all(|(name, start)| name.starts_with(start)), "{names:?}");
     first_byte(&world, OLD).unwrap();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Append, FaultWorld, MemoryLog, Previous};
+use crate::{Append, FaultWorld, ManifestLog, MemoryMedium, Previous};
 use outlive_types::{JobName, PackId, SessionId};
 use std::sync::Mutex;
 
@@ -76,7 +76,7 @@ fn a_finish_is_never_repeated() {
 fn an_append_whose_reply_was_lost_is_done() {
     let world = FaultWorld::new();
     world.fail_at(1, ErrorKind::Retry); // visible, then the reply is lost
-    let log = RetryLog::new(world.log(), noting(3).0);
+    let log = RetryLog::new(world.medium(), noting(3).0);
     let job = JobName::new("x").unwrap();
     assert_eq!(log.append_if(&job, Previous::NONE, b"mine").unwrap(), Append::Done);
     assert_eq!(world.ops(), 3, "visible, durable (failed), durable");
@@ -87,11 +87,11 @@ fn an_append_whose_reply_was_lost_is_done() {
 
 #[test]
 fn a_lost_append_is_lost_at_once() {
-    let log = Arc::new(MemoryLog::new());
+    let medium = Arc::new(MemoryMedium::default());
     let job = JobName::new("x").unwrap();
-    log.append_if(&job, Previous::NONE, b"theirs").unwrap();
+    medium.put_new(&job, 1, b"theirs").unwrap();
     let (policy, pauses) = noting(3);
-    let log = RetryLog::new(log, policy);
+    let log = RetryLog::new(medium, policy);
     assert_eq!(log.append_if(&job, Previous::NONE, b"mine").unwrap(), Append::Lost);
     assert!(pauses.lock().unwrap().is_empty());
 }

@@ -1,0 +1,223 @@
+//! A directory of records: one file each, which gets its name by `link(2)`, which never replaces.
+
+use super::{LogMedium, Put};
+use crate::durable::{make_dir_durable, publish, sync_dir};
+use crate::owner::{adopt_dir, adopt_file};
+use crate::{Lock, LockGuard};
+use locks::Locks;
+use outlive_types::sync::pause;
+use outlive_types::{Error, JobName, Result, Rng, SystemRng};
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Records as files `log/JOB/NUMBER.record` below a root.
+pub struct DirectoryMedium {
+    root: PathBuf,
+    /// Jobs whose directory is known to be there, durably. Only ever tried: a forked child may
+    /// inherit it locked, and making a directory durable twice does no harm.
+    made: Mutex<HashSet<JobName>>,
+    locks: Locks,
+}
+
+impl DirectoryMedium {
+    /// Uses the directory `log` below `root`; it is made when the first record is appended.
+    pub fn open(root: &Path) -> DirectoryMedium {
+        let locks = Locks::new(root.join("log"));
+        DirectoryMedium { root: root.to_owned(), made: Mutex::default(), locks }
+    }
+
+    fn dir_of(&self, job: &JobName) -> PathBuf {
+        self.root.join("log").join(job.escaped())
+    }
+
+    fn path(&self, job: &JobName, number: u64) -> PathBuf {
+        self.dir_of(job).join(format!("{number:016x}.record"))
+    }
+
+    fn make_dir(&self, job: &JobName) -> Result<()> {
+        if self.made.try_lock().is_ok_and(|made| made.contains(job)) && self.dir_of(job).is_dir() {
+            return Ok(());
+        }
+        for path in [self.root.clone(), self.root.join("log"), self.dir_of(job)] {
+            let is_new = !path.exists();
+            make_dir_durable(&path)
+                .map_err(|error| Error::io("creating the directory", &path, &error))?;
+            if is_new {
+                adopt_dir(&self.root, &path);
+            }
+        }
+        self.locks.make_all();
+        if let Ok(mut made) = self.made.try_lock() {
+            made.insert(job.clone());
+        }
+        Ok(())
+    }
+
+    fn write_temporary(&self, job: &JobName, record: &[u8]) -> Result<PathBuf> {
+        let mut random = [0; 8];
+        SystemRng.fill(&mut random);
+        let path = self.dir_of(job).join(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random)));
+        let written = File::create_new(&path).and_then(|mut file| {
+            adopt_file(&self.root, &file);
+            file.write_all(record)?;
+            file.sync_all()
+        });
+        written.map_err(|error| {
+            let _ = fs::remove_file(&path);
+            Error::io("writing a record as", &path, &error)
+        })?;
+        Ok(path)
+    }
+
+    /// Gives the record its name, unless another has it.
+    fn give_name(&self, job: &JobName, number: u64, record: &[u8], from: &Path) -> Result<Put> {
+        let to = self.path(job, number);
+        let Err(error) = publish(from, &to) else { return Ok(Put::Made) };
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(Put::Taken),
+            io::ErrorKind::Unsupported => Err(Error::invalid(format!(
+                "the file system of {} can neither link files nor rename them without replacing, so \
+                 two writers could overwrite each other's checkpoints: keep the pool elsewhere",
+                to.display()
+            ))),
+            // Whoever pruned the log has taken it for a left-over.
+            io::ErrorKind::NotFound if !from.exists() => {
+                let again = self.write_temporary(job, record)?;
+                let put = self.give_name(job, number, record, &again);
+                let _ = fs::remove_file(&again);
+                put
+            }
+            _ => Err(Error::io("appending the record", &to, &error)),
+        }
+    }
+}
+
+impl LogMedium for DirectoryMedium {
+    fn describe(&self) -> String {
+        format!("directory {}", self.root.join("log").display())
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let names = file_names(&self.root.join("log"))?;
+        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        let names = file_names(&self.dir_of(job))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_record(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        let path = self.path(job, number);
+        match fs::read(&path) {
+            Ok(record) => Ok(Some(record)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("reading the record", &path, &error)),
+        }
+    }
+
+    fn has(&self, job: &JobName, number: u64) -> Result<bool> {
+        let path = self.path(job, number);
+        path.try_exists().map_err(|error| Error::io("looking for the record", &path, &error))
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        self.make_dir(job)?;
+        pause("write a record");
+        let temporary = self.write_temporary(job, record)?;
+        pause("give the record its number");
+        let put = self.give_name(job, number, record, &temporary);
+        // What cannot be removed is garbage with a name of its own.
+        let _ = fs::remove_file(&temporary);
+        put
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        remove(&self.path(job, number), "removing the record")
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        let path = self.dir_of(job);
+        match path.is_dir() {
+            true => {
+                sync_dir(&path).map_err(|error| Error::io("syncing the directory", &path, &error))
+            }
+            false => Ok(()), // nothing is visible
+        }
+    }
+
+    fn tidy(&self, job: &JobName) -> Result<()> {
+        for name in file_names(&self.dir_of(job))? {
+            if name.starts_with(TEMPORARY) {
+                remove(&self.dir_of(job).join(name), "removing a left-over")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.locks.collecting()
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.locks.reading()
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.locks.is_read()
+    }
+}
+
+/// Removes a file; one that is not there is no error.
+fn remove(path: &Path, doing: &str) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(doing, path, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How the names of records begin that are still being written.
+const TEMPORARY: &str = ".tmp-";
+
+impl fmt::Debug for DirectoryMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirectoryMedium({})", self.root.display())
+    }
+}
+
+/// The names in a directory that are text; nothing if it is not there or not a directory.
+fn file_names(path: &Path) -> Result<Vec<String>> {
+    let listed = match fs::read_dir(path) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(Vec::new());
+        }
+        other => other.and_then(|entries| {
+            entries
+                .map(|entry| entry.map(|entry| entry.file_name()))
+                .collect::<io::Result<Vec<_>>>()
+        }),
+    };
+    let listed = listed.map_err(|error| Error::io("listing", path, &error))?;
+    Ok(listed.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// Reads `NUMBER.record`; other files are none of ours.
+fn parse_record(file_name: &str) -> Option<u64> {
+    let digits = file_name.strip_suffix(".record")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (number > 0 && format!("{number:016x}") == digits).then_some(number)
+}
+
+mod locks;
+#[cfg(test)]
+mod tests;

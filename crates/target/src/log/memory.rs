@@ -1,0 +1,116 @@
+//! Records in memory: for tests, and for state that needs to outlive nothing.
+
+use super::{LogMedium, Put};
+use crate::{Lock, LockGuard};
+use outlive_types::{JobName, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Records = BTreeMap<JobName, BTreeMap<u64, Vec<u8>>>;
+
+/// A medium in memory.
+#[derive(Debug, Default)]
+pub struct MemoryMedium {
+    records: Mutex<Records>,
+    locks: Option<Arc<Mutex<Locked>>>,
+}
+
+/// Who holds the locks of a log.
+#[derive(Debug, Default)]
+struct Locked {
+    collecting: bool,
+    readers: usize,
+}
+
+impl MemoryMedium {
+    /// An empty one with locks; [`MemoryMedium::default`] has none.
+    pub fn with_locks() -> MemoryMedium {
+        MemoryMedium { locks: Some(Arc::default()), ..MemoryMedium::default() }
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives back a lock when it is dropped.
+struct Locking {
+    locks: Arc<Mutex<Locked>>,
+    give_back: fn(&mut Locked),
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        (self.give_back)(&mut lock(&self.locks));
+    }
+}
+
+fn lock(locks: &Mutex<Locked>) -> MutexGuard<'_, Locked> {
+    locks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LogMedium for MemoryMedium {
+    fn describe(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        Ok(self.records().keys().cloned().collect())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        let records = self.records();
+        Ok(records.get(job).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        let records = self.records();
+        Ok(records.get(job).and_then(|numbered| numbered.get(&number)).cloned())
+    }
+
+    fn has(&self, job: &JobName, number: u64) -> Result<bool> {
+        let records = self.records();
+        Ok(records.get(job).is_some_and(|numbered| numbered.contains_key(&number)))
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        let mut records = self.records();
+        let numbered = records.entry(job.clone()).or_default();
+        if numbered.contains_key(&number) {
+            return Ok(Put::Taken);
+        }
+        numbered.insert(number, record.to_vec());
+        Ok(Put::Made)
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        if let Some(numbered) = self.records().get_mut(job) {
+            numbered.remove(&number);
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        let Some(locks) = &self.locks else { return Ok(Lock::None) };
+        if std::mem::replace(&mut lock(locks).collecting, true) {
+            return Ok(Lock::Busy);
+        }
+        let give_back = |locked: &mut Locked| locked.collecting = false;
+        Ok(Lock::Taken(Box::new(Locking { locks: locks.clone(), give_back })))
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        let Some(locks) = &self.locks else { return Ok(None) };
+        lock(locks).readers += 1;
+        let give_back = |locked: &mut Locked| locked.readers -= 1;
+        Ok(Some(Box::new(Locking { locks: locks.clone(), give_back })))
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        Ok(self.locks.as_ref().is_some_and(|locks| lock(locks).readers > 0))
+    }
+}

@@ -1,0 +1,188 @@
+//! How a record is appended, whatever the medium: conditional on the very record before it, its number
+//! given once, a lost reply settled by reading back. docs/faults.md has the rules.
+
+use super::{LogMedium, Put, no_record};
+use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
+use outlive_format::{Record, fingerprint};
+use outlive_types::sync::pause;
+use outlive_types::{Error, JobName, Result};
+
+/// Records removed between two syncs.
+const REMOVED_PER_SYNC: u32 = 256;
+
+/// The log of a pool, on a medium.
+#[derive(Debug, Default)]
+pub struct RecordLog<M> {
+    pub(super) medium: M,
+}
+
+impl<M: LogMedium> RecordLog<M> {
+    /// The log whose records are on `medium`.
+    pub fn over(medium: M) -> RecordLog<M> {
+        RecordLog { medium }
+    }
+
+    /// What is there instead of a new record behind `previous`; `None` if nothing is.
+    pub(super) fn occupied(
+        &self,
+        job: &JobName,
+        previous: Previous,
+        record: &[u8],
+    ) -> Result<Option<Append>> {
+        let number = next_number(previous.number)?;
+        match self.medium.get(job, number)? {
+            // Ours, from a call whose reply got lost, perhaps before it was durable.
+            Some(bytes) if bytes == record => return self.settle(job, number, record).map(Some),
+            Some(_) => return Ok(Some(Append::Lost)),
+            None => {}
+        }
+        // A log that was never pruned has no gaps, so with its predecessor there and itself not,
+        // nothing newer is. This spares a listing per append while the log is long; once it was
+        // pruned, a power cut may have left a gap among its oldest, and it is short.
+        let before = previous.number;
+        if before == 0 || !self.medium.has(job, before)? || !self.medium.has(job, 1)? {
+            match self.latest(job)? {
+                latest if latest > before => return Ok(Some(Append::Lost)),
+                latest if latest < before => {
+                    return Err(no_record(&self.describe(), job, before));
+                }
+                _ => {}
+            }
+        }
+        if before == 0 {
+            return Ok(None);
+        }
+        Ok(match self.medium.get(job, before)? {
+            Some(bytes) if fingerprint(&bytes) == previous.fp => None,
+            // Another record than was meant; or it was pruned just now, and newer ones are there.
+            Some(_) | None => Some(Append::Lost),
+        })
+    }
+
+    /// What became of an append whose record was put.
+    pub(super) fn answer(
+        &self,
+        job: &JobName,
+        previous: Previous,
+        record: &[u8],
+        put: Result<Put>,
+    ) -> Result<Append> {
+        let number = next_number(previous.number)?;
+        if put.as_ref().is_ok_and(|put| *put == Put::Made) {
+            pause("the record has its number");
+            return self.settle(job, number, record);
+        }
+        // Another has the number, or we have: the reply may have been lost.
+        if let Some(append) = self.occupied(job, previous, record)? {
+            return Ok(append);
+        }
+        put.and_then(|_| {
+            Err(Error::retry(format!(
+                "record {number} of job {job} was there and is not any more, in {}: try again",
+                self.describe()
+            )))
+        })
+    }
+
+    /// Our record has its number: makes that durable, unless it came too late.
+    fn settle(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Append> {
+        if self.is_behind(job, number, record)? {
+            pause("take back a record that came too late");
+            // Nobody reads it, and the log is without a gap again.
+            let _ = self.medium.delete(job, number);
+            return Ok(Append::Lost);
+        }
+        self.medium.sync(job).map(|()| Append::Done)
+    }
+
+    /// Whether record `number` got its name only after others had had it and were pruned: a writer
+    /// may be suspended for hours between its look at the log and the put.
+    fn is_behind(&self, job: &JobName, number: u64, record: &[u8]) -> Result<bool> {
+        // Old records go first: while the one before it is there, its number was free all along.
+        if number > 1 && self.medium.has(job, number - 1)? || self.latest(job)? <= number {
+            return Ok(false);
+        }
+        pause("look behind the record");
+        Ok(match self.medium.get(job, number + 1)? {
+            Some(next) => {
+                Record::decode(&next).is_ok_and(|next| next.previous != fingerprint(record))
+            }
+            None => true,
+        })
+    }
+}
+
+impl<M: LogMedium> ManifestLog for RecordLog<M> {
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let mut jobs = Vec::new();
+        for job in self.medium.jobs()? {
+            if !self.medium.list(&job)?.is_empty() {
+                jobs.push(job);
+            }
+        }
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.medium.list(job)
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        let record = self.medium.get(job, number)?;
+        record.ok_or_else(|| no_record(&self.describe(), job, number))
+    }
+
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
+        if let Some(append) = self.occupied(job, previous, record)? {
+            return Ok(append);
+        }
+        let put = self.medium.put_new(job, next_number(previous.number)?, record);
+        self.answer(job, previous, record, put)
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        let numbers = self.medium.list(job)?;
+        let newest = numbers.last().copied().unwrap_or(0);
+        let mut removed = 0;
+        for old in numbers.into_iter().filter(|old| *old < number.min(newest)) {
+            pause("remove a record");
+            self.medium.delete(job, old)?;
+            removed += 1;
+            // Names vanish in any order at a power cut. That the first is gone must hold before there
+            // can be a gap (see `occupied`); the rest is made durable now and then.
+            if removed % REMOVED_PER_SYNC == 1 {
+                self.medium.sync(job)?;
+            }
+        }
+        if removed > 0 {
+            self.medium.sync(job)?;
+        }
+        self.medium.tidy(job)
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.medium.sync(job)
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.medium.lock_collecting()
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.medium.lock_reading()
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.medium.is_read()
+    }
+}
+
+/// The number behind `previous`.
+fn next_number(previous: u64) -> Result<u64> {
+    previous.checked_add(1).ok_or_else(|| Error::bug("a log's record numbers have run out"))
+}
