@@ -3,6 +3,7 @@
 use crate::errors::OrRaise;
 use crate::events::Events;
 use crate::job::Core;
+use crate::named::named;
 use crate::wait::in_a_thread;
 use outlive_pool::Pool;
 use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};
@@ -20,16 +21,13 @@ pub type RuleValues =
 /// Unused share, collect, fenced jobs, forget damaged, dry run.
 pub type OptionValues = (f64, bool, Vec<String>, bool, bool);
 
-/// What was decided about each epoch, newest first: why it stays, or that it goes.
-pub type Decisions = Vec<(u64, Option<String>)>;
-
 /// See `outlive.Job.prune`.
 pub fn prune<'py>(
     core: &Arc<Core>,
     rules: RuleValues,
     options: OptionValues,
     tick: &Bound<'py, PyAny>,
-) -> PyResult<(Decisions, Bound<'py, PyDict>)> {
+) -> PyResult<Bound<'py, PyDict>> {
     let py = tick.py();
     let rules = rules_of(rules).or_raise(py)?;
     let mut options = options_of(options).or_raise(py)?;
@@ -43,8 +41,16 @@ pub fn prune<'py>(
         options.keep_one = plan.keeps_any();
         collect(job.pool(), &options).map(|report| (plan, report))
     })?;
-    let decisions = plan.decisions.into_iter().map(|d| (d.epoch, d.kept)).collect();
-    Ok((decisions, report_of(py, &report)?))
+    let kept = PyDict::new(py);
+    let mut dropped = Vec::new();
+    // Oldest first.
+    for decision in plan.decisions.into_iter().rev() {
+        match decision.kept {
+            Some(why) => kept.set_item(decision.epoch, why)?,
+            None => dropped.push(decision.epoch),
+        }
+    }
+    Ok(named!(py; kept: kept, dropped: dropped, collected: report_of(py, &report)?))
 }
 
 /// See `outlive.Pool.gc`.
@@ -91,18 +97,17 @@ fn options_of(values: OptionValues) -> Result<GcOptions> {
     })
 }
 
+/// See `outlive.Collected`.
 fn report_of<'py>(py: Python<'py>, report: &GcReport) -> PyResult<Bound<'py, PyDict>> {
     let held_by: Vec<&str> = report.held_by.iter().map(JobName::as_str).collect();
-    let figures = PyDict::new(py);
-    figures.set_item("live_bytes", report.plan.live_bytes)?;
-    figures.set_item("copied_bytes", report.plan.copied_bytes)?;
-    figures.set_item("freed_bytes", report.plan.freed_bytes)?;
-    figures.set_item("deleted_packs", report.deleted)?;
-    figures.set_item("deleted_bytes", report.deleted_bytes)?;
-    figures.set_item("held_packs", report.held)?;
-    figures.set_item("held_by", held_by)?;
-    figures.set_item("held_by_restore", report.is_read)?;
-    figures.set_item("postponed", report.collecting == Collecting::Postponed)?;
-    figures.set_item("damaged", report.damaged.clone())?;
-    Ok(figures)
+    let plan = &report.plan;
+    Ok(named!(py;
+        ..plan { live_bytes, copied_bytes, freed_bytes },
+        ..report { deleted_bytes, damaged },
+        deleted_packs: report.deleted,
+        held_packs: report.held,
+        held_by: held_by,
+        held_by_restore: report.is_read,
+        postponed: report.collecting == Collecting::Postponed,
+    ))
 }

@@ -2,9 +2,11 @@
 //! structures are those of `dlpack.h`, version 1; an exporter may still give those from before.
 #![allow(unsafe_code)]
 
+use crate::named::named;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::ffi::{CStr, c_void};
 use std::os::raw::c_int;
 
@@ -112,14 +114,12 @@ impl Lent {
     }
 }
 
-/// What an array looks like: its bytes from the lowest to the highest; code, bits and lanes of its
-/// dtype; extents; strides in bytes; and where in the bytes its first element is.
-pub type Looks = (Lent, (u8, u8, u16), Vec<i64>, Vec<i64>, u64);
-
 /// Takes a capsule that `__dlpack__` gave. Before version 1 a capsule cannot say that its memory must
-/// not be written: of such a one `is_mutable` tells.
+/// not be written: of such a one `is_mutable` tells. Gives the array's memory, from its lowest byte to
+/// its highest, its dtype, its extents, its strides in bytes, and where its first element is.
 #[pyfunction(name = "borrow_dlpack")]
-pub fn borrow(capsule: &Bound<'_, PyAny>, is_mutable: bool) -> PyResult<Looks> {
+pub fn borrow<'py>(capsule: &Bound<'py, PyAny>, is_mutable: bool) -> PyResult<Bound<'py, PyDict>> {
+    let py = capsule.py();
     let owned = take(capsule)?;
     let (tensor, flags) = match owned {
         // SAFETY: the exporter's structure stays until it is given back, which `owned` does.
@@ -157,14 +157,20 @@ pub fn borrow(capsule: &Bound<'_, PyAny>, is_mutable: bool) -> PyResult<Looks> {
     if first.is_null() && length > 0 {
         return Err(refused("it has no memory".to_owned()));
     }
-    let dtype = (tensor.code, tensor.bits, tensor.lanes);
+    let dtype = named!(py; ..tensor { code, bits, lanes },);
     let lent = Lent {
         start: first.wrapping_sub(before),
         length,
         read_only: flags & READ_ONLY != 0,
         _owned: owned,
     };
-    Ok((lent, dtype, shape, span.strides, span.before))
+    Ok(named!(py;
+        lent: Bound::new(py, lent)?,
+        dtype: dtype,
+        shape: shape,
+        strides: span.strides,
+        offset: span.before,
+    ))
 }
 
 /// Marks a capsule as used and takes what is in it.

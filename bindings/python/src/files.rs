@@ -3,14 +3,17 @@
 
 use crate::errors::OrRaise;
 use crate::job::Core;
+use crate::named::named;
 use crate::wait::in_a_thread;
 use outlive_format::Remarks;
 use outlive_store::files::{
-    Choice, GetOptions, GetReport, Patterns, PutOptions, PutReport, PutSource, Troubles,
+    Choice, GetOptions, Patterns, PutOptions, PutReport, PutSource, Troubles,
 };
 use outlive_store::{SaveNotes, Select};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,17 +51,16 @@ pub fn put<'py>(
     })?;
     drop(inside);
     let PutReport { plan, items, files, stats, troubles } = report;
-    let out = PyDict::new(py);
-    out.set_item("epoch", stats.epoch)?;
-    out.set_item("items", items)?;
-    out.set_item("files", files)?;
-    out.set_item("state_bytes", stats.state_bytes)?;
-    out.set_item("read_files", plan.read_files)?;
-    out.set_item("read_bytes", plan.read_bytes)?;
-    out.set_item("new_bytes", stats.new_bytes)?;
-    out.set_item("total_s", stats.total.as_secs_f64())?;
-    set_troubles(&out, &troubles)?;
-    Ok(out)
+    Ok(named!(py;
+        ..stats { epoch, state_bytes, new_bytes },
+        ..plan { read_files, read_bytes },
+        items: items,
+        files: files,
+        total_s: stats.total.as_secs_f64(),
+        troubles: list(py, &troubles)?,
+        troubles_total: troubles.len(),
+        complete: troubles.is_whole(),
+    ))
 }
 
 /// See `outlive.Job.get_files`; `None` if the job has no checkpoint of files.
@@ -84,28 +86,21 @@ pub fn get<'py>(
     })?;
     drop(inside);
     let Some(report) = report else { return Ok(None) };
-    let GetReport { epoch, items, files, bytes, read_bytes, troubles } = report;
-    let out = PyDict::new(py);
-    out.set_item("epoch", epoch)?;
-    out.set_item("items", items)?;
-    out.set_item("files", files)?;
-    out.set_item("bytes", bytes)?;
-    out.set_item("read_bytes", read_bytes)?;
-    set_troubles(&out, &troubles)?;
-    Ok(Some(out))
+    let troubles = &report.troubles;
+    Ok(Some(named!(py;
+        ..report { epoch, items, files, bytes, read_bytes },
+        troubles: list(py, troubles)?,
+        troubles_total: troubles.len(),
+        complete: troubles.is_whole(),
+    )))
 }
 
-/// Paths as Python keeps those that are no text: bytes, for `os.fsdecode`.
-fn set_troubles(out: &Bound<'_, PyDict>, troubles: &Troubles) -> PyResult<()> {
-    let py = out.py();
+/// See `outlive.FileTrouble`. Names that are no text are given as `os.fsdecode` gives them.
+fn list<'py>(py: Python<'py>, troubles: &Troubles) -> PyResult<Bound<'py, PyList>> {
     let kept = PyList::empty(py);
     for trouble in &troubles.kept {
-        let path = PyBytes::new(py, &trouble.path).into_any();
-        let kind = trouble.kind.name().into_pyobject(py)?.into_any();
-        let why = trouble.why.as_str().into_pyobject(py)?.into_any();
-        kept.append(PyTuple::new(py, [path, kind, why])?)?;
+        let path = OsStr::from_bytes(&trouble.path);
+        kept.append(named!(py; ..trouble { why }, path: path, kind: trouble.kind.name()))?;
     }
-    out.set_item("troubles", kept)?;
-    out.set_item("troubles_total", troubles.len())?;
-    out.set_item("complete", troubles.is_whole())
+    Ok(kept)
 }

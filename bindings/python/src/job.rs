@@ -3,21 +3,22 @@
 use crate::buffer::Buffer;
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use crate::named::named;
 use crate::process::Opener;
 use crate::restore::Taken;
 use crate::wait::{self, Entry, Inside, Turn};
 use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
-use outlive_format::Remarks;
+use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
 use outlive_store::{EpochInfo, JobOptions, LazyFill, SaveHandle};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// What the handles of a job share.
 pub struct Core {
@@ -277,51 +278,21 @@ impl Job {
         files::get(&self.core, to, paths, epoch, overwrite, tick)
     }
 
-    /// The committed checkpoints, oldest first: epoch, parent, nanoseconds since 1970, number of
-    /// regions, bytes of state; then changed, new, known, zero and raw bytes, stall and drain in
-    /// nanoseconds; then label, pin and metrics.
-    #[allow(clippy::type_complexity)] // the Python side gives it a name
-    fn epochs(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<Vec<([u64; 5], [u64; 7], (String, bool, Vec<(String, f64)>))>> {
+    /// The committed checkpoints, oldest first.
+    fn epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.core.check_process(py)?;
         let epochs = py.detach(|| self.core.job.epochs()).or_raise(py)?;
-        let figures_of = |info: &EpochInfo| {
-            let of = &info.manifest.figures;
-            let new_bytes = of.new_bytes + info.record_bytes;
-            let bytes = [of.changed_bytes, new_bytes, of.known_bytes, of.zero_bytes, of.raw_bytes];
-            let [changed, new, known, zero, raw] = bytes;
-            [changed, new, known, zero, raw, of.stall_ns, of.drain_ns]
-        };
-        Ok(epochs
-            .into_iter()
-            .map(|info| {
-                let figures = figures_of(&info);
-                let manifest = info.manifest;
-                let images = &manifest.images;
-                let whole = [
-                    info.epoch,
-                    manifest.parent,
-                    manifest.frozen_ns,
-                    images.iter().map(|image| image.regions).sum(),
-                    images.iter().map(|image| image.state_bytes).sum(),
-                ];
-                let Remarks { label, pinned, .. } = manifest.remarks;
-                (whole, figures, (label, pinned, manifest.metrics))
-            })
-            .collect())
+        epochs.iter().map(|info| report_of(py, info)).collect()
     }
 
-    /// Changes what is said about a checkpoint, after the save under way is over; answers label and pin
-    /// as they are then.
+    /// Changes what is said about a checkpoint, after the save under way is over.
     fn note(
         &self,
         epoch: u64,
         label: Option<&str>,
         pin: Option<bool>,
         tick: &Bound<'_, PyAny>,
-    ) -> PyResult<(String, bool)> {
+    ) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
         self.core.settle_last(tick)?;
@@ -331,18 +302,17 @@ impl Job {
             }
             remarks.pinned = pin.unwrap_or(remarks.pinned);
         };
-        let remarks = py.detach(|| self.core.job.note(epoch, change)).or_raise(py)?;
-        Ok((remarks.label, remarks.pinned))
+        py.detach(|| self.core.job.note(epoch, change)).or_raise(py).map(drop)
     }
 
-    /// Drops checkpoints by rules and collects, after the save under way is over; answers what was
-    /// decided about each, newest first, and what became of the packs.
+    /// Drops checkpoints by rules and collects, after the save under way is over; answers which are kept
+    /// and why, which are dropped, both oldest first, and what became of the packs.
     fn prune<'py>(
         &self,
         rules: collect::RuleValues,
         options: collect::OptionValues,
         tick: &Bound<'py, PyAny>,
-    ) -> PyResult<(collect::Decisions, Bound<'py, PyDict>)> {
+    ) -> PyResult<Bound<'py, PyDict>> {
         self.core.check_process(tick.py())?;
         collect::prune(&self.core, rules, options, tick)
     }
@@ -395,4 +365,24 @@ impl Job {
         let told = wait::tell(&core.events, tick);
         closed.or_raise(py).and(told)
     }
+}
+
+/// See `outlive.Epoch`.
+fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDict>> {
+    let manifest = &info.manifest;
+    let Manifest { figures, remarks, images, metrics, .. } = manifest;
+    let metrics = metrics.iter().map(|(name, value)| (name, value));
+    Ok(named!(py;
+        ..info { epoch },
+        ..figures { changed_bytes, known_bytes, zero_bytes, raw_bytes },
+        ..remarks { label, pinned },
+        parent: (manifest.parent > 0).then_some(manifest.parent),
+        frozen_at: UNIX_EPOCH + Duration::from_nanos(manifest.frozen_ns),
+        regions: images.iter().map(|image| image.regions).sum::<u64>(),
+        state_bytes: images.iter().map(|image| image.state_bytes).sum::<u64>(),
+        new_bytes: figures.new_bytes + info.record_bytes,
+        stall_s: Duration::from_nanos(figures.stall_ns).as_secs_f64(),
+        drain_s: Duration::from_nanos(figures.drain_ns).as_secs_f64(),
+        metrics: metrics.into_py_dict(py)?,
+    ))
 }

@@ -3,6 +3,7 @@
 
 use crate::errors::to_py;
 use crate::job::{Core, invalid};
+use crate::named::named;
 use crate::wait;
 use outlive_capture::lazy::{LazyMemory, Mode, end_program};
 use outlive_io::AlignedBuf;
@@ -11,6 +12,7 @@ use outlive_store::{
 };
 use outlive_types::{Error, Event, Missing, Observer, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -182,14 +184,14 @@ impl Fill {
     /// "full" if system calls may touch what is missing, "user-only" if only the program's own
     /// instructions may, "eager" if nothing is filled lazily; and why something that is large enough
     /// is not, if so.
-    fn how(&self) -> (&'static str, String, u64) {
+    fn how<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let how = self.memory.how();
         let mode = match how.mode {
             Some(Mode::Full) => "full",
             Some(Mode::UserOnly) => "user-only",
             None => "eager",
         };
-        (mode, how.eager_because.clone(), how.lazy_bytes)
+        Ok(named!(py; ..how { lazy_bytes, eager_because }, mode: mode))
     }
 
     /// Waits until regions, or everything if there are none, are there; false if that takes longer

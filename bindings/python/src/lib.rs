@@ -12,6 +12,7 @@ mod events;
 mod files;
 mod job;
 mod lazy;
+mod named;
 mod pool;
 mod process;
 mod restore;

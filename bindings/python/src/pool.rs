@@ -4,6 +4,7 @@ use crate::collect;
 use crate::errors::{self, OrRaise};
 use crate::events::Events;
 use crate::job::Job;
+use crate::named::named;
 use crate::process::Opener;
 use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
 use outlive_store::retention::check_keep;
@@ -83,20 +84,20 @@ impl Pool {
         collect::gc(&self.pool, &self.events, options, tick)
     }
 
-    /// Events since the last call: `(level, message)` or `("progress", what, done, total)`.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// Notices and progress since the last call, each in its order.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
-        let list = PyList::empty(py);
+        let (notices, progress) = (PyList::empty(py), PyList::empty(py));
         for event in self.events.take() {
             match event {
-                Event::Info(text) => list.append(("info", text))?,
-                Event::Warning(text) => list.append(("warning", text))?,
+                Event::Info(text) => notices.append(named!(py; level: "info", text: text))?,
+                Event::Warning(text) => notices.append(named!(py; level: "warning", text: text))?,
                 Event::Progress(p) => {
-                    list.append(("progress", p.what, p.done_bytes, p.total_bytes))?;
+                    progress.append(named!(py; ..p { what, done_bytes, total_bytes },))?;
                 }
             }
         }
-        Ok(list)
+        Ok(named!(py; notices: notices, progress: progress))
     }
 }
 

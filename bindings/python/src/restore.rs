@@ -7,6 +7,7 @@ use crate::buffer::{Buffer, RawBytes};
 use crate::errors::to_py;
 use crate::job::{Core, invalid};
 use crate::lazy;
+use crate::named::named;
 use crate::values;
 use crate::wait;
 use outlive_capture::fill::{Advice, MutRegion, Scatter};
@@ -189,15 +190,18 @@ fn conclude<'py>(
         (None, _) => Ok(None),
         (Some(done), Some(taken)) => {
             let values = hand_out(py, taken, &done)?;
-            let result = PyDict::new(py);
-            result.set_item("epoch", done.restored.epoch)?;
-            result.set_item("seconds", started.elapsed().as_secs_f64())?;
-            result.set_item("restored_bytes", done.restored.stats.total_bytes)?;
-            result.set_item("read_bytes", done.restored.stats.read_bytes)?;
-            let skipped = done.restored.skipped.iter();
-            let skipped: Vec<_> = skipped.map(|(epoch, e)| (*epoch, e.message())).collect();
-            result.set_item("skipped", skipped)?;
-            result.set_item("values", values)?;
+            let Restored { epoch, stats, skipped, .. } = &done.restored;
+            // Not even the number of a checkpoint is sure if nothing of it can be read.
+            let skipped =
+                skipped.iter().map(|(epoch, e)| ((*epoch > 0).then_some(epoch), e.message()));
+            let result = named!(py;
+                ..stats { read_bytes },
+                epoch: epoch,
+                seconds: started.elapsed().as_secs_f64(),
+                restored_bytes: stats.total_bytes,
+                skipped: PyTuple::new(py, skipped.collect::<Vec<_>>())?,
+                values: values,
+            );
             if let Some(fill) = done.fill {
                 result.set_item("fill", Bound::new(py, fill)?)?;
             }
@@ -270,7 +274,15 @@ fn ask(
     }
     let lengths = PyList::new(py, regions.iter().map(|region| region.bytes))?;
     let attachment = PyBytes::new(py, attachment);
-    let answer = plan.call1((epoch, names, dtypes, shapes, lengths, attachment))?;
+    let of_checkpoint = named!(py;
+        epoch: epoch,
+        names: names,
+        dtypes: dtypes,
+        shapes: shapes,
+        lengths: lengths,
+        attachment: attachment,
+    );
+    let answer = plan.call((), Some(&of_checkpoint))?;
     let answer = answer.cast::<PyList>()?;
     if answer.len() != regions.len() {
         return Err(to_py(py, &Error::bug("the plan has another number of regions")));

@@ -3,6 +3,7 @@
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::OrRaise;
 use crate::job::{Core, invalid};
+use crate::named::named;
 use crate::values;
 use crate::wait;
 use outlive_capture::{MemorySource, Region};
@@ -193,26 +194,16 @@ impl Save {
     }
 }
 
+/// See `outlive.SaveStats`.
 fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    figures.set_item("epoch", stats.epoch)?;
-    figures.set_item("state_bytes", stats.state_bytes)?;
-    figures.set_item("changed_bytes", stats.changed_bytes)?;
-    figures.set_item("evacuated_bytes", stats.evacuated_bytes)?;
-    figures.set_item("zero_bytes", stats.zero_bytes)?;
-    figures.set_item("known_bytes", stats.known_bytes)?;
-    figures.set_item("new_bytes", stats.new_bytes)?;
-    figures.set_item("raw_bytes", stats.raw_bytes)?;
-    figures.set_item("node_bytes", stats.node_bytes)?;
-    figures.set_item("segment_bytes", stats.segment_bytes)?;
-    figures.set_item("packs", stats.packs)?;
-    figures.set_item("freeze", &stats.freeze.freeze)?;
-    figures.set_item("tracker", &stats.freeze.tracker)?;
-    figures.set_item("copied_bytes", stats.freeze.copied_bytes)?;
-    figures.set_item("ahead_bytes", stats.freeze.ahead_bytes)?;
-    figures.set_item("forked_bytes", stats.freeze.forked_bytes)?;
-    figures.set_item("live_bytes", stats.freeze.live_bytes)?;
-    figures.set_item("stall_s", stats.stall.as_secs_f64())?;
-    figures.set_item("total_s", stats.total.as_secs_f64())?;
-    Ok(figures)
+    let freeze = &stats.freeze;
+    Ok(named!(py;
+        ..stats {
+            epoch, state_bytes, changed_bytes, evacuated_bytes, zero_bytes, known_bytes, new_bytes,
+            raw_bytes, node_bytes, segment_bytes, packs,
+        },
+        ..freeze { freeze, tracker, copied_bytes, ahead_bytes, forked_bytes, live_bytes },
+        stall_s: stats.stall.as_secs_f64(),
+        total_s: stats.total.as_secs_f64(),
+    ))
 }

@@ -147,7 +147,7 @@ def test_what_a_signal_handler_raises_ends_the_wait(folder: Path) -> None:
     job.save(STATE, wait=True)
     plan: list[bool] = []
 
-    def send(*_: object) -> list[Any]:
+    def send(**_: object) -> list[Any]:
         # Inside the restore; the handler runs before the next line of Python does.
         plan.append(True)
         signal.raise_signal(signal.SIGUSR1)

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -452,26 +452,25 @@ class Job:
             self.last_restore = LazyRestored(None) if lazy else Restored(None)
             return None if fresh else self.last_restore
         tree = rebuild.finish(done.pop("values"))
-        skipped = tuple((number or None, reason) for number, reason in done.pop("skipped"))
         if lazy:
             fill = done.pop("fill")
-            mode, because, lazy_bytes = rebuild.how(*fill.how())
+            how = rebuild.how(**fill.how())
             self.last_restore = LazyRestored(
-                skipped=skipped,
-                mode=mode,
-                lazy_bytes=lazy_bytes,
-                eager_because=because,
                 _fill=fill,
                 _select=rebuild.select(),
                 _tick=self._tick,
+                **how,
                 **done,
             )
-            if because:
+            if self.last_restore.eager_because:
                 _notices.tell(
-                    logging.WARNING, "job %s: not all is restored lazily: %s", self._name, because
+                    logging.WARNING,
+                    "job %s: not all is restored lazily: %s",
+                    self._name,
+                    self.last_restore.eager_because,
                 )
         else:
-            self.last_restore = Restored(skipped=skipped, **done)
+            self.last_restore = Restored(**done)
         _notices.tell(
             logging.INFO, "job %s: restored epoch %s", self._name, self.last_restore.epoch
         )
@@ -551,31 +550,7 @@ class Job:
 
     def epochs(self) -> list[Epoch]:
         """The committed checkpoints, oldest first."""
-        epochs = []
-        for (epoch, parent, ns, regions, state), figures, notes in self._core.epochs():
-            changed, new, known, zero, raw, stall_ns, drain_ns = figures
-            frozen_at = _EPOCH_START + timedelta(microseconds=ns // 1000)
-            label, pinned, metrics = notes
-            epochs.append(
-                Epoch(
-                    epoch,
-                    parent or None,
-                    frozen_at,
-                    regions,
-                    state,
-                    changed,
-                    new,
-                    known,
-                    zero,
-                    raw,
-                    stall_s=stall_ns / 1e9,
-                    drain_s=drain_ns / 1e9,
-                    label=label,
-                    pinned=pinned,
-                    metrics=dict(metrics),
-                )
-            )
-        return epochs
+        return [Epoch(**values) for values in self._core.epochs()]
 
     def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
         """Changes what is said about a checkpoint. A save that is under way is waited for first.
@@ -643,10 +618,8 @@ class Job:
         rules = (last, every, within_s, best, everything, dropped_by_name, keep)
         fence: list[str] = []
         options = (max_unused, collect, fence, False, dry_run)
-        decisions, report = self._core.prune(rules, options, self._tick)
-        kept = {epoch: why for epoch, why in reversed(decisions) if why is not None}
-        dropped = [epoch for epoch, why in reversed(decisions) if why is None]
-        return Pruned(kept, dropped, Collected(**report))
+        done = self._core.prune(rules, options, self._tick)
+        return Pruned(collected=Collected(**done.pop("collected")), **done)
 
     def take_over(self) -> None:
         """Lets the next save leave behind what others have saved meanwhile.
@@ -686,9 +659,6 @@ class Job:
         return f"<outlive.Job {self._name!r}>"
 
 
-_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 class _Teller:
     """Passes on what the engine tells: notices to `logging`, progress to the program."""
 
@@ -699,12 +669,11 @@ class _Teller:
     def __call__(self) -> None:
         events = self.core.take_events()
         # Notices first: what ends the callback must not swallow them.
-        for event in events:
-            if len(event) == 2:
-                _notices.tell(_LEVELS[event[0]], "%s", event[1])
-        for event in events:
-            if len(event) == 4 and self.progress is not None:
-                self.show(self.progress, *event[1:])
+        for notice in events["notices"]:
+            _notices.tell(_LEVELS[notice["level"]], "%s", notice["text"])
+        if self.progress is not None:
+            for progress in events["progress"]:
+                self.show(self.progress, **progress)
 
     def show(self, progress: Progress, what: str, done_bytes: int, total_bytes: int) -> None:
         """Calls the program. Its error must not end the work, nor lose what was done."""

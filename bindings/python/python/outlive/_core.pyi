@@ -2,10 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict
 
 Tick = Callable[[], None]
-EventTuple = tuple[str, str] | tuple[str, str, int, int]
+
+class Notice(TypedDict):
+    """Something that the program's people should know."""
+
+    level: str
+    text: str
+
+class Progress(TypedDict):
+    """How far something is."""
+
+    what: str
+    done_bytes: int
+    total_bytes: int
+
+class Events(TypedDict):
+    """What the engine has told."""
+
+    notices: list[Notice]
+    progress: list[Progress]
 
 # Label, pin, metrics.
 Notes = tuple[str, bool, list[tuple[str, float]]]
@@ -20,9 +38,7 @@ __version__: str
 
 def command(args: Sequence[str]) -> int: ...
 def offer(mapping: object) -> tuple[object, str | None]: ...
-def borrow_dlpack(
-    capsule: object, is_mutable: bool
-) -> tuple[Lent, tuple[int, int, int], list[int], list[int], int]: ...
+def borrow_dlpack(capsule: object, is_mutable: bool) -> dict[str, Any]: ...
 def insist(begin: Callable[[], Callable[[list[BaseException]], bool]]) -> None: ...
 
 class Lent:
@@ -39,7 +55,7 @@ class Pool:
     def job(self, name: str, every_s: float | None) -> Job: ...
     def jobs(self) -> list[str]: ...
     def gc(self, options: OptionValues, tick: Tick) -> dict[str, Any]: ...
-    def take_events(self) -> list[EventTuple]: ...
+    def take_events(self) -> Events: ...
 
 class Job:
     """A job."""
@@ -62,9 +78,7 @@ class Job:
     def restore(
         self,
         epoch: int | None,
-        plan: Callable[
-            [int, list[str], list[str], list[tuple[int, ...]], list[int], bytes], list[Any]
-        ],
+        plan: Callable[..., list[Any]],
         user_only: bool | None,
         tick: Tick,
     ) -> dict[str, Any] | None: ...
@@ -74,13 +88,9 @@ class Job:
     def get_files(
         self, to: str, paths: list[bytes], epoch: int | None, overwrite: bool, tick: Tick
     ) -> dict[str, Any] | None: ...
-    def epochs(self) -> list[tuple[list[int], list[int], Notes]]: ...
-    def note(
-        self, epoch: int, label: str | None, pin: bool | None, tick: Tick
-    ) -> tuple[str, bool]: ...
-    def prune(
-        self, rules: RuleValues, options: OptionValues, tick: Tick
-    ) -> tuple[list[tuple[int, str | None]], dict[str, Any]]: ...
+    def epochs(self) -> list[dict[str, Any]]: ...
+    def note(self, epoch: int, label: str | None, pin: bool | None, tick: Tick) -> None: ...
+    def prune(self, rules: RuleValues, options: OptionValues, tick: Tick) -> dict[str, Any]: ...
     def plot(self) -> str: ...
     def wait(self, tick: Tick) -> None: ...
     def take_over(self) -> None: ...
@@ -91,7 +101,7 @@ class Fill:
 
     def done(self) -> bool: ...
     def progress(self) -> tuple[int, int]: ...
-    def how(self) -> tuple[str, str, int]: ...
+    def how(self) -> dict[str, Any]: ...
     def wait(self, names: list[str] | None, timeout_s: float | None, tick: Tick) -> bool: ...
 
 class Save:

@@ -109,6 +109,5 @@ def patterns(exclude: str | Iterable[str]) -> list[str]:
 
 def told(values: dict[str, Any]) -> dict[str, Any]:
     """A native report, with its troubles as objects."""
-    found = values.pop("troubles")
-    troubles = tuple(FileTrouble(os.fsdecode(path), kind, why) for path, kind, why in found)
+    troubles = tuple(FileTrouble(**trouble) for trouble in values["troubles"])
     return {**values, "troubles": troubles}

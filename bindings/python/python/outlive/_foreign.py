@@ -118,13 +118,13 @@ def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarr
         capsule = value.__dlpack__(max_version=(1, 0))
     except TypeError:
         capsule = value.__dlpack__()
-    lent, dtype, shape, strides, first = _core.borrow_dlpack(capsule, _is_mutable(value))
-    text = _dtypes.text_of_dlpack(*dtype)
+    found = _core.borrow_dlpack(capsule, _is_mutable(value))
+    text = _dtypes.text_of_dlpack(**found.pop("dtype"))
     elements = _dtypes.memory(text) if known is None else known
-    if 0 in shape:
-        return np.empty(shape, elements), text
+    if 0 in found["shape"]:
+        return np.empty(found["shape"], elements), text
     # The array holds `lent`, and that the memory.
-    return np.ndarray(shape, elements, memoryview(lent), first, strides), text
+    return np.ndarray(dtype=elements, buffer=memoryview(found.pop("lent")), **found), text
 
 
 def _is_mutable(value: Any) -> bool:

@@ -133,7 +133,7 @@ class Rebuild:
         """Reads what `plan` was unsure about, and nothing else."""
         wanted, all_names = self.owners.unsure, list[str]()
 
-        def plan(epoch: int, names: list[str], *_: object) -> list[Any]:
+        def plan(names: list[str], **_: object) -> list[Any]:
             all_names[:] = names
             return [True if name in wanted else None for name in names]
 
@@ -252,13 +252,14 @@ class Rebuild:
         self.copied_bytes += made.nbytes
         return wish
 
-    def how(self, mode: str, because: str, lazy_bytes: int) -> tuple[str, str, int]:
-        """How a lazy restore fills memory, given how the engine does."""
-        if self.copied_bytes == 0:
-            return mode, because, lazy_bytes
-        left = max(0, lazy_bytes - self.copied_bytes)
-        why = "arrays that are not contiguous, or cannot be written, are copied from others"
-        return mode if left else "eager", "; ".join(filter(None, (because, why))), left
+    def how(self, mode: str, lazy_bytes: int, eager_because: str) -> dict[str, Any]:
+        """How a lazy restore fills memory, for `LazyRestored`, given how the engine does."""
+        if self.copied_bytes:
+            why = "arrays that are not contiguous, or cannot be written, are copied from others"
+            eager_because = "; ".join(filter(None, (eager_because, why)))
+            lazy_bytes = max(0, lazy_bytes - self.copied_bytes)
+            mode = mode if lazy_bytes else "eager"
+        return {"mode": mode, "lazy_bytes": lazy_bytes, "eager_because": eager_because}
 
     def select(self) -> Callable[[str], list[str]]:
         """A function that gives the names of the regions that a name means, as in `only`."""
