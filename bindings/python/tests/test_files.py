@@ -92,7 +92,7 @@ def test_what_cannot_work(folder: Path, tree: Path, tmp_path: Path) -> None:
     for paths in (tmp_path / "missing", [tree, tree]):
         with pytest.raises(outlive.InvalidError):
             job.put_files(paths)
-    with pytest.raises(outlive.InvalidError, match="no paths"):
+    with pytest.raises(outlive.InvalidError, match="is not a path"):
         job.put_files(3)  # type: ignore[arg-type]
     with pytest.raises(outlive.InvalidError, match="pattern"):
         job.put_files(tree, exclude="a[")

@@ -39,30 +39,31 @@ def open(
     tracker: str | None = None,
     index_bytes_max: int | str | None = None,
 ) -> Pool:
-    """Opens a pool: the place where checkpoints are kept.
+    """Opens a pool, the place where checkpoints are stored.
 
     Args:
         location: A directory, or the `pool.toml` in it. A directory that is empty or does not
             exist becomes a pool.
-        create: False refuses a directory that is no pool yet.
-        progress: Called as ``progress(what, done_bytes, total_bytes)``, with "save" or "restore".
-            It runs in a thread of the program that saves, restores, waits, asks `done` or makes
-            another call that takes time, to any job of the pool. What a save does while nobody
-            calls is told at the next such call. An `Exception` of it is logged and changes nothing;
-            others, such as `KeyboardInterrupt`, are raised by the call.
-        threads: Threads that hash and copy; this and the following override `pool.toml`, for this
-            process only. 0 is the number of cores, at most 4.
-        staging_bytes: Memory for data on its way to or from the pool: bytes, or text with a unit,
-            such as "64MiB"; so the other sizes.
-        freeze_bytes_max: Memory for copies of what has changed. When more has changed, a forked
-            process holds it, or the rest is written while `save` still holds the program up.
-        freeze: How what has changed is held still: "auto", "copy", "fork" or "precopy".
-        tracker: How changed pages are found: "auto", "wp-async", "mprotect" or "hash"; a way that
-            does not work here falls back to "hash", and the statistics of a save say so.
-        index_bytes_max: Memory for finding duplicates.
+        create: Whether to make a pool if the directory is not one yet. If False, that is an error.
+        progress: Function that is called as ``progress(what, done_bytes, total_bytes)``, with
+            "save" or "restore". It runs in a thread of the program, during a call to any job of the
+            pool that saves, restores, waits, asks `done` or otherwise takes time. Progress that a
+            save makes between such calls is reported at the next one. If it raises an `Exception`,
+            that is logged and changes nothing. Others, such as `KeyboardInterrupt`, are raised by
+            the call.
+        threads: Number of threads that hash and copy; 0 is the number of cores, at most 4. This
+            option and the following ones override `pool.toml`, for this process only.
+        staging_bytes: Memory for data on its way to or from the pool, in bytes, or as text with a
+            unit, such as "64MiB". The other sizes are given in the same way.
+        freeze_bytes_max: Memory for copies of changed pages. If more has changed, a forked process
+            holds it, or `save` writes the rest before it returns.
+        freeze: How changed pages are held still: "auto", "copy", "fork" or "precopy".
+        tracker: How changed pages are found: "auto", "wp-async", "mprotect" or "hash". If a way
+            does not work on this machine, "hash" is used, and the statistics of a save say so.
+        index_bytes_max: Memory for the index that finds duplicates.
 
     Raises:
-        InvalidError: If the location is no pool and cannot become one, or has another format.
+        InvalidError: If the location is not a pool and cannot become one, or has another format.
     """
     place = os.fspath(location)
     if not isinstance(place, str):
@@ -140,9 +141,9 @@ def _number(name: str, value: int) -> int:
 
 
 class Pool:
-    """A place where checkpoints are kept; made by `open`. May be used from any thread.
+    """A place where checkpoints are stored; made by `open`. May be used from any thread.
 
-    As a context manager it closes itself at the end.
+    As a context manager, it closes itself at the end.
     """
 
     def __init__(self, core: _core.Pool, location: str, progress: Progress | None) -> None:
@@ -156,19 +157,19 @@ class Pool:
     def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
 
-        Only one program saves a job at a time, through one `Job` object: a second one takes over,
-        and the first is told by `FencedError`.
+        Only one program saves a job at a time, through one `Job` object. A second one takes the job
+        over, and the first gets `FencedError`.
 
         Args:
-            name: Its name; any text of one line that is not empty, up to 200 plain characters.
-            every_s: Seconds between saves: calls of `Job.save` in between return at once.
-            allow_pickle: Whether objects that are no arrays and no plain values may be pickled when
-                a state is saved, and unpickled when it is restored. Unpickling runs code that the
+            name: Name of the job: one line of text, not empty, up to 200 plain characters.
+            every_s: Seconds between saves. Calls of `Job.save` in between return at once.
+            allow_pickle: Whether objects other than arrays and plain values may be pickled when a
+                state is saved, and unpickled when it is restored. Unpickling runs code that the
                 checkpoint chooses, so allow it only if you trust everybody who can write to the
                 pool.
 
         Raises:
-            InvalidError: For an impossible name or time.
+            InvalidError: If the name or the time is not possible.
         """
         core = self._core.job(name, every_s)
         job = Job(core, name, self._location, self._tick, allow_pickle)
@@ -176,7 +177,7 @@ class Pool:
         return job
 
     def jobs(self) -> list[str]:
-        """Names of the jobs that have ever saved here."""
+        """Names of the jobs that have ever saved to this pool."""
         return self._core.jobs()
 
     @property
@@ -191,30 +192,30 @@ class Pool:
         fence: Iterable[str] = (),
         dry_run: bool = False,
     ) -> Collected:
-        """Deletes what no checkpoint needs, and makes packs dense that are mostly unused.
+        """Deletes what no checkpoint needs, and rewrites packs that are mostly unused.
 
-        Safe while programs save. Nothing that a checkpoint needs is ever lost, also if it is
-        interrupted; the next one goes on.
+        May be called while programs save. A collection never deletes what a checkpoint needs, even
+        if it is interrupted. The next one goes on.
 
         Args:
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
-            fence: Jobs whose program is gone, or must stop: it can save no more.
-            dry_run: Only say what would be done.
+            fence: Names of jobs whose program is gone, or must stop: it cannot save any more.
+            dry_run: Whether to report only what would be done.
 
         Raises:
-            DamagedError: If something stored cannot be read, so that nobody knows what it needs;
-                nothing was deleted.
-            RetryError: If another collection, pruning or scrub is at work; nothing was done.
-            FencedError: If another collection has begun meanwhile, where the pool has no locks.
+            DamagedError: If something stored cannot be read, so that its needs are unknown. Nothing
+                was deleted.
+            RetryError: If another collection, pruning or scrub is at work. Nothing was done.
+            FencedError: If another collection has begun meanwhile, and the pool has no locks.
         """
         options = (max_unused, True, list(fence), False, dry_run)
         return Collected(**self._core.gc(options, self._tick))
 
     def close(self) -> None:
-        """Waits until nothing of its jobs is being saved any more.
+        """Waits until all saves of its jobs are over.
 
         Raises:
-            Error: The failure of a save that nobody has been told of.
+            Error: If a save failed and its error has not been raised yet.
         """
         failure: Error | None = None
         for job in list(self._jobs):
@@ -235,21 +236,21 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it; an exception on its way out is not replaced by one of `close`."""
+        """Closes it. An exception of the program is not replaced by one of `close`."""
         _close(self, error)
 
     def __repr__(self) -> str:
-        """Says where it is."""
+        """The location, for people."""
         return f"<outlive.Pool at {self._location!r}>"
 
 
 class Job:
     """A named series of checkpoints; made by `Pool.job`. May be used from any thread.
 
-    As a context manager it closes itself at the end.
+    As a context manager, it closes itself at the end.
 
     Attributes:
-        last_restore: What the last `restore` did; None before the first.
+        last_restore: Report on the last `restore`; None before the first.
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the job."""
         return self._name
 
     def save(
@@ -280,42 +281,42 @@ class Job:
         pin: bool = False,
         metrics: Mapping[str, float] | None = None,
     ) -> Save:
-        """Saves a state, as far as it has changed since the last save.
+        """Saves a state; only what has changed since the last save is written.
 
-        Arrays that share memory are saved one by one and come back apart, and all as plain arrays
-        (no `recarray`, no `memmap`). Each small value in a nested container takes a
-        microsecond or more; in an array it takes none.
+        Returns as soon as the state may be changed again. The rest happens in the background, and
+        the returned handle says when the checkpoint is committed. If another save is still under
+        way, this call first waits for it. No other thread may change the state during the call.
+        Once the exit functions of the interpreter have run (in a `__del__`, say), it returns when
+        the checkpoint is committed.
 
-        Returns as soon as the state may be changed again; the rest happens in the background, and
-        the handle tells when the checkpoint is committed. If another save is still under way, that
-        is waited for first. No other thread may change the state during the call. Once the exit
-        functions of the interpreter have run (in a `__del__`, say), it returns when the checkpoint
-        is committed.
+        Arrays that share memory are saved one by one, and no longer share it when they come back.
+        All come back as plain arrays, not as `recarray` or `memmap`. Each small value in a nested
+        container takes a microsecond or more; in an array it takes none.
 
-        To save at a signal, set a flag in its handler, and save where the program next calls this:
-        a handler or callback that runs inside another call of the same job is refused.
+        To save at a signal, set a flag in its handler, and save where the program next calls this.
+        A call by a handler or callback inside another call of the same job is refused.
 
         Args:
             state: A tree of dict (with str or int keys), list and tuple. Its leaves are arrays
                 (NumPy's, or anything that has a buffer or `__dlpack__`, of any dtype), numbers,
                 strings, bytes, None, and random generators of NumPy or `random`.
-            force: Save now, whatever `every_s` says.
-            wait: Return only when the checkpoint is committed.
-            label: A word for the checkpoint; prunings keep what has one. It is saved now, as with
-                `force`.
-            pin: Keep the checkpoint at every pruning. It is saved now, as with `force`.
+            force: Whether to save now, even if `every_s` has not passed.
+            wait: Whether to return only when the checkpoint is committed.
+            label: Label of the checkpoint. It forces the save, and keeps prunings from dropping it.
+            pin: Whether to pin the checkpoint. A pin does the same as a label.
             metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
 
         Returns:
-            The handle of the save. It is false if nothing was saved, because `every_s` is not over.
+            The handle of the save. It is false if nothing was saved because `every_s` has not
+            passed.
 
         Raises:
-            InvalidError: If something in the state cannot be saved; the message says where. Or if
-                this is called by a handler or callback inside another call that keeps the job busy.
-                Nothing was saved, and what was saved before is safe.
+            InvalidError: If something in the state cannot be saved; the message says where. Or if a
+                handler or callback calls this inside another call that keeps the job busy. Nothing
+                was saved, and what was saved before is safe.
             FencedError: If another process has taken over this job, or has saved it since this one
                 restored: see `take_over`.
-            Error: The failure of an earlier save that nobody has been told of; nothing new was
+            Error: If an earlier save failed and its error has not been raised yet. No new save was
                 begun.
         """
         core = self._core
@@ -391,43 +392,46 @@ class Job:
     ) -> Any:
         """Restores the newest checkpoint that is whole.
 
-        A damaged checkpoint is passed over with a warning (`logging`) and the next older one is
+        A damaged checkpoint is passed over with a warning (`logging`), and the next older one is
         taken. Afterwards the next save writes only what has changed since.
 
-        With `into` the program's own state is filled: arrays keep their memory, and values
-        (numbers, strings, None, bytes, whole lists of values) are replaced in the dict or list that
-        holds them, after all data has been read and verified. Checkpoint and `into` must match: the
-        same containers, arrays of the same dtype and shape. If they do not, nothing is touched.
-        Nor is it where the program would not see what is restored: pickled arrays, pickled objects
-        that it holds elsewhere, values in containers that nobody but `into` holds.
-        Arrays are filled while the data is read, so after a `DamagedError` or an interruption they
-        may hold parts of a checkpoint. No other thread may use the state during the call.
+        With `into`, the program's own state is filled. Arrays keep their memory. Values (numbers,
+        strings, None, bytes, whole lists of values) are replaced in the dict or list that holds
+        them, after all data has been read and verified. Checkpoint and `into` must match: the same
+        containers, arrays of the same dtype and shape. If they do not match, nothing is changed.
+        Nothing is changed either if the program would not see what is restored: pickled arrays,
+        pickled objects that it also holds elsewhere, or values in containers that nobody but `into`
+        holds. Arrays are filled while the data is read, so after a `DamagedError` or an
+        interruption they may hold parts of a checkpoint. No other thread may use the state during
+        the call.
 
-        Without `into` a new tree is made. Arrays of other packages come back as NumPy arrays.
+        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays.
 
-        With `lazy` it returns once the page tree is read, with all values and small arrays. Large
-        arrays follow while the program runs: what it touches first comes first, the rest in the
-        background. `save`, `close`, another `restore` and `os.fork` wait for all of it.
-        Damage that is found then cannot be stepped back from: the program ends at once, with a
-        message and exit code 3, and the checkpoint is marked suspect, so that the next start takes
-        the one before. Without the right to serve system calls (root, CAP_SYS_PTRACE, or sysctl
-        vm.unprivileged_userfaultfd=1) a system call that meets missing memory, such as
-        `file.write(array)`, fails with EFAULT: call `wait` of the report before. Arrays in shared
-        memory, and all where the kernel has no userfaultfd to give, are read before the return, and
-        the report says so.
+        With `lazy`, the call returns once the page tree is read, with all values and small arrays.
+        Large arrays follow while the program runs: what it touches first comes first, and the rest
+        comes in the background. `save`, `close`, another `restore` and `os.fork` wait for all of
+        it. If damage is found then, no other checkpoint can be taken: the program ends at once,
+        with a message and exit code 3. The checkpoint is marked suspect, so the next start takes
+        the one before it.
+
+        To serve system calls, a lazy restore needs root, CAP_SYS_PTRACE, or sysctl
+        vm.unprivileged_userfaultfd=1. Without that right, a system call that meets missing memory,
+        such as `file.write(array)`, fails with EFAULT: first call `wait` of the report. Arrays in
+        shared memory are read before the return; so is everything if the kernel gives no
+        userfaultfd. The report says so.
 
         Args:
             into: The state to fill.
             epoch: The checkpoint to take, instead of the newest.
-            only: Names of what to restore, such as "model/weights" (all below it included) or
-                "model/*/bias" (`*` also matches "/"); the rest is left alone, or left out of a new
+            only: Names of what to restore, such as "model/weights" (with all below it) or
+                "model/*/bias" (`*` also matches "/"). The rest is unchanged, or left out of a new
                 tree (None in its lists).
-            lazy: Return at once, and let memory follow.
+            lazy: Whether to return at once and load memory later.
 
         Returns:
-            With `into` a report, which is false if the job has no checkpoint yet. Without it the
-            tree, or None if there is no checkpoint; the report is `Job.last_restore`. With `lazy`
-            it is a `LazyRestored`.
+            With `into`, a report, which is false if the job has no checkpoint yet. Without `into`,
+            the tree, or None if there is no checkpoint; the report is `Job.last_restore`. With
+            `lazy`, the report is a `LazyRestored`.
 
         Raises:
             InvalidError: If there is no such epoch, if `into` does not match or would not be filled
@@ -488,30 +492,30 @@ class Job:
         pin: bool = False,
         metrics: Mapping[str, float] | None = None,
     ) -> Put:
-        """Puts directories and files into the pool, as a checkpoint of this job.
+        """Stores directories and files in the pool, as a checkpoint of this job.
 
-        Any program's own checkpoint files get in this way. What the pool has already, in whichever
-        file, takes no room again; files that have not changed since the put before, by their size,
-        times and place on the disk, are not read. Kept are modes, owners, times, links, holes and
-        extended attributes. Returns when the checkpoint is committed.
+        Use it for the checkpoint files of any program. Data that the pool has already, from any
+        file, takes no space again. Files that have not changed since the previous put, by their
+        size, times and place on the disk, are not read. Modes, owners, times, links, holes and
+        extended attributes are kept. Returns when the checkpoint is committed.
 
         Args:
-            paths: What is put. What is in a single directory is listed without its name; of several
-                paths each keeps its last part.
-            exclude: Patterns of what is left out, in the syntax of `.gitignore`.
-            ignore_files: Whether `.outliveignore` files in directories are obeyed.
-            one_file_system: Do not enter directories on which another file system is mounted.
-            reread: Read every file, also those that have not changed.
-            label: A word for the checkpoint; prunings keep what has one.
-            pin: Keep the checkpoint at every pruning.
+            paths: Files and directories to store. The content of a single directory is listed
+                without the directory's name; of several paths, each keeps its last part.
+            exclude: Patterns of files to leave out, in the syntax of `.gitignore`.
+            ignore_files: Whether to obey `.outliveignore` files in directories.
+            one_file_system: Whether to skip directories on which another file system is mounted.
+            reread: Whether to read every file, even if it has not changed.
+            label: Label of the checkpoint, which keeps prunings from dropping it.
+            pin: Whether to pin the checkpoint. A pin also keeps prunings from dropping it.
             metrics: Figures of merit by name, for `prune(keep_best=...)`.
 
         Returns:
-            What was done. Files that could not be read are left out, and told in `troubles`.
+            What was done. Files that could not be read are left out, and listed in `troubles`.
 
         Raises:
-            InvalidError: For a path that is not there or a pattern that is none.
-            Error: If the pool does not take it, or after Ctrl-C. Nothing was committed.
+            InvalidError: If a path does not exist, or a pattern is not valid.
+            Error: If the pool cannot store it, or after Ctrl-C. Nothing was committed.
         """
         choices = (patterns(exclude), ignore_files, one_file_system, reread, [self._location])
         notes = _notes(label, pin, metrics)
@@ -525,18 +529,19 @@ class Job:
         epoch: int | Epoch | None = None,
         overwrite: bool = False,
     ) -> Got:
-        """Gets files back, every byte verified. Links in `to` are never followed.
+        """Restores files, with every byte verified. Links in `to` are never followed.
 
         Args:
-            to: The directory to get them into; made if it is missing.
-            paths: What is wanted of the checkpoint, such as "model/weights.bin" or a directory;
-                everything if empty.
+            to: Directory to write to, which is made if it is missing.
+            paths: Paths to restore, such as "model/weights.bin" or a directory; everything if
+                empty.
             epoch: The checkpoint to take, instead of the newest of files that is whole.
-            overwrite: Replace files that are there; each is replaced when it is whole.
+            overwrite: Whether to replace existing files. Each is replaced when the new one is
+                whole.
 
         Returns:
-            What was done; it is false if the job has no checkpoint of files. A damaged file is left
-            out, and told in `troubles`, as is what the file system or the user's rights refuse.
+            What was done. It is false if the job has no checkpoint of files. A damaged file is left
+            out and listed in `troubles`. So is what the file system or the user's rights refuse.
 
         Raises:
             InvalidError: If something is in the way, or there is no such path or epoch.
@@ -553,12 +558,12 @@ class Job:
         return [Epoch(**values) for values in self._core.epochs()]
 
     def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
-        """Changes what is said about a checkpoint. A save that is under way is waited for first.
+        """Changes the label or the pin of a checkpoint. First waits for a save that is under way.
 
         Args:
-            epoch: The checkpoint.
-            label: A word for it; an empty one takes it away. None leaves it as it is.
-            pin: Whether prunings keep it. None leaves it as it is.
+            epoch: Epoch of the checkpoint.
+            label: New label; an empty text removes it. None leaves it unchanged.
+            pin: Whether prunings keep it. None leaves it unchanged.
 
         Raises:
             InvalidError: If there is no such checkpoint.
@@ -579,36 +584,36 @@ class Job:
         max_unused: float = 0.05,
         dry_run: bool = False,
     ) -> Pruned:
-        """Drops checkpoints by rules, and frees what only they needed.
+        """Drops checkpoints by rules, and frees the space that only they needed.
 
-        What any rule keeps is kept; so are pinned and labelled checkpoints, and the newest of those
-        that are not dropped by name. May be called while this or another program saves to the pool;
-        a save of this job that is under way is waited for first.
+        A checkpoint stays if any rule keeps it. Pinned and labelled checkpoints stay, too, and so
+        does the newest of those that are not dropped by name. May be called while this or another
+        program saves to the pool. First waits for a save of this job that is under way.
 
-        Without any rule those hold that `keep` in the `[tuning]` of `pool.toml` gives.
+        Without any rule, the rules of `keep` in the `[tuning]` of `pool.toml` apply.
 
         Args:
             keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
             keep_last: Number of newest checkpoints to keep.
-            keep_every: Keep epochs that are a multiple of this.
-            keep_within: Keep checkpoints saved within this time before the newest. Where times do
+            keep_every: Interval of epochs to keep: those that are a multiple of it.
+            keep_within: Age up to which to keep checkpoints, counted from the newest. If times do
                 not fit the order of epochs, a clock has jumped: then more is kept, never less.
-            keep_best: Keep the best by a metric given to `save`: "loss", "accuracy:max",
+            keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
-            drop: Epochs to drop, whatever keeps them; rules choose among the rest. At least one
-                checkpoint must be left.
-            everything: Give the job up; no program may have it open.
+            drop: Epochs to drop, even if a rule, label or pin would keep them. Rules choose among
+                the rest. At least one checkpoint must be left.
+            everything: Whether to drop all checkpoints. No program may have the job open.
             collect: Whether to free space now; otherwise a later `gc` does.
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
-            dry_run: Only say what would be done.
+            dry_run: Whether to report only what would be done.
 
         Raises:
-            InvalidError: Without any rule, or for one that cannot be followed. Nothing was dropped.
-            DamagedError: If something stored cannot be read, so that nobody knows what it needs;
-                no pack was deleted.
-            Error: Another failure of freeing the space. If checkpoints had been dropped by then,
-                the message says so, as it does with `DamagedError`: they are gone, and the next
-                `gc` frees their space once the cause is mended.
+            InvalidError: If there is no rule, or one is not possible. Nothing was dropped.
+            DamagedError: If something stored cannot be read, so that its needs are unknown. No pack
+                was deleted.
+            Error: If freeing the space failed for another reason. If checkpoints had been dropped
+                by then, the message says so, as with `DamagedError`. They are gone, and the next
+                `gc` frees their space once the cause is removed.
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
         within_s = None if keep_within is None else keep_within.total_seconds()
@@ -622,22 +627,22 @@ class Job:
         return Pruned(collected=Collected(**done.pop("collected")), **done)
 
     def take_over(self) -> None:
-        """Lets the next save leave behind what others have saved meanwhile.
+        """Lets the next save go on from this program's state, although others have saved since.
 
         The first save after a restore, and after a `close`, is refused with `FencedError` if
-        another program has saved this job since. Usually one restores again then, and goes on from
-        there. Call this to go on from what this program has instead: the others' checkpoints stay,
-        as older epochs, and their programs are told by `FencedError`.
+        another program has saved this job since. Usually the program then restores again, and goes
+        on from there. Call this to go on from the state of this program instead. The checkpoints of
+        the others stay, as older epochs, and their programs get `FencedError`.
         """
         self._core.take_over()
 
     def close(self) -> None:
-        """Waits until nothing is being saved any more, nor memory being filled by a lazy restore.
+        """Waits until the last save is over, and a lazy restore has filled its memory.
 
         The job can be used again afterwards.
 
         Raises:
-            Error: The failure of the last save, if nobody has been told.
+            Error: If the last save failed and its error has not been raised yet.
         """
         self._core.close(False, self._tick)
 
@@ -651,11 +656,11 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it; an exception on its way out is not replaced by one of `close`."""
+        """Closes it. An exception of the program is not replaced by one of `close`."""
         _close(self, error)
 
     def __repr__(self) -> str:
-        """Says its name."""
+        """The name, for people."""
         return f"<outlive.Job {self._name!r}>"
 
 
@@ -697,7 +702,7 @@ def plot(job: Job) -> Plot:
     A notebook shows the picture; `save` writes it to a file.
 
     Raises:
-        InvalidError: For anything but a job.
+        InvalidError: If it is not a job.
     """
     if not isinstance(job, Job):
         raise InvalidError(f"a plot is of one job, as `pool.job(name)` gives it, not of {job!r}")

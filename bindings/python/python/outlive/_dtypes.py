@@ -56,7 +56,7 @@ _CODES = {
 
 
 class MissingDtypeError(ValueError):
-    """A dtype that NumPy could have, and has not."""
+    """A dtype that NumPy could have, but does not."""
 
 
 def text_of(dtype: "np.dtype[Any]") -> str | None:
@@ -114,7 +114,7 @@ def parse(text: str) -> "np.dtype[Any]":
         else:
             dtype = np.dtype(text)
     except (TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:200]!r} is no dtype: {error}") from None
+        raise ValueError(f"{text[:200]!r} is not a dtype: {error}") from None
     if dtype.hasobject or dtype.kind in "OT":
         # Bytes from a store must never become addresses of objects.
         raise ValueError(f"{text[:200]!r} is a dtype of objects, which no checkpoint can hold")
@@ -141,10 +141,10 @@ def _extension(name: str) -> "np.dtype[Any]":
 def _missing(text: str) -> ValueError:
     parts = text.removeprefix(_DLPACK).split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        return ValueError(f"{text[:200]!r} is no dtype")
+        return ValueError(f"{text[:200]!r} is not a dtype")
     code, bits, lanes = (int(part) for part in parts)
     if not (0 < bits * lanes < 1 << 20 and bits * lanes % 8 == 0):
-        return ValueError(f"{text[:200]!r} is no dtype")
+        return ValueError(f"{text[:200]!r} is not a dtype")
     return MissingDtypeError(
         f"NumPy has no dtype for DLPack's code {code} with {bits} bits and {lanes} lanes: restore "
         "with `into` an array that has it"

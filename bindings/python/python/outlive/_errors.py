@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 
 class Error(Exception):
-    """Base of all that outlive raises itself."""
+    """Base class of all exceptions of outlive."""
 
 
 class RetryError(Error):
-    """A passing fault: the same call may succeed later."""
+    """A temporary failure: the same call may succeed later."""
 
 
 class InvalidError(Error, ValueError):
-    """The request cannot work as it stands: correct it. Nothing was changed.
+    """The request is not possible: correct it. Nothing was changed.
 
     Attributes:
-        differences: If a state and a checkpoint did not match, every difference, one a string.
+        differences: Every difference, as a string, if a state and a checkpoint did not match.
     """
 
     differences: Sequence[str] = ()
@@ -26,11 +26,11 @@ class DamagedError(Error):
 
 
 class FullError(Error):
-    """There is no room: free some, then save again. What was committed is safe."""
+    """There is no space left: free some, then save again. Committed checkpoints are safe."""
 
 
 class FencedError(Error):
-    """Another process has taken over this job, or has gone on with it: stop saving it here."""
+    """Another process has taken over this job, or has saved it since: stop saving it here."""
 
 
 class BugError(Error):

@@ -1,4 +1,4 @@
-"""Files: what `Job.put_files` and `Job.get_files` take and give back."""
+"""Files: what `Job.put_files` and `Job.get_files` take and return."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @dataclass(frozen=True, slots=True)
 class FileTrouble:
-    """Something that could not be done as it should.
+    """Something that could not be done as it should, with one file.
 
     Attributes:
-        path: With what; names that are no text as `os.fsdecode` gives them.
-        kind: "vanished" and "unreadable" (left out), "changed" (while it was read, each time),
-            "incomplete" (an owner, an attribute or a device is missing), "damaged" (what is stored
-            of it is; left out).
+        path: Path of the file. A name that is not text is as `os.fsdecode` returns it.
+        kind: "vanished" or "unreadable" (the file is left out), "changed" (each time while it was
+            read), "incomplete" (an owner, an attribute or a device is missing), or "damaged" (its
+            stored data is damaged; it is left out).
         why: The reason, in words.
     """
 
@@ -34,17 +34,18 @@ class Put:
     """What `Job.put_files` did.
 
     Attributes:
-        epoch: The checkpoint.
-        items: Everything in it that has a name.
-        files: How many of them are files.
-        state_bytes: Their bytes.
-        read_files: Files that were read; the others had not changed since the put before.
-        read_bytes: Their bytes.
+        epoch: Epoch of the checkpoint.
+        items: Number of all things in it that have a name.
+        files: Number of files among them.
+        state_bytes: Bytes of these files.
+        read_files: Number of files that were read. The others had not changed since the previous
+            put.
+        read_bytes: Bytes of the files that were read.
         new_bytes: Bytes written to the pool.
         total_s: Seconds until the commit.
-        troubles: The first thousand things that went wrong.
-        troubles_total: How many there were.
-        complete: Whether the checkpoint has all as it was. (What vanished was not there any more.)
+        troubles: The first thousand troubles.
+        troubles_total: Number of all troubles.
+        complete: Whether the checkpoint has everything as it was. Files that vanished do not count.
     """
 
     epoch: int
@@ -65,14 +66,14 @@ class Got:
     """What `Job.get_files` did. It is false if the job has no checkpoint of files yet.
 
     Attributes:
-        epoch: The checkpoint; None without one.
-        items: Everything made, or found there.
-        files: Files made.
-        bytes: Their bytes.
+        epoch: Epoch of the checkpoint; None if there is none.
+        items: Number of things that were made, or were there already.
+        files: Number of files made.
+        bytes: Bytes of these files.
         read_bytes: Bytes read from the pool.
-        troubles: The first thousand things that went wrong.
-        troubles_total: How many there were.
-        complete: Whether all is as it was.
+        troubles: The first thousand troubles.
+        troubles_total: Number of all troubles.
+        complete: Whether everything is as it was.
     """
 
     epoch: int | None = None
@@ -85,21 +86,21 @@ class Got:
     complete: bool = True
 
     def __bool__(self) -> bool:
-        """True unless there was nothing to get."""
+        """True unless the job has no checkpoint of files."""
         return self.epoch is not None
 
 
 def one_or_more(paths: AnyPath | Iterable[AnyPath]) -> list[str]:
-    """Paths as a list of text; names that are no text as `os.fsdecode` gives them.
+    """Paths as a list of text. Names that are not text are as `os.fsdecode` returns them.
 
     Raises:
-        InvalidError: If something is no path.
+        InvalidError: If something is not a path.
     """
     several = [paths] if isinstance(paths, str | bytes | os.PathLike) else paths
     try:
         return [os.fsdecode(path) for path in several]
     except TypeError as error:
-        raise InvalidError(f"{paths!r} are no paths: {error}") from None
+        raise InvalidError(f"{paths!r} is not a path or a list of paths: {error}") from None
 
 
 def patterns(exclude: str | Iterable[str]) -> list[str]:

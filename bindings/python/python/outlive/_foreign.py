@@ -144,7 +144,7 @@ def _is_mutable(value: Any) -> bool:
 def _known(array: "np.ndarray[Any, Any]") -> "tuple[np.ndarray[Any, Any], str]":
     text = _dtypes.text_of(array.dtype)
     if text is None:
-        raise UnusableError(f"elements of dtype {array.dtype} are no plain memory")
+        raise UnusableError(f"elements of dtype {array.dtype} are not plain memory")
     return array, text
 
 

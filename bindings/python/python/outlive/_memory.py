@@ -1,4 +1,4 @@
-"""Arrays whose memory begins on a page of its own, so that changes are found page by page."""
+"""Arrays whose memory begins on a page boundary, so that changes are found page by page."""
 
 import logging
 import math
@@ -28,19 +28,19 @@ class _Mapping(mmap.mmap):
 
 
 def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
-    """An array like `numpy.empty`'s, page-aligned if it has 64 KiB or more.
+    """Returns an array like that of `numpy.empty`, page-aligned if it has 64 KiB or more.
 
     Its memory is a private mapping that lives as long as the array or any view of it. From 2 MiB
-    on the kernel is asked for huge pages, or for pages of 4 KiB if huge ones cost more than twice
-    as much at their first touch: in some virtual machines they do. Large arrays (64 MiB) measure
-    that on their first blocks, and the log says what was chosen. Its elements happen to be zero;
-    do not rely on that.
+    on, the kernel is asked for huge pages. If these cost more than twice as much at their first
+    touch, as in some virtual machines, it is asked for pages of 4 KiB. Large arrays (64 MiB)
+    measure that on their first blocks, and the log says what was chosen. The elements happen to be
+    zero; do not rely on that.
     """
     return zeros(shape, dtype, order)
 
 
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
-    """An array like `numpy.zeros`', page-aligned if it has 64 KiB or more (see `empty`)."""
+    """Returns an array like that of `numpy.zeros`, page-aligned from 64 KiB on (see `empty`)."""
     dtype = np.dtype(dtype)
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     length = dtype.itemsize * math.prod(int(size) for size in sizes)
@@ -60,7 +60,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
 def array(
     values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, order: Order = "C"
 ) -> npt.NDArray[Any]:
-    """A copy of `values` like `numpy.array`'s, page-aligned if it has 64 KiB or more."""
+    """Returns a copy of `values`, like `numpy.array`, page-aligned if it has 64 KiB or more."""
     source = np.asarray(values, dtype)
     made = empty(source.shape, source.dtype, order)
     made[...] = source

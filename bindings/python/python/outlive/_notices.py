@@ -1,4 +1,4 @@
-"""Tells the program something by way of `logging`. What that raises is never the program's loss."""
+"""Notices to the program by `logging`. An error of `logging` never loses the work that was done."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""What `Job.save`, `Job.restore` and `Job.epochs` give back."""
+"""What `Job.save`, `Job.restore` and `Job.epochs` return."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ class SaveStats:
     """Figures of a committed save.
 
     Attributes:
-        epoch: Its epoch.
+        epoch: Epoch of the checkpoint.
         state_bytes: Bytes of the whole state.
-        changed_bytes: Bytes of the pages that had changed, or of an array that nearly all had.
+        changed_bytes: Bytes of changed pages. If nearly all of an array had changed, all its pages
+            count.
         evacuated_bytes: Bytes of unchanged pages that were written again to keep restores fast.
-        zero_bytes: Bytes of all-zero pages among the changed; they take no space.
+        zero_bytes: Bytes of all-zero pages among the changed ones; they take no space.
         known_bytes: Bytes of changed pages whose contents the pool had already.
-        new_bytes: Bytes written to the pool in all.
+        new_bytes: All bytes written to the pool.
         node_bytes: Part of `new_bytes` that is metadata.
         segment_bytes: Part of `new_bytes` that is merged index segments.
         raw_bytes: Bytes of new data before compression.
-        packs: Packs written.
-        freeze: How the changed pages were held still while they were written, and why so:
-            "fork: 3.1 GiB exceed freeze_bytes_max = 64.0 MiB", say.
+        packs: Number of packs written.
+        freeze: How the changed pages were held still while they were written, and why. For example:
+            "fork: 3.1 GiB exceed freeze_bytes_max = 64.0 MiB".
         tracker: How the changes were found.
         copied_bytes: Bytes copied aside while `save` held the program up.
         ahead_bytes: Bytes that had been copied before, in the background.
         forked_bytes: Bytes that a forked process held.
         live_bytes: Bytes written while `save` held the program up.
-        stall_s: How long `save` held the program up, in seconds, with the walk through the state.
-        total_s: From the call until the commit, in seconds.
+        stall_s: Seconds for which `save` held the program up, with the walk through the state.
+        total_s: Seconds from the call until the commit.
     """
 
     epoch: int
@@ -64,7 +65,7 @@ class SaveStats:
 
 
 class Save:
-    """A save under way, or over, or skipped because none was due yet.
+    """A save that is under way or over, or was skipped because none was due yet.
 
     It is true unless it was skipped: ``if job.save(state): ...``.
     """
@@ -87,13 +88,13 @@ class Save:
 
     @property
     def epoch(self) -> int | None:
-        """The checkpoint's epoch, which counts once it is committed; None if skipped."""
+        """Epoch of the checkpoint, which exists once it is committed; None if skipped."""
         return None if self._core is None else self._core.epoch
 
     def done(self) -> bool:
         """True once the checkpoint is committed, or the save has failed, or it was skipped.
 
-        Tells the progress callback how far it is.
+        Also reports progress to the callback.
         """
         if self._core is None or self._tick is None:
             return True
@@ -102,17 +103,17 @@ class Save:
         return done
 
     def wait(self, timeout: float | None = None) -> SaveStats | None:
-        """Waits until the checkpoint is committed: from then on it outlives anything.
+        """Waits until the checkpoint is committed, and so survives a crash.
 
         Args:
-            timeout: Seconds to wait at most; None is for ever.
+            timeout: Longest time to wait, in seconds; None waits without limit.
 
         Returns:
-            What the save did; None if it was skipped.
+            Figures of the save; None if it was skipped.
 
         Raises:
-            TimeoutError: If it is not over by then. It goes on.
-            Error: Why the save failed. The next save will not raise it again.
+            TimeoutError: If the save is not over by then. It goes on.
+            Error: If the save failed. The next save does not raise this error again.
         """
         if self._core is None or self._tick is None:
             return None
@@ -127,26 +128,26 @@ class Save:
 
     @property
     def stats(self) -> SaveStats | None:
-        """What the save did; None while it is under way, or if it was skipped.
+        """Figures of the save; None while it is under way, or if it was skipped.
 
         Raises:
-            Error: Why the save failed.
+            Error: If the save failed.
         """
         return self.wait() if self.done() else None
 
     @property
     def stall_ms(self) -> float:
-        """How long `save` held the program up, in milliseconds; once it is done."""
+        """Milliseconds for which `save` held the program up; only once it is done."""
         return self._figures().stall_s * 1e3
 
     @property
     def changed_bytes(self) -> int:
-        """Bytes of the pages that had changed; once it is done."""
+        """Bytes of the pages that had changed; only once it is done."""
         return self._figures().changed_bytes
 
     @property
     def new_bytes(self) -> int:
-        """Bytes written to the pool in all; once it is done."""
+        """All bytes written to the pool; only once it is done."""
         return self._figures().new_bytes
 
     def _figures(self) -> SaveStats:
@@ -161,7 +162,7 @@ class Save:
         return self._core is not None
 
     def __repr__(self) -> str:
-        """Says how far it is."""
+        """The epoch and the progress, for people."""
         if self.skipped:
             return "<outlive.Save skipped>"
         try:
@@ -178,11 +179,11 @@ class Restored:
 
     Attributes:
         epoch: The epoch that was restored; None if the job has no checkpoint yet.
-        seconds: How long it took.
-        restored_bytes: Bytes handed over, zeros included.
+        seconds: Seconds that the restore took.
+        restored_bytes: Bytes restored, zeros included.
         read_bytes: Bytes read from the pool for them.
-        skipped: Newer checkpoints that were passed over because they are damaged: epoch (None if
-            not even that can be read) and reason.
+        skipped: Newer checkpoints that were passed over because they are damaged, each as epoch
+            and reason. The epoch is None if it cannot be read.
     """
 
     epoch: int | None
@@ -198,15 +199,14 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class LazyRestored(Restored):
-    """What a lazy restore has done so far; `restored_bytes` and `read_bytes` are of that.
+    """What a lazy restore has done so far, also in `restored_bytes` and `read_bytes`.
 
     Attributes:
-        mode: "full" if system calls may use arrays before they are whole; "user-only" if only the
-            program's own instructions may, and a system call that meets missing memory fails with
-            EFAULT (`wait` first); "eager" if everything was read before the return.
-        lazy_bytes: Bytes that follow, or followed, while the program runs.
-        eager_because: Why arrays that are large enough were read before the return; empty if none
-            was.
+        mode: "full" if system calls may use arrays before they are whole. "user-only" if only the
+            program's own instructions may: a system call that meets missing memory fails with
+            EFAULT, so call `wait` first. "eager" if everything was read before the return.
+        lazy_bytes: Bytes that follow, or have followed, while the program runs.
+        eager_because: Why large arrays were read before the return; empty if none was.
     """
 
     mode: str = "eager"
@@ -223,19 +223,19 @@ class LazyRestored(Restored):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes that the background has brought so far, and in all."""
+        """Bytes that the background has brought so far, and the total."""
         return (0, 0) if self._fill is None else self._fill.progress()
 
     def wait(self, name: str | None = None, timeout: float | None = None) -> None:
-        """Waits until memory is there: from then on system calls, too, may use it.
+        """Waits until memory is there. From then on, system calls may use it, too.
 
         Args:
-            name: What to wait for, as in `only` of `Job.restore`, such as "model/weights"; it is
+            name: What to wait for, as in `only` of `Job.restore`, such as "model/weights". It is
                 fetched first. None waits for everything.
-            timeout: Seconds to wait at most; None is for ever.
+            timeout: Longest time to wait, in seconds; None waits without limit.
 
         Raises:
-            TimeoutError: If it is not there by then. It goes on.
+            TimeoutError: If the memory is not there by then. The restore goes on.
             InvalidError: If nothing has that name.
         """
         if self._fill is None or self._tick is None or self._select is None:
@@ -250,21 +250,22 @@ class Epoch:
     """A committed checkpoint of a job.
 
     Attributes:
-        epoch: Its number.
-        parent: The epoch it shares unchanged data with; None if it stands alone.
-        frozen_at: When the state was frozen, by the clock of the machine that did it.
+        epoch: Number of the checkpoint.
+        parent: The epoch with which it shares unchanged data; None if it stands alone.
+        frozen_at: Time when the state was frozen, by the clock of that machine.
         regions: Number of leaves of the state.
         state_bytes: Bytes of the whole state.
-        changed_bytes: Bytes of the pages that had changed, or of an array that nearly all had.
+        changed_bytes: Bytes of changed pages. If nearly all of an array had changed, all its pages
+            count.
         new_bytes: Bytes that this checkpoint added to the pool.
         known_bytes: Bytes of changed pages whose contents the pool had already.
-        zero_bytes: Bytes of all-zero pages among the changed.
+        zero_bytes: Bytes of all-zero pages among the changed ones.
         raw_bytes: Bytes of new data before compression.
-        stall_s: How long the program stood still, in seconds.
-        drain_s: From then until just before the commit, in seconds.
-        label: A word for it; empty without one.
-        pinned: Whether prunings keep it, whatever their rules.
-        metrics: The figures of merit that the program gave.
+        stall_s: Seconds for which the program stood still.
+        drain_s: Seconds from then until just before the commit.
+        label: Label of the checkpoint; empty if it has none.
+        pinned: Whether it is pinned, so that prunings keep it.
+        metrics: Figures of merit that the program gave.
     """
 
     epoch: int
@@ -290,16 +291,17 @@ class Collected:
 
     Attributes:
         live_bytes: Bytes in use.
-        copied_bytes: Bytes that were, or would be, copied to make packs dense.
-        freed_bytes: About how many bytes become free by it.
-        deleted_packs: Packs deleted.
-        deleted_bytes: Their bytes.
-        held_packs: Packs that wait until the programs in `held_by` have saved or ended.
-        held_by: Jobs whose program may still need them.
-        held_by_restore: They wait until a lazy restore, here or elsewhere, has filled its memory.
-        postponed: Nothing was collected, since another collection is at work. That one, or the
-            next, frees the space.
-        damaged: Data in use that cannot be read, in words; it was left where it is.
+        copied_bytes: Bytes that were, or would be, copied to rewrite mostly unused packs.
+        freed_bytes: Approximate number of bytes that become free.
+        deleted_packs: Number of packs deleted.
+        deleted_bytes: Bytes of these packs.
+        held_packs: Number of packs that wait until the programs in `held_by` have saved or ended.
+        held_by: Names of jobs whose program may still need these packs.
+        held_by_restore: Whether they wait until a lazy restore, here or elsewhere, has filled its
+            memory.
+        postponed: Whether nothing was collected, since another collection is at work. That one, or
+            the next, frees the space.
+        damaged: Descriptions of data in use that cannot be read. It was left where it is.
     """
 
     live_bytes: int
@@ -319,8 +321,8 @@ class Pruned:
     """What a pruning did.
 
     Attributes:
-        kept: Why each checkpoint that is kept is kept, by epoch.
-        dropped: The epochs of those that went, or would go.
+        kept: Reason for each checkpoint that stays, by epoch.
+        dropped: Epochs of the checkpoints that were dropped, or would be.
         collected: What the garbage collection did.
     """
 
@@ -330,7 +332,7 @@ class Pruned:
 
 
 class Plot:
-    """A picture, as SVG. Notebooks show it by itself.
+    """A picture in SVG. Notebooks show it without a further call.
 
     Attributes:
         svg: The picture.
@@ -347,7 +349,9 @@ class Plot:
             InvalidError: If the name has an extension other than ``.svg``.
         """
         if Path(path).suffix.lower() not in ("", ".svg"):
-            raise InvalidError(f"pictures are SVG, and {path} is the name of something else")
+            raise InvalidError(
+                f"cannot draw into {path}: a picture is SVG; use a name that ends in .svg"
+            )
         Path(path).write_text(self.svg, encoding="utf-8")
 
     def _repr_svg_(self) -> str:

@@ -18,7 +18,7 @@ class Selection:
         patterns = [only] if isinstance(only, str) else [] if only is None else list(only)
         for pattern in patterns:
             if type(pattern) is not str:
-                raise InvalidError(f"`only` consists of names; {pattern!r} is none")
+                raise InvalidError(f"`only` must consist of names, and {pattern!r} is not one")
         self.everything = only is None
         self._tests = [(pattern, _test(pattern)) for pattern in patterns]
 
