@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing is wrong
-  1  a fault of outlive itself: please report it (`diff`: the two differ)
-  2  the request cannot work as it stands
+  1  a fault of outlive itself: please report it (from `diff`: the two differ)
+  2  the request is not possible: correct it
   3  something stored is damaged or missing
-  4  no room is left
-  5  another writer has taken the job over
-  6  a passing fault: try again
+  4  no space is left
+  5  another writer has taken over the job
+  6  a temporary failure: try again
   7  done, except for files that are named: unreadable, changing, or impossible to make as they were
   130  interrupted
   141  `get --to -`: the reader closed the pipe before the end of the file";
 
-/// Keeps a running program's state safe, and gives it back after any failure.
+/// Save the state of a running program, and restore it after a crash.
 #[derive(Parser, Debug)]
 #[command(name = "outlive", version, after_help = EXIT_CODES)]
 pub struct Args {
-    /// Print one JSON value instead of text, also for errors
+    /// Print one JSON value instead of text, even for an error
     #[arg(long, global = true)]
     pub json: bool,
     /// What to do
@@ -42,7 +42,7 @@ pub struct Args {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Make a pool, or look at one
+    /// Make a pool, or show what one holds
     #[command(subcommand)]
     Pool(PoolCommand),
     /// List the jobs of a pool, or the checkpoints of a job
@@ -53,13 +53,13 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write the regions of a checkpoint to files: arrays as .npy
     Export(ExportArgs),
-    /// Put files, directories or standard input into a pool, as a checkpoint
+    /// Store files, directories or standard input in a pool, as a checkpoint
     Put(PutArgs),
-    /// Get files back, or write one to standard output
+    /// Restore files, or write one to standard output
     Get(GetArgs),
     /// Label or pin a checkpoint
     Note(NoteArgs),
-    /// Drop checkpoints of a job by rules, and free what only they needed
+    /// Drop checkpoints of a job by rules, and free the space that only they needed
     Prune(PruneArgs),
     /// Delete what no checkpoint needs, and rewrite packs that are mostly unused
     Gc(GcArgs),
@@ -67,7 +67,7 @@ pub enum Command {
     Du(DuArgs),
     /// Compare two checkpoints; the exit code is 0 if they are the same and 1 if they differ
     Diff(DiffArgs),
-    /// Copy checkpoints to another pool; only what it lacks is sent
+    /// Copy checkpoints to another pool, sending only what it lacks
     Copy(CopyArgs),
     /// Read all packs and record damage, so that no new checkpoint relies on it
     Scrub(ScrubArgs),
@@ -99,13 +99,13 @@ pub enum PoolCommand {
 pub struct InitArgs {
     /// Directory to make the pool in
     pub dir: PathBuf,
-    /// Unit of I/O, 64KiB to 64MiB [default: 4MiB]; fixed for ever
+    /// Unit of I/O, from 64KiB to 64MiB [default: 4MiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub container_bytes: Option<u64>,
-    /// Length of a pack: 1 to 64 containers [default: 64MiB]; fixed for ever
+    /// Length of a pack, 1 to 64 containers [default: 64MiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub pack_bytes: Option<u64>,
-    /// Longest chunk, a power of two, 4KiB to 2MiB [default: 64KiB]; fixed for ever
+    /// Longest chunk, a power of two from 4KiB to 2MiB [default: 64KiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk_bytes_max: Option<u64>,
     /// Memory for containers that are being filled or written [default: 64MiB]
@@ -117,7 +117,7 @@ pub struct InitArgs {
     /// Memory for the index of known chunks [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub index_bytes_max: Option<u64>,
-    /// Threads that hash and copy [default: the machine's cores, at most 4]
+    /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
 }
@@ -134,7 +134,7 @@ pub struct StatusArgs {
 pub struct LsArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// List the checkpoints of this job
+    /// Name of a job, to list its checkpoints [default: list all jobs]
     pub job: Option<String>,
 }
 
@@ -143,14 +143,14 @@ pub struct LsArgs {
 pub struct ShowArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job
+    /// Name of the job
     pub job: String,
-    /// The checkpoint; without it, the newest that is whole
+    /// Epoch of the checkpoint [default: the newest that is whole]
     pub epoch: Option<u64>,
-    /// How many regions, or files, to list [default: 40 as text, all as JSON]
+    /// Number of regions, or files, to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
-    /// Draw all checkpoints of the job into this file (SVG): stalls, bytes, what was shared
+    /// File for a picture (SVG) of all checkpoints of the job: stalls, bytes, what was shared
     #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions"])]
     pub plot: Option<PathBuf>,
 }
@@ -160,16 +160,16 @@ pub struct ShowArgs {
 pub struct VerifyArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Only this job, and the packs its writers wrote
+    /// Name of a job, to check only it and the packs that its writers wrote
     pub job: Option<String>,
-    /// Only this checkpoint of the job
+    /// Epoch of the only checkpoint to check
     #[arg(long, value_name = "N", requires = "job")]
     pub epoch: Option<u64>,
-    /// Share of the chunks and packs to check, about, in per cent; each run takes others. Logs and
-    /// page trees are read whole
+    /// Approximate share of the chunks and packs to check, in per cent. Each run takes others. Logs
+    /// and page trees are read whole
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
-    /// Only what checkpoints need; leave out padding, tables and packs that nothing needs
+    /// Check only what checkpoints need, without padding, tables and unused packs
     #[arg(long)]
     pub quick: bool,
 }
@@ -179,20 +179,20 @@ pub struct VerifyArgs {
 pub struct ExportArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job
+    /// Name of the job
     pub job: String,
-    /// The checkpoint; without it, the newest that is whole
+    /// Epoch of the checkpoint [default: the newest that is whole]
     pub epoch: Option<u64>,
-    /// Directory to write to; made if it is missing
+    /// Directory to write to, which is made if it is missing
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Only regions whose names match one of these: `*` stands for anything, `?` for one character
+    /// Names of the regions to write: `*` stands for anything, `?` for one character
     #[arg(long, value_name = "PATTERN", num_args = 1..)]
     pub only: Vec<String>,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub force: bool,
-    /// Print what would be read and written, and write nothing
+    /// Print what would be read and written, but write nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -206,16 +206,17 @@ pub fn size(text: &str) -> Result<u64, String> {
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        _ => return Err("give a number of bytes, or one followed by KiB, MiB or GiB".to_owned()),
+        _ => return Err("give a number of bytes, or a number with KiB, MiB or GiB".to_owned()),
     };
-    let number: u64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
+    let number: u64 =
+        number.parse().map_err(|_| "a size must begin with a whole number".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
 }
 
 /// Bytes a second. Work that may read none would never end.
 fn bytes_per_s(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("nothing would ever be read; leave the option out for no limit".to_owned()),
+        0 => Err("a rate of 0 reads nothing; leave the option out for no limit".to_owned()),
         bytes => Ok(bytes),
     }
 }

@@ -119,7 +119,7 @@ fn memory_text(diff: &MemoryDiff, ranges: bool) -> String {
         diff.changed.iter().for_each(|region| ranges_text(region, &mut text));
     }
     if diff.attachment {
-        text.push_str("What the program keeps besides its regions differs.\n");
+        text.push_str("The data that the program stores besides its regions differs.\n");
     }
     let pages: u64 = contents(diff).map(|content| content.changed_pages).sum();
     let changed: u64 = contents(diff).map(|content| content.changed_bytes).sum();

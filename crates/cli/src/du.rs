@@ -60,7 +60,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         );
     }
     if !rows.is_empty() {
-        text.push_str("This is a reading of one moment: saves, prunes and gcs change it.\n");
+        text.push_str("These figures are of one moment: saves, prunes and gcs change them.\n");
     }
     let unknown_json = |(job, epoch, error): &(_, u64, outlive_types::Error)| {
         let job: &outlive_types::JobName = job;

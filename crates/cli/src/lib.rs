@@ -164,7 +164,7 @@ fn exit_code(kind: ErrorKind) -> i32 {
 fn said(error: &Error) -> String {
     let advice = match error.kind() {
         ErrorKind::Bug => " (this is a fault of outlive: please report it)",
-        ErrorKind::Retry if !interrupt::was_asked() => " (this may pass: try again)",
+        ErrorKind::Retry if !interrupt::was_asked() => " (this may be temporary: try again)",
         _ => "",
     };
     format!("{}{advice}", error.message())

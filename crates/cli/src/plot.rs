@@ -29,7 +29,7 @@ type Panel = (&'static str, fn(f64) -> String, Vec<Series>);
 pub fn check_name(file: &Path) -> Result<()> {
     match file.extension() {
         Some(extension) if !extension.eq_ignore_ascii_case("svg") => Err(Error::invalid(format!(
-            "pictures are SVG, and {} is the name of something else: call it .svg",
+            "cannot draw into {}: a picture is SVG; use a name that ends in .svg",
             file.display()
         ))),
         _ => Ok(()),

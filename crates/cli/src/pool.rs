@@ -16,8 +16,8 @@ const MEANINGS: [(&str, &str); 19] = [
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
     ("container_bytes", "unit of I/O"),
-    ("pack_bytes", "containers of a pack in all"),
-    ("chunk_bytes_max", "longest chunk: what is deduplicated and verified as one"),
+    ("pack_bytes", "total length of a pack's containers"),
+    ("chunk_bytes_max", "longest chunk, the unit of deduplication and verification"),
     ("staging_bytes", "memory for containers on their way to or from the target"),
     (
         "freeze_bytes_max",
@@ -25,15 +25,18 @@ const MEANINGS: [(&str, &str); 19] = [
     ),
     ("freeze", "how dirty pages are held still: copy, fork, precopy, or auto (docs/capture.md)"),
     ("tracker", "how changed pages are found: auto, wp-async, mprotect or hash"),
-    ("index_bytes_max", "memory for the index of known chunks; beyond it some are stored twice"),
+    ("index_bytes_max", "memory for the index of known chunks; beyond it, some are stored twice"),
     ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),
-    ("compression", "of new chunks: none, lz4, zstd, or auto (where it makes saves faster)"),
-    ("compression_level", "Zstandard's level, 1 to 12; for files at least 3"),
-    ("compression_files", "of new chunks of files: none, lz4, zstd, or auto"),
-    ("keep", "what prunings without rules keep, such as last 10 | every 100 | newer than 7d"),
-    ("rewrite_percent_max", "share of a save's new bytes spent on mending fragmentation, per cent"),
-    ("read_gap_bytes", "ranges closer than this are read in one go"),
-    ("leaf_bytes_max", "longer leaves are not kept in memory but read again when needed"),
+    ("compression", "for new chunks: none, lz4, zstd, or auto (where it makes saves faster)"),
+    ("compression_level", "level of Zstandard, 1 to 12; for files at least 3"),
+    ("compression_files", "for new chunks of files: none, lz4, zstd, or auto"),
+    ("keep", "rules of a prune that is given none, such as last 10 | every 100 | newer than 7d"),
+    (
+        "rewrite_percent_max",
+        "limit for rewriting scattered data, in per cent of a save's new bytes",
+    ),
+    ("read_gap_bytes", "ranges with smaller gaps between them are read together"),
+    ("leaf_bytes_max", "longer leaves are not kept in memory, but read again when needed"),
 ];
 
 /// Opens a pool whose warnings and progress go to `teller`.

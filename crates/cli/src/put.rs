@@ -32,14 +32,16 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ));
     }
     if !is_stream && args.name.is_some() {
-        return Err(Error::invalid("--name is for standard input: give - as the only path"));
+        return Err(Error::invalid(
+            "--name works only with standard input: give - as the only path",
+        ));
     }
     let pool = pool::open(&args.pool, teller)?;
     let job = Job::open(&pool, &args.job, JobOptions::default())?;
     if args.dry_run {
         if is_stream {
             return Err(Error::invalid(
-                "--dry-run cannot look at standard input without reading it: leave out one of them",
+                "--dry-run does not work with standard input, which it would have to read: leave out one of them",
             ));
         }
         let (plan, troubles) = job.plan_put(&args.paths, &options)?;

@@ -201,7 +201,7 @@ fn answer(
         }
     }
     if let (true, Some(percent)) = (whole, args.sample) {
-        let _ = writeln!(text, "The sample of {percent} % is whole; the rest was not looked at.");
+        let _ = writeln!(text, "The sample of {percent} % is whole; the rest was not checked.");
     } else if whole {
         text.push_str("Everything is whole.\n");
     } else {

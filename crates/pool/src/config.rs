@@ -113,7 +113,7 @@ impl Tuning {
         FreezeMode::from_name(&self.freeze).ok_or_else(|| {
             let word = &self.freeze;
             Error::invalid(format!(
-                "tuning.freeze = {word:?} is not possible: auto, copy, fork or precopy"
+                "tuning.freeze = {word:?} is not possible: give auto, copy, fork or precopy"
             ))
         })
     }
@@ -143,7 +143,7 @@ fn compression_of(key: &str, word: &str) -> Result<Compression> {
         "auto" => Compression::Auto,
         other => {
             return Err(Error::invalid(format!(
-                "tuning.{key} = {other:?} is not possible: none, lz4, zstd or auto"
+                "tuning.{key} = {other:?} is not possible: give none, lz4, zstd or auto"
             )));
         }
     })

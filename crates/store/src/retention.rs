@@ -78,7 +78,9 @@ impl Best {
 /// `Invalid` for anything else.
 pub fn parse_age(text: &str) -> Result<Duration> {
     let refuse = || {
-        Error::invalid(format!("{text:?} is not an age: a number and s, m, h, d or w, such as 36h"))
+        Error::invalid(format!(
+            "{text:?} is not an age: give a number with s, m, h, d or w, such as 36h"
+        ))
     };
     let unit = text.chars().next_back().ok_or_else(refuse)?;
     let seconds: u64 = match unit {

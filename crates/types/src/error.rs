@@ -7,9 +7,9 @@ use std::path::Path;
 /// What the caller can do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ErrorKind {
-    /// A passing fault: the same call may succeed later.
+    /// A temporary failure: the same call may succeed later.
     Retry,
-    /// The request cannot work as it stands: correct it.
+    /// The request is not possible: correct it.
     Invalid,
     /// Stored bytes are missing or wrong: take an older checkpoint, or repair the store.
     Damaged,

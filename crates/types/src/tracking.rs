@@ -59,7 +59,7 @@ impl TrackerChoice {
         let kind = TrackerKind::ALL.into_iter().find(|kind| kind.name() == word);
         kind.map(TrackerChoice::Only).ok_or_else(|| {
             Error::invalid(format!(
-                "tracker = {word:?} is not possible: auto, wp-async, mprotect or hash"
+                "tracker = {word:?} is not possible: give auto, wp-async, mprotect or hash"
             ))
         })
     }

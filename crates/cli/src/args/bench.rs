@@ -8,39 +8,40 @@ use std::path::PathBuf;
 /// What can be measured.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// A first save, one with nothing changed, one with one page changed; against raw writes
+    /// Measure a first save, one with nothing changed and one with one page changed, against raw
+    /// writes
     Save(BenchSaveArgs),
-    /// Verified restores into used and into fresh memory; against raw reads
+    /// Measure verified restores into used and into fresh memory, against raw reads
     Restore(BenchIoArgs),
-    /// Lazy restarts: until the program goes on, and until a step is done; against eager ones
+    /// Measure lazy restarts until the program goes on and until a step is done, against eager ones
     Lazy(BenchLazyArgs),
-    /// Many saves with a few pages changed at random: bytes written, and restores afterwards
+    /// Measure the bytes of many saves with a few random pages changed, and restores afterwards
     Churn(BenchChurnArgs),
-    /// Saves at a steady rate for minutes: does the work keep up, does memory grow?
+    /// Save at a steady rate for minutes, to see whether the work keeps up and memory stays bounded
     Steady(BenchSteadyArgs),
-    /// How long each way to freeze stops the program, and what its writes cost afterwards
+    /// Measure how long each way to freeze stops the program, and what its writes cost afterwards
     Freeze(BenchFreezeArgs),
-    /// Memory that saves need beyond the state
+    /// Measure the memory that saves need beyond the state
     Memory(BenchMemoryArgs),
-    /// What finding changed pages costs a program, by tracker and pattern of writing
+    /// Measure what finding changed pages costs a program, by tracker and pattern of writing
     Track(BenchTrackArgs),
-    /// Container reads that planners of stream restores need, on a recorded trace
+    /// Count the container reads that planners of stream restores need, on a recorded trace
     Plan(BenchPlanArgs),
 }
 
 /// `bench plan`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchPlanArgs {
-    /// The trace: recipes of several versions (bench/plan makes one from public packages)
+    /// File with the trace: recipes of several versions (bench/plan makes one from public packages)
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// Memory of the restore, several separated by commas; `8c` are 8 containers
+    /// Memory sizes of the restore, separated by commas; `8c` means 8 containers
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2c,4c,8c,16c,32c")]
     pub memory: Vec<String>,
-    /// Every version instead of the last
+    /// Restore every version instead of the last one
     #[arg(long)]
     pub all: bool,
-    /// Draw the reads of the last version into this file (SVG)
+    /// File for a picture (SVG) of the reads of the last version
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -50,13 +51,13 @@ pub struct BenchPlanArgs {
 pub struct BenchSaveArgs {
     #[command(flatten)]
     pub io: BenchIoArgs,
-    /// How the pool compresses
+    /// Compression of the pool
     #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: String,
-    /// How the pool freezes; with `copy` the program waits for what exceeds the budget of 64 MiB
+    /// Way in which the pool freezes; with `copy` the program waits for what exceeds 64 MiB
     #[arg(long, default_value = "auto", value_parser = FreezeMode::ALL.map(FreezeMode::name))]
     pub freeze: String,
-    /// What is saved: incompressible bytes, or words of which most bytes are zero
+    /// Kind of state: incompressible bytes, or words of which most bytes are zero
     #[arg(long, default_value = "noise", value_parser = ["noise", "sparse"])]
     pub state: String,
 }
@@ -64,12 +65,12 @@ pub struct BenchSaveArgs {
 /// `bench save`, `bench restore` and `bench lazy`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchIoArgs {
-    /// Directory on the device to measure; all files go to a new directory in it
+    /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
     pub gib: f64,
-    /// Rounds; in each, every measurement is taken once
+    /// Number of rounds, each of which takes every measurement once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -79,7 +80,7 @@ pub struct BenchIoArgs {
 pub struct BenchLazyArgs {
     #[command(flatten)]
     pub io: BenchIoArgs,
-    /// Serve the program's own instructions only, as for users without rights
+    /// Serve only the program's own instructions, not its system calls, as for users without rights
     #[arg(long)]
     pub user_only: bool,
 }
@@ -87,18 +88,18 @@ pub struct BenchLazyArgs {
 /// `bench churn`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchChurnArgs {
-    /// Directory on the device to measure; all files go to a new directory in it
+    /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 1.0, value_parser = gib)]
     pub gib: f64,
-    /// Saves after the first
+    /// Number of saves after the first
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub saves: u32,
-    /// Share of the pages that change before each save, per cent
+    /// Share of the pages that change before each save, in per cent
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     pub percent: f64,
-    /// Restores of the first and of the last checkpoint, alternately
+    /// Number of restores of the first and of the last checkpoint, alternately
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -106,18 +107,18 @@ pub struct BenchChurnArgs {
 /// `bench steady`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchSteadyArgs {
-    /// Directory on the device to measure; all files go to a new directory in it
+    /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
-    /// How long
+    /// Length of the run, in minutes
     #[arg(long, default_value_t = 10.0, value_parser = minutes)]
     pub minutes: f64,
-    /// Saves a second
+    /// Number of saves per second
     #[arg(long, default_value_t = 5.0, value_parser = rate)]
     pub per_second: f64,
     /// State size in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..1 << 24))]
     pub mib: u64,
-    /// Pages that change before each save
+    /// Number of pages that change before each save
     #[arg(long, default_value_t = 10)]
     pub pages: u64,
 }
@@ -125,12 +126,12 @@ pub struct BenchSteadyArgs {
 /// `bench freeze`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchFreezeArgs {
-    /// Directory on the device to measure; all files go to a new directory in it
+    /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
     pub gib: f64,
-    /// Rounds; in each, every measurement is taken once
+    /// Number of rounds, each of which takes every measurement once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -138,7 +139,7 @@ pub struct BenchFreezeArgs {
 /// `bench memory`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchMemoryArgs {
-    /// Directory on the device to measure; all files go to a new directory in it
+    /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
@@ -154,7 +155,7 @@ pub struct BenchTrackArgs {
     /// Number of images to measure for each pattern, after as many and four more to warm up
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..1000))]
     pub intervals: u32,
-    /// Draw how much faster each tracker is than mprotect page by page into this file (SVG)
+    /// File for a picture (SVG) of how much faster each tracker is than mprotect page by page
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

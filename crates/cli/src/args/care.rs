@@ -9,17 +9,17 @@ use std::path::PathBuf;
 pub struct NoteArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job
+    /// Name of the job
     pub job: String,
-    /// The checkpoint
+    /// Epoch of the checkpoint
     pub epoch: u64,
-    /// Label of the checkpoint; rules never drop a labelled one. An empty label removes it
+    /// Label of the checkpoint, which keeps rules from dropping it. An empty text removes the label
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
-    /// Keep it, whatever rules say
+    /// Pin the checkpoint, so that rules never drop it
     #[arg(long, conflicts_with = "unpin")]
     pub pin: bool,
-    /// Let rules decide again
+    /// Remove the pin, so that rules decide again
     #[arg(long)]
     pub unpin: bool,
 }
@@ -27,19 +27,19 @@ pub struct NoteArgs {
 /// How a gc works.
 #[derive(ClapArgs, Debug)]
 pub struct CollectArgs {
-    /// Share of the bytes in packs that may stay unused, per cent
+    /// Share of the bytes in packs that may stay unused, in per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
     pub max_unused: f64,
-    /// Most bytes to copy per second, such as 50MiB
+    /// Limit for copying, in bytes per second, such as 50MiB
     #[arg(long, alias = "throttle", value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// End the open session of this job: its program is gone, or must stop
+    /// Name of a job whose open session to end: its program is gone, or must stop
     #[arg(long, value_name = "JOB")]
     pub fence: Vec<String>,
-    /// Give up log records that cannot be read, and what only they needed
+    /// Give up log records that cannot be read, and the data that only they needed
     #[arg(long)]
     pub forget_damaged: bool,
-    /// Print the plan and change nothing
+    /// Print the plan, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -58,32 +58,32 @@ pub struct GcArgs {
 pub struct PruneArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job
+    /// Name of the job
     pub job: String,
-    /// Rules in one text: `last N | every K | newer than AGE | best METRIC` [default: what `keep` in
-    /// pool.toml says]
+    /// Rules in one text: `last N | every K | newer than AGE | best METRIC` [default: `keep` in
+    /// pool.toml]
     #[arg(long, value_name = "RULES")]
     pub keep: Option<String>,
     /// Number of newest checkpoints to keep
     #[arg(long, value_name = "N")]
     pub keep_last: Option<u64>,
-    /// Keep epochs that are a multiple of K
+    /// Interval of epochs to keep: those that are a multiple of K
     #[arg(long, value_name = "K")]
     pub keep_every: Option<u64>,
-    /// Keep checkpoints saved within this time before the newest: 90m, 36h, 7d, 4w
+    /// Age up to which to keep checkpoints, counted from the newest: 90m, 36h, 7d, 4w
     #[arg(long, value_name = "AGE")]
     pub keep_within: Option<String>,
-    /// Keep the best by a metric: NAME[:min|:max][:COUNT]
+    /// Metric by which to keep the best: NAME[:min|:max][:COUNT]
     #[arg(long, value_name = "METRIC")]
     pub keep_best: Vec<String>,
-    /// Drop this checkpoint, whatever keeps it; rules choose among the rest. Dropping
-    /// all of them needs --all
+    /// Epoch of a checkpoint to drop, even if a rule, label or pin would keep it. Rules choose
+    /// among the rest. Dropping all of them needs --all
     #[arg(long, value_name = "EPOCH")]
     pub drop: Vec<u64>,
-    /// Give the whole job up
+    /// Drop all checkpoints of the job
     #[arg(long)]
     pub all: bool,
-    /// Drop checkpoints only; a later gc frees their space
+    /// Drop checkpoints, but leave their space to a later gc
     #[arg(long)]
     pub no_gc: bool,
     #[command(flatten)]
@@ -95,9 +95,9 @@ pub struct PruneArgs {
 pub struct DuArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Show each checkpoint of this job; without it, each job
+    /// Name of a job, to show each of its checkpoints [default: show each job]
     pub job: Option<String>,
-    /// Only these checkpoints, each and together
+    /// Epochs of the checkpoints to show, each and together
     #[arg(requires = "job")]
     pub epochs: Vec<u64>,
 }
@@ -107,10 +107,10 @@ pub struct DuArgs {
 pub struct DiffArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The first checkpoint: JOB@EPOCH, or JOB for the newest
+    /// First checkpoint: JOB@EPOCH, or JOB for the newest
     #[arg(value_name = "JOB[@EPOCH]")]
     pub before: String,
-    /// The second checkpoint
+    /// Second checkpoint, written in the same way
     #[arg(value_name = "JOB[@EPOCH]")]
     pub after: String,
     /// List the ranges of pages that differ
@@ -121,13 +121,13 @@ pub struct DiffArgs {
 /// `copy`.
 #[derive(ClapArgs, Debug)]
 pub struct CopyArgs {
-    /// The pool to copy from: its directory, or its pool.toml
+    /// Pool to copy from: its directory, or its pool.toml
     pub from: PathBuf,
-    /// The pool to copy to
+    /// Pool to copy to
     pub to: PathBuf,
-    /// The jobs [default: all]
+    /// Names of the jobs to copy [default: all]
     pub jobs: Vec<String>,
-    /// Copy only this checkpoint; needs exactly one job
+    /// Epoch of the only checkpoint to copy; needs exactly one job
     #[arg(long, value_name = "N")]
     pub epoch: Vec<u64>,
     /// Name of the job in the second pool; needs exactly one job
@@ -136,10 +136,10 @@ pub struct CopyArgs {
     /// Treat the job in the second pool as the same job, although the two share no checkpoint
     #[arg(long)]
     pub same_history: bool,
-    /// Most bytes to read per second, such as 50MiB
+    /// Limit for reading, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Print the plan and change nothing
+    /// Print the plan, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -149,13 +149,13 @@ pub struct CopyArgs {
 pub struct ScrubArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Most bytes to read per second, such as 50MiB
+    /// Limit for reading, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Share of the packs to check, about, in per cent; each run takes other packs
+    /// Approximate share of the packs to check, in per cent. Each run takes other packs
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
-    /// Say what is damaged and what would be done, and change nothing
+    /// Print what is damaged and what would be done, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }

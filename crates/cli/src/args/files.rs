@@ -10,19 +10,19 @@ use std::path::PathBuf;
 pub struct PutArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job; made if it is new
+    /// Name of the job, which is made if it is new
     pub job: String,
-    /// Directories and files, or - for standard input. What is in a single directory is listed
-    /// without its name; several paths keep their last parts
+    /// Directories and files, or - for standard input. The content of a single directory is listed
+    /// without the directory's name; of several paths, each keeps its last part
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
-    /// What standard input is listed as [default: stdin]
+    /// Name under which standard input is listed [default: stdin]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Leave out what matches, in the syntax of .gitignore; several count in their order
+    /// Pattern of files to leave out, in the syntax of .gitignore. Several count in their order
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// Patterns from a file, before those of --exclude
+    /// File with such patterns, which count before those of --exclude
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
     /// Do not read .outliveignore files
@@ -31,19 +31,19 @@ pub struct PutArgs {
     /// Do not enter directories on which another file system is mounted
     #[arg(long)]
     pub one_file_system: bool,
-    /// Read every file, also those that have not changed since the put before
+    /// Read every file, even if it has not changed since the previous put
     #[arg(long)]
     pub reread: bool,
-    /// Label of the checkpoint; rules never drop a labelled one
+    /// Label of the checkpoint, which keeps rules from dropping it
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
-    /// Keep it, whatever rules say
+    /// Pin the checkpoint, so that rules never drop it
     #[arg(long)]
     pub pin: bool,
-    /// Print how much would be read, and store nothing
+    /// Print how much would be read, but store nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// With --dry-run: list the files that would be read, too
+    /// With --dry-run: also list the files that would be read
     #[arg(long, requires = "dry_run")]
     pub verbose: bool,
 }
@@ -53,23 +53,24 @@ pub struct PutArgs {
 pub struct GetArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The job
+    /// Name of the job
     pub job: String,
-    /// What to get, as `outlive show` lists it [default: everything]
+    /// Paths to restore, as `outlive show` lists them [default: everything]
     pub paths: Vec<PathBuf>,
-    /// Directory to get it into, made if it is missing; or - to write one file to standard output
+    /// Directory to write to, which is made if it is missing; or - to write one file to standard
+    /// output
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// The checkpoint; without it, the newest of files that is whole
+    /// Epoch of the checkpoint [default: the newest of files that is whole]
     #[arg(long, value_name = "N")]
     pub epoch: Option<Epoch>,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
     /// Memory for data read ahead of its turn, with `--to -` [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// Print what would be got, and what is in the way
+    /// Print what would be restored and what is in the way, but write nothing
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -119,7 +119,7 @@ fn memory(text: &str, container_bytes: u64) -> Result<Memory> {
     match total {
         Some(bytes) if bytes >= container_bytes => Ok(Memory { bytes, container_bytes }),
         _ => Err(Error::invalid(format!(
-            "a memory of {text:?} is not possible: at least one container, as 8c or 32MiB"
+            "--memory {text:?} is not possible: give at least one container, such as 8c or 32MiB"
         ))),
     }
 }
