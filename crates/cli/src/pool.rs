@@ -2,7 +2,7 @@
 
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
-use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, TargetUsage, Tuning};
 use outlive_store::retention::check_keep;
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
@@ -94,15 +94,8 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
 /// `outlive pool status`.
 pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = open(&args.pool, teller)?;
-    let target = pool.target();
-    let shards = target.list()?;
-    let mut stored_bytes = 0;
-    for shard in &shards {
-        stored_bytes += target.length(*shard)?;
-    }
-    let capacity = target.capacity()?;
+    let usage = pool.usage()?;
     let jobs = pool.jobs()?.len() as u64;
-    let packs = shards.iter().filter(|shard| shard.shard == 0).count() as u64;
     let path = args.pool.display().to_string();
 
     let mut text = format!("Pool {}\n", shown(&path));
@@ -110,17 +103,19 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         text,
         "{}, {} in {}\n",
         count(jobs, "job"),
-        bytes(stored_bytes),
-        count(packs, "pack")
+        bytes(usage.stored_bytes),
+        count(usage.packs as u64, "pack")
     );
     let mut targets = Table::new(&["TARGET", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
-    targets.row(vec![
-        shown(&target.describe()),
-        shards.len().to_string(),
-        bytes(stored_bytes),
-        bytes(capacity.free_bytes),
-        bytes(capacity.total_bytes),
-    ]);
+    for usage in &usage.targets {
+        targets.row(vec![
+            shown(&usage.target),
+            usage.shards.to_string(),
+            bytes(usage.stored_bytes),
+            bytes(usage.free_bytes),
+            bytes(usage.total_bytes),
+        ]);
+    }
     text.push_str(&targets.text());
     let _ = writeln!(text, "log: {}", shown(&pool.log().describe()));
     let config = json!(pool.config());
@@ -132,19 +127,23 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         "pool": path,
         "config": config,
         "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
-        "targets": [{
-            "target": target.describe(),
-            "shards": shards.len(),
-            "stored_bytes": stored_bytes,
-            "free_bytes": capacity.free_bytes,
-            "total_bytes": capacity.total_bytes,
-        }],
+        "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
         "log": pool.log().describe(),
-        "packs": packs,
-        "stored_bytes": stored_bytes,
+        "packs": usage.packs,
+        "stored_bytes": usage.stored_bytes,
         "jobs": jobs,
     });
     Ok(Answer::new(text, json))
+}
+
+fn target_json(usage: &TargetUsage) -> Value {
+    json!({
+        "target": usage.target,
+        "shards": usage.shards,
+        "stored_bytes": usage.stored_bytes,
+        "free_bytes": usage.free_bytes,
+        "total_bytes": usage.total_bytes,
+    })
 }
 
 /// The keys of a section, their values and what they mean.

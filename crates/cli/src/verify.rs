@@ -4,14 +4,12 @@ use crate::args::VerifyArgs;
 use crate::output::{Answer, Teller, bytes, count};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
-use outlive_pool::Pool;
+use outlive_pool::{Pool, StoredShard};
 use outlive_store::commit::history;
 use outlive_store::files::is_of_files;
 use outlive_store::{
-    EpochInfo, Finding, Job, JobOptions, Sample, VerifyReport, is_damage, verify_shard,
-    without_collected,
+    EpochInfo, Finding, Job, JobOptions, Sample, VerifyReport, is_damage, without_collected,
 };
-use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashSet};
@@ -51,7 +49,7 @@ impl JobCheck {
 struct ShardCheck {
     shards: u64,
     read_bytes: u64,
-    faults: Vec<(ShardName, Error)>,
+    faults: Vec<(StoredShard, Error)>,
 }
 
 /// `outlive verify`.
@@ -111,22 +109,22 @@ fn check_shards(
     sample: Sample,
     teller: &Teller,
 ) -> Result<ShardCheck> {
-    let mut shards = pool.target().list()?;
+    let mut shards = pool.shards()?;
     if let Some(job) = job {
         let sessions = sessions(pool, job)?;
-        shards.retain(|shard| sessions.contains(&shard.pack.session()));
+        shards.retain(|shard| sessions.contains(&shard.pack().session()));
     }
-    sample.choose(&mut shards, |shard| outlive_chunk::fingerprint(&shard.pack.0));
+    sample.choose(&mut shards, |shard| outlive_chunk::fingerprint(&shard.pack().0));
     let mut total_bytes = 0;
     for shard in &shards {
         // A gc may delete it meanwhile.
-        total_bytes += pool.target().length(*shard).unwrap_or(0);
+        total_bytes += pool.shard_bytes(*shard).unwrap_or(0);
     }
     let done_bytes = AtomicU64::new(0);
     let threads = pool.config().tuning.threads();
     let outcomes = outlive_chunk::parallel(shards, threads, |shard| {
-        let outcome = verify_shard(pool, shard);
-        let length = pool.target().length(shard).unwrap_or(0);
+        let outcome = pool.verify_shard(shard);
+        let length = pool.shard_bytes(shard).unwrap_or(0);
         let done = done_bytes.fetch_add(length, Ordering::Relaxed) + length;
         teller.progress("checking packs", done, total_bytes.max(done));
         (shard, outcome)

@@ -1,13 +1,14 @@
 //! Fills containers and writes a pack.
 
 use crate::container::entries_max;
+use crate::packs::shard_of;
 use crate::{Container, Pool};
 use outlive_format::{
     Directory, DirectoryEntry, EntryKind, Fragment, InFrame, SHARD_HEADER_BYTES, ShardHeader, Tail,
     fingerprint,
 };
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ShardName, ShardWriter, WriteTicket};
+use outlive_target::{ShardWriter, WriteTicket};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::VecDeque;
 
@@ -120,7 +121,7 @@ impl PackWriter {
         let fragments = (capacity_bytes / format.container_bytes) as usize;
         let tail_bytes = Tail::bytes_for(directory_bytes_max, fragments) as u64;
         let bytes_max = SHARD_HEADER_BYTES as u64 + capacity_bytes + tail_bytes;
-        let shard = pool.target().create(ShardName { pack: id, shard: 0 }, bytes_max)?;
+        let shard = pool.target().create(shard_of(id), bytes_max)?;
         Ok(PackWriter {
             pool: pool.clone(),
             id,

@@ -113,7 +113,7 @@ impl Pool {
     }
 
     /// Where shards are kept.
-    pub fn target(&self) -> &Arc<dyn Target> {
+    pub(crate) fn target(&self) -> &Arc<dyn Target> {
         &self.target
     }
 

@@ -1,9 +1,10 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
+use crate::packs::shard_of;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ReadRange, ShardName};
+use outlive_target::ReadRange;
 use outlive_types::{Error, PAGE_BYTES, PackId, Result};
 
 /// A range of one container to read in one go.
@@ -56,7 +57,7 @@ impl Pool {
         span: Span,
     ) -> Ticket<Result<SpanBytes>> {
         let range = ReadRange { offset, length, buffer };
-        let shard = ShardName { pack, shard: 0 };
+        let shard = shard_of(pack);
         match self.target().read_ranges(shard, vec![range]).pop() {
             Some(ticket) => ticket.map(move |read| {
                 read.map(|buffer| SpanBytes { buffer, skip, length: span.length as usize })
@@ -72,7 +73,7 @@ impl Pool {
     pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
         let damaged = |e: Error| e.context(format!("pack {pack}"));
         let page = PAGE_BYTES as u64;
-        let shard = ShardName { pack, shard: 0 };
+        let shard = shard_of(pack);
         let length = self.target().length(shard)?;
         if length < 2 * page || !length.is_multiple_of(page) {
             return Err(damaged(Error::damaged("it is too short")));

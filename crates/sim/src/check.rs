@@ -6,8 +6,7 @@ use crate::world::Place;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::{Job, JobOptions, Select};
-use outlive_target::ShardName;
-use outlive_types::{Epoch, ErrorKind, JobName, SeededRng};
+use outlive_types::{Epoch, ErrorKind, JobName, PackId, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
@@ -53,11 +52,11 @@ fn is_idle(report: &GcReport) -> bool {
 }
 
 /// Everything that is there must have been read by somebody who has read all checkpoints.
-fn garbage(pool: &Pool, read: &BTreeSet<ShardName>) -> Result<(), String> {
-    let there = pool.target().list().map_err(|error| error.to_string())?;
+fn garbage(pool: &Pool, read: &BTreeSet<PackId>) -> Result<(), String> {
+    let there = pool.packs().map_err(|error| error.to_string())?;
     let unused: Vec<String> =
-        there.iter().filter(|shard| !read.contains(shard)).map(ToString::to_string).collect();
-    let unfinished = pool.target().unfinished().map_err(|error| error.to_string())?;
+        there.iter().filter(|pack| !read.contains(pack)).map(ToString::to_string).collect();
+    let unfinished = pool.unfinished_packs().map_err(|error| error.to_string())?;
     match unused.is_empty() && unfinished.is_empty() {
         true => Ok(()),
         false => Err(format!("nobody needs {unused:?}, unfinished are {unfinished:?}")),

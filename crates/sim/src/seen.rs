@@ -9,7 +9,7 @@ use outlive_target::{
     Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
     Target, WriteTicket,
 };
-use outlive_types::{Error, JobName, Result};
+use outlive_types::{Error, JobName, PackId, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,10 +24,10 @@ pub(crate) fn seen(
     (Arc::new(target), Arc::new(SeenLog { inner: log, me: me.clone() }))
 }
 
-/// A target that notes which shards are read.
+/// A target that notes which packs are read.
 pub(crate) fn noted(
     target: Arc<dyn Target>,
-    read: &Arc<Mutex<BTreeSet<ShardName>>>,
+    read: &Arc<Mutex<BTreeSet<PackId>>>,
 ) -> Arc<dyn Target> {
     Arc::new(SeenTarget { inner: target, eyes: Eyes::Afterwards(read.clone()) })
 }
@@ -36,8 +36,8 @@ pub(crate) fn noted(
 #[derive(Clone, Debug)]
 enum Eyes {
     Program(Arc<Me>),
-    /// Somebody who comes when all is over, and the shards he has read.
-    Afterwards(Arc<Mutex<BTreeSet<ShardName>>>),
+    /// Somebody who comes when all is over, and the packs he has read.
+    Afterwards(Arc<Mutex<BTreeSet<PackId>>>),
 }
 
 impl Eyes {
@@ -54,7 +54,7 @@ impl Eyes {
 
     fn reads(&self, shard: ShardName) {
         if let Eyes::Afterwards(read) = self {
-            lock(read).insert(shard);
+            lock(read).insert(shard.pack);
         }
     }
 

@@ -6,11 +6,11 @@ use crate::seen::{noted, seen};
 use crate::truth::Truth;
 use crate::turns::Turns;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
-use outlive_target::{
-    CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, ShardName, Target,
-};
+use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};
 use outlive_types::sync::pause;
-use outlive_types::{Clock, Error, Event, JobName, NoObserver, Observer, Result, SeededRng};
+use outlive_types::{
+    Clock, Error, Event, JobName, NoObserver, Observer, PackId, Result, SeededRng,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -193,8 +193,8 @@ impl Place {
         (pool_of(target, log, self.env(seed)), process)
     }
 
-    /// The pool with nobody between, and a note of each shard that is read.
-    pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<ShardName>>>) {
+    /// The pool with nobody between, and a note of each pack that is read.
+    pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
         let target = noted(self.world.target(), &read);
         (pool_of(target, self.log(), self.env(seed)), read)

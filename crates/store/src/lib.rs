@@ -29,4 +29,4 @@ pub use restore::{
     Skipped,
 };
 pub use save::{SaveNotes, SavePlan, SaveStats};
-pub use verify::{Finding, Sample, VerifyReport, is_damage, verify_shard, without_collected};
+pub use verify::{Finding, Sample, VerifyReport, is_damage, without_collected};

@@ -228,14 +228,14 @@ fn damage_is_left_out() {
     let states = past(&from, "job");
     // A chunk of the last checkpoint, which no other needs.
     let needle = &states[&4]["a"][..64];
-    for shard in from.target().list().unwrap() {
-        let length = from.target().length(shard).unwrap() as usize;
+    for shard in world.target().list().unwrap() {
+        let length = world.target().length(shard).unwrap() as usize;
         let range = outlive_target::ReadRange {
             offset: 0,
             length,
             buffer: outlive_io::AlignedBuf::zeroed(length),
         };
-        let bytes = from.target().read_ranges(shard, vec![range]).pop().unwrap().wait().unwrap();
+        let bytes = world.target().read_ranges(shard, vec![range]).pop().unwrap().wait().unwrap();
         if let Some(at) = bytes.windows(64).position(|window| window == needle) {
             world.corrupt(shard, at as u64 + 5, 1);
         }

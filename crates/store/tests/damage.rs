@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{Program, State, noise, pool_of};
+use common::{Program, State, noise, pool_of, stored};
 use outlive_pool::Pool;
+use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
-use outlive_store::{Select, verify_shard};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
@@ -66,18 +66,19 @@ fn every_flip_in_a_shard_is_detected() {
     let pool = pool(&world);
     let mut taken = [0; 4];
     for (shard, length) in shards(&world) {
+        let on_target = stored(&pool, shard);
         // Every byte of the tail, where each has a meaning of its own; elsewhere a sample.
         let tail = length - PAGE_BYTES as u64;
         let offsets = (0..4096).step_by(5).chain((4096..tail).step_by(41)).chain(tail..length);
         for offset in offsets {
             let what = format!("shard {shard} byte {offset}");
             world.corrupt(shard, offset, 1 << (offset % 8));
-            let error = verify_shard(&pool, shard).expect_err(&what);
+            let error = pool.verify_shard(on_target).expect_err(&what);
             assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
             taken[restored_epoch(&world, &states, &what)] += 1;
             world.corrupt(shard, offset, 1 << (offset % 8));
         }
-        verify_shard(&pool, shard).unwrap();
+        pool.verify_shard(on_target).unwrap();
     }
     // The damage reached each checkpoint, and each was stepped back from.
     assert!(taken.iter().all(|count| *count > 0), "{taken:?}");
@@ -139,7 +140,8 @@ fn truncation_is_detected() {
             let (shard, _) = shards(&world)[at];
             world.truncate(shard, kept);
             let what = format!("shard {at} cut to {kept} of {length}");
-            let error = verify_shard(&pool(&world), shard).expect_err(&what);
+            let pool = pool(&world);
+            let error = pool.verify_shard(stored(&pool, shard)).expect_err(&what);
             assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
             restored_epoch(&world, &states, &what);
         }

@@ -132,9 +132,9 @@ fn what_cannot_be_compared_is_refused() {
     program.save(&state).unwrap();
     assert_eq!(kind(("job", 1), ("job", 7)), ErrorKind::Invalid);
     assert_eq!(kind(("job", 1), ("nobody", 0)), ErrorKind::Invalid);
-    let shard = *pool.target().list().unwrap().last().unwrap();
-    for shard in pool.target().list().unwrap() {
-        for page in 1..pool.target().length(shard).unwrap() / 4096 {
+    let shard = *world.target().list().unwrap().last().unwrap();
+    for shard in world.target().list().unwrap() {
+        for page in 1..world.target().length(shard).unwrap() / 4096 {
             world.corrupt(shard, page * 4096 + 9, 4);
         }
     }

@@ -3,9 +3,9 @@
 mod common;
 mod trees;
 
-use common::noise;
+use common::{noise, stored};
+use outlive_store::Select;
 use outlive_store::files::{Choice, GetOptions, InOrder, TroubleKind};
-use outlive_store::{Select, verify_shard};
 use outlive_target::{CutMode, FaultWorld};
 use outlive_types::ErrorKind;
 use std::fs::{self};
@@ -173,7 +173,7 @@ fn every_flip_is_found_and_hurts_only_what_it_hits() {
             }
             let what = format!("byte {offset} of {shard}");
             faulty.corrupt(shard, offset, 1 << (offset % 8));
-            verify_shard(&world.pool, shard).expect_err(&what);
+            world.pool.verify_shard(stored(&world.pool, shard)).expect_err(&what);
             let is_found = !world.job().verify(None).unwrap().findings.is_empty();
             let outcome = world.job().files(Select::Epoch(1)).and_then(|found| {
                 let to = tempfile::tempdir_in(dir.path()).unwrap();

@@ -38,8 +38,7 @@ fn epochs(pool: &Pool, job: &str) -> Vec<Epoch> {
 }
 
 fn stored_bytes(pool: &Pool) -> u64 {
-    let target = pool.target();
-    target.list().unwrap().into_iter().map(|shard| target.length(shard).unwrap()).sum()
+    pool.packs().unwrap().into_iter().map(|pack| pool.stored_bytes(pack).unwrap()).sum()
 }
 
 /// Every checkpoint of a job is what it was, and verifies.
@@ -63,11 +62,11 @@ fn many_small_saves_shrink_to_little() {
         change(&mut state, "a", (step * 37 % 256) as usize, step);
         program.save(&state).unwrap();
     }
-    assert!(pool.target().list().unwrap().len() > 9_000);
+    assert!(pool.packs().unwrap().len() > 9_000);
     drop(program);
     let report = prune(&pool, "job", &last(1)).unwrap();
     assert!(report.deleted > 9_000 && report.held == 0, "{report:?}");
-    let (packs, bytes) = (pool.target().list().unwrap().len(), stored_bytes(&pool));
+    let (packs, bytes) = (pool.packs().unwrap().len(), stored_bytes(&pool));
     let records = pool.log().numbers(&JobName::new("job").unwrap()).unwrap().len();
     assert!(packs <= 10 && records <= 4, "{packs} packs, {records} records");
     assert!(bytes < (1 << 20) * 14 / 10, "{bytes} bytes");
@@ -165,7 +164,7 @@ fn jobs_that_share_survive_each_other() {
     check(&pool, "second", &[(1, state.clone())].into(), "the borrower alone");
     assert!(stored_bytes(&pool) < 700_000);
     prune(&pool, "second", &Rules { none: true, ..Rules::default() }).unwrap();
-    assert_eq!(pool.target().list().unwrap().len(), 0, "nothing is left of nothing");
+    assert_eq!(pool.packs().unwrap().len(), 0, "nothing is left of nothing");
     // And life goes on, with epochs that were not used before.
     assert_eq!(Program::start(&pool, "second").save(&state).unwrap().epoch, 2);
     check(&pool, "second", &[(2, state)].into(), "a new life");
@@ -217,13 +216,13 @@ fn a_dry_run_changes_nothing() {
         program.save(&State::from([("a".to_owned(), noise(seed, 100_000))])).unwrap();
     }
     drop(program);
-    let before = (pool.target().list().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
+    let before = (pool.packs().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
     let drop = [(JobName::new("job").unwrap(), [1, 2].into())].into();
     let options = GcOptions { drop, dry_run: true, ..GcOptions::default() };
     let report = collect(&pool, &options).unwrap();
     assert!(report.plan.freed_bytes > 100_000 && report.deleted == 0, "{report:?}");
     assert!(report.plan.to_string().contains("drop 2 checkpoints of job job"));
-    let after = (pool.target().list().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
+    let after = (pool.packs().unwrap(), pool.log().numbers(&JobName::new("job").unwrap()));
     assert_eq!(before.0, after.0);
     assert_eq!(before.1.unwrap(), after.1.unwrap());
 }
@@ -440,10 +439,10 @@ fn a_crash_at_any_operation_loses_nothing_kept() {
                 [5, 6].map(|epoch| (epoch, states[epoch as usize - 1].clone())).into();
             check(&pool, "job", &kept, &what);
             check(&pool, "other", &[(1, states[0].clone())].into(), &what);
-            let (packs, bytes) = (pool.target().list().unwrap().len(), stored_bytes(&pool));
+            let (packs, bytes) = (pool.packs().unwrap().len(), stored_bytes(&pool));
             // Where the crash fell between telling one job and the other, both have a copy.
             assert!(packs <= 6 && bytes < 620_000, "{what}: {packs} packs, {bytes} bytes");
-            assert_eq!(pool.target().unfinished().unwrap(), vec![], "{what}");
+            assert_eq!(pool.unfinished_packs().unwrap(), vec![], "{what}");
         }
     }
 }

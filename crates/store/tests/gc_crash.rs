@@ -105,7 +105,7 @@ fn fail_collect_cut(shared: bool, killed: bool, number: u64, what: &str) {
         prune(&pool, "job", &[]).unwrap();
     }
     check(&pool, "job", &states, what);
-    assert_eq!(pool.target().unfinished().unwrap(), vec![], "{what}");
+    assert_eq!(pool.unfinished_packs().unwrap(), vec![], "{what}");
 }
 
 /// A save finds that chunks were moved and condemned, and fails while it mends, at every operation:

@@ -179,19 +179,19 @@ fn a_second_gc_has_nothing_to_do_however_many_jobs_there_are() {
     // what the gcs themselves have written in small pieces is merged once it is four.
     let worked = (0..10).take_while(|_| gc(&pool).deleted > 0).count();
     assert!(worked <= 2, "{worked} gcs had something to do");
-    let shards = pool.target().list().unwrap();
+    let packs = pool.packs().unwrap();
     // 40 x 30 kB and a few times 100 kB of state, and 40 catalogs and trees, in packs of 256 KiB.
-    assert!(shards.len() <= 10, "{} packs: {}", shards.len(), gc(&pool).plan);
+    assert!(packs.len() <= 10, "{} packs: {}", packs.len(), gc(&pool).plan);
     let report = gc(&pool);
     assert_eq!((report.deleted, report.plan.copied_bytes), (0, 0), "{report:?}");
-    assert_eq!(pool.target().list().unwrap(), shards, "nothing was written either");
+    assert_eq!(pool.packs().unwrap(), packs, "nothing was written either");
     let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     for _ in 0..3 {
         collect(&pool, &GcOptions { thoroughness, ..GcOptions::default() }).unwrap();
     }
-    let before = pool.target().list().unwrap();
+    let before = pool.packs().unwrap();
     collect(&pool, &GcOptions { thoroughness, ..GcOptions::default() }).unwrap();
-    assert_eq!(pool.target().list().unwrap(), before, "even the most thorough one comes to an end");
+    assert_eq!(pool.packs().unwrap(), before, "even the most thorough one comes to an end");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_pool_deleted_under_a_running_program_is_a_clear_error() {
     // Where packs are and no log, a gc does not take everything for garbage.
     let error = collect(&pool, &GcOptions::default()).unwrap_err();
     assert!(error.kind() == ErrorKind::Damaged && error.message().contains("log"), "{error}");
-    assert!(!pool.target().list().unwrap().is_empty());
+    assert!(!pool.packs().unwrap().is_empty());
     std::fs::remove_dir_all(&root).unwrap();
     fails();
 }

@@ -5,12 +5,12 @@ mod stepped;
 
 use common::{Program, State, changed, noise};
 use outlive_format::{Body, SegmentRef};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, StoredShard};
 use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
-use outlive_store::{Job, Select, verify_shard, without_collected};
-use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld, ShardName};
+use outlive_store::{Job, Select, without_collected};
+use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld};
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -484,7 +484,7 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
     loop {
         let world = World::new();
         past(&world);
-        let listed = world.target.list().unwrap();
+        let listed = world.pool().shards().unwrap();
         let other = world.pool();
         let done = Arc::new(AtomicBool::new(false));
         let hook_done = done.clone();
@@ -506,20 +506,20 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
         }
         // Neither are the shards that it had deleted when they were to be read.
         let pool = world.pool();
-        let faults = |shards: &[ShardName]| {
-            let faults = shards.iter().filter_map(|s| Some((*s, verify_shard(&pool, *s).err()?)));
+        let faults = |shards: &[StoredShard]| {
+            let faults = shards.iter().filter_map(|s| Some((*s, pool.verify_shard(*s).err()?)));
             faults.collect::<Vec<_>>()
         };
         assert!(!faults(&listed).is_empty(), "step {number}");
         assert_eq!(without_collected(&pool, faults(&listed)).unwrap(), vec![], "step {number}");
         // But if it is needed, it is missing.
-        let left = world.target.list().unwrap();
+        let left = pool.shards().unwrap();
         let name = JobName::new("a").unwrap();
         let segments = history(&pool, &name).unwrap();
         let needed = segments.filter_map(|e| Some(e.manifest()?.segments[0].pack)).next().unwrap();
-        world.target.delete(ShardName { pack: needed, shard: 0 }).unwrap();
+        pool.delete_pack(needed).unwrap();
         let missing = without_collected(&pool, faults(&left)).unwrap();
-        assert_eq!(missing.iter().map(|(s, _)| s.pack).collect::<Vec<_>>(), [needed]);
+        assert_eq!(missing.iter().map(|(s, _)| s.pack()).collect::<Vec<_>>(), [needed]);
         assert!(!job.verify(None).unwrap().findings.is_empty(), "step {number}");
         number += 1;
     }

@@ -127,7 +127,7 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
             let pool = pool_of(world.target(), world.log());
             let epochs = prepare(&pool, after_a_prune);
             // Packs have other names in each world, and a gc may pack them a little otherwise.
-            let Some((shard, page)) = pages(&pool).get(number).copied() else { break };
+            let Some((shard, page)) = pages(&world).get(number).copied() else { break };
             world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
             let program = Program::start(&pool, "job");
             let hurt: BTreeSet<Epoch> = epochs
@@ -161,7 +161,7 @@ fn needs_that_cannot_be_read_are_told_as_unknown() {
         let world = FaultWorld::new();
         let pool = pool_of(world.target(), world.log());
         let epochs = past(&pool);
-        let Some((shard, page)) = pages(&pool).get(number).copied() else { break };
+        let Some((shard, page)) = pages(&world).get(number).copied() else { break };
         world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
         let told = |of: UsageOf| -> BTreeSet<Epoch> {
             usage(&pool, &of).unwrap().unknown.into_iter().map(|(_, epoch, _)| epoch).collect()
@@ -196,13 +196,14 @@ fn prepare(pool: &Pool, after_a_prune: bool) -> BTreeSet<Epoch> {
     epochs
 }
 
-fn pages(pool: &Pool) -> Vec<(ShardName, u64)> {
-    let mut shards = pool.target().list().unwrap();
+fn pages(world: &FaultWorld) -> Vec<(ShardName, u64)> {
+    let target = world.target();
+    let mut shards = target.list().unwrap();
     // Sessions are named at random, so packs are told apart by their lengths and numbers.
     shards.sort_by_key(|shard| {
         let number = u32::from_be_bytes(shard.pack.0[12..].try_into().unwrap());
-        (pool.target().length(*shard).unwrap(), number)
+        (target.length(*shard).unwrap(), number)
     });
-    let pages = |shard: &ShardName| pool.target().length(*shard).unwrap() / PAGE_BYTES as u64;
+    let pages = |shard: &ShardName| target.length(*shard).unwrap() / PAGE_BYTES as u64;
     shards.iter().flat_map(|shard| (0..pages(shard)).map(|page| (*shard, page))).collect()
 }

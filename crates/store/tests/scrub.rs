@@ -76,9 +76,10 @@ fn check(pool: &Pool, expected: &Expected, hurt: &BTreeMap<JobName, BTreeSet<Epo
     }
 }
 
-fn pages(pool: &Pool) -> Vec<(ShardName, u64)> {
-    let shards = pool.target().list().unwrap();
-    let pages = |shard: &ShardName| pool.target().length(*shard).unwrap() / PAGE_BYTES as u64;
+fn pages(world: &FaultWorld) -> Vec<(ShardName, u64)> {
+    let target = world.target();
+    let shards = target.list().unwrap();
+    let pages = |shard: &ShardName| target.length(*shard).unwrap() / PAGE_BYTES as u64;
     shards.iter().flat_map(|shard| (0..pages(shard)).map(|page| (*shard, page))).collect()
 }
 
@@ -108,7 +109,7 @@ fn damage_is_told_though_another_collects() {
     let world = FaultWorld::with_locks();
     let pool = pool(&world);
     past(&pool);
-    let (shard, page) = pages(&pool)[3];
+    let (shard, page) = pages(&world)[3];
     world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
     let Lock::Taken(collecting) = pool.log().lock_collecting().unwrap() else { panic!() };
     let report = scrub(&pool, &options(false)).unwrap();
@@ -126,7 +127,7 @@ fn what_is_missing_is_told_though_another_collects() {
     let world = FaultWorld::with_locks();
     let pool = pool(&world);
     past(&pool);
-    let gone = pool.target().list().unwrap()[0];
+    let gone = world.target().list().unwrap()[0];
     world.target().delete(gone).unwrap();
     let Lock::Taken(_collecting) = pool.log().lock_collecting().unwrap() else { panic!() };
     let report = scrub(&pool, &options(false)).unwrap();
@@ -139,7 +140,7 @@ fn what_is_missing_is_told_though_another_collects() {
 fn what_a_scrub_did_is_told_though_it_fails() {
     let prepare = |world: &FaultWorld| {
         past(&pool(world));
-        let (shard, page) = pages(&pool(world))[6];
+        let (shard, page) = pages(world)[6];
         world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
     };
     let (mut blocked, mut told) = (0, 0);
@@ -171,7 +172,7 @@ fn what_a_scrub_did_is_told_though_it_fails() {
 fn whatever_page_is_damaged_the_next_saves_are_whole() {
     let calm = FaultWorld::new();
     let expected = past(&pool(&calm));
-    let number_of_pages = pages(&pool(&calm)).len();
+    let number_of_pages = pages(&calm).len();
     assert!(number_of_pages > 30, "{number_of_pages}");
     let (mut hurt, mut moved) = (0, 0);
     for number in 0..number_of_pages {
@@ -186,7 +187,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
             let epoch = program.save(&next).unwrap().epoch;
             expected.get_mut(job).unwrap().insert(epoch, next);
         }
-        let (shard, page) = pages(&pool)[number];
+        let (shard, page) = pages(&world)[number];
         world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
         let what = format!("page {page} of {shard}");
         let before = world.ops();
@@ -247,7 +248,7 @@ fn a_second_copy_mends() {
     // Without an index both store everything.
     Program::start(&pool, "a").save(&state(1)).unwrap();
     Program::start(&pool, "b").save(&state(1)).unwrap();
-    let shards = pool.target().list().unwrap();
+    let shards = world.target().list().unwrap();
     world.corrupt(shards[0], 5 * PAGE_BYTES as u64, 1);
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!((report.heal.lost, report.heal.hurt.len()), (0, 0), "{report:?}");
@@ -263,11 +264,11 @@ fn a_missing_pack_is_damage_and_all_missing_are_none() {
     let world = FaultWorld::new();
     let pool = pool(&world);
     let expected = past(&pool);
-    let shards = pool.target().list().unwrap();
+    let shards = world.target().list().unwrap();
     let sessions: Vec<_> = shards.iter().map(|shard| shard.pack.session()).collect();
     // Of `a`'s second checkpoint, or of `b`.
     let missing = *shards.iter().find(|s| s.pack.count() == 1).unwrap_or(&shards[0]);
-    pool.target().delete(missing).unwrap();
+    world.target().delete(missing).unwrap();
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.missing, [missing.pack].into(), "{report:?} {sessions:?}");
     assert!(!report.is_whole());
@@ -278,8 +279,8 @@ fn a_missing_pack_is_damage_and_all_missing_are_none() {
     let world = FaultWorld::new();
     let pool = pool_of(world.target(), world.log());
     past(&pool);
-    for shard in pool.target().list().unwrap() {
-        pool.target().delete(shard).unwrap();
+    for shard in world.target().list().unwrap() {
+        world.target().delete(shard).unwrap();
     }
     let report = scrub(&pool, &options(false)).unwrap();
     let blocked = report.blocked.unwrap();
@@ -292,7 +293,7 @@ fn a_log_that_cannot_be_read_blocks() {
     let pool = pool(&world);
     past(&pool);
     world.corrupt_record(&name("a"), 2, 60, 1);
-    let (shard, _) = pages(&pool)[0];
+    let (shard, _) = pages(&world)[0];
     world.corrupt(shard, 5000, 1);
     let before = world.ops();
     let report = scrub(&pool, &options(false)).unwrap();
@@ -318,7 +319,7 @@ fn files_are_read_again() {
     let paths = [dir.path().join("tree")];
     let put = || job.put(PutSource::Paths(&paths), &PutOptions::default()).unwrap().stats.epoch;
     assert_eq!((put(), put()), (1, 2));
-    let shard = pool.target().list().unwrap()[0];
+    let shard = world.target().list().unwrap()[0];
     world.corrupt(shard, 50 * PAGE_BYTES as u64, 1);
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.lost, 1, "{report:?}");
@@ -353,7 +354,7 @@ fn scrub_within_a_save(job: &'static str, page: usize, at: u64) -> bool {
     if job != "new" {
         program.restore(Select::Newest).unwrap();
     }
-    let (shard, page) = pages(&pool(&world))[page];
+    let (shard, page) = pages(&world)[page];
     world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
     let other = pool(&world);
     steps.hook(move |number, _| {
@@ -397,7 +398,7 @@ fn scrub_within_a_save(job: &'static str, page: usize, at: u64) -> bool {
 fn a_scrub_within_a_save_at_every_step() {
     let world = FaultWorld::new();
     past(&pool(&world));
-    let count = pages(&pool(&world)).len();
+    let count = pages(&world).len();
     for job in ["a", "b", "new"] {
         for page in (1..count).step_by(5) {
             let steps = (0..).take_while(|at| scrub_within_a_save(job, page, *at)).count();
@@ -412,7 +413,7 @@ fn a_gc_within_a_scrub_at_every_step() {
     loop {
         let world = FaultWorld::new();
         let expected = past(&pool(&world));
-        let (shard, page) = pages(&pool(&world))[6];
+        let (shard, page) = pages(&world)[6];
         world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
         let steps = Steps::default();
         let other = pool(&world);
@@ -449,7 +450,7 @@ fn a_gc_within_a_scrub_at_every_step() {
 fn a_scrub_that_is_cut_anywhere_is_done_again() {
     let prepare = |world: &FaultWorld| {
         let expected = past(&pool(world));
-        let (shard, page) = pages(&pool(world))[6];
+        let (shard, page) = pages(world)[6];
         world.corrupt(shard, page * PAGE_BYTES as u64 + 40, 0x10);
         expected
     };

@@ -180,7 +180,7 @@ fn damage_that_was_found_is_not_shared() {
         for seed in 1..=2 {
             Program::start(&pool, "first").save(&one(seed)).unwrap();
         }
-        let hurt = pool.target().list().unwrap()[0];
+        let hurt = world.target().list().unwrap()[0];
         match found_by {
             "a scrub" => {
                 world.corrupt(hurt, 5 * PAGE_BYTES as u64, 0x10);

@@ -145,8 +145,8 @@ fn damage_is_told_and_the_rest_counted() {
     assert_eq!(told.rows[0].epochs.len(), 4);
     assert!(told.rows[0].needed_bytes > 600_000);
     // A pack of the other one is damaged: what its checkpoints need cannot be known.
-    let shard = pool.target().list().unwrap()[0];
-    for page in 1..pool.target().length(shard).unwrap() / 4096 {
+    let shard = world.target().list().unwrap()[0];
+    for page in 1..world.target().length(shard).unwrap() / 4096 {
         world.corrupt(shard, page * 4096 + 50, 1);
     }
     let told = usage(&pool, &UsageOf::Checkpoints(name("a"))).unwrap();

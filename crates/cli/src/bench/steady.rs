@@ -49,7 +49,7 @@ pub fn run(mut bench: Bench, args: &BenchSteadyArgs) -> Result<Report> {
     let changed: u64 = found.saves.iter().map(|s| s.changed_bytes).sum();
     let name = JobName::new(state::JOB)?;
     let records = pool.log().numbers(&name)?.len() as f64;
-    let packs = pool.target().list()?.len() as f64;
+    let packs = pool.packs()?.len() as f64;
 
     let report = &mut bench.report;
     report.add("saves committed", commits.len() as f64, Unit::Count);

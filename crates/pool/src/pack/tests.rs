@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Environment, FormatConfig, PoolConfig, Tuning};
-use outlive_target::{Capacity, MemoryLog, ReadRange, Target};
+use outlive_target::{Capacity, MemoryLog, ReadRange, ShardName, Target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

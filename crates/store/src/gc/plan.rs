@@ -108,7 +108,7 @@ impl GcPlan {
                 }),
             }
         }
-        plan.leftovers = survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack)).count();
+        plan.leftovers = survey.unfinished.iter().filter(|p| is_leftover(survey, **p)).count();
         if !thoroughness.collect {
             plan.stay = partly.len() + plan.dead.len();
             plan.dead.clear();
@@ -189,7 +189,7 @@ impl GcPlan {
     }
 }
 
-/// Whether an unfinished shard belongs to nobody any more.
+/// Whether an unfinished pack belongs to nobody any more.
 pub fn is_leftover(survey: &Survey, pack: PackId) -> bool {
     !survey.is_open(pack.session())
 }

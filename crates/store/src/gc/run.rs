@@ -12,7 +12,7 @@ use crate::pace::Pace;
 use crate::save::PackNumbers;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_target::{Lock, ShardName};
+use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ pub fn busy(pool: &Pool) -> Error {
     Error::retry(format!(
         "another gc, prune or scrub is at work in {}: wait until it has ended, or end it, and try \
          again",
-        pool.target().describe()
+        pool.describe_targets()
     ))
 }
 
@@ -312,7 +312,7 @@ impl Gc<'_> {
         told: &BTreeMap<JobName, JobState>,
         report: &mut GcReport,
     ) -> Result<()> {
-        let leftovers = || survey.unfinished.iter().filter(|s| is_leftover(survey, s.pack));
+        let leftovers = || survey.unfinished.iter().filter(|p| is_leftover(survey, **p));
         let collect = self.options.thoroughness.collect;
         if work.condemned.is_empty() && (!collect || leftovers().count() == 0) {
             return Ok(());
@@ -325,8 +325,8 @@ impl Gc<'_> {
         if collect {
             // One that was finished after all is no left-over: an earlier gc, fenced since, may have
             // told a job of it.
-            for shard in leftovers() {
-                self.pool.target().delete_unfinished(*shard)?;
+            for pack in leftovers() {
+                self.pool.delete_unfinished_pack(*pack)?;
             }
         }
         // Who begins to read from here on finds in the log what every job was told.
@@ -343,7 +343,7 @@ impl Gc<'_> {
                 report.held_by.extend(holders.map(|job| job.name.clone()));
                 continue;
             }
-            self.pool.target().delete(ShardName { pack: *pack, shard: 0 })?;
+            self.pool.delete_pack(*pack)?;
             report.deleted += 1;
             report.deleted_bytes += work.marks.packs.get(pack).map_or(0, |m| m.total_bytes);
         }

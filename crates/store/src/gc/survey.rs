@@ -4,7 +4,6 @@ use super::mark::Marks;
 use crate::commit::{Reading, history};
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
-use outlive_target::ShardName;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -167,8 +166,8 @@ impl JobState {
 pub struct Survey {
     /// Packs on the target, sorted.
     pub packs: Vec<PackId>,
-    /// Shards that were begun before the logs were read, and not finished until then.
-    pub unfinished: Vec<ShardName>,
+    /// Packs that were begun before the logs were read, and not finished until then.
+    pub unfinished: Vec<PackId>,
     /// The jobs.
     pub jobs: Vec<JobState>,
     /// First pack of each open session that must be left alone.
@@ -177,17 +176,15 @@ pub struct Survey {
 
 impl Survey {
     /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
-    /// log that is read. Unfinished shards are looked for again afterwards: one that is finished by
+    /// log that is read. Unfinished packs are looked for again afterwards: one that is finished by
     /// then may be part of a checkpoint whose program has ended its session.
     /// `own` is the collector's session, and the first of its packs that it has not finished with.
     ///
     /// # Errors
     /// What target and log report; `Damaged` as [`JobState::read`].
     pub fn new(pool: &Pool, own: (SessionId, u32), forget: bool) -> Result<Survey> {
-        let mut unfinished = pool.target().unfinished()?;
-        let mut packs: Vec<PackId> =
-            pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
-        packs.dedup();
+        let mut unfinished = pool.unfinished_packs()?;
+        let packs = pool.packs()?;
         let jobs = pool.jobs()?;
         if jobs.is_empty() && !packs.is_empty() {
             return Err(Error::damaged(format!(
@@ -195,7 +192,7 @@ impl Survey {
                  everything would be taken for garbage. Bring it back; if the packs are to go, \
                  delete them by hand",
                 packs.len(),
-                pool.target().describe(),
+                pool.describe_targets(),
                 pool.log().describe()
             )));
         }
@@ -210,8 +207,8 @@ impl Survey {
             }
         }
         if !unfinished.is_empty() {
-            let still: HashSet<ShardName> = pool.target().unfinished()?.into_iter().collect();
-            unfinished.retain(|shard| still.contains(shard));
+            let still: HashSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
+            unfinished.retain(|pack| still.contains(pack));
         }
         let mut in_progress: HashMap<SessionId, u32> =
             jobs.iter().filter_map(JobState::in_progress).collect();

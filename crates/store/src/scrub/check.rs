@@ -1,11 +1,9 @@
 //! Reads one pack whole: structures and checksums, and every entry against its fingerprint.
 
 use crate::pace::Pace;
-use crate::verify::read_shard;
 use outlive_chunk::{Decompressor, fingerprint};
 use outlive_format::{Directory, DirectoryEntry};
 use outlive_pool::Pool;
-use outlive_target::ShardName;
 use outlive_types::{Error, PackId, Result};
 
 /// Checks a pack. Answers its length in bytes.
@@ -27,8 +25,7 @@ pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<u64> {
         let to = sorted.partition_point(|entry| place(entry) < offset + bytes.len() as u64);
         check_entries(&sorted[from..to], offset, bytes, &mut decompressor)
     };
-    let shard = ShardName { pack, shard: 0 };
-    read_shard(pool, shard, &mut each).map_err(|e| e.context(format!("pack {pack}")))
+    pool.check_pack(pack, &mut each)
 }
 
 /// Checks the entries of one fragment, which lies at `offset`.

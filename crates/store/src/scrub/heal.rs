@@ -12,7 +12,7 @@ use crate::save::{PackNumbers, Packer, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_target::{Lock, ShardName};
+use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -193,7 +193,7 @@ impl<'a> Heal<'a> {
         let there: BTreeSet<PackId> = survey.packs.iter().copied().collect();
         for pack in named.difference(&there) {
             // Packs that have come since the target was listed are there now.
-            match pool.target().length(ShardName { pack: *pack, shard: 0 }) {
+            match pool.stored_bytes(*pack) {
                 Err(error) if is_damage(&error) => {
                     report.missing.insert(*pack);
                 }
@@ -204,7 +204,7 @@ impl<'a> Heal<'a> {
             return Err(Error::damaged(format!(
                 "none of the packs that the jobs need is in {}: is everything where it should be? \
                  Nothing was done",
-                pool.target().describe()
+                pool.describe_targets()
             )));
         }
         bad.extend(&report.missing);

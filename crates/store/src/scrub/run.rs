@@ -57,9 +57,7 @@ impl ScrubReport {
 /// with: nobody should have to read the whole pool again to learn which packs are damaged.
 pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let pace = Pace::new(options.bytes_per_s);
-    let shards = pool.target().list()?;
-    let mut packs: Vec<PackId> = shards.into_iter().map(|shard| shard.pack).collect();
-    packs.dedup();
+    let mut packs = pool.packs()?;
     options.sample.choose(&mut packs, |pack| outlive_chunk::fingerprint(&pack.0));
     let pack_bytes = pool.config().format.pack_bytes;
     let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
@@ -84,8 +82,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let mut mend = || {
         if !report.damaged.is_empty() {
             // A gc may have deleted some meanwhile.
-            let there: BTreeSet<PackId> =
-                pool.target().list()?.into_iter().map(|shard| shard.pack).collect();
+            let there: BTreeSet<PackId> = pool.packs()?.into_iter().collect();
             report.damaged.retain(|(pack, _)| there.contains(pack));
         }
         let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();

@@ -1,4 +1,5 @@
-//! Checks what is stored: logically, by reading whole checkpoints, and physically, shard by shard.
+//! Checks what is stored logically, by reading whole checkpoints. (The pool checks it physically,
+//! shard by shard.)
 
 mod passed;
 
@@ -7,13 +8,9 @@ use crate::commit::history;
 use crate::index::read_segment;
 use crate::owners::Opened;
 use crate::restore::{ReadPlan, Wanted};
-use outlive_format::{
-    Directory, Footer, Manifest, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum,
-};
-use outlive_io::AlignedBuf;
-use outlive_pool::{Place, Pool};
-use outlive_target::{ReadRange, ShardName};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PAGE_BYTES, PackId, Result, Rng};
+use outlive_format::Manifest;
+use outlive_pool::{Place, Pool, StoredShard};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
 
@@ -274,19 +271,19 @@ fn verify_chunks(
 /// What target and log report.
 pub fn without_collected(
     pool: &Pool,
-    faults: Vec<(ShardName, Error)>,
-) -> Result<Vec<(ShardName, Error)>> {
+    faults: Vec<(StoredShard, Error)>,
+) -> Result<Vec<(StoredShard, Error)>> {
     if faults.is_empty() {
         return Ok(faults);
     }
-    let there: HashSet<ShardName> = pool.target().list()?.into_iter().collect();
+    let there: HashSet<StoredShard> = pool.shards()?.into_iter().collect();
     if faults.iter().all(|(shard, _)| there.contains(shard)) {
         return Ok(faults);
     }
     // Jobs are told before a shard is deleted, so what is missing by now is in no log read now.
     let named = named_packs(pool)?;
     let is_fault =
-        |(shard, _): &(ShardName, Error)| there.contains(shard) || named.contains(&shard.pack);
+        |(shard, _): &(StoredShard, Error)| there.contains(shard) || named.contains(&shard.pack());
     Ok(faults.into_iter().filter(is_fault).collect())
 }
 
@@ -310,72 +307,4 @@ fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
         }
     }
     Ok(named)
-}
-
-/// Reads a whole shard and checks every byte of it: header, fragments, directory, padding, tables.
-/// Answers its length.
-///
-/// # Errors
-/// `Damaged`, saying what is wrong first; what the target reports.
-pub fn verify_shard(pool: &Pool, shard: ShardName) -> Result<u64> {
-    let checked = read_shard(pool, shard, &mut |_, _, _| Ok(()));
-    checked.map_err(|e| e.context(format!("shard {shard}")))
-}
-
-/// Takes the directory of a shard, and the logical offset and the bytes of a fragment.
-pub type EachFragment<'a> = dyn FnMut(&Directory, u64, &[u8]) -> Result<()> + 'a;
-
-/// Reads a shard and checks it; `each` takes its directory with the logical offset and the bytes of
-/// each fragment, and may find more wrong.
-///
-/// # Errors
-/// As [`verify_shard`]; those of `each`.
-pub fn read_shard(pool: &Pool, shard: ShardName, each: &mut EachFragment<'_>) -> Result<u64> {
-    let length = pool.target().length(shard)?;
-    let page = PAGE_BYTES as u64;
-    if length % page != 0 || length < SHARD_HEADER_BYTES as u64 + page {
-        return Err(Error::damaged(format!("a length of {length} bytes is not possible")));
-    }
-    let header = ShardHeader::decode(&read(pool, shard, 0, SHARD_HEADER_BYTES)?)?;
-    let format = &pool.config().format;
-    if header.pack != shard.pack || header.shard != shard.shard {
-        return Err(Error::damaged(format!(
-            "its header says that it is shard {} of pack {}",
-            header.shard, header.pack
-        )));
-    }
-    if header.pool_id != format.pool_id_bytes() || header.container_bytes != format.container_bytes
-    {
-        return Err(Error::damaged("its header belongs to another pool"));
-    }
-    let last = read(pool, shard, length - page, PAGE_BYTES)?;
-    let footer = Footer::decode(&last)?;
-    if footer.shard_bytes() != length || footer.pack != shard.pack {
-        return Err(Error::damaged("its footer describes another shard"));
-    }
-    let tail = read(pool, shard, footer.directory_offset(), footer.tail_bytes() as usize)?;
-    let tail = Tail::decode(&tail)?;
-    let directory = Directory::decode(&tail.directory)?;
-    if directory.packs != [shard.pack] {
-        return Err(Error::damaged("its directory belongs to another pack"));
-    }
-    let mut offset = SHARD_HEADER_BYTES as u64;
-    for (number, fragment) in tail.fragments.iter().enumerate() {
-        let bytes = read(pool, shard, offset, fragment.length as usize)?;
-        if checksum(&bytes) != fragment.checksum {
-            return Err(Error::damaged(format!("fragment {number} does not match its checksum")));
-        }
-        each(&directory, offset - SHARD_HEADER_BYTES as u64, &bytes)?;
-        offset += u64::from(fragment.length);
-    }
-    Ok(length)
-}
-
-fn read(pool: &Pool, shard: ShardName, offset: u64, length: usize) -> Result<AlignedBuf> {
-    // Lengths come from checked structures, at most a container or a tail.
-    let buffer = AlignedBuf::zeroed(length);
-    match pool.target().read_ranges(shard, vec![ReadRange { offset, length, buffer }]).pop() {
-        Some(ticket) => ticket.wait(),
-        None => Err(Error::bug("the target answered no ticket")),
-    }
 }

@@ -3,9 +3,9 @@
 #![allow(dead_code)] // each test file uses its part
 
 use outlive_capture::{HashTracker, MemorySource, Region};
-use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, StoredShard, Tuning};
 use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select};
-use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
+use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::{Epoch, Event, Observer, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,12 @@ pub fn memory_pool() -> Pool {
 
 pub fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>) -> Pool {
     Pool::new(small_config(), target, log, Environment::system())
+}
+
+/// A shard of the target as its pool sees it.
+pub fn stored(pool: &Pool, shard: ShardName) -> StoredShard {
+    let mut shards = pool.shards().unwrap().into_iter();
+    shards.find(|stored| stored.to_string() == shard.to_string()).expect("the shard is there")
 }
 
 /// A pool in memory with other tuning.

@@ -1,0 +1,197 @@
+//! Packs as wholes: which there are, what they occupy, and their end.
+
+use crate::Pool;
+use outlive_target::ShardName;
+use outlive_types::{PackId, Result};
+
+/// The shard number that every pack has: without redundancy, its only one.
+const ONLY: u8 = 0;
+
+/// The shard of a pack.
+pub(crate) fn shard_of(pack: PackId) -> ShardName {
+    ShardName { pack, shard: ONLY }
+}
+
+/// The packs of which there is a shard with a number that packs have; another is nobody's.
+fn packs_of(shards: Vec<ShardName>) -> Vec<PackId> {
+    shards.into_iter().filter(|name| name.shard == ONLY).map(|name| name.pack).collect()
+}
+
+/// What one target holds, and has room for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetUsage {
+    /// What and where it is, for messages.
+    pub target: String,
+    /// Finished shards on it.
+    pub shards: usize,
+    /// Bytes of these.
+    pub stored_bytes: u64,
+    /// Bytes that are free for this user.
+    pub free_bytes: u64,
+    /// Bytes it has in all.
+    pub total_bytes: u64,
+}
+
+/// What a pool holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolUsage {
+    /// Finished packs.
+    pub packs: usize,
+    /// Bytes of all shards.
+    pub stored_bytes: u64,
+    /// Target by target.
+    pub targets: Vec<TargetUsage>,
+}
+
+impl Pool {
+    /// All finished packs, sorted.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn packs(&self) -> Result<Vec<PackId>> {
+        self.target().list().map(packs_of)
+    }
+
+    /// Packs that were begun and not finished: being written, or left behind by a crash.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn unfinished_packs(&self) -> Result<Vec<PackId>> {
+        self.target().unfinished().map(packs_of)
+    }
+
+    /// Bytes that a finished pack occupies, header and directory included.
+    ///
+    /// # Errors
+    /// `Damaged` if it is missing.
+    pub fn stored_bytes(&self, pack: PackId) -> Result<u64> {
+        self.target().length(shard_of(pack))
+    }
+
+    /// Removes a pack, finished or not; one that is not there is no error.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn delete_pack(&self, pack: PackId) -> Result<()> {
+        self.target().delete(shard_of(pack))
+    }
+
+    /// Removes what was written of a pack that was not finished. One that is finished by now stays,
+    /// and one that is not there is no error; whoever was about to finish it fails.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn delete_unfinished_pack(&self, pack: PackId) -> Result<()> {
+        self.target().delete_unfinished(shard_of(pack))
+    }
+
+    /// What and where the targets are, for messages: "directory /scratch/ckpt".
+    pub fn describe_targets(&self) -> String {
+        self.target().describe()
+    }
+
+    /// What the pool holds, and how much more fits.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn usage(&self) -> Result<PoolUsage> {
+        let target = self.target();
+        let shards = target.list()?;
+        let mut stored_bytes = 0;
+        for shard in &shards {
+            stored_bytes += target.length(*shard)?;
+        }
+        let capacity = target.capacity()?;
+        let usage = TargetUsage {
+            target: target.describe(),
+            shards: shards.len(),
+            stored_bytes,
+            free_bytes: capacity.free_bytes,
+            total_bytes: capacity.total_bytes,
+        };
+        Ok(PoolUsage { packs: packs_of(shards).len(), stored_bytes, targets: vec![usage] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Container, Environment, PackWriter, open_or_create};
+    use outlive_format::{EntryKind, fingerprint};
+    use outlive_io::AlignedBuf;
+    use outlive_types::ErrorKind;
+    use std::fs;
+    use std::path::Path;
+
+    fn begun(pool: &Pool, pack: PackId) -> PackWriter {
+        let mut writer = PackWriter::new(pool, pack, 4096).unwrap();
+        writer.open(Container::new(AlignedBuf::zeroed(4 << 20))).unwrap();
+        writer.append(b"bytes", fingerprint(b"bytes"), EntryKind::Chunk).unwrap();
+        writer
+    }
+
+    fn path_of(dir: &Path, pack: PackId, rest: &str) -> std::path::PathBuf {
+        dir.join(format!("packs/{:02x}/{pack}.{rest}", pack.0[15]))
+    }
+
+    #[test]
+    fn a_pack_is_there_from_its_end_on_until_it_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = open_or_create(dir.path(), Environment::system()).unwrap();
+        let (pack, left) = (PackId([1; 16]), PackId([2; 16]));
+        let (writer, _left_behind) = (begun(&pool, pack), begun(&pool, left));
+        assert_eq!(pool.packs().unwrap(), []);
+        assert_eq!(pool.unfinished_packs().unwrap(), [pack, left]);
+        let stored_bytes = {
+            let finished = writer.finish().unwrap();
+            let stored_bytes = finished.stored_bytes;
+            finished.wait().unwrap();
+            stored_bytes
+        };
+        assert_eq!(pool.packs().unwrap(), [pack]);
+        assert_eq!(pool.unfinished_packs().unwrap(), [left]);
+        assert_eq!(pool.stored_bytes(pack).unwrap(), stored_bytes);
+        let usage = pool.usage().unwrap();
+        assert_eq!((usage.packs, usage.stored_bytes), (1, stored_bytes));
+        let [target] = &usage.targets[..] else { panic!("{usage:?}") };
+        assert_eq!((target.shards, target.stored_bytes), (1, stored_bytes));
+        assert_eq!(target.target, pool.describe_targets());
+        assert!(target.free_bytes <= target.total_bytes && target.total_bytes > 0);
+
+        // A finished one is no left-over.
+        pool.delete_unfinished_pack(pack).unwrap();
+        pool.delete_unfinished_pack(left).unwrap();
+        assert_eq!(pool.packs().unwrap(), [pack]);
+        assert_eq!(pool.unfinished_packs().unwrap(), []);
+        for _ in 0..2 {
+            pool.delete_pack(pack).unwrap();
+            assert_eq!(pool.packs().unwrap(), []);
+            assert_eq!(pool.stored_bytes(pack).unwrap_err().kind(), ErrorKind::Damaged);
+        }
+    }
+
+    #[test]
+    fn a_shard_that_no_pack_has_is_no_pack_and_is_verified_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = open_or_create(dir.path(), Environment::system()).unwrap();
+        let pack = PackId([1; 16]);
+        begun(&pool, pack).finish().unwrap().wait().unwrap();
+        let stored_bytes = pool.stored_bytes(pack).unwrap();
+        assert_eq!(pool.check_pack(pack, &mut |_, _, _| Ok(())).unwrap(), stored_bytes);
+
+        fs::copy(path_of(dir.path(), pack, "0.shard"), path_of(dir.path(), pack, "1.shard"))
+            .unwrap();
+        assert_eq!(pool.packs().unwrap(), [pack]);
+        let [first, stray] = pool.shards().unwrap()[..] else { panic!("two shards") };
+        assert_eq!((first.pack(), stray.pack()), (pack, pack));
+        assert_eq!(pool.verify_shard(first).unwrap(), stored_bytes);
+        let error = pool.verify_shard(stray).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        let told = format!("shard {pack}.1: its header says that it is shard 0 of pack {pack}");
+        assert_eq!(error.message(), told);
+
+        let error = pool.check_pack(PackId([3; 16]), &mut |_, _, _| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.message().starts_with(&format!("pack {}: ", PackId([3; 16]))), "{error}");
+    }
+}
