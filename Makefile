@@ -1,4 +1,4 @@
-# Everything that one does with this repository. `make` alone shows the list.
+# Every task of this repository. `make` alone shows the list.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -25,15 +25,15 @@ SCHEDULE ?=
 ARGS ?=
 
 help: ## Show this list
-	@echo 'outlive: keeps the state of a running program, and gives it back after any failure.'
+	@echo 'outlive: saves the state of a running program, and restores it after a crash.'
 	@echo
 	@echo 'usage: make TARGET [ARGS="..."]'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'demo and test set up all they need: Rust and Python 3.11 are enough to begin with.'
+	@echo 'demo and test set up all that they need. Before that, install Rust and Python 3.11.'
 
-demo: build ## Kill a simulation and a training again and again; compare with runs left in peace
+demo: build ## Kill a simulation and a training run again and again; compare with undisturbed runs
 	@.venv/bin/python examples/demo.py $(ARGS)
 	@echo
 	@.venv/bin/python examples/demo_training.py
@@ -44,7 +44,7 @@ test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does
 	@echo '== All checks passed'
 	@cat "$${CARGO_TARGET_DIR:-target}"/test-summary/{rust,python}
 
-setup: ## Check the tools and fill .venv (done by itself before all else)
+setup: ## Check the tools and fill .venv (done first by every target that needs it)
 	@scripts/setup
 
 build: setup ## Build the Python package (into .venv) and target/release/outlive
@@ -63,28 +63,28 @@ fmt: setup ## Format all Rust and Python sources
 	.venv/bin/ruff check --fix --quiet
 	.venv/bin/ruff format --quiet
 
-test-rust: setup ## Run the Rust tests (ARGS go to nextest)
+test-rust: setup ## Run the Rust tests (ARGS: arguments for nextest)
 	@scripts/test-rust $(ARGS)
 
-test-python: build ## Run the Python tests against the installed wheel (ARGS go to pytest)
+test-python: build ## Run the Python tests against the installed wheel (ARGS: arguments for pytest)
 	@scripts/test-python $(ARGS)
 
-test-frameworks: build ## Run the tests that need PyTorch and JAX (2.5 GB; not part of test)
+test-frameworks: build ## Run the tests that need PyTorch and JAX (downloads 2.5 GB; not part of test)
 	@scripts/test-frameworks $(ARGS)
 
-fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (5)
+fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (default: 5)
 	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
 	@fuzz/run $(FUZZ_S)
 
-soak: setup ## Explore interleavings for MINUTES (60); SCHEDULE=NAME shows one
+soak: setup ## Explore interleavings for MINUTES (default: 60); SCHEDULE=NAME shows one
 	cargo run --quiet -p outlive-sim --bin outlive-explore -- \
 		$(if $(SCHEDULE),$(SCHEDULE),--minutes $(MINUTES)) $(ARGS)
 
-bugs: setup ## Put known bugs back into a copy, and count the schedules until each is found (ARGS: names)
+bugs: setup ## Put known bugs into a copy, and count the schedules until each is found (ARGS: their names)
 	@scripts/explore-bugs $(ARGS)
 
 # After a fault its pools stay for a look, and what happened last is told.
-storm: build ## Kill and suspend savers, rivals, prunes, gcs, scrubs, copies on one pool for MINUTES (60)
+storm: build ## Kill and suspend programs of all kinds on one pool for MINUTES (default: 60)
 	@folder=$$(mktemp -d -t outlive-storm-XXXXXX); seed=$$RANDOM; \
 	printf '== Storm, %s minutes, seed %s, in %s\n' '$(MINUTES)' "$$seed" "$$folder"; \
 	.venv/bin/python bindings/python/tests/storm.py "$$folder" "$$seed" --minutes '$(MINUTES)' \
@@ -93,9 +93,9 @@ storm: build ## Kill and suspend savers, rivals, prunes, gcs, scrubs, copies on 
 # TORCH=1 measures PyTorch too, RUSTIC=0 does without rustic; ARGS=--quick shows within a minute or two that it works.
 export TORCH ?=
 export RUSTIC ?= 1
-bench: build ## Compare with peers; writes docs/benchmarks.md (TORCH=1, ARGS=--quick)
+bench: build ## Compare with peers and write docs/benchmarks.md (TORCH=1: with PyTorch; ARGS=--quick)
 	@scripts/setup-bench
 	@.venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
 
-clean: ## Remove all that was built or downloaded into this folder
+clean: ## Remove everything that was built or downloaded into this folder
 	rm -rf -- .venv .venv-bench .venv-frameworks target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

@@ -167,17 +167,19 @@ def draining(folder: Path, freeze: str, budget: int, state_bytes: int) -> dict[s
 def main() -> int:
     """Measures what was asked for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", help="where the pool is made, and removed again [a temporary one]")
+    parser.add_argument("--dir", help="directory for the pool, which is removed [a temporary one]")
     parser.add_argument("--state", type=size, default=1 << 30, help="size of the state [1GiB]")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window [10]")
-    parser.add_argument("--rounds", type=int, default=3, help="windows of each kind [3]")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="length of a window, in seconds [10]"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of windows of each kind [3]")
     parser.add_argument(
         "--draining", action="store_true", help="only Gray-Scott, and only while a save drains"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
     options = parser.parse_args()
     if options.seconds <= 2 and not options.draining:
-        parser.error("--seconds must be more than 2, so that every second means some saves")
+        parser.error("--seconds must be more than 2, so that a window has several saves")
     pages_per_s = options.state / PAGE_BYTES / 100
     programs: list[tuple[str, Callable[[], tuple[State, Step]], float]] = [
         ("Gray-Scott, every second", lambda: simulation(options.state), 1.0),

@@ -66,10 +66,12 @@ def measure(folder: str, words: np.ndarray, share: float, saves: int) -> dict[st
 def main() -> None:
     """Reads the arguments, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--dir", default=None, help="where the pools are made; they are deleted")
-    parser.add_argument("--state", type=size, default=4 << 30, help="such as 4GiB, the default")
-    parser.add_argument("--share", type=float, default=0.01, help="of the pages, 0.01 by default")
-    parser.add_argument("--saves", type=int, default=9, help="that count, 9 by default")
+    parser.add_argument("--dir", default=None, help="directory for the pools, which are deleted")
+    parser.add_argument("--state", type=size, default=4 << 30, help="size of the state [4GiB]")
+    parser.add_argument(
+        "--share", type=float, default=0.01, help="share of the pages to change [0.01]"
+    )
+    parser.add_argument("--saves", type=int, default=9, help="number of saves that count [9]")
     options = parser.parse_args()
     length = max(1, options.state // PAGE_BYTES) * PAGE_BYTES // 8
     for name, make in (("outlive.empty", outlive.empty), ("numpy.empty", np.empty)):

@@ -255,14 +255,18 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--dir", default=tempfile.gettempdir(), help="where pools are made")
-    parser.add_argument("--mib", type=int, default=256, help="size of the states")
-    parser.add_argument("--steps", type=int, default=10, help="steps that are measured")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--program", nargs="+", choices=[*PROGRAMS, HPL], help="default: all")
+    parser.add_argument("--dir", default=tempfile.gettempdir(), help="directory for the pools")
+    parser.add_argument("--mib", type=int, default=256, help="size of the states, in MiB")
+    parser.add_argument("--steps", type=int, default=10, help="number of steps to measure")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
+    parser.add_argument(
+        "--program", nargs="+", choices=[*PROGRAMS, HPL], help="programs to run [all]"
+    )
     parser.add_argument("--tracker", nargs="+", choices=TRACKERS, default=TRACKERS)
-    parser.add_argument("--interval-ms", type=int, default=250, help="from save to save of HPL")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--interval-ms", type=int, default=250, help="milliseconds between saves of HPL"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.add_argument("--one", nargs=2, metavar=("PROGRAM", "TRACKER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:

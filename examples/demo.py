@@ -1,4 +1,4 @@
-"""Shows that a simulation outlives `kill -9`: runs it in peace, runs it under fire, compares.
+"""Shows that a simulation survives `kill -9`: runs it without and with kills, and compares.
 
     python examples/demo.py            (or: make demo)
 
@@ -306,7 +306,10 @@ def report(run: Attack, args: argparse.Namespace, work: Path, reference_s: float
         )
     rows += [
         ["On disk at the end", f"{disk_bytes / MIB:.0f} MiB in all"],
-        ["Time", f"{run.took_s:.1f} s with {len(run.deaths)} kills, {reference_s:.1f} s in peace"],
+        [
+            "Time",
+            f"{run.took_s:.1f} s with {len(run.deaths)} kills, {reference_s:.1f} s undisturbed",
+        ],
         ["  of it", f"{lost_s:.1f} s work done again, {restart_s:.1f} s restarting"],
     ]
     print()
@@ -422,7 +425,7 @@ def demo(args: argparse.Namespace) -> None:
     common = ["--size", str(args.size), "--steps", str(args.steps)]
 
     print(f"Gray-Scott, {args.size} x {args.size} cells, {state_bytes / MIB:.0f} MiB of state")
-    print(f"\n1. In peace: {args.steps} steps without checkpoints, the reference", flush=True)
+    print(f"\n1. Undisturbed: {args.steps} steps without checkpoints, the reference", flush=True)
     show = Progress("reference", args.steps)
     arguments = [*common, "--out", str(work / "reference.npz")]
     with living(work, "reference", arguments) as life:
@@ -432,19 +435,19 @@ def demo(args: argparse.Namespace) -> None:
     print(f"  done in {reference_s:.1f} s")
 
     print(
-        f"\n2. Under fire: a checkpoint every {args.every:g} s, {args.kills} times kill -9 "
+        f"\n2. With kills: a checkpoint every {args.every:g} s, {args.kills} times kill -9 "
         f"(moments drawn with --seed {args.seed})",
         flush=True,
     )
     run = attack(args, work, common, reference_s)
     if len(run.deaths) < args.kills:
-        print(f"  it came to its end before kill {len(run.deaths) + 1}: give it more --steps")
+        print(f"  it ended before kill {len(run.deaths) + 1}: give it more --steps")
     if not run.deaths:
         raise DemoError("the simulation ended before it could be killed: give it more --steps")
-    print("  left alone at last, it came to its end")
+    print("  no more kills: it ran to the end")
     report(run, args, work, reference_s)
 
-    print("\n3. The same, to the last bit?", flush=True)
+    print("\n3. Is the result the same, bit for bit?", flush=True)
     v = compare(work)
     picture = args.dir / "gray_scott.png"
     write_picture(picture, v)
@@ -459,16 +462,22 @@ def demo(args: argparse.Namespace) -> None:
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
-        description="Kills a simulation again and again, and compares its end with that of one "
-        "left in peace."
+        description="Kills a simulation again and again, and compares its result with that of an "
+        "undisturbed one."
     )
-    parser.add_argument("--size", type=int, default=4096, help="cells per side (4096: 256 MiB)")
-    parser.add_argument("--steps", type=int, default=300, help="steps of the simulation")
-    parser.add_argument("--kills", type=int, default=5, help="how often to kill it")
+    parser.add_argument(
+        "--size", type=int, default=4096, help="number of cells per side (4096: 256 MiB)"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="number of steps of the simulation")
+    parser.add_argument("--kills", type=int, default=5, help="number of kills")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between checkpoints")
-    parser.add_argument("--seed", type=int, help="of the moments of death (default: random)")
-    parser.add_argument("--dir", type=Path, default=Path("demo-out"), help="where files go")
-    parser.add_argument("--keep", action="store_true", help="keep checkpoints, journals, states")
+    parser.add_argument(
+        "--seed", type=int, help="seed for the moments of the kills (default: random)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=Path("demo-out"), help="directory for all files"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep checkpoints, journals and states")
     args = parser.parse_args()
     if args.kills < 1 or args.steps < 1 or args.every < 0:
         parser.error("--kills and --steps must be at least 1, --every at least 0")

@@ -1,4 +1,4 @@
-"""Shows that a training run outlives `kill -9`: runs it in peace, runs it under fire, compares.
+"""Shows that a training run survives `kill -9`: runs it without and with kills, and compares.
 
     python examples/demo_training.py            (or: make demo)
 
@@ -62,14 +62,14 @@ def demo(args: argparse.Namespace) -> None:
     steps = ["--steps", str(args.steps)]
 
     print(f"Digits: {args.steps} steps of Adam, 0.4 MiB of state")
-    print("\n1. In peace: without checkpoints, the reference", flush=True)
+    print("\n1. Undisturbed: without checkpoints, the reference", flush=True)
     lines, _, peace_s = run([*steps, "--out", str(work / "reference.npz")], None)
     print(
         f"  done in {peace_s:.1f} s; {number_after('end', lines):.1%} of unseen digits read right"
     )
 
     print(
-        f"\n2. Under fire: a checkpoint every 0.2 s, {args.kills} times kill -9 "
+        f"\n2. With kills: a checkpoint every 0.2 s, {args.kills} times kill -9 "
         f"(moments drawn with --seed {args.seed})",
         flush=True,
     )
@@ -87,11 +87,11 @@ def demo(args: argparse.Namespace) -> None:
             f"  kill -9 number {deaths}: went on from step {began:.0f}, lived {lived_s:.2f} s, "
             f"died past step {reached:.0f}"
         )
-    print(f"  left alone at last: from step {began:.0f} to the end")
+    print(f"  no more kills: from step {began:.0f} to the end")
     if deaths < args.kills:
         raise DemoError(f"it ended after {deaths} kills: give it more --steps")
 
-    print("\n3. The same, to the last bit?", flush=True)
+    print("\n3. Is the result the same, bit for bit?", flush=True)
     with np.load(work / "reference.npz") as ours, np.load(work / "attacked.npz") as theirs:
         names = sorted(ours.files)
         differing = [n for n in names if ours[n].tobytes() != theirs[n].tobytes()]
@@ -105,10 +105,14 @@ def demo(args: argparse.Namespace) -> None:
 def main() -> None:
     """Runs the demo from the command line."""
     parser = argparse.ArgumentParser(description="Kills a training run again and again.")
-    parser.add_argument("--steps", type=int, default=12000, help="steps of the training")
-    parser.add_argument("--kills", type=int, default=4, help="how often to kill it")
-    parser.add_argument("--seed", type=int, help="of the moments of death (default: random)")
-    parser.add_argument("--dir", type=Path, default=Path("demo-out"), help="where files go")
+    parser.add_argument("--steps", type=int, default=12000, help="number of steps of the training")
+    parser.add_argument("--kills", type=int, default=4, help="number of kills")
+    parser.add_argument(
+        "--seed", type=int, help="seed for the moments of the kills (default: random)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=Path("demo-out"), help="directory for all files"
+    )
     args = parser.parse_args()
     if args.seed is None:
         args.seed = secrets.randbelow(1_000_000)

@@ -186,13 +186,17 @@ def note_durable(note: Journal, saved: Any) -> None:
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Gray-Scott, checkpointed with outlive.")
-    parser.add_argument("--size", type=int, default=4096, help="cells per side (4096: 256 MiB)")
-    parser.add_argument("--steps", type=int, default=300, help="steps to run in all")
-    parser.add_argument("--dir", default="", help="where checkpoints go; none are made without it")
+    parser.add_argument(
+        "--size", type=int, default=4096, help="number of cells per side (4096: 256 MiB)"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="total number of steps")
+    parser.add_argument("--dir", default="", help="directory of the pool (default: no checkpoints)")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between checkpoints")
-    parser.add_argument("--seed", type=int, default=1993, help="of the random numbers")
-    parser.add_argument("--out", default="", metavar="FILE.npz", help="where the final state goes")
-    parser.add_argument("--stats", default="", metavar="FILE", help="journal, one JSON a line")
+    parser.add_argument("--seed", type=int, default=1993, help="seed of the random numbers")
+    parser.add_argument("--out", default="", metavar="FILE.npz", help="file for the final state")
+    parser.add_argument(
+        "--stats", default="", metavar="FILE", help="file for the journal, one JSON value a line"
+    )
     args = parser.parse_args()
     if args.size < 128 or args.size % BLOCK_ROWS:
         parser.error(f"--size must be at least 128, and a multiple of {BLOCK_ROWS}")

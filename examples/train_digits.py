@@ -150,11 +150,11 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Learns digits, checkpointed with outlive.")
-    parser.add_argument("--steps", type=int, default=12000, help="batches to learn in all")
-    parser.add_argument("--dir", default="", help="where checkpoints go; none are made without it")
+    parser.add_argument("--steps", type=int, default=12000, help="total number of batches")
+    parser.add_argument("--dir", default="", help="directory of the pool (default: no checkpoints)")
     parser.add_argument("--every", type=float, default=0.2, help="seconds between checkpoints")
-    parser.add_argument("--seed", type=int, default=7, help="of the random numbers")
-    parser.add_argument("--out", default="", metavar="FILE.npz", help="where the final state goes")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the random numbers")
+    parser.add_argument("--out", default="", metavar="FILE.npz", help="file for the final state")
     return parser.parse_args()
 
 

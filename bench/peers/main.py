@@ -50,28 +50,34 @@ def _arguments() -> argparse.ArgumentParser:
         prog="bench/compare.py", description="Compares outlive with its peers on this machine."
     )
     names = ",".join(dict.fromkeys([*PEERS, *BACKUPS]))
-    parser.add_argument("--only", help=f"peers, with commas between: {names}")
-    parser.add_argument("--what", help=f"measurements, with commas between: {','.join(WHAT)}")
-    parser.add_argument("--gib", type=float, default=2.0, help="size of the state (2)")
-    parser.add_argument("--small-gib", type=float, help="for flips and kills (an eighth of --gib)")
+    parser.add_argument("--only", help=f"peers to measure, separated by commas: {names}")
+    parser.add_argument("--what", help=f"measurements, separated by commas: {','.join(WHAT)}")
+    parser.add_argument("--gib", type=float, default=2.0, help="size of the state, in GiB (2)")
+    parser.add_argument("--small-gib", type=float, help="its size for flips and kills (--gib / 8)")
     parser.add_argument("--state", choices=state.KINDS, default=state.KINDS[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--flips", type=int, default=4)
-    parser.add_argument("--large-mib", type=float, default=128, help="largest file of the tree")
-    parser.add_argument("--quick", action="store_true", help="see that it works, within a minute")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
+    parser.add_argument("--kills", type=int, default=6, help="number of kills of each peer (6)")
+    parser.add_argument("--flips", type=int, default=4, help="number of flipped bits (4)")
     parser.add_argument(
-        "--dir", type=Path, help="measure the device that this directory is on (that of --results)"
+        "--large-mib", type=float, default=128, help="size of the tree's largest file"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="only show that it works, in about a minute"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="directory on the device to measure (that of --results)"
     )
     parser.add_argument("--results", type=Path, default=Path("target/bench-peers"))
     parser.add_argument("--wheels", type=Path, default=Path("target/bench-peers/wheels"))
     parser.add_argument(
         "--docs",
         type=Path,
-        help="write benchmarks.md and pictures in here, if this is a whole run (else, and without "
-        "it, beside the results)",
+        help="directory for benchmarks.md and its pictures after a whole run (default, and after "
+        "other runs: beside the results)",
     )
-    parser.add_argument("--report-only", action="store_true", help="measure nothing, only write")
+    parser.add_argument(
+        "--report-only", action="store_true", help="measure nothing, only write the page"
+    )
     return parser
 
 

@@ -41,11 +41,13 @@ def unpacked(package: str, version: str, cache: Path) -> Path:
 def main() -> None:
     """Builds the trace."""
     parser = argparse.ArgumentParser(description="Builds a trace from releases of a package.")
-    parser.add_argument("--package", default=PACKAGE)
-    parser.add_argument("--versions", nargs="+", default=VERSIONS, help="oldest first")
+    parser.add_argument("--package", default=PACKAGE, help="name of the package")
+    parser.add_argument(
+        "--versions", nargs="+", default=VERSIONS, help="its versions, oldest first"
+    )
     parser.add_argument("--cache", type=Path, default=Path("target/bench-plan"))
     parser.add_argument("--container-bytes", type=int, default=4 << 20)
-    parser.add_argument("--to", type=Path, required=True, help="the trace")
+    parser.add_argument("--to", type=Path, required=True, help="file for the trace")
     args = parser.parse_args()
     trees = [unpacked(args.package, version, args.cache) for version in args.versions]
     command = ["cargo", "run", "--release", "--quiet", "--package", "outlive-store"]
