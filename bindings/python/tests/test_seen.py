@@ -291,7 +291,7 @@ def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
     model = Model(2.0)
     text = refused(lambda: job.restore(into={"model": model.state_dict(), "step": 0}))
     for name in ("model/groups/0/rate", "model/groups/0/params/0", "step"):
-        assert f"'{name}' would change only in what nobody but `into` holds" in text
+        assert f"'{name}' would change only in objects that nothing but `into` holds" in text
     assert "'model/weights'" not in text
     assert (model.weights == 2).all()
     assert job.restore(into={"model": model.state_dict(), "step": 0}, only="model/weights")

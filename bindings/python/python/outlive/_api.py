@@ -117,11 +117,13 @@ def _epoch_number(epoch: int | Epoch | None) -> int | None:
 
 def _notes(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
     if not isinstance(metrics, Mapping | None):
-        raise InvalidError(f'`metrics` are figures by name, as {{"loss": 0.02}}, not {metrics!r}')
+        raise InvalidError(
+            f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
+        )
     figures = []
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
-            raise InvalidError(f"the name of a metric is text, not {name!r}")
+            raise InvalidError(f"the name of a metric must be text, not {name!r}")
         try:
             figures.append((name, float(value)))
         except (TypeError, ValueError, OverflowError):
@@ -705,7 +707,7 @@ def plot(job: Job) -> Plot:
         InvalidError: If it is not a job.
     """
     if not isinstance(job, Job):
-        raise InvalidError(f"a plot is of one job, as `pool.job(name)` gives it, not of {job!r}")
+        raise InvalidError(f"a plot needs a job, as `pool.job(name)` returns it, not {job!r}")
     return Plot(job._core.plot())  # the job's own module
 
 

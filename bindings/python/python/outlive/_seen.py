@@ -113,7 +113,7 @@ class Owners:
     def unseen_lists(self, paths: Iterable[str]) -> list[str]:
         """Says of which lists of values nobody would see what comes into them."""
         return [
-            f"{shown(path)} would change only in what nobody but `into` holds"
+            f"{shown(path)} would change only in objects that nothing but `into` holds"
             for path in sorted(paths)
             if not self.seen.get(path, True)
         ]
@@ -129,7 +129,7 @@ class Owners:
             return None
         if here.dtypes[my] == PICKLE:
             return self._unseen_object(name, mine, others, theirs)
-        lost = f"{shown(name)} would change only in what nobody but `into` holds"
+        lost = f"{shown(name)} would change only in objects that nothing but `into` holds"
         if is_value(theirs):
             in_place = type(mine) is bytearray and others > 0
             return None if in_place or self.seen.get(above, True) else lost
@@ -157,7 +157,7 @@ class Owners:
                 "in `into` alone"
             )
         if not self.seen.get(parent(name), True):
-            return f"{shown(name)} would change only in what nobody but `into` holds"
+            return f"{shown(name)} would change only in objects that nothing but `into` holds"
         return None
 
 
