@@ -49,7 +49,7 @@ impl Layout {
     pub fn new(regions: Vec<Region>) -> Layout {
         let mut layout = Layout { regions: Vec::with_capacity(regions.len()), ..Layout::default() };
         let mut packed_end = 0usize;
-        for Region { name, dtype, shape, memory } in regions {
+        for Region { name, dtype, shape, memory, distribution } in regions {
             let length = memory.length();
             let bytes = length as u64;
             let place = if length < PACKED_BELOW_BYTES {
@@ -62,7 +62,7 @@ impl Layout {
                 layout.own.push(memory);
                 RegionPlace::Own
             };
-            layout.regions.push(RegionDesc { name, dtype, shape, bytes, place });
+            layout.regions.push(RegionDesc { name, dtype, shape, bytes, place, distribution });
         }
         if layout.has_packed() {
             let packed = StreamDesc { name: PACKED_STREAM.into(), bytes: packed_end as u64 };
@@ -128,6 +128,9 @@ fn check_one(number: usize, region: &Region) -> Result<()> {
         return refuse(format!(
             "its shape has {dimensions} dimensions; at most {DIMENSIONS_MAX} fit"
         ));
+    }
+    if let Err(why) = region.distribution.check(&region.shape) {
+        return refuse(format!("it is {why}"));
     }
     if let Memory::Raw(raw) | Memory::Constant(raw) = &region.memory
         && let Err(error) = raw.check()

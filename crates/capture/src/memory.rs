@@ -108,7 +108,7 @@ impl Region {
         length: usize,
     ) -> Region {
         let memory = Memory::Raw(RawMemory { start, length });
-        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+        Region::of(name, dtype, shape, memory)
     }
 
     /// A region in memory that nobody changes, such as JAX's arrays: it is neither copied aside nor
@@ -125,7 +125,7 @@ impl Region {
         length: usize,
     ) -> Region {
         let memory = Memory::Constant(RawMemory { start, length });
-        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+        Region::of(name, dtype, shape, memory)
     }
 }
 

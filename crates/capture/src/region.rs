@@ -1,6 +1,7 @@
 //! What the program hands over: a name and where its bytes are.
 
 use crate::memory::Memory;
+use outlive_types::Distribution;
 use std::sync::Arc;
 
 /// A named array or byte string of the program. See also [`Region::from_raw`].
@@ -10,6 +11,7 @@ pub struct Region {
     pub(crate) dtype: String,
     pub(crate) shape: Vec<u64>,
     pub(crate) memory: Memory,
+    pub(crate) distribution: Distribution,
 }
 
 impl Region {
@@ -21,7 +23,24 @@ impl Region {
         bytes: impl Into<Arc<[u8]>>,
     ) -> Region {
         let memory = Memory::Shared(bytes.into());
-        Region { name: name.into(), dtype: dtype.into(), shape, memory }
+        Region::of(name, dtype, shape, memory)
+    }
+
+    pub(crate) fn of(
+        name: impl Into<String>,
+        dtype: impl Into<String>,
+        shape: Vec<u64>,
+        memory: Memory,
+    ) -> Region {
+        let distribution = Distribution::Local;
+        Region { name: name.into(), dtype: dtype.into(), shape, memory, distribution }
+    }
+
+    /// The same region, of which other ranks have something: parts of one global array, or the same
+    /// bytes. A freeze refuses what does not fit the region's shape.
+    #[must_use]
+    pub fn distributed(self, distribution: Distribution) -> Region {
+        Region { distribution, ..self }
     }
 
     /// Its name.

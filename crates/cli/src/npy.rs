@@ -90,11 +90,18 @@ fn structured(region: &RegionDesc) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::RegionPlace;
+    use outlive_types::{Distribution, RegionPlace};
 
     fn region(dtype: &str, shape: &[u64], bytes: u64) -> RegionDesc {
         let (name, dtype) = ("r".to_owned(), dtype.to_owned());
-        RegionDesc { name, dtype, shape: shape.to_vec(), bytes, place: RegionPlace::Own }
+        RegionDesc {
+            name,
+            dtype,
+            shape: shape.to_vec(),
+            bytes,
+            place: RegionPlace::Own,
+            distribution: Distribution::Local,
+        }
     }
 
     fn header(region: &RegionDesc) -> Option<Vec<u8>> {

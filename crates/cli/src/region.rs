@@ -1,6 +1,7 @@
 //! What the bytes of small regions mean, as the front doors write them.
 
 use crate::output::shown;
+use outlive_types::{Distribution, RegionDesc};
 use serde_json::{Value, json};
 
 /// Longest text that is shown as a value.
@@ -82,9 +83,22 @@ pub fn shape(shape: &[u64]) -> String {
     }
 }
 
+/// A region's shape, and what other ranks have of it.
+pub fn extent(region: &RegionDesc) -> String {
+    let own = shape(&region.shape);
+    match &region.distribution {
+        Distribution::Local => own,
+        Distribution::Subarray { global_shape, offset } => {
+            format!("{own} at {} of {}", shape(offset), shape(global_shape))
+        }
+        Distribution::Replicated => format!("{own} on all ranks"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_types::RegionPlace;
 
     #[test]
     fn scalars_are_understood() {
@@ -106,6 +120,25 @@ mod tests {
         assert_eq!(text("<i4", &[1]), None);
         assert_eq!(value("<f8", &[1], &[0; 8]), None, "an array is no scalar");
         assert_eq!(value("py:float", &[], &f64::NAN.to_le_bytes()).unwrap().1, json!("NaN"));
+    }
+
+    #[test]
+    fn parts_of_global_arrays_say_where_they_are() {
+        let told = |distribution| {
+            extent(&RegionDesc {
+                name: "r".to_owned(),
+                dtype: "<f8".to_owned(),
+                shape: vec![2, 3],
+                bytes: 48,
+                place: RegionPlace::Own,
+                distribution,
+            })
+        };
+        let (global_shape, offset) = (vec![8, 3], vec![4, 0]);
+        let part = Distribution::Subarray { global_shape, offset };
+        assert_eq!(told(Distribution::Local), "(2, 3)");
+        assert_eq!(told(part), "(2, 3) at (4, 0) of (8, 3)");
+        assert_eq!(told(Distribution::Replicated), "(2, 3) on all ranks");
     }
 
     #[test]

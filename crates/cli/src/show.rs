@@ -8,7 +8,7 @@ use outlive_format::Manifest;
 use outlive_store::commit::{Entry, history};
 use outlive_store::files::is_of_files;
 use outlive_store::{Checkpoint, Job, JobOptions, Select};
-use outlive_types::{Epoch, Error, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Epoch, Error, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -186,11 +186,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         table.row(vec![
             shortened(&shown(&region.name), CELL_CHARS_MAX),
             shortened(&shown(&region.dtype), CELL_CHARS_MAX),
-            if region.dtype.starts_with("py:") {
-                String::new()
-            } else {
-                region::shape(&region.shape)
-            },
+            if region.dtype.starts_with("py:") { String::new() } else { region::extent(region) },
             bytes(region.bytes),
             value.as_ref().map_or_else(String::new, |(text, _)| shortened(text, CELL_CHARS_MAX)),
         ]);
@@ -231,8 +227,16 @@ pub fn region_json(region: &RegionDesc, value: Option<&Value>) -> Value {
         "shape": region.shape,
         "bytes": region.bytes,
     });
-    if let (Some(object), Some(value)) = (json.as_object_mut(), value) {
-        object.insert("value".to_owned(), value.clone());
+    match &region.distribution {
+        Distribution::Local => {}
+        Distribution::Subarray { global_shape, offset } => {
+            json["global_shape"] = json!(global_shape);
+            json["offset"] = json!(offset);
+        }
+        Distribution::Replicated => json["replicated"] = json!(true),
+    }
+    if let Some(value) = value {
+        json["value"] = value.clone();
     }
     json
 }

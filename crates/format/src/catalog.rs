@@ -2,7 +2,7 @@
 
 use crate::codec::{Check, Reader, Writer, checksum, demand};
 use crate::tree::TreeRef;
-use outlive_types::{Error, Fingerprint, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Error, Fingerprint, RegionDesc, RegionPlace, Result};
 use std::collections::HashSet;
 
 const WHAT: &str = "catalog";
@@ -11,6 +11,9 @@ const HEAD_BYTES: usize = 24;
 /// Of a packed region without name, dtype and shape; the others are longer.
 const REGION_BYTES_MIN: usize = 24;
 const PACKED_ALIGN_BYTES: u64 = 16;
+/// One byte says where a region lies (its lowest bit), and how it is distributed.
+const PLACE_MASK: u8 = 1;
+const DISTRIBUTION_SHIFT: u32 = 1;
 
 /// Longest name and longest dtype of a region, in bytes.
 pub const TEXT_BYTES_MAX: usize = 65_535;
@@ -36,12 +39,13 @@ impl CatalogRegion {
     }
 
     fn check(&self) -> Check {
-        let RegionDesc { name, dtype, shape, bytes, place } = &self.desc;
+        let RegionDesc { name, dtype, shape, bytes, place, distribution } = &self.desc;
         let shown = || name.chars().take(40).collect::<String>();
         demand!(!name.is_empty(), "a region has no name");
         demand!(name.len() <= TEXT_BYTES_MAX, "the name {:?}… is too long", shown());
         demand!(dtype.len() <= TEXT_BYTES_MAX, "region {:?} has a too long dtype", shown());
         demand!(shape.len() <= DIMENSIONS_MAX, "region {:?} has too many dimensions", shown());
+        distribution.check(shape).map_err(|why| format!("region {:?} is {why}", shown()))?;
         match place {
             RegionPlace::Packed { offset } => demand!(
                 self.root.is_zero()
@@ -87,13 +91,15 @@ impl Catalog {
             out.u32(desc.name.len() as u32);
             out.u16(desc.dtype.len() as u16);
             out.u8(desc.shape.len() as u8);
-            out.u8(u8::from(desc.place == RegionPlace::Own));
+            let place = u8::from(desc.place == RegionPlace::Own);
+            out.u8(place | distribution_code(&desc.distribution) << DISTRIBUTION_SHIFT);
             out.u64(desc.bytes);
             match desc.place {
                 RegionPlace::Packed { offset } => out.u64(offset),
                 RegionPlace::Own => TreeRef { bytes: desc.bytes, root: *root }.write_rest(&mut out),
             }
-            for extent in &desc.shape {
+            let (global_shape, offset) = global_of(&desc.distribution);
+            for extent in desc.shape.iter().chain(global_shape).chain(offset) {
                 out.u64(*extent);
             }
             out.bytes(desc.name.as_bytes());
@@ -129,7 +135,9 @@ impl Catalog {
         let of = |region: &CatalogRegion| {
             let desc = &region.desc;
             let root = if desc.place == RegionPlace::Own { 32 } else { 0 };
-            REGION_BYTES_MIN + root + 8 * desc.shape.len() + desc.name.len() + desc.dtype.len()
+            let (global_shape, offset) = global_of(&desc.distribution);
+            let extents = desc.shape.len() + global_shape.len() + offset.len();
+            REGION_BYTES_MIN + root + 8 * extents + desc.name.len() + desc.dtype.len()
         };
         HEAD_BYTES + self.regions.iter().map(of).sum::<usize>() + self.attachment.len()
     }
@@ -137,19 +145,49 @@ impl Catalog {
 
 fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
     let (name_bytes, dtype_bytes) = (from.u32()?, from.u16()?);
-    let (dimensions, place, bytes) = (from.u8()?, from.u8()?, from.u64()?);
-    let (place, root) = match place {
+    let (dimensions, code, bytes) = (from.u8()?, from.u8()?, from.u64()?);
+    let (place, root) = match code & PLACE_MASK {
         0 => (RegionPlace::Packed { offset: from.u64()? }, Fingerprint::ZERO),
-        1 => (RegionPlace::Own, TreeRef::read_rest(bytes, from)?.root),
-        other => return Err(from.damaged(format!("a region has place {other}"))),
+        _ => (RegionPlace::Own, TreeRef::read_rest(bytes, from)?.root),
     };
-    let mut shape = Vec::with_capacity(from.count(dimensions.into(), 8)?);
-    for _ in 0..dimensions {
-        shape.push(from.u64()?);
-    }
+    let shape = extents(from, dimensions)?;
+    let distribution = match code >> DISTRIBUTION_SHIFT {
+        0 => Distribution::Local,
+        1 => Distribution::Subarray {
+            global_shape: extents(from, dimensions)?,
+            offset: extents(from, dimensions)?,
+        },
+        2 => Distribution::Replicated,
+        _ => return Err(from.damaged(format!("a region has place and distribution {code}"))),
+    };
     let name = from.text(name_bytes as usize)?.to_owned();
     let dtype = from.text(dtype_bytes.into())?.to_owned();
-    Ok(CatalogRegion { desc: RegionDesc { name, dtype, shape, bytes, place }, root })
+    Ok(CatalogRegion { desc: RegionDesc { name, dtype, shape, bytes, place, distribution }, root })
+}
+
+/// As many extents or offsets as there are dimensions.
+fn extents(from: &mut Reader<'_>, dimensions: u8) -> Result<Vec<u64>> {
+    let mut extents = Vec::with_capacity(from.count(dimensions.into(), 8)?);
+    for _ in 0..dimensions {
+        extents.push(from.u64()?);
+    }
+    Ok(extents)
+}
+
+fn distribution_code(distribution: &Distribution) -> u8 {
+    match distribution {
+        Distribution::Local => 0,
+        Distribution::Subarray { .. } => 1,
+        Distribution::Replicated => 2,
+    }
+}
+
+/// Global shape and offset; empty unless the region is part of a global array.
+fn global_of(distribution: &Distribution) -> (&[u64], &[u64]) {
+    match distribution {
+        Distribution::Subarray { global_shape, offset } => (global_shape, offset),
+        Distribution::Local | Distribution::Replicated => (&[], &[]),
+    }
 }
 
 /// Sorting hashes is several times faster than a set of a million names; names are compared only

@@ -147,7 +147,11 @@ fn catalogs() {
     refused(&[(16, &[3])], "attachment too short");
     refused(&[(16, &[1])], "attachment too long");
     refused(&[(24, &[0]), (28, &[5])], "no name");
-    refused(&[(31, &[2])], "place");
+    refused(&[(31, &[6])], "distribution");
+    refused(&[(31, &[2])], "part of a global array without its place there");
+    let part = 24 + 45 + 60;
+    refused(&[(part + 40, &[1])], "a part that is larger than the global array");
+    refused(&[(part + 56, &[1])], "a part that ends behind the global array");
     refused(&[(40, &[33])], "unaligned offset");
     refused(&[(40, &[0xF0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF])], "offset");
     refused(&[(66, &[0xFF])], "dtype not UTF-8");

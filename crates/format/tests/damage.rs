@@ -3,7 +3,7 @@
 mod samples;
 
 use outlive_format::*;
-use outlive_types::ErrorKind;
+use outlive_types::{Distribution, ErrorKind};
 use proptest::prelude::*;
 use samples::{STRUCTURES, Structure};
 
@@ -236,6 +236,30 @@ fn a_program_is_told_what_its_catalog_cannot_hold() {
     refused(|catalog| catalog.regions[0].desc.name = "é".repeat(40_000), "too long");
     refused(|catalog| catalog.regions[0].desc.dtype = "é".repeat(40_000), "dtype");
     refused(|catalog| catalog.regions[0].desc.shape = vec![1; 65], "dimensions");
+    let part = |catalog: &mut Catalog, global_shape: &[u64], offset: &[u64]| {
+        let (global_shape, offset) = (global_shape.to_vec(), offset.to_vec());
+        catalog.regions[0].desc.distribution = Distribution::Subarray { global_shape, offset };
+    };
+    let end = u64::MAX;
+    for (global_shape, offset, word) in [
+        (&[4, 3, 1][..], &[0, 0][..], "2, 3 and 2 dimensions"),
+        (&[4, 3], &[0], "2, 2 and 1 dimensions"),
+        (&[4, 3], &[3, 0], "dimension 0 it begins at 3 and has 2 elements"),
+        (&[4, 3], &[0, 1], "dimension 1"),
+        (&[end, end], &[end, 0], "dimension 0"),
+    ] {
+        let mut catalog = samples::catalog();
+        part(&mut catalog, global_shape, offset);
+        let error = catalog.encode().expect_err("the region is no part of that");
+        assert!(error.message().contains(word), "{error}");
+    }
+    refused(
+        |catalog| {
+            let none = Distribution::Subarray { global_shape: Vec::new(), offset: Vec::new() };
+            catalog.regions[1].desc.distribution = none;
+        },
+        "at least one",
+    );
     refused(|catalog| catalog.regions[1].desc.bytes = STREAM_BYTES_MAX + 1, "longer");
 }
 

@@ -1,7 +1,7 @@
 //! What is written is what is read, for any value.
 
 use outlive_format::*;
-use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
 use proptest::collection::{btree_map, btree_set, hash_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -95,14 +95,36 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
     let own = (tree(), "\\PC{0,6}", vec(any::<u64>(), 0..=DIMENSIONS_MAX), Just(None));
     let packed =
         (tree(), "[<>|][a-z][0-9]", vec(any::<u64>(), 0..4), (0..1_u64 << 40).prop_map(Some));
-    prop_oneof![own, packed].prop_map(|(tree, dtype, shape, offset)| {
-        let (place, root) = match offset {
-            Some(offset) => (RegionPlace::Packed { offset: offset * 16 }, Fingerprint::ZERO),
-            None => (RegionPlace::Own, tree.root),
-        };
-        let desc = RegionDesc { name: String::new(), dtype, shape, bytes: tree.bytes, place };
-        CatalogRegion { desc, root }
-    })
+    prop_oneof![own, packed]
+        .prop_map(|(tree, dtype, shape, offset)| {
+            let (place, root) = match offset {
+                Some(offset) => (RegionPlace::Packed { offset: offset * 16 }, Fingerprint::ZERO),
+                None => (RegionPlace::Own, tree.root),
+            };
+            let (name, distribution) = (String::new(), Distribution::Local);
+            let desc = RegionDesc { name, dtype, shape, bytes: tree.bytes, place, distribution };
+            CatalogRegion { desc, root }
+        })
+        .prop_flat_map(|region| {
+            let parts = region.desc.shape.clone().into_iter().map(part).collect::<Vec<_>>();
+            (Just(region), parts, 0..3)
+        })
+        .prop_map(|(mut region, parts, kind)| {
+            region.desc.distribution = match kind {
+                1 if !parts.is_empty() => {
+                    let (global_shape, offset) = parts.into_iter().unzip();
+                    Distribution::Subarray { global_shape, offset }
+                }
+                2 => Distribution::Replicated,
+                _ => Distribution::Local,
+            };
+            region
+        })
+}
+
+/// Extent of a global array and where a part of this extent begins in it.
+fn part(extent: u64) -> impl Strategy<Value = (u64, u64)> {
+    (0..=u64::MAX - extent).prop_flat_map(move |offset| (offset + extent..=u64::MAX, Just(offset)))
 }
 
 fn catalog() -> impl Strategy<Value = Catalog> {

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Program, State, memory_pool, noise};
+use outlive_capture::{HashTracker, MemorySource, Region};
 use outlive_store::Select;
-use outlive_types::{BLOCK_BYTES, ErrorKind, PAGE_BYTES};
+use outlive_types::{BLOCK_BYTES, Distribution, ErrorKind, PAGE_BYTES};
+use std::sync::Arc;
 
 fn sample() -> State {
     State::from([
@@ -28,6 +30,37 @@ fn a_state_comes_back() {
     let (epoch, restored) = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
     assert_eq!(epoch, 1);
     assert!(restored == state);
+}
+
+/// What other ranks have of a region is kept with it, and what cannot be is refused.
+#[test]
+fn parts_of_global_arrays_are_described() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    let part =
+        |offset| Distribution::Subarray { global_shape: vec![4, 100], offset: vec![offset, 0] };
+    let regions = |offset| {
+        let region =
+            |name: &str, shape, length| Region::from_bytes(name, "|u1", shape, noise(7, length));
+        vec![
+            region("rows", vec![2, 100], 200).distributed(part(offset)),
+            region("table", vec![80_000], 80_000).distributed(Distribution::Replicated),
+            region("step", vec![8], 8),
+        ]
+    };
+    let save = |offset| {
+        let tracker = Arc::new(HashTracker::new());
+        let mut source = MemorySource::new(tracker, regions(offset), Vec::new(), 1);
+        let handle = program.job.save(&mut source)?;
+        handle.wait(None).expect("it waits without a limit")
+    };
+    let error = save(3).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("region \"rows\" cannot be saved"), "{error}");
+    assert_eq!(save(2).unwrap().epoch, 1);
+    let (checkpoint, _) = program.job.checkpoint(Select::Newest).unwrap().unwrap();
+    let described: Vec<_> = checkpoint.regions().iter().map(|r| r.distribution.clone()).collect();
+    assert_eq!(described, [part(2), Distribution::Replicated, Distribution::Local]);
 }
 
 #[test]

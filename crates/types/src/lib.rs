@@ -18,8 +18,8 @@ pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use missing::Missing;
 pub use path_text::{path_of, shown_path};
 pub use source::{
-    FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
-    RegionDesc, RegionPlace, Run, StreamDesc,
+    Distribution, FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange,
+    PageSource, RegionDesc, RegionPlace, Run, StreamDesc,
 };
 pub use tracking::{TrackerChoice, TrackerKind};
 

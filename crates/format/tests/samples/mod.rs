@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses some of them
 
 use outlive_format::*;
-use outlive_types::{Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
 
 pub fn fp(byte: u8) -> Fingerprint {
     Fingerprint([byte; 32])
@@ -95,13 +95,27 @@ pub fn catalog() -> Catalog {
             shape: shape.to_vec(),
             bytes,
             place,
+            distribution: Distribution::Local,
         },
         root,
     };
+    let distributed = |region: CatalogRegion, distribution| CatalogRegion {
+        desc: RegionDesc { distribution, ..region.desc },
+        ..region
+    };
+    let part = Distribution::Subarray { global_shape: vec![0x102, 3], offset: vec![0x100, 1] };
     Catalog {
         regions: vec![
             region("ü", "<f8", &[2, 3], 48, RegionPlace::Packed { offset: 32 }, fp(0)),
             region("grid", "", &[], (2 << 20) + 1, RegionPlace::Own, fp(0x60)),
+            distributed(
+                region("p", "|u1", &[2, 2], 4, RegionPlace::Packed { offset: 80 }, fp(0)),
+                part,
+            ),
+            distributed(
+                region("r", "|i1", &[1], 1 << 20, RegionPlace::Own, fp(0x61)),
+                Distribution::Replicated,
+            ),
         ],
         attachment: b"{}".to_vec(),
     }
