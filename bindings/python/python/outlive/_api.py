@@ -707,7 +707,7 @@ def plot(job: Job) -> Plot:
         InvalidError: If it is not a job.
     """
     if not isinstance(job, Job):
-        raise InvalidError(f"a plot needs a job, as `pool.job(name)` returns it, not {job!r}")
+        raise InvalidError(f"a plot shows one job: give `pool.job(name)`, not {job!r}")
     return Plot(job._core.plot())  # the job's own module
 
 
