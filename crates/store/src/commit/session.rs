@@ -414,7 +414,10 @@ impl LogHead {
             }
             self.put_back(changes);
         }
-        Err(Error::retry(format!("others append to the log of job {} all the time", self.job)))
+        Err(Error::retry(format!(
+            "other writers keep appending to the log of job {}: try again",
+            self.job
+        )))
     }
 
     /// Whether a manifest of this session is in the log.
@@ -500,7 +503,7 @@ pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Error::retry(format!("others append to the log of job {job} all the time")))
+    Err(Error::retry(format!("other writers keep appending to the log of job {job}: try again")))
 }
 
 #[cfg(test)]

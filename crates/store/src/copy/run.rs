@@ -354,7 +354,8 @@ impl<'a> Copier<'a> {
         match Locator::load(self.to, &base.segments) {
             Ok(locator) => self.locator = Some(locator),
             Err(error) => {
-                self.to.warn(format!("chunks that are there may be sent again: {error}"));
+                self.to
+                    .warn(format!("chunks that the pool has already may be sent again: {error}"));
             }
         }
     }

@@ -65,7 +65,9 @@ pub fn tell(
             return Ok(state);
         }
     }
-    Err(Error::retry(format!("job {name} saves faster than it can be told: try again later")))
+    Err(Error::retry(format!(
+        "job {name} saves too fast to be told what is condemned: try again later"
+    )))
 }
 
 /// Appends a record right behind what was read; an archive twice. False if somebody else was
