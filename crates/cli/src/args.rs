@@ -120,6 +120,9 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
+    /// Directory that keeps the packs; a relative path starts at DIR [default: DIR]
+    #[arg(long, value_name = "LOCATION")]
+    pub target: Option<String>,
 }
 
 /// `pool status`.

@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn whoever_is_waited_for_is_told_as_one_or_several() {
         let dir = tempfile::tempdir().unwrap();
-        let config = PoolConfig { format: FormatConfig::new([5; 16]), tuning: Tuning::default() };
+        let config = PoolConfig::new(FormatConfig::new([5; 16]), Tuning::default());
         let pool = outlive_pool::create(dir.path(), config, Environment::system()).unwrap();
         let text = |held: usize, is_read: bool, jobs: &[&str]| {
             let held_by = jobs.iter().map(|job| JobName::new(job).unwrap()).collect();

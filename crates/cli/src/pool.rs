@@ -2,7 +2,9 @@
 
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
-use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, TargetUsage, Tuning};
+use outlive_pool::{
+    Environment, FormatConfig, Pool, PoolConfig, TargetConfig, TargetUsage, Tuning,
+};
 use outlive_store::retention::check_keep;
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
@@ -85,9 +87,13 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         threads: args.threads.unwrap_or(defaults.threads),
         ..defaults
     };
-    let pool = outlive_pool::create(&args.dir, PoolConfig { format, tuning }, env)?;
+    let target = args.target.iter().map(|at| TargetConfig { location: at.clone() }).collect();
+    let pool = outlive_pool::create(&args.dir, PoolConfig { format, tuning, target }, env)?;
     let path = args.dir.display().to_string();
-    let text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
+    let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
+    if args.target.is_some() {
+        let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
+    }
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
 }
 
@@ -169,8 +175,7 @@ mod tests {
 
     #[test]
     fn every_key_has_a_meaning_and_none_is_made_up() {
-        let config =
-            json!(PoolConfig { format: FormatConfig::new([0; 16]), tuning: Tuning::default() });
+        let config = json!(PoolConfig::new(FormatConfig::new([0; 16]), Tuning::default()));
         let sections = ["format", "tuning"].map(|section| config[section].as_object().unwrap());
         let mut keys: Vec<&str> =
             sections.iter().flat_map(|s| s.keys()).map(String::as_str).collect();

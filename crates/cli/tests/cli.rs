@@ -40,6 +40,54 @@ fn a_pool_is_made_and_described() {
 }
 
 #[test]
+fn a_pool_keeps_its_packs_where_its_target_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, big) = (dir.path().join("pool"), dir.path().join("big"));
+    let made = outlive(&["pool", "init", text(&pool), "--target", "file:../big"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    assert!(made.out.contains("It keeps its packs in directory "), "{}", made.out);
+    let status = json(&["pool", "status", text(&pool), "--json"]);
+    assert_eq!(status["config"]["target"][0]["location"], "file:../big");
+    let told = status["targets"][0]["target"].as_str().unwrap();
+    assert!(told.starts_with("directory ") && told.ends_with("big"), "{told}");
+
+    // A put of all that is around leaves both of its places out.
+    fs::write(dir.path().join("mine"), "bytes").unwrap();
+    fs::write(big.join("also mine"), "bytes").unwrap();
+    for _ in 0..2 {
+        let put = outlive(&["put", text(&pool), "job", text(dir.path())]);
+        assert_eq!(put.code, 0, "{put:?}");
+    }
+    assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
+    assert_eq!(outlive(&["scrub", text(&pool)]).code, 0);
+    assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
+    let to = tempfile::tempdir().unwrap();
+    let got = outlive(&["get", text(&pool), "job", "--to", text(to.path())]);
+    assert_eq!(got.code, 0, "{got:?}");
+    let there: Vec<String> = files(to.path())
+        .into_iter()
+        .map(|(path, _)| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert!(there.len() == 2 && there.contains(&"also mine".to_owned()), "{there:?}");
+    assert!(!pool.join("packs").read_dir().is_ok_and(|mut packs| packs.next().is_some()));
+
+    fs::rename(&big, dir.path().join("unmounted")).unwrap();
+    for command in [&["ls"][..], &["gc"], &["scrub"], &["verify"]] {
+        let run = outlive(&[command, &[text(&pool)]].concat());
+        assert_ne!(run.code, 0);
+        assert!(run.err.contains("mount that"), "{}", run.err);
+    }
+    assert!(!big.exists(), "nothing is made in its place");
+
+    for (location, told) in [("s3://bucket", "no scheme \"s3\""), ("file:", "no directory")] {
+        let new = dir.path().join("new");
+        let run = outlive(&["pool", "init", text(&new), "--target", location]);
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(run.err.contains(told) && !new.exists(), "{}", run.err);
+    }
+}
+
+#[test]
 fn jobs_checkpoints_and_regions_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());

@@ -1,10 +1,12 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
+use crate::location::Location;
 use outlive_chunk::Compression;
 use outlive_format::REVISION;
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// The whole descriptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -15,6 +17,18 @@ pub struct PoolConfig {
     /// May change at any time.
     #[serde(default)]
     pub tuning: Tuning,
+    /// Where packs are kept; empty: in the pool's own directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target: Vec<TargetConfig>,
+}
+
+/// A place that keeps packs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// A directory's path, by itself or after `file:`; a relative one counts from the pool's
+    /// directory.
+    pub location: String,
 }
 
 /// What decides the bytes in the pool.
@@ -185,6 +199,30 @@ impl FormatConfig {
 }
 
 impl PoolConfig {
+    /// That of a pool which keeps its packs in its own directory.
+    pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
+        PoolConfig { format, tuning, target: Vec::new() }
+    }
+
+    /// Where its target is, if that is not its own directory `dir`.
+    ///
+    /// # Errors
+    /// `Invalid` for a location that is not possible, or several.
+    pub(crate) fn location(&self, dir: &Path) -> Result<Option<Location>> {
+        match &self.target[..] {
+            [] => Ok(None),
+            [target] => {
+                let location = Location::parse(&target.location)?.seen_from(dir);
+                Ok(Some(location).filter(|location| !location.is_in(dir)))
+            }
+            several => Err(Error::invalid(format!(
+                "there are {} [[target]] tables, and this build keeps all packs on one target: leave \
+                 one, or none for the pool's own directory",
+                several.len()
+            ))),
+        }
+    }
+
     /// Reads a descriptor. `path` is for messages.
     ///
     /// # Errors
@@ -240,7 +278,7 @@ impl PoolConfig {
         ))
     }
 
-    /// Its `[format]` alone, as text that is a descriptor by itself.
+    /// Its `[format]`, and its target if there is one, as text that is a descriptor by itself.
     ///
     /// # Errors
     /// As [`PoolConfig::to_text`].
@@ -248,11 +286,13 @@ impl PoolConfig {
         #[derive(Serialize)]
         struct Head<'a> {
             format: &'a FormatConfig,
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            target: &'a [TargetConfig],
         }
-        let body = toml::to_string(&Head { format: &self.format })
+        let body = toml::to_string(&Head { format: &self.format, target: &self.target })
             .map_err(|e| Error::bug(format!("the pool's format cannot be written: {e}")))?;
         Ok(format!(
-            "# Says that this is the log of an outlive pool, and how it was made (docs/format.md).\n\n{body}"
+            "# Says which outlive pool this belongs to, and how that was made (docs/format.md).\n\n{body}"
         ))
     }
 
@@ -294,6 +334,7 @@ impl PoolConfig {
                 "a power of two from 4 KiB to 2 MiB, at most one container",
             );
         }
+        self.location(Path::new("."))?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
             return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");
@@ -325,7 +366,7 @@ mod tests {
     use super::*;
 
     fn sample() -> PoolConfig {
-        PoolConfig { format: FormatConfig::new([0xab; 16]), tuning: Tuning::default() }
+        PoolConfig::new(FormatConfig::new([0xab; 16]), Tuning::default())
     }
 
     #[test]
@@ -333,6 +374,36 @@ mod tests {
         let config = sample();
         assert_eq!(PoolConfig::parse(&config.to_text().unwrap(), "x").unwrap(), config);
         assert_eq!(config.format.pool_id_bytes(), [0xab; 16]);
+    }
+
+    #[test]
+    fn a_target_survives_its_text_and_none_is_not_written() {
+        let mut config = sample();
+        assert!(!config.to_text().unwrap().contains("target]"));
+        config.target = vec![TargetConfig { location: "file:/big disk".to_owned() }];
+        let text = config.to_text().unwrap();
+        assert!(text.ends_with("\n[[target]]\nlocation = \"file:/big disk\"\n"), "{text}");
+        assert_eq!(PoolConfig::parse(&text, "x").unwrap(), config);
+    }
+
+    #[test]
+    fn impossible_targets_are_named() {
+        for (targets, told) in [
+            ("[[target]]", "location"),
+            ("[[target]]\nlocation = 1", "location"),
+            ("[[target]]\nlocation = \"a\"\nlokation = \"b\"", "lokation"),
+            ("[target]\nlocation = \"a\"", "target"),
+            ("target = []\n[[target]]\nlocation = \"a\"", "target"),
+            ("[[target]]\nlocation = \"\"", "names no directory"),
+            ("[[target]]\nlocation = \"s3://bucket\"", "no scheme \"s3\""),
+            ("[[target]]\nlocation = \"a\"\n[[target]]\nlocation = \"b\"", "2 [[target]] tables"),
+        ] {
+            let text = format!("{}\n{targets}\n", sample().to_text().unwrap());
+            let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();
+            assert_eq!(error.kind(), outlive_types::ErrorKind::Invalid, "{targets}");
+            assert!(error.message().starts_with("p/pool.toml: "), "{error}");
+            assert!(error.message().contains(told), "{targets}: {error}");
+        }
     }
 
     #[test]

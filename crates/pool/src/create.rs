@@ -1,9 +1,8 @@
 //! Makes a pool in a directory, and opens one.
 
+use crate::location::Location;
 use crate::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
-use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, make_dir_durable, publish, sync_dir,
-};
+use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -11,9 +10,11 @@ use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
 const DESCRIPTOR: &str = "pool.toml";
-/// A copy of the descriptor's `[format]` within the log: what says that this is the pool's log, and
-/// its `[format]` as it was made. No job has this name (jobs begin with another character).
+/// A copy of the descriptor's `[format]` and target within the log: what says that this is the pool's
+/// log, and its `[format]` as it was made. No job has this name (jobs begin with another character).
 const MARKER: &str = "log/.pool.toml";
+/// The same on a target outside of the pool's directory: what says that packs of this pool are there.
+const TARGET_MARKER: &str = "packs/.pool.toml";
 
 /// Makes a pool in `dir`, which must be empty or not exist yet.
 ///
@@ -25,6 +26,9 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
     refuse_strangers(dir)?;
+    if let Some(Location::Directory(root)) = config.location(dir)? {
+        refuse_used(&root)?;
+    }
     write_descriptor(dir, config, &*env.rng)?;
     open(dir, env)
 }
@@ -46,9 +50,9 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     check_marker(named, &config.format)?;
     // A program may change its directory between now and its saves.
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
-    let options = DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
-    let target = Arc::new(DirectoryTarget::open(&dir, &options)?);
-    target.probe(&dir.join(DESCRIPTOR));
+    check_target(&dir, &config)?;
+    let location = config.location(&dir)?.unwrap_or_else(|| Location::Directory(dir.clone()));
+    let target = location.open(&dir.join(DESCRIPTOR), &env)?;
     let log = Arc::new(DirectoryLog::open(&dir));
     Ok(Pool::new(config, target, log, env).at(named).in_directory(&dir))
 }
@@ -59,14 +63,17 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
 /// editing it, and can put it right.
 ///
 /// # Errors
-/// `Damaged` if the log is missing, `Invalid` if the descriptor or the pool is, or is another's.
-pub(crate) fn check(dir: &Path, format: &FormatConfig) -> Result<()> {
+/// `Damaged` if the log or the target is missing, `Invalid` if the descriptor or the pool is, or is
+/// another's.
+pub(crate) fn check(dir: &Path, config: &PoolConfig) -> Result<()> {
+    let format = &config.format;
     let check = || {
         let there = PoolConfig::pool_id_of(&String::from_utf8_lossy(&read_bytes(dir)?));
         if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
-        check_marker(dir, format)
+        check_marker(dir, format)?;
+        check_target(dir, config)
     };
     check().map_err(|error| {
         error.context(format!(
@@ -121,7 +128,7 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
         refuse_strangers(dir)?;
         let mut id = [0; 16];
         env.rng.fill(&mut id);
-        let config = PoolConfig { format: FormatConfig::new(id), tuning: Tuning::default() };
+        let config = PoolConfig::new(FormatConfig::new(id), Tuning::default());
         write_descriptor(dir, config, &*env.rng)?;
     }
     open(dir, env)
@@ -154,7 +161,7 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
         let is_own =
             within.is_none_or(|first| ["log", "packs"].iter().any(|own| first.as_os_str() == *own));
-        is_own && pool.join(MARKER).exists()
+        is_own && [MARKER, TARGET_MARKER].iter().any(|marker| pool.join(marker).exists())
     };
     path.ancestors().find(owns).map(Path::to_owned)
 }
@@ -176,7 +183,33 @@ fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
         }
         Err(e) => return Err(Error::io("reading", &path, &e)),
     };
-    let made = PoolConfig::parse(&text, &path.display().to_string())?.format;
+    compare(dir, format, &path, &text, "log")
+}
+
+/// Refuses a target that has no packs of this pool's: it is not mounted, or another is. One in the
+/// pool's own directory needs no marker: the log beside it has one.
+fn check_target(dir: &Path, config: &PoolConfig) -> Result<()> {
+    let Some(Location::Directory(root)) = config.location(dir)? else { return Ok(()) };
+    let path = root.join(TARGET_MARKER);
+    match fs::read_to_string(&path) {
+        Ok(text) => compare(dir, &config.format, &path, &text, "target"),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(Error::damaged(format!(
+                "the target of {} is missing ({} is not there): if it lies on a file system of its own, \
+                 mount that; if its location was changed, move `packs` there, and copy {} to that \
+                 place; nothing is read or written without it",
+                dir.display(),
+                path.display(),
+                dir.join(MARKER).display()
+            )))
+        }
+        Err(e) => Err(Error::io("reading", &path, &e)),
+    }
+}
+
+/// Compares a descriptor's `[format]` with that of the marker at `path`, which is in `what`.
+fn compare(dir: &Path, format: &FormatConfig, path: &Path, text: &str, what: &str) -> Result<()> {
+    let made = PoolConfig::parse(text, &path.display().to_string())?.format;
     if made == *format {
         return Ok(());
     }
@@ -188,7 +221,8 @@ fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
         )
     };
     Err(Error::invalid(format!(
-        "{} does not belong to the pool's log: its [format] says {}, that of {} says {}; put it right",
+        "{} does not belong to the pool's {what}: its [format] says {}, that of {} says {}; put it \
+         right",
         dir.join(DESCRIPTOR).display(),
         named(format),
         path.display(),
@@ -272,22 +306,56 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
     }
     let marker = dir.join(MARKER);
-    let format_only = PoolConfig { format: config.format.clone(), tuning: Tuning::default() };
-    publish_text(&marker, &format_only.format_text()?, rng)?;
+    publish_text(&marker, &config.format_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
     let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
     let log = dir.join("log");
     sync_dir(&log).map_err(io("syncing", &log))?;
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
     sync_dir(dir).map_err(io("syncing", dir))?;
-    let path = dir.join(DESCRIPTOR);
-    publish_text(&path, &PoolConfig { format: made, ..config }.to_text()?, rng)?;
+    let config = PoolConfig { format: made, ..config };
+    if let Some(Location::Directory(root)) = config.location(dir)? {
+        write_target(&root, &config, rng)?;
+        check_target(dir, &config)?;
+    }
+    publish_text(&dir.join(DESCRIPTOR), &config.to_text()?, rng)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made `dir`.
     let parent = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
     let _ = parent.map(|parent| sync_dir(&parent));
     Ok(())
+}
+
+/// A target outside of the pool's directory must be empty when the pool is made.
+fn refuse_used(root: &Path) -> Result<()> {
+    let packs = root.join("packs");
+    match holds_something(&packs)? {
+        true => Err(Error::invalid(format!(
+            "{} is not empty: name another directory as the target",
+            packs.display()
+        ))),
+        false => check_outside(root),
+    }
+}
+
+/// Makes a target outside of the pool's directory.
+fn write_target(root: &Path, config: &PoolConfig, rng: &dyn Rng) -> Result<()> {
+    let marker = root.join(TARGET_MARKER);
+    let packs = root.join("packs");
+    for dir in [root, &packs] {
+        make_dir_durable(dir).map_err(|e| Error::io_named("making", dir, &e))?;
+    }
+    publish_text(&marker, &config.format_text()?, rng)?;
+    sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
+}
+
+/// The directory of the packs of the pool in `dir`, if that is elsewhere.
+pub(crate) fn packs_elsewhere(dir: &Path, config: &PoolConfig) -> Option<PathBuf> {
+    match config.location(dir) {
+        Ok(Some(Location::Directory(root))) => Some(root.join("packs")),
+        _ => None,
+    }
 }
 
 /// Makes a file of a pool, unless it is there.
@@ -315,235 +383,4 @@ fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_types::ErrorKind as Kind;
-    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-    use std::mem::MaybeUninit;
-
-    #[test]
-    fn a_directory_becomes_a_pool_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a pool with spaces/deep");
-        let first = open_or_create(&path, Environment::system()).unwrap();
-        let again = open_or_create(&path, Environment::system()).unwrap();
-        assert_eq!(first.config(), again.config());
-        assert_eq!(
-            open(&path.join("pool.toml"), Environment::system()).unwrap().config(),
-            first.config()
-        );
-        let config = first.config().clone();
-        assert_eq!(create(&path, config, Environment::system()).unwrap_err().kind(), Kind::Invalid);
-    }
-
-    #[test]
-    fn all_that_is_missing_above_a_pool_is_made_durably() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("made/by/the/pool");
-        // To make or name what is in a directory does not open it; to sync it does.
-        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
-        inotify::add_watch(&watch, root.path(), WatchFlags::OPEN).unwrap();
-        let pool = open_or_create(&path, Environment::system()).unwrap();
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(watch, &mut buffer);
-        // An event without a name is about the directory itself.
-        let mut itself = std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none()));
-        assert!(itself.any(|itself| itself), "the topmost one that was made is named durably");
-        assert!(path.join("packs").is_dir() && path.join("log").is_dir());
-        assert_eq!(open(&path, Environment::system()).unwrap().config(), pool.config());
-    }
-
-    /// What is there by the time at which the descriptor is must be durable by then.
-    #[test]
-    fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
-        let root = tempfile::tempdir().unwrap();
-        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
-        inotify::add_watch(&watch, root.path(), WatchFlags::OPEN | WatchFlags::CREATE).unwrap();
-        open_or_create(root.path(), Environment::system()).unwrap();
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(watch, &mut buffer);
-        let mut told = Vec::new();
-        while let Ok(event) = events.next() {
-            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
-            told.push((event.events().contains(inotify::ReadFlags::CREATE), name));
-        }
-        let made = |name: &str| {
-            let is_it = |(made, of): &(bool, Option<String>)| *made && of.as_deref() == Some(name);
-            told.iter().position(is_it).unwrap_or_else(|| panic!("{name}: {told:?}"))
-        };
-        let between = &told[made("log").max(made("packs"))..made(DESCRIPTOR)];
-        // To sync a directory opens it; to make something in it does not.
-        assert!(between.contains(&(false, None)), "{told:?}");
-    }
-
-    #[test]
-    fn a_pool_s_own_places_take_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("p");
-        open_or_create(&path, Environment::system()).unwrap();
-        std::os::unix::fs::symlink(path.join("log"), dir.path().join("link")).unwrap();
-        for place in
-            ["p", "p/", "p/log", "p/log/new/deep", "p/packs/aa", "link/new", "p/packs/../log"]
-        {
-            let place = dir.path().join(place);
-            let error = check_outside(&place).unwrap_err();
-            assert!(
-                error.kind() == Kind::Invalid && error.message().contains("outside"),
-                "{error}"
-            );
-        }
-        for place in ["", "q", "p/restored", "p/restored/log", "log/new", "packs"] {
-            check_outside(&dir.path().join(place)).unwrap();
-        }
-        for place in ["p/log/q", "p/packs/q", "link/q"] {
-            let place = dir.path().join(place);
-            let error = open_or_create(&place, Environment::system()).unwrap_err();
-            assert!(error.message().contains("outside"), "{error}");
-            let config = open(&path, Environment::system()).unwrap().config().clone();
-            assert_eq!(create(&place, config, Environment::system()).unwrap_err(), error);
-            assert!(!place.exists());
-        }
-    }
-
-    #[test]
-    fn a_pool_that_has_gone_is_noticed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, away) = (dir.path().join("p"), dir.path().join("away"));
-        let pool = open_or_create(&path, Environment::system()).unwrap();
-        let tuned = pool.with_tuning(Tuning { threads: 1, ..Tuning::default() });
-        pool.check_place().unwrap();
-        for (part, kind) in
-            [("log", Kind::Damaged), ("log/.pool.toml", Kind::Damaged), (DESCRIPTOR, Kind::Invalid)]
-        {
-            fs::rename(path.join(part), &away).unwrap();
-            let error = pool.check_place().unwrap_err();
-            assert_eq!((error.kind(), tuned.check_place().unwrap_err()), (kind, error.clone()));
-            assert!(error.message().contains("nothing is saved"), "{error}");
-            fs::rename(&away, path.join(part)).unwrap();
-            pool.check_place().unwrap();
-        }
-        // Somebody edits it: those that run go on, nobody new begins.
-        let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
-        let commented = [text.as_bytes(), b"# caf\xE9"].concat();
-        let wrong = text.replace("threads = 0", "threads = ???").into_bytes();
-        for mistaken in [wrong, commented, Vec::new()] {
-            fs::write(path.join(DESCRIPTOR), mistaken).unwrap();
-            pool.check_place().unwrap();
-            assert_eq!(refusal(&path).kind(), Kind::Invalid);
-        }
-        fs::write(path.join(DESCRIPTOR), text).unwrap();
-        fs::rename(&path, &away).unwrap();
-        assert_eq!(pool.check_place().unwrap_err().kind(), Kind::Invalid);
-        open_or_create(&path, Environment::system()).unwrap();
-        let error = pool.check_place().unwrap_err();
-        assert!(error.message().contains("another pool"), "{error}");
-    }
-
-    #[test]
-    fn a_stranger_s_directory_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("thesis.tex"), "text").unwrap();
-        let error = open_or_create(dir.path(), Environment::system()).unwrap_err();
-        assert!(error.message().contains("thesis.tex"), "{error}");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
-        let file = dir.path().join("thesis.tex");
-        assert_eq!(open_or_create(&file, Environment::system()).unwrap_err().kind(), Kind::Invalid);
-        assert_eq!(open(dir.path(), Environment::system()).unwrap_err().kind(), Kind::Invalid);
-    }
-
-    fn refusal(dir: &Path) -> Error {
-        open(dir, Environment::system()).unwrap_err()
-    }
-
-    #[test]
-    fn a_log_that_is_missing_or_another_s_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, log) = (dir.path().join("p"), dir.path().join("p/log"));
-        open_or_create(&path, Environment::system()).unwrap();
-        fs::rename(&log, dir.path().join("away")).unwrap();
-        for _ in 0..2 {
-            let error = refusal(&path);
-            assert_eq!(error.kind(), Kind::Damaged);
-            assert!(error.message().contains("mount"), "{error}");
-            assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
-            // As the directory on which something is to be mounted.
-            fs::create_dir_all(&log).unwrap();
-        }
-        let other = dir.path().join("other");
-        open_or_create(&other, Environment::system()).unwrap();
-        fs::remove_dir(&log).unwrap();
-        fs::rename(other.join("log"), &log).unwrap();
-        let error = refusal(&path);
-        assert!(error.message().contains("pool_id"), "{error}");
-    }
-
-    #[test]
-    fn what_is_fixed_when_a_pool_is_made_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        open_or_create(dir.path(), Environment::system()).unwrap();
-        let path = dir.path().join(DESCRIPTOR);
-        let text = fs::read_to_string(&path).unwrap();
-        for (from, to) in [
-            ("container_bytes = 4194304", "container_bytes = 8388608"),
-            ("chunk_bytes_max = 65536", "chunk_bytes_max = 32768"),
-            ("pack_bytes = 67108864", "pack_bytes = 33554432"),
-        ] {
-            let changed = text.replace(from, to);
-            assert_ne!(changed, text);
-            fs::write(&path, changed).unwrap();
-            let error = refusal(dir.path());
-            assert_eq!(error.kind(), Kind::Invalid);
-            assert!(error.message().contains(from.split(' ').next().unwrap()), "{error}");
-        }
-        fs::write(&path, text.replace("threads = 0", "threads = 2")).unwrap();
-        assert_eq!(open(dir.path(), Environment::system()).unwrap().config().tuning.threads, 2);
-    }
-
-    #[test]
-    fn what_is_left_of_a_pool_becomes_no_other_one() {
-        for used in ["packs/aa", "log/job"] {
-            let dir = tempfile::tempdir().unwrap();
-            let made = open_or_create(dir.path(), Environment::system()).unwrap();
-            fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
-            // Whoever made it died before the last step: another goes on. A file system has its own.
-            fs::create_dir_all(dir.path().join("log/lost+found")).unwrap();
-            let again = open_or_create(dir.path(), Environment::system()).unwrap();
-            assert_eq!(again.config(), made.config());
-            fs::create_dir(dir.path().join(used)).unwrap();
-            fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
-            for _ in 0..2 {
-                let error = open_or_create(dir.path(), Environment::system()).unwrap_err();
-                assert_eq!(error.kind(), Kind::Invalid);
-                assert!(error.message().contains("put it back"), "{error}");
-                let config = made.config().clone();
-                assert_eq!(create(dir.path(), config, Environment::system()).unwrap_err(), error);
-            }
-            // As the message says.
-            fs::copy(dir.path().join(MARKER), dir.path().join(DESCRIPTOR)).unwrap();
-            assert_eq!(open(dir.path(), Environment::system()).unwrap().config(), made.config());
-        }
-    }
-
-    /// Threads stand for processes with equal numbers, as in containers that share a directory.
-    #[test]
-    fn makers_at_the_same_time_agree() {
-        for _ in 0..50 {
-            let dir = tempfile::tempdir().unwrap();
-            let start = std::sync::Barrier::new(4);
-            let made: Vec<FormatConfig> = std::thread::scope(|scope| {
-                let make = || {
-                    start.wait();
-                    open_or_create(dir.path(), Environment::system())
-                        .unwrap()
-                        .config()
-                        .format
-                        .clone()
-                };
-                let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
-                makers.into_iter().map(|maker| maker.join().unwrap()).collect()
-            });
-            let there = open(dir.path(), Environment::system()).unwrap();
-            assert!(made.iter().all(|format| *format == there.config().format), "{made:?}");
-        }
-    }
-}
+mod tests;

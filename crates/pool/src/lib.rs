@@ -9,13 +9,14 @@ mod command;
 mod config;
 mod container;
 mod create;
+mod location;
 mod pack;
 mod packs;
 mod pool;
 mod read;
 
 pub use check::{EachFragment, StoredShard};
-pub use config::{FormatConfig, PoolConfig, Tuning};
+pub use config::{FormatConfig, PoolConfig, TargetConfig, Tuning};
 pub use container::Container;
 pub use create::{check_outside, create, open, open_or_create};
 pub use pack::{FinishedPack, PackWriter, Place};

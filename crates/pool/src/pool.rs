@@ -2,14 +2,14 @@
 
 use crate::PoolConfig;
 use crate::command::command;
-use crate::create::check;
+use crate::create::{check, packs_elsewhere};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
 use outlive_types::{
     Clock, Event, JobName, NoObserver, Observer, Result, Rng, SystemClock, SystemRng,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What enters from outside: time, randomness, and somebody to tell.
@@ -87,10 +87,16 @@ impl Pool {
     /// and after, and whoever commits asks before: a log that is made anew where one has vanished acknowledges what is lost.
     ///
     /// # Errors
-    /// `Damaged` if the log has vanished, `Invalid` if the descriptor or the pool has, or is
+    /// `Damaged` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
     /// another's.
     pub fn check_place(&self) -> Result<()> {
-        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config.format))
+        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config))
+    }
+
+    /// The directory of its packs, if that is on this machine and outside of the pool's own: what is
+    /// put into the pool leaves it out.
+    pub fn packs_elsewhere(&self) -> Option<PathBuf> {
+        packs_elsewhere(self.directory.as_ref()?, &self.config)
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
@@ -106,7 +112,7 @@ impl Pool {
     /// The same pool with other tuning, in memory only (its staging pool is a new one).
     #[must_use]
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
-        let config = PoolConfig { format: self.config.format.clone(), tuning };
+        let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
         let pool = Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone());
         let (location, directory) = (self.location.clone(), self.directory.clone());
         Pool { location, directory, ..pool }

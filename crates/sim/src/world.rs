@@ -248,7 +248,7 @@ fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment)
         compression: "none".to_owned(),
         ..Tuning::default()
     };
-    Pool::new(PoolConfig { format, tuning }, target, log, env)
+    Pool::new(PoolConfig::new(format, tuning), target, log, env)
 }
 
 /// One program at one pool.

@@ -89,7 +89,7 @@ fn beside_a_program_that_computes_on_all_cores_one_thread_drains() {
         // Other programs may keep this one from the cores, so that it seems to leave them.
         for attempt in 0..6 {
             source.edit().unwrap().copy_from_slice(&noise(attempt, STATE_BYTES));
-            let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning: tuning.clone() };
+            let config = PoolConfig::new(FormatConfig::new([7; 16]), tuning.clone());
             let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
             let pool = Pool::new(config, target, log, Environment::system());
             let job = Job::open(&pool, "a", JobOptions::default()).unwrap();

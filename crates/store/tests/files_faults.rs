@@ -413,10 +413,8 @@ fn a_hundred_thousand_files_take_little() {
         // Some stand in the listing, some do not.
         fs::write(path, noise(number, if number % 10 == 0 { 2000 } else { 100 })).unwrap();
     }
-    let config = outlive_pool::PoolConfig {
-        tuning: outlive_pool::Tuning { threads: 2, ..Default::default() },
-        format: outlive_pool::FormatConfig::new([7; 16]),
-    };
+    let tuning = outlive_pool::Tuning { threads: 2, ..Default::default() };
+    let config = outlive_pool::PoolConfig::new(outlive_pool::FormatConfig::new([7; 16]), tuning);
     let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     let before = peak_kib();

@@ -28,7 +28,7 @@ fn slow_pool(dir: &Path, freeze: &str) -> Pool {
         threads: 2,
         ..Tuning::default()
     };
-    let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning };
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), tuning);
     let target = DirectoryTarget::open(dir, &DirectoryOptions::default()).unwrap();
     let throttle = Throttle { bytes_per_s: Some(64 << 20), ..Throttle::default() };
     let target = Arc::new(ThrottledTarget::new(Arc::new(target), throttle));

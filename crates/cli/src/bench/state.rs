@@ -87,7 +87,7 @@ pub fn pool(path: &Path) -> Result<Pool> {
 pub fn pool_with(path: &Path, tuning: Tuning) -> Result<Pool> {
     let mut id = [0; 16];
     SystemRng.fill(&mut id);
-    let config = PoolConfig { format: FormatConfig::new(id), tuning };
+    let config = PoolConfig::new(FormatConfig::new(id), tuning);
     outlive_pool::create(path, config, Environment::system())
 }
 

@@ -57,7 +57,7 @@ pub fn pool_with_job(dir: &Path) -> PathBuf {
         ..FormatConfig::new([5; 16])
     };
     let tuning = Tuning { staging_bytes: 4 << 20, ..Tuning::default() };
-    let config = PoolConfig { format, tuning };
+    let config = PoolConfig::new(format, tuning);
     let pool = outlive_pool::create(&path, config, Environment::system()).unwrap();
     let job = Job::open(&pool, "gray scott", JobOptions::default()).unwrap();
     let tracker = Arc::new(HashTracker::new());

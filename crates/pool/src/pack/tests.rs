@@ -71,7 +71,7 @@ fn nothing_is_under_way_once_a_pack_is_given_up() {
     let target = Slow::default();
     let written = target.written.clone();
     let format = FormatConfig { container_bytes: 64 << 10, ..FormatConfig::new([7; 16]) };
-    let config = PoolConfig { format, tuning: Tuning::default() };
+    let config = PoolConfig::new(format, Tuning::default());
     let log = Arc::new(MemoryLog::new());
     let pool = Pool::new(config, Arc::new(target), log, Environment::system());
     let mut pack = PackWriter::new(&pool, PackId([1; 16]), 1 << 20).unwrap();

@@ -12,6 +12,7 @@ use crate::index::SharedChunks;
 use crate::restore::{Select, Skipped, first_manifest};
 use crate::save::{Base, ChunkSink, FilesImage, Order, Packer, SaveNotes, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
+use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};
 use std::io::Read;
 use std::path::PathBuf;
@@ -75,12 +76,13 @@ pub struct PutReport {
 }
 
 impl PutOptions {
-    fn selection(&self) -> Selection {
+    fn selection(&self, pool: &Pool) -> Selection {
+        let left_out = self.leave_out.iter().cloned().chain(pool.packs_elsewhere());
         Selection {
             patterns: self.patterns.clone(),
             no_ignore_files: self.no_ignore_files,
             one_file_system: self.one_file_system,
-            leave_out: self.leave_out.iter().filter_map(|path| identity(path)).collect(),
+            leave_out: left_out.filter_map(|path| identity(&path)).collect(),
         }
     }
 }
@@ -92,7 +94,7 @@ impl Job {
     /// `Invalid` for paths that are not there; what the log reports.
     pub fn plan_put(&self, paths: &[PathBuf], options: &PutOptions) -> Result<(PutPlan, Troubles)> {
         let roots = open_roots(paths)?;
-        let selection = options.selection();
+        let selection = options.selection(self.pool());
         let parent = FilesCheckpoint::newest(self.pool(), self.name())?;
         let before = parent.as_ref().filter(|_| !options.reread);
         let before = before.map(|parent| (parent.epoch(), parent.items()));
@@ -115,7 +117,7 @@ impl Job {
             let started = clock.monotonic();
             // What is wrong with the request is found before anything is written.
             let (roots, selection) = match &source {
-                PutSource::Paths(paths) => (open_roots(paths)?, options.selection()),
+                PutSource::Paths(paths) => (open_roots(paths)?, options.selection(pool)),
                 PutSource::Stream { name, .. } => {
                     check_name(name)?;
                     (Vec::new(), Selection::default())

@@ -29,7 +29,7 @@ pub fn small_config() -> PoolConfig {
         threads: 1,
         ..Tuning::default()
     };
-    PoolConfig { format, tuning }
+    PoolConfig::new(format, tuning)
 }
 
 pub fn memory_pool() -> Pool {

@@ -7,7 +7,7 @@ use outlive_target::FaultWorld;
 fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
     let world = FaultWorld::new();
     world.count_reads(true);
-    let config = PoolConfig { format: FormatConfig::new([7; 16]), tuning: Tuning::default() };
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
     let pool = Pool::new(config, world.target(), world.log(), Environment::system());
     let job = JobName::new("job").unwrap();
     let mut head = LogHead::new(job.clone());

@@ -1,0 +1,342 @@
+use super::*;
+use crate::{Container, PackWriter, TargetConfig};
+use outlive_format::{EntryKind, fingerprint};
+use outlive_io::AlignedBuf;
+use outlive_types::ErrorKind as Kind;
+use outlive_types::PackId;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::mem::MaybeUninit;
+
+#[test]
+fn a_directory_becomes_a_pool_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a pool with spaces/deep");
+    let first = open_or_create(&path, Environment::system()).unwrap();
+    let again = open_or_create(&path, Environment::system()).unwrap();
+    assert_eq!(first.config(), again.config());
+    assert_eq!(
+        open(&path.join("pool.toml"), Environment::system()).unwrap().config(),
+        first.config()
+    );
+    let config = first.config().clone();
+    assert_eq!(create(&path, config, Environment::system()).unwrap_err().kind(), Kind::Invalid);
+}
+
+#[test]
+fn all_that_is_missing_above_a_pool_is_made_durably() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("made/by/the/pool");
+    // To make or name what is in a directory does not open it; to sync it does.
+    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, root.path(), WatchFlags::OPEN).unwrap();
+    let pool = open_or_create(&path, Environment::system()).unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    // An event without a name is about the directory itself.
+    let mut itself = std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none()));
+    assert!(itself.any(|itself| itself), "the topmost one that was made is named durably");
+    assert!(path.join("packs").is_dir() && path.join("log").is_dir());
+    assert_eq!(open(&path, Environment::system()).unwrap().config(), pool.config());
+}
+
+/// What is there by the time at which the descriptor is must be durable by then.
+#[test]
+fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
+    let root = tempfile::tempdir().unwrap();
+    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, root.path(), WatchFlags::OPEN | WatchFlags::CREATE).unwrap();
+    open_or_create(root.path(), Environment::system()).unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    let mut told = Vec::new();
+    while let Ok(event) = events.next() {
+        let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+        told.push((event.events().contains(inotify::ReadFlags::CREATE), name));
+    }
+    let made = |name: &str| {
+        let is_it = |(made, of): &(bool, Option<String>)| *made && of.as_deref() == Some(name);
+        told.iter().position(is_it).unwrap_or_else(|| panic!("{name}: {told:?}"))
+    };
+    let between = &told[made("log").max(made("packs"))..made(DESCRIPTOR)];
+    // To sync a directory opens it; to make something in it does not.
+    assert!(between.contains(&(false, None)), "{told:?}");
+}
+
+#[test]
+fn a_pool_s_own_places_take_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p");
+    open_or_create(&path, Environment::system()).unwrap();
+    std::os::unix::fs::symlink(path.join("log"), dir.path().join("link")).unwrap();
+    for place in ["p", "p/", "p/log", "p/log/new/deep", "p/packs/aa", "link/new", "p/packs/../log"]
+    {
+        let place = dir.path().join(place);
+        let error = check_outside(&place).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.message().contains("outside"), "{error}");
+    }
+    for place in ["", "q", "p/restored", "p/restored/log", "log/new", "packs"] {
+        check_outside(&dir.path().join(place)).unwrap();
+    }
+    for place in ["p/log/q", "p/packs/q", "link/q"] {
+        let place = dir.path().join(place);
+        let error = open_or_create(&place, Environment::system()).unwrap_err();
+        assert!(error.message().contains("outside"), "{error}");
+        let config = open(&path, Environment::system()).unwrap().config().clone();
+        assert_eq!(create(&place, config, Environment::system()).unwrap_err(), error);
+        assert!(!place.exists());
+    }
+}
+
+#[test]
+fn a_pool_that_has_gone_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, away) = (dir.path().join("p"), dir.path().join("away"));
+    let pool = open_or_create(&path, Environment::system()).unwrap();
+    let tuned = pool.with_tuning(Tuning { threads: 1, ..Tuning::default() });
+    pool.check_place().unwrap();
+    for (part, kind) in
+        [("log", Kind::Damaged), ("log/.pool.toml", Kind::Damaged), (DESCRIPTOR, Kind::Invalid)]
+    {
+        fs::rename(path.join(part), &away).unwrap();
+        let error = pool.check_place().unwrap_err();
+        assert_eq!((error.kind(), tuned.check_place().unwrap_err()), (kind, error.clone()));
+        assert!(error.message().contains("nothing is saved"), "{error}");
+        fs::rename(&away, path.join(part)).unwrap();
+        pool.check_place().unwrap();
+    }
+    // Somebody edits it: those that run go on, nobody new begins.
+    let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
+    let commented = [text.as_bytes(), b"# caf\xE9"].concat();
+    let wrong = text.replace("threads = 0", "threads = ???").into_bytes();
+    for mistaken in [wrong, commented, Vec::new()] {
+        fs::write(path.join(DESCRIPTOR), mistaken).unwrap();
+        pool.check_place().unwrap();
+        assert_eq!(refusal(&path).kind(), Kind::Invalid);
+    }
+    fs::write(path.join(DESCRIPTOR), text).unwrap();
+    fs::rename(&path, &away).unwrap();
+    assert_eq!(pool.check_place().unwrap_err().kind(), Kind::Invalid);
+    open_or_create(&path, Environment::system()).unwrap();
+    let error = pool.check_place().unwrap_err();
+    assert!(error.message().contains("another pool"), "{error}");
+}
+
+#[test]
+fn a_stranger_s_directory_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.tex"), "text").unwrap();
+    let error = open_or_create(dir.path(), Environment::system()).unwrap_err();
+    assert!(error.message().contains("thesis.tex"), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
+    let file = dir.path().join("thesis.tex");
+    assert_eq!(open_or_create(&file, Environment::system()).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(open(dir.path(), Environment::system()).unwrap_err().kind(), Kind::Invalid);
+}
+
+fn with_target(location: &Path) -> PoolConfig {
+    let location = location.to_str().unwrap().to_owned();
+    let target = vec![TargetConfig { location }];
+    PoolConfig { target, ..PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default()) }
+}
+
+fn put_pack(pool: &Pool, pack: PackId) {
+    let mut writer = PackWriter::new(pool, pack, 4096).unwrap();
+    writer.open(Container::new(AlignedBuf::zeroed(4 << 20))).unwrap();
+    writer.append(b"bytes", fingerprint(b"bytes"), EntryKind::Chunk).unwrap();
+    writer.finish().unwrap().wait().unwrap();
+}
+
+#[test]
+fn packs_are_kept_where_the_target_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, away) = (dir.path().join("p"), dir.path().join("away"));
+    // A path relative to the pool, one by itself, and the pool's own.
+    for (number, (location, root)) in
+        [("file:../big/a", "big/a"), ("../big/b", "big/b"), ("file:.", "p"), ("../p", "p")]
+            .into_iter()
+            .enumerate()
+    {
+        let config = with_target(Path::new(location));
+        let made = create(&path, config.clone(), Environment::system()).unwrap();
+        assert_eq!(made.config(), &config);
+        let pack = PackId([number as u8; 16]);
+        put_pack(&made, pack);
+        let root = dir.path().join(root);
+        let name = format!("packs/{number:02x}/{pack}.0.shard");
+        assert!(root.join(&name).exists(), "{location}");
+        assert_eq!(path.join(&name).exists(), root == path);
+        assert_eq!(open(&path, Environment::system()).unwrap().packs().unwrap(), [pack]);
+        assert_eq!(made.packs_elsewhere().is_some(), root != path);
+        let is_taken = |place: &Path| check_outside(place).is_err();
+        assert!(is_taken(&root.join("packs/x")) && is_taken(&path.join("packs")));
+        assert!(!is_taken(&root.join("x")));
+
+        // Where the target has its own medium, that may be missing, or another's.
+        if root != path {
+            fs::rename(&root, &away).unwrap();
+            for _ in 0..2 {
+                let error = refusal(&path);
+                assert_eq!(error.kind(), Kind::Damaged);
+                assert!(error.message().contains("mount that"), "{error}");
+                let error = made.check_place().unwrap_err();
+                assert_eq!(error.kind(), Kind::Damaged);
+                assert!(error.message().contains("nothing is saved"), "{error}");
+                fs::create_dir_all(root.join("packs")).unwrap();
+            }
+            let other = PoolConfig::new(FormatConfig::new([8; 16]), Tuning::default());
+            let marker = root.join(TARGET_MARKER);
+            fs::write(&marker, other.format_text().unwrap()).unwrap();
+            let error = refusal(&path);
+            assert!(
+                error.kind() == Kind::Invalid
+                    && error.message().contains("the pool's target: its [format] says pool_id 07"),
+                "{error}"
+            );
+            fs::remove_dir_all(&root).unwrap();
+            fs::rename(&away, &root).unwrap();
+            made.check_place().unwrap();
+        }
+        // The marker knows where the packs are, should the descriptor be lost.
+        fs::copy(path.join(MARKER), path.join(DESCRIPTOR)).unwrap();
+        assert_eq!(open(&path, Environment::system()).unwrap().packs().unwrap(), [pack]);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("p"), dir.path().join("other"));
+    put_pack(&open_or_create(&other, Environment::system()).unwrap(), PackId([1; 16]));
+    fs::create_dir_all(dir.path().join("strange/packs/holiday")).unwrap();
+    open_or_create(&dir.path().join("empty"), Environment::system()).unwrap();
+    for (location, told) in [
+        ("other", "not empty"),
+        ("strange", "not empty"),
+        ("empty", "outside"),
+        ("other/log", "outside"),
+    ] {
+        let config = with_target(&dir.path().join(location));
+        let error = create(&path, config, Environment::system()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert!(error.message().contains(told), "{location}: {error}");
+        assert!(!path.exists(), "{location}");
+    }
+    // A file is no directory.
+    fs::write(dir.path().join("file"), "x").unwrap();
+    let config = with_target(&dir.path().join("file"));
+    let error = create(&path, config, Environment::system()).unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.message().contains("file"), "{error}");
+}
+
+#[test]
+fn packs_are_moved_as_the_message_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, root) = (dir.path().join("p"), dir.path().join("big"));
+    let pack = PackId([1; 16]);
+    put_pack(&open_or_create(&path, Environment::system()).unwrap(), pack);
+    fs::create_dir(&root).unwrap();
+    fs::rename(path.join("packs"), root.join("packs")).unwrap();
+    let descriptor = path.join(DESCRIPTOR);
+    let text = fs::read_to_string(&descriptor).unwrap();
+    fs::write(&descriptor, format!("{text}\n[[target]]\nlocation = \"../big\"\n")).unwrap();
+    let error = refusal(&path);
+    assert!(error.message().contains("move `packs` there"), "{error}");
+    fs::copy(path.join(MARKER), root.join(TARGET_MARKER)).unwrap();
+    let pool = open(&path, Environment::system()).unwrap();
+    assert_eq!(pool.packs().unwrap(), [pack]);
+    pool.check_place().unwrap();
+    assert_eq!(pool.with_tuning(Tuning::default()).config().target.len(), 1);
+}
+
+fn refusal(dir: &Path) -> Error {
+    open(dir, Environment::system()).unwrap_err()
+}
+
+#[test]
+fn a_log_that_is_missing_or_another_s_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, log) = (dir.path().join("p"), dir.path().join("p/log"));
+    open_or_create(&path, Environment::system()).unwrap();
+    fs::rename(&log, dir.path().join("away")).unwrap();
+    for _ in 0..2 {
+        let error = refusal(&path);
+        assert_eq!(error.kind(), Kind::Damaged);
+        assert!(error.message().contains("mount"), "{error}");
+        assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
+        // As the directory on which something is to be mounted.
+        fs::create_dir_all(&log).unwrap();
+    }
+    let other = dir.path().join("other");
+    open_or_create(&other, Environment::system()).unwrap();
+    fs::remove_dir(&log).unwrap();
+    fs::rename(other.join("log"), &log).unwrap();
+    let error = refusal(&path);
+    assert!(error.message().contains("pool_id"), "{error}");
+}
+
+#[test]
+fn what_is_fixed_when_a_pool_is_made_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    open_or_create(dir.path(), Environment::system()).unwrap();
+    let path = dir.path().join(DESCRIPTOR);
+    let text = fs::read_to_string(&path).unwrap();
+    for (from, to) in [
+        ("container_bytes = 4194304", "container_bytes = 8388608"),
+        ("chunk_bytes_max = 65536", "chunk_bytes_max = 32768"),
+        ("pack_bytes = 67108864", "pack_bytes = 33554432"),
+    ] {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text);
+        fs::write(&path, changed).unwrap();
+        let error = refusal(dir.path());
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.message().contains(from.split(' ').next().unwrap()), "{error}");
+    }
+    fs::write(&path, text.replace("threads = 0", "threads = 2")).unwrap();
+    assert_eq!(open(dir.path(), Environment::system()).unwrap().config().tuning.threads, 2);
+}
+
+#[test]
+fn what_is_left_of_a_pool_becomes_no_other_one() {
+    for used in ["packs/aa", "log/job"] {
+        let dir = tempfile::tempdir().unwrap();
+        let made = open_or_create(dir.path(), Environment::system()).unwrap();
+        fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
+        // Whoever made it died before the last step: another goes on. A file system has its own.
+        fs::create_dir_all(dir.path().join("log/lost+found")).unwrap();
+        let again = open_or_create(dir.path(), Environment::system()).unwrap();
+        assert_eq!(again.config(), made.config());
+        fs::create_dir(dir.path().join(used)).unwrap();
+        fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
+        for _ in 0..2 {
+            let error = open_or_create(dir.path(), Environment::system()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(error.message().contains("put it back"), "{error}");
+            let config = made.config().clone();
+            assert_eq!(create(dir.path(), config, Environment::system()).unwrap_err(), error);
+        }
+        // As the message says.
+        fs::copy(dir.path().join(MARKER), dir.path().join(DESCRIPTOR)).unwrap();
+        assert_eq!(open(dir.path(), Environment::system()).unwrap().config(), made.config());
+    }
+}
+
+/// Threads stand for processes with equal numbers, as in containers that share a directory.
+#[test]
+fn makers_at_the_same_time_agree() {
+    for _ in 0..50 {
+        let dir = tempfile::tempdir().unwrap();
+        let start = std::sync::Barrier::new(4);
+        let made: Vec<FormatConfig> = std::thread::scope(|scope| {
+            let make = || {
+                start.wait();
+                open_or_create(dir.path(), Environment::system()).unwrap().config().format.clone()
+            };
+            let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+        });
+        let there = open(dir.path(), Environment::system()).unwrap();
+        assert!(made.iter().all(|format| *format == there.config().format), "{made:?}");
+    }
+}
