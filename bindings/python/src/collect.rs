@@ -7,7 +7,7 @@ use crate::named::named;
 use crate::wait::in_a_thread;
 use outlive_pool::Pool;
 use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};
-use outlive_store::retention::{Best, Rules};
+use outlive_store::retention::{self, Best};
 use outlive_types::{Error, JobName, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,22 +15,89 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Last, every, seconds, best, all, drop; rules in one text.
-pub type RuleValues =
-    (Option<u64>, Option<u64>, Option<f64>, Vec<String>, bool, Vec<u64>, Option<String>);
-/// Unused share, collect, fenced jobs, forget damaged, dry run.
-pub type OptionValues = (f64, bool, Vec<String>, bool, bool);
+/// Rules of a prune; see `outlive.Job.prune`.
+#[pyclass(frozen, module = "outlive._core")]
+pub struct Rules(retention::Rules);
+
+#[pymethods]
+impl Rules {
+    #[new]
+    #[pyo3(signature = (*, last, every, within_s, best, none, drop, text))]
+    #[allow(clippy::too_many_arguments)] // by name
+    fn new(
+        py: Python<'_>,
+        last: Option<u64>,
+        every: Option<u64>,
+        within_s: Option<f64>,
+        best: Vec<String>,
+        none: bool,
+        drop: BTreeSet<u64>,
+        text: Option<&str>,
+    ) -> PyResult<Rules> {
+        let duration = |seconds| {
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                Error::invalid(format!("keep_within of {seconds} s: must be 0 or longer"))
+            })
+        };
+        let rules = || {
+            let within = within_s.map(duration).transpose()?;
+            let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
+            let mut rules = retention::Rules { last, every, within, best, none, drop };
+            text.map_or(Ok(()), |text| rules.add(text))?;
+            Ok(rules)
+        };
+        rules().or_raise(py).map(Rules)
+    }
+}
+
+/// What a garbage collection is asked to do; see `outlive.Pool.gc`.
+#[pyclass(frozen, module = "outlive._core")]
+pub struct Collection(GcOptions);
+
+#[pymethods]
+impl Collection {
+    #[new]
+    #[pyo3(signature = (*, unused_max, collect=true, fence=Vec::new(), dry_run))]
+    fn new(
+        py: Python<'_>,
+        unused_max: f64,
+        collect: bool,
+        fence: Vec<String>,
+        dry_run: bool,
+    ) -> PyResult<Collection> {
+        let options = || {
+            if !(0.0..=1.0).contains(&unused_max) {
+                return Err(Error::invalid(format!(
+                    "max_unused = {unused_max}: must be a share from 0 to 1"
+                )));
+            }
+            Ok(GcOptions {
+                fence: fence.iter().map(|job| JobName::stored(job)).collect::<Result<_>>()?,
+                thoroughness: Thoroughness { unused_max, collect, rewrite: true },
+                dry_run,
+                ..GcOptions::default()
+            })
+        };
+        options().or_raise(py).map(Collection)
+    }
+}
+
+impl Collection {
+    /// For one collection.
+    fn options(&self) -> GcOptions {
+        GcOptions { stop: Arc::default(), ..self.0.clone() }
+    }
+}
 
 /// See `outlive.Job.prune`.
 pub fn prune<'py>(
     core: &Arc<Core>,
-    rules: RuleValues,
-    options: OptionValues,
+    rules: &Rules,
+    options: &Collection,
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = tick.py();
-    let rules = rules_of(rules).or_raise(py)?;
-    let mut options = options_of(options).or_raise(py)?;
+    let (rules, mut options) = (rules.0.clone(), options.options());
     // The rules may speak of what the program has just saved.
     core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
@@ -57,44 +124,13 @@ pub fn prune<'py>(
 pub fn gc<'py>(
     pool: &Pool,
     events: &Events,
-    options: OptionValues,
+    options: &Collection,
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let options = options_of(options).or_raise(tick.py())?;
+    let options = options.options();
     let (stop, pool) = (options.stop.clone(), pool.clone());
     let report = in_a_thread(events, tick, &stop, move || collect(&pool, &options))?;
     report_of(tick.py(), &report)
-}
-
-fn rules_of((last, every, within_s, best, none, drop, keep): RuleValues) -> Result<Rules> {
-    let within = within_s
-        .map(|seconds| {
-            Duration::try_from_secs_f64(seconds).map_err(|_| {
-                Error::invalid(format!("keep_within of {seconds} s: must be 0 or longer"))
-            })
-        })
-        .transpose()?;
-    let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
-    let drop: BTreeSet<u64> = drop.into_iter().collect();
-    let mut rules = Rules { last, every, within, best, none, drop };
-    keep.map_or(Ok(()), |keep| rules.add(&keep))?;
-    Ok(rules)
-}
-
-fn options_of(values: OptionValues) -> Result<GcOptions> {
-    let (unused_max, collect, fence, forget_damaged, dry_run) = values;
-    if !(0.0..=1.0).contains(&unused_max) {
-        return Err(Error::invalid(format!(
-            "max_unused = {unused_max}: must be a share from 0 to 1"
-        )));
-    }
-    Ok(GcOptions {
-        fence: fence.iter().map(|job| JobName::stored(job)).collect::<Result<_>>()?,
-        thoroughness: Thoroughness { unused_max, collect, rewrite: true },
-        forget_damaged,
-        dry_run,
-        ..GcOptions::default()
-    })
 }
 
 /// See `outlive.Collected`.

@@ -5,11 +5,8 @@ use crate::errors::OrRaise;
 use crate::job::Core;
 use crate::named::named;
 use crate::wait::in_a_thread;
-use outlive_format::Remarks;
-use outlive_store::files::{
-    Choice, GetOptions, Patterns, PutOptions, PutReport, PutSource, Troubles,
-};
-use outlive_store::{SaveNotes, Select};
+use outlive_store::Select;
+use outlive_store::files::{Choice, GetOptions, PutOptions, PutReport, PutSource, Troubles};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::ffi::OsStr;
@@ -18,31 +15,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Patterns, use of ignore files, one file system, reread, and what is left out.
-pub type Choices = (Vec<String>, bool, bool, bool, Vec<PathBuf>);
-
 /// See `outlive.Job.put_files`.
 pub fn put<'py>(
     core: &Arc<Core>,
     paths: Vec<PathBuf>,
-    choices: Choices,
-    notes: (String, bool, Vec<(String, f64)>),
+    options: PutOptions,
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = tick.py();
     core.check_process(py)?;
-    let (patterns, ignore_files, one_file_system, reread, leave_out) = choices;
-    let (label, pinned, metrics) = notes;
-    let stop = Arc::new(AtomicBool::new(false));
-    let options = PutOptions {
-        patterns: Patterns::new(patterns.iter().map(|line| line.as_bytes())).or_raise(py)?,
-        no_ignore_files: !ignore_files,
-        one_file_system,
-        reread,
-        leave_out,
-        notes: SaveNotes::new(Remarks { pinned, suspect: false, label }, metrics).or_raise(py)?,
-        stop: stop.clone(),
-    };
+    let stop = options.stop.clone();
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     let job = core.clone();

@@ -1,9 +1,11 @@
 //! A job, opened for Python.
 
 use crate::buffer::Buffer;
+use crate::collect::{Collection, Rules};
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::named::named;
+use crate::notes::Notes;
 use crate::process::Opener;
 use crate::restore::Taken;
 use crate::wait::{self, Entry, Inside, Turn};
@@ -11,6 +13,7 @@ use crate::{collect, files, restore, save};
 use outlive_capture::HashTracker;
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
+use outlive_store::files::{Patterns, PutOptions};
 use outlive_store::{EpochInfo, JobOptions, LazyFill, SaveHandle};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
@@ -224,56 +227,76 @@ impl Job {
         Ok(self.core.job.is_saving())
     }
 
-    /// Saves regions, given by their names, dtypes, shapes and leaves; `notes` are label, pin and
-    /// metrics.
-    #[allow(clippy::too_many_arguments)] // they are Python's, in a row
+    /// Saves regions, given by their names, dtypes, shapes and leaves.
+    #[pyo3(signature = (tick, *, names, dtypes, shapes, leaves, attachment, notes))]
+    #[allow(clippy::too_many_arguments)] // by name
     fn save(
         &self,
+        tick: &Bound<'_, PyAny>,
         names: &Bound<'_, PyList>,
         dtypes: &Bound<'_, PyList>,
         shapes: &Bound<'_, PyList>,
         leaves: &Bound<'_, PyList>,
         attachment: Vec<u8>,
-        notes: (String, bool, Vec<(String, f64)>),
-        tick: &Bound<'_, PyAny>,
+        notes: &Notes,
     ) -> PyResult<save::Save> {
-        save::save(&self.core, [names, dtypes, shapes, leaves], attachment, notes, tick)
+        let leaves = [names, dtypes, shapes, leaves];
+        save::save(&self.core, leaves, attachment, notes.0.clone(), tick)
     }
 
-    /// Restores; `None` if there is no checkpoint. `plan` gets the epoch, the names, dtypes, shapes
-    /// and lengths of the regions, and the attachment; it answers for each region `None` (leave it
+    /// Restores; `None` if there is no checkpoint. `plan` gets, by name, the epoch, the names, dtypes,
+    /// shapes and lengths of the regions, and the attachment; it answers for each region `None` (leave it
     /// out), `True` (as a value) or a writable buffer to fill. Lazily unless `user_only` is `None`; true
     /// serves the program's own instructions only.
+    #[pyo3(signature = (plan, tick, *, epoch, user_only))]
     fn restore<'py>(
         &self,
-        epoch: Option<u64>,
         plan: &Bound<'py, PyAny>,
-        user_only: Option<bool>,
         tick: &Bound<'py, PyAny>,
+        epoch: Option<u64>,
+        user_only: Option<bool>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         restore::restore(&self.core, epoch, plan, user_only, tick)
     }
 
-    /// Puts files; `choices` are patterns, use of ignore files, one file system, reread, and what is
-    /// left out.
+    /// Puts files.
+    #[pyo3(signature = (
+        paths, tick, *, patterns, ignore_files, one_file_system, reread, leave_out, notes
+    ))]
+    #[allow(clippy::too_many_arguments)] // by name
     fn put_files<'py>(
         &self,
         paths: Vec<PathBuf>,
-        choices: files::Choices,
-        notes: (String, bool, Vec<(String, f64)>),
         tick: &Bound<'py, PyAny>,
+        patterns: Vec<String>,
+        ignore_files: bool,
+        one_file_system: bool,
+        reread: bool,
+        leave_out: Vec<PathBuf>,
+        notes: &Notes,
     ) -> PyResult<Bound<'py, PyDict>> {
-        files::put(&self.core, paths, choices, notes, tick)
+        let patterns = Patterns::new(patterns.iter().map(|line| line.as_bytes()));
+        let options = PutOptions {
+            patterns: patterns.or_raise(tick.py())?,
+            no_ignore_files: !ignore_files,
+            one_file_system,
+            reread,
+            leave_out,
+            notes: notes.0.clone(),
+            ..PutOptions::default()
+        };
+        files::put(&self.core, paths, options, tick)
     }
 
     /// Gets files; `None` if there is no checkpoint of files.
+    #[pyo3(signature = (to, paths, tick, *, epoch, overwrite))]
     fn get_files<'py>(
         &self,
         to: PathBuf,
         paths: Vec<Vec<u8>>,
+        tick: &Bound<'py, PyAny>,
         epoch: Option<u64>,
         overwrite: bool,
-        tick: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         files::get(&self.core, to, paths, epoch, overwrite, tick)
     }
@@ -286,12 +309,13 @@ impl Job {
     }
 
     /// Changes what is said about a checkpoint, after the save under way is over.
+    #[pyo3(signature = (epoch, tick, *, label, pin))]
     fn note(
         &self,
         epoch: u64,
+        tick: &Bound<'_, PyAny>,
         label: Option<&str>,
         pin: Option<bool>,
-        tick: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
@@ -309,8 +333,8 @@ impl Job {
     /// and why, which are dropped, both oldest first, and what became of the packs.
     fn prune<'py>(
         &self,
-        rules: collect::RuleValues,
-        options: collect::OptionValues,
+        rules: &Rules,
+        options: &Collection,
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.core.check_process(tick.py())?;
@@ -345,7 +369,8 @@ impl Job {
 
     /// Waits for the drain, raises its failure if nobody has been told, and ends the session. At the
     /// end of the process nobody needs to wait for memory that is being filled.
-    fn close(&self, at_exit: bool, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (tick, *, at_exit))]
+    fn close(&self, tick: &Bound<'_, PyAny>, at_exit: bool) -> PyResult<()> {
         let py = tick.py();
         let core = &self.core;
         core.check_process(py)?;

@@ -13,6 +13,7 @@ mod files;
 mod job;
 mod lazy;
 mod named;
+mod notes;
 mod pool;
 mod process;
 mod restore;
@@ -59,6 +60,8 @@ mod _core {
     }
 
     #[pymodule_export]
+    use crate::collect::{Collection, Rules};
+    #[pymodule_export]
     use crate::dlpack::{Lent, borrow};
     #[pymodule_export]
     use crate::end::insist;
@@ -66,6 +69,8 @@ mod _core {
     use crate::job::Job;
     #[pymodule_export]
     use crate::lazy::Fill;
+    #[pymodule_export]
+    use crate::notes::Notes;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]

@@ -1,12 +1,12 @@
 //! A pool, opened for Python.
 
-use crate::collect;
+use crate::collect::{self, Collection};
 use crate::errors::{self, OrRaise};
 use crate::events::Events;
 use crate::job::Job;
 use crate::named::named;
 use crate::process::Opener;
-use outlive_pool::{Environment, PoolConfig, Tuning, open, open_or_create};
+use outlive_pool::{Environment, open, open_or_create};
 use outlive_store::retention::check_keep;
 use outlive_types::{Error, Event, Result};
 use pyo3::prelude::*;
@@ -32,14 +32,23 @@ impl Pool {
 
 #[pymethods]
 impl Pool {
-    /// Opens the pool in `location`, made if `create` and there is none. `tuning` overrides what
+    /// Opens the pool in `location`, made if `create` and there is none. The others override what
     /// `pool.toml` says, for this process.
     #[new]
+    #[pyo3(signature = (
+        location, *, create, staging_bytes, freeze_bytes_max, index_bytes_max, threads, freeze, tracker
+    ))]
+    #[allow(clippy::too_many_arguments)] // by name
     fn new(
         py: Python<'_>,
         location: PathBuf,
         create: bool,
-        tuning: Vec<(String, TuningValue)>,
+        staging_bytes: Option<u64>,
+        freeze_bytes_max: Option<u64>,
+        index_bytes_max: Option<u64>,
+        threads: Option<u64>,
+        freeze: Option<String>,
+        tracker: Option<String>,
     ) -> PyResult<Pool> {
         errors::load(py)?;
         py.detach(|| {
@@ -48,12 +57,16 @@ impl Pool {
             let pool = if create { open_or_create(&location, env)? } else { open(&location, env)? };
             check_keep(&pool).map_err(|e| e.context(location.display()))?;
             let opener = Opener::this();
-            if tuning.is_empty() {
-                return Ok(Pool { pool, events, location, opener });
-            }
             let mut config = pool.config().clone();
-            for (key, value) in &tuning {
-                tune(&mut config, key, value)?;
+            let tuning = &mut config.tuning;
+            set(&mut tuning.staging_bytes, staging_bytes);
+            set(&mut tuning.freeze_bytes_max, freeze_bytes_max);
+            set(&mut tuning.index_bytes_max, index_bytes_max);
+            set(&mut tuning.threads, threads.map(count).transpose()?);
+            set(&mut tuning.freeze, freeze);
+            set(&mut tuning.tracker, tracker);
+            if config == *pool.config() {
+                return Ok(Pool { pool, events, location, opener });
             }
             config.check()?;
             Ok(Pool { pool: pool.with_tuning(config.tuning), events, location, opener })
@@ -62,6 +75,7 @@ impl Pool {
     }
 
     /// Opens a job of this pool.
+    #[pyo3(signature = (name, *, every_s))]
     fn job(&self, py: Python<'_>, name: &str, every_s: Option<f64>) -> PyResult<Job> {
         self.check_process(py)?;
         Job::open(&self.pool, self.events.clone(), name, every_s).or_raise(py)
@@ -77,7 +91,7 @@ impl Pool {
     /// Deletes what no checkpoint needs; answers what became of the packs.
     fn gc<'py>(
         &self,
-        options: collect::OptionValues,
+        options: &Collection,
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(tick.py())?;
@@ -101,28 +115,13 @@ impl Pool {
     }
 }
 
-/// The value of a tuning key.
-#[derive(FromPyObject)]
-enum TuningValue {
-    Number(u64),
-    Word(String),
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
 }
 
-fn tune(config: &mut PoolConfig, key: &str, value: &TuningValue) -> Result<()> {
-    let Tuning {
-        staging_bytes, freeze_bytes_max, index_bytes_max, threads, freeze, tracker, ..
-    } = &mut config.tuning;
-    match (key, value) {
-        ("staging_bytes", TuningValue::Number(value)) => *staging_bytes = *value,
-        ("freeze_bytes_max", TuningValue::Number(value)) => *freeze_bytes_max = *value,
-        ("index_bytes_max", TuningValue::Number(value)) => *index_bytes_max = *value,
-        ("threads", TuningValue::Number(value)) => {
-            *threads = u32::try_from(*value)
-                .map_err(|_| Error::invalid(format!("threads = {value} is not possible")))?;
-        }
-        ("freeze", TuningValue::Word(word)) => freeze.clone_from(word),
-        ("tracker", TuningValue::Word(word)) => tracker.clone_from(word),
-        _ => return Err(Error::invalid(format!("there is no tuning key {key:?} of this type"))),
-    }
-    Ok(())
+fn count(threads: u64) -> Result<u32> {
+    u32::try_from(threads)
+        .map_err(|_| Error::invalid(format!("threads = {threads} is not possible")))
 }

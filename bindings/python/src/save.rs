@@ -7,7 +7,6 @@ use crate::named::named;
 use crate::values;
 use crate::wait;
 use outlive_capture::{MemorySource, Region};
-use outlive_format::Remarks;
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
@@ -114,12 +113,11 @@ pub fn save(
     core: &Arc<Core>,
     [names, dtypes, shapes, leaves]: [&Bound<'_, PyList>; 4],
     attachment: Vec<u8>,
-    (label, pinned, metrics): (String, bool, Vec<(String, f64)>),
+    notes: SaveNotes,
     tick: &Bound<'_, PyAny>,
 ) -> PyResult<Save> {
     let py = tick.py();
     core.check_process(py)?;
-    let notes = SaveNotes::new(Remarks { pinned, suspect: false, label }, metrics).or_raise(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;

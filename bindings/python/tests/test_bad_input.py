@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 import outlive
+from outlive import _core
 from outlive._tree import Flat, Node
 
 Same = Callable[[Any, Any], None]
 
 # Label, pin and metrics of a save.
-NO_NOTES: tuple[str, bool, list[tuple[str, float]]] = ("", False, [])
+
+
+def save_raw(job: outlive.Job, flat: Flat, attachment: bytes) -> None:
+    """Saves regions as another front door could."""
+    regions = {key: getattr(flat, key) for key in ("names", "dtypes", "shapes", "leaves")}
+    notes = _core.Notes(label="", pin=False, metrics={})
+    saving = job._core.save(job._tick, **regions, attachment=attachment, notes=notes)
+    saving.wait(60, job._tick)
 
 
 class Plain:
@@ -149,9 +157,7 @@ def test_nothing_is_unpickled_unasked(folder: Path) -> None:
 @pytest.mark.parametrize("dtype", ["|O", "[('a', '|O')]", "scalar:|O", "T", "what?", "[(", "ext:x"])
 def test_a_checkpoint_cannot_make_objects_of_bytes(job: outlive.Job, dtype: str) -> None:
     skeleton = Flat(nodes=[Node(0, "", "dict")]).skeleton()
-    job._core.save(["a"], [dtype], [(1,)], [b"12345678"], skeleton, NO_NOTES, job._tick).wait(
-        60, job._tick
-    )
+    save_raw(job, Flat(["a"], [dtype], [(1,)], [b"12345678"]), skeleton)
     with pytest.raises(outlive.InvalidError, match="'a' of checkpoint 1"):
         job.restore()
     with pytest.raises(outlive.InvalidError):
@@ -163,7 +169,7 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     array = np.arange(20_000.0)
     names, dtypes, shapes = ["x/y", "n", "text"], ["<f8", "<i4", "py:str"], [(20_000,), (), ()]
     leaves = [array, np.int32(5).tobytes(), "abc"]
-    job._core.save(names, dtypes, shapes, leaves, b"", NO_NOTES, job._tick).wait(60, job._tick)
+    save_raw(job, Flat(names, dtypes, shapes, leaves), b"")
     same(job.restore(), {"x/y": array, "n": np.array(5, np.int32), "text": "abc"})
     same(job.restore(only="n"), {"n": np.array(5, np.int32)})
     with pytest.raises(outlive.InvalidError, match="not written from Python"):
@@ -174,9 +180,7 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
 def test_a_skeleton_that_does_not_fit(job: outlive.Job, nodes: list[Node]) -> None:
     skeleton = Flat(nodes=nodes).skeleton()
     names, dtypes = ["a/b", "a/c"], ["py:int", "py:int"]
-    job._core.save(names, dtypes, [(), ()], [1, 2], skeleton, NO_NOTES, job._tick).wait(
-        60, job._tick
-    )
+    save_raw(job, Flat(names, dtypes, [(), ()], [1, 2]), skeleton)
     with pytest.raises(outlive.DamagedError, match="cannot be put together"):
         job.restore()
 

@@ -313,7 +313,7 @@ class Stubborn:
             raise self.raised.pop(0)
         self.is_saving = False
 
-    def close(self, at_exit: bool, tick: object) -> None:
+    def close(self, tick: object, *, at_exit: bool) -> None:
         self.closed = True
 
 

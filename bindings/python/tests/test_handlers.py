@@ -156,7 +156,7 @@ def test_what_a_signal_handler_raises_ends_the_wait(folder: Path) -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(outlive.InvalidError, match="Set a flag"):
-            job._core.restore(None, send, None, job._tick)
+            job._core.restore(send, job._tick, epoch=None, user_only=None)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert plan

@@ -75,28 +75,26 @@ def open(
         raise InvalidError(
             f"{place!r}: pools at {scheme}:// are not in this build; name a directory"
         )
-    sizes = {
-        "staging_bytes": staging_bytes,
-        "freeze_bytes_max": freeze_bytes_max,
-        "index_bytes_max": index_bytes_max,
-    }
-    tuning: list[tuple[str, int | str]] = []
-    tuning += [(key, _size(key, size)) for key, size in sizes.items() if size is not None]
-    if threads is not None:
-        tuning.append(("threads", _number("threads", threads)))
-    for key, word in {"freeze": freeze, "tracker": tracker}.items():
-        if not isinstance(word, str | None):
-            raise InvalidError(f"{key} = {word!r} is not possible: give text, such as 'auto'")
-        if word is not None:
-            tuning.append((key, word))
-    return Pool(_core.Pool(place, create, tuning), place, progress)
+    core = _core.Pool(
+        place,
+        create=create,
+        staging_bytes=_size("staging_bytes", staging_bytes),
+        freeze_bytes_max=_size("freeze_bytes_max", freeze_bytes_max),
+        index_bytes_max=_size("index_bytes_max", index_bytes_max),
+        threads=None if threads is None else _number("threads", threads),
+        freeze=_word("freeze", freeze),
+        tracker=_word("tracker", tracker),
+    )
+    return Pool(core, place, progress)
 
 
 _UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30}
 
 
-def _size(name: str, value: int | str) -> int:
+def _size(name: str, value: int | str | None) -> int | None:
     """Bytes: a number, or text such as "64MiB", as the command takes it."""
+    if value is None:
+        return None
     if not isinstance(value, str):
         return _number(name, value)
     digits, unit = re.fullmatch(r"([0-9]*)\s*(.*)", value.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
@@ -120,15 +118,21 @@ def _notes(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.
         raise InvalidError(
             f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
         )
-    figures = []
+    figures: dict[str, float] = {}
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
             raise InvalidError(f"the name of a metric must be text, not {name!r}")
         try:
-            figures.append((name, float(value)))
+            figures[name] = float(value)
         except (TypeError, ValueError, OverflowError):
             raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
-    return label, pin, figures
+    return _core.Notes(label=label, pin=pin, metrics=figures)
+
+
+def _word(name: str, value: str | None) -> str | None:
+    if not isinstance(value, str | None):
+        raise InvalidError(f"{name} = {value!r} is not possible: give text, such as 'auto'")
+    return value
 
 
 def _number(name: str, value: int) -> int:
@@ -173,7 +177,7 @@ class Pool:
         Raises:
             InvalidError: If the name or the time is not possible.
         """
-        core = self._core.job(name, every_s)
+        core = self._core.job(name, every_s=every_s)
         job = Job(core, name, self._location, self._tick, allow_pickle)
         self._jobs.add(job)
         return job
@@ -210,7 +214,7 @@ class Pool:
             RetryError: If another collection, pruning or scrub is at work. Nothing was done.
             FencedError: If another collection has begun meanwhile, and the pool has no locks.
         """
-        options = (max_unused, True, list(fence), False, dry_run)
+        options = _core.Collection(unused_max=max_unused, fence=list(fence), dry_run=dry_run)
         return Collected(**self._core.gc(options, self._tick))
 
     def close(self) -> None:
@@ -331,9 +335,14 @@ class Job:
         flat = flatten(state, allow_pickle=self._allow_pickle)
         walk_s = time.perf_counter() - begun
         self._tell_of_heavy(flat)
-        notes = _notes(label, pin, metrics)
         saving = core.save(
-            flat.names, flat.dtypes, flat.shapes, flat.leaves, flat.skeleton(), notes, self._tick
+            self._tick,
+            names=flat.names,
+            dtypes=flat.dtypes,
+            shapes=flat.shapes,
+            leaves=flat.leaves,
+            attachment=flat.skeleton(),
+            notes=_notes(label, pin, metrics),
         )
         save = Save(saving, self._tick, walk_s)
         if wait or _exit.ended():
@@ -519,9 +528,17 @@ class Job:
             InvalidError: If a path does not exist, or a pattern is not valid.
             Error: If the pool cannot store it, or after Ctrl-C. Nothing was committed.
         """
-        choices = (patterns(exclude), ignore_files, one_file_system, reread, [self._location])
-        notes = _notes(label, pin, metrics)
-        return Put(**told(self._core.put_files(one_or_more(paths), choices, notes, self._tick)))
+        done = self._core.put_files(
+            one_or_more(paths),
+            self._tick,
+            patterns=patterns(exclude),
+            ignore_files=ignore_files,
+            one_file_system=one_file_system,
+            reread=reread,
+            leave_out=[self._location],
+            notes=_notes(label, pin, metrics),
+        )
+        return Put(**told(done))
 
     def get_files(
         self,
@@ -552,7 +569,7 @@ class Job:
         epoch = _epoch_number(epoch)
         wanted = [os.fsencode(path) for path in one_or_more(paths)]
         (place,) = one_or_more(to)
-        values = self._core.get_files(place, wanted, epoch, overwrite, self._tick)
+        values = self._core.get_files(place, wanted, self._tick, epoch=epoch, overwrite=overwrite)
         return Got() if values is None else Got(**told(values))
 
     def epochs(self) -> list[Epoch]:
@@ -570,7 +587,7 @@ class Job:
         Raises:
             InvalidError: If there is no such checkpoint.
         """
-        self._core.note(_number("epoch", epoch), label, pin, self._tick)
+        self._core.note(_number("epoch", epoch), self._tick, label=label, pin=pin)
 
     def prune(
         self,
@@ -618,13 +635,16 @@ class Job:
                 `gc` frees their space once the cause is removed.
         """
         best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
-        within_s = None if keep_within is None else keep_within.total_seconds()
-        last = None if keep_last is None else _number("keep_last", keep_last)
-        every = None if keep_every is None else _number("keep_every", keep_every)
-        dropped_by_name = [_number("drop", epoch) for epoch in drop]
-        rules = (last, every, within_s, best, everything, dropped_by_name, keep)
-        fence: list[str] = []
-        options = (max_unused, collect, fence, False, dry_run)
+        rules = _core.Rules(
+            last=None if keep_last is None else _number("keep_last", keep_last),
+            every=None if keep_every is None else _number("keep_every", keep_every),
+            within_s=None if keep_within is None else keep_within.total_seconds(),
+            best=best,
+            none=everything,
+            drop={_number("drop", epoch) for epoch in drop},
+            text=keep,
+        )
+        options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=dry_run)
         done = self._core.prune(rules, options, self._tick)
         return Pruned(collected=Collected(**done.pop("collected")), **done)
 
@@ -646,7 +666,7 @@ class Job:
         Raises:
             Error: If the last save failed and its error has not been raised yet.
         """
-        self._core.close(False, self._tick)
+        self._core.close(self._tick, at_exit=False)
 
     def __enter__(self) -> Self:
         """The job itself."""

@@ -25,15 +25,6 @@ class Events(TypedDict):
     notices: list[Notice]
     progress: list[Progress]
 
-# Label, pin, metrics.
-Notes = tuple[str, bool, list[tuple[str, float]]]
-# Last, every, seconds, best, all, drop; rules in one text.
-RuleValues = tuple[int | None, int | None, float | None, list[str], bool, list[int], str | None]
-# Patterns, use of ignore files, one file system, reread, what is left out.
-FileChoices = tuple[list[str], bool, bool, bool, list[str]]
-# Unused share, collect, fenced jobs, forget damaged, dry run.
-OptionValues = tuple[float, bool, list[str], bool, bool]
-
 __version__: str
 
 def command(args: Sequence[str]) -> int: ...
@@ -46,15 +37,56 @@ class Lent:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Notes:
+    """Label, pin and metrics of a checkpoint."""
+
+    def __new__(cls, *, label: str, pin: bool, metrics: dict[str, float]) -> Notes: ...
+
+class Rules:
+    """Rules of a prune."""
+
+    def __new__(
+        cls,
+        *,
+        last: int | None,
+        every: int | None,
+        within_s: float | None,
+        best: list[str],
+        none: bool,
+        drop: set[int],
+        text: str | None,
+    ) -> Rules: ...
+
+class Collection:
+    """What a garbage collection is asked to do."""
+
+    def __new__(
+        cls,
+        *,
+        unused_max: float,
+        collect: bool = True,
+        fence: list[str] = ...,
+        dry_run: bool,
+    ) -> Collection: ...
+
 class Pool:
     """A pool."""
 
     def __new__(
-        cls, location: str | PathLike[str], create: bool, tuning: Sequence[tuple[str, int | str]]
+        cls,
+        location: str | PathLike[str],
+        *,
+        create: bool,
+        staging_bytes: int | None,
+        freeze_bytes_max: int | None,
+        index_bytes_max: int | None,
+        threads: int | None,
+        freeze: str | None,
+        tracker: str | None,
     ) -> Pool: ...
-    def job(self, name: str, every_s: float | None) -> Job: ...
+    def job(self, name: str, *, every_s: float | None) -> Job: ...
     def jobs(self) -> list[str]: ...
-    def gc(self, options: OptionValues, tick: Tick) -> dict[str, Any]: ...
+    def gc(self, options: Collection, tick: Tick) -> dict[str, Any]: ...
     def take_events(self) -> Events: ...
 
 class Job:
@@ -67,34 +99,45 @@ class Job:
     def saving(self) -> bool: ...
     def save(
         self,
+        tick: Tick,
+        *,
         names: list[str],
         dtypes: list[str],
         shapes: list[tuple[int, ...]],
         leaves: list[Any],
         attachment: bytes,
         notes: Notes,
-        tick: Tick,
     ) -> Save: ...
     def restore(
         self,
-        epoch: int | None,
         plan: Callable[..., list[Any]],
-        user_only: bool | None,
         tick: Tick,
+        *,
+        epoch: int | None,
+        user_only: bool | None,
     ) -> dict[str, Any] | None: ...
     def put_files(
-        self, paths: list[str], choices: FileChoices, notes: Notes, tick: Tick
+        self,
+        paths: list[str],
+        tick: Tick,
+        *,
+        patterns: list[str],
+        ignore_files: bool,
+        one_file_system: bool,
+        reread: bool,
+        leave_out: list[str],
+        notes: Notes,
     ) -> dict[str, Any]: ...
     def get_files(
-        self, to: str, paths: list[bytes], epoch: int | None, overwrite: bool, tick: Tick
+        self, to: str, paths: list[bytes], tick: Tick, *, epoch: int | None, overwrite: bool
     ) -> dict[str, Any] | None: ...
     def epochs(self) -> list[dict[str, Any]]: ...
-    def note(self, epoch: int, label: str | None, pin: bool | None, tick: Tick) -> None: ...
-    def prune(self, rules: RuleValues, options: OptionValues, tick: Tick) -> dict[str, Any]: ...
+    def note(self, epoch: int, tick: Tick, *, label: str | None, pin: bool | None) -> None: ...
+    def prune(self, rules: Rules, options: Collection, tick: Tick) -> dict[str, Any]: ...
     def plot(self) -> str: ...
     def wait(self, tick: Tick) -> None: ...
     def take_over(self) -> None: ...
-    def close(self, at_exit: bool, tick: Tick) -> None: ...
+    def close(self, tick: Tick, *, at_exit: bool) -> None: ...
 
 class Fill:
     """Memory that is being filled."""

@@ -126,7 +126,7 @@ class Rebuild:
         """
         while True:
             with contextlib.suppress(UnsureError):
-                return core.restore(epoch, self.plan, user_only, tick)
+                return core.restore(self.plan, tick, epoch=epoch, user_only=user_only)
             self._look(core, tick)
 
     def _look(self, core: _core.Job, tick: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class Rebuild:
         self.pickles[self.epoch] = None
         # What is damaged the restore itself will find, and take an older checkpoint.
         with contextlib.suppress(DamagedError):
-            done = core.restore(self.epoch, plan, None, tick)
+            done = core.restore(plan, tick, epoch=self.epoch, user_only=None)
             if done is not None:
                 found = dict(zip(all_names, done["values"], strict=True))
                 self.pickles[self.epoch] = {name: found[name] for name in wanted}
