@@ -2,8 +2,8 @@
 
 use crate::errors::OrRaise;
 use crate::events::Events;
-use crate::job::Core;
 use crate::named::named;
+use crate::shared::Core;
 use crate::wait::in_a_thread;
 use outlive_pool::Pool;
 use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};

@@ -48,3 +48,8 @@ impl<T> OrRaise<T> for outlive_types::Result<T> {
         self.map_err(|error| to_py(py, &error))
     }
 }
+
+/// A message for a caller who must correct the call.
+pub fn invalid(py: Python<'_>, message: String) -> PyErr {
+    to_py(py, &Error::invalid(message))
+}

@@ -2,8 +2,8 @@
 //! events and answers Ctrl-C.
 
 use crate::errors::OrRaise;
-use crate::job::Core;
 use crate::named::named;
+use crate::shared::Core;
 use crate::wait::in_a_thread;
 use outlive_store::Select;
 use outlive_store::files::{Choice, GetOptions, PutOptions, PutReport, PutSource, Troubles};

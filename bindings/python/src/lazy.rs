@@ -1,9 +1,10 @@
 //! Restoring lazily: memory follows while Python runs. Threads of the fill never need the GIL, as the
 //! thread that waits for a page may hold it.
 
-use crate::errors::to_py;
-use crate::job::{Core, invalid};
+use crate::errors::{invalid, to_py};
+use crate::leave::Leave;
 use crate::named::named;
+use crate::shared::Core;
 use crate::wait;
 use outlive_capture::lazy::{LazyMemory, Mode, end_program};
 use outlive_io::AlignedBuf;
@@ -18,8 +19,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use crate::restore::Leave;
 
 /// What a lazy restore fills.
 pub struct Sink {

@@ -12,12 +12,14 @@ mod events;
 mod files;
 mod job;
 mod lazy;
+mod leave;
 mod named;
 mod notes;
 mod pool;
 mod process;
 mod restore;
 mod save;
+mod shared;
 mod values;
 mod wait;
 

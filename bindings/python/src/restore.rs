@@ -4,13 +4,14 @@
 //! reading thread knows only addresses, and gives them up when it is told to.
 
 use crate::buffer::{Buffer, RawBytes};
-use crate::errors::to_py;
-use crate::job::{Core, invalid};
+use crate::errors::{invalid, to_py};
 use crate::lazy;
+use crate::leave::{Leave, interrupted};
 use crate::named::named;
+use crate::shared::Core;
 use crate::values;
 use crate::wait;
-use outlive_capture::fill::{Advice, MutRegion, Scatter};
+use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_io::AlignedBuf;
 use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
@@ -22,7 +23,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// What the reading thread sends.
@@ -75,39 +76,6 @@ struct Lazily {
     over: Arc<AtomicBool>,
 }
 
-/// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
-#[derive(Default)]
-pub struct Leave {
-    withdrawn: RwLock<bool>,
-    /// Of memory that is filled with this leave.
-    advice: Mutex<Advice>,
-}
-
-impl Leave {
-    /// Calls `work`, unless the leave was withdrawn.
-    pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let withdrawn = self.withdrawn.read().unwrap_or_else(PoisonError::into_inner);
-        (!*withdrawn).then(work)
-    }
-
-    /// From the return on nothing is touched any more, not even by what is dropped later.
-    fn withdraw(&self) {
-        let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
-        *withdrawn = true;
-        self.advice.lock().unwrap_or_else(PoisonError::into_inner).end();
-    }
-
-    /// Makes what fills memory; what it has advised the kernel about that ends when the leave does.
-    fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
-        let make = || {
-            let scatter = make()?;
-            *self.advice.lock().unwrap_or_else(PoisonError::into_inner) = scatter.advice();
-            Ok(scatter)
-        };
-        self.with(make).unwrap_or_else(|| Err(interrupted()))
-    }
-}
-
 struct Sink {
     scatter: Scatter,
     leave: Arc<Leave>,
@@ -127,7 +95,7 @@ impl RestoreSink for Sink {
 }
 
 /// The regions of the checkpoint that is being restored, and where they go.
-pub struct Taken {
+struct Taken {
     regions: Vec<RegionDesc>,
     streams: HashMap<String, usize>,
     wishes: Vec<Wish>,
@@ -137,6 +105,14 @@ enum Wish {
     Not,
     Value,
     Fill(Buffer),
+}
+
+impl Taken {
+    /// The program's memory.
+    fn buffers(self) -> Vec<Buffer> {
+        let buffer = |wish| if let Wish::Fill(buffer) = wish { Some(buffer) } else { None };
+        self.wishes.into_iter().filter_map(buffer).collect()
+    }
 }
 
 /// Restores; see `Job.restore`.
@@ -173,7 +149,7 @@ pub fn restore<'py>(
     let result = outcome.and_then(|done| conclude(py, done, taken.as_ref(), started));
     if let (Some(lazily), Some(taken)) = (lazily, taken) {
         // Also after an interruption: the fill may be under way.
-        core.keep(taken, lazily.over);
+        core.keep(taken.buffers(), lazily.over);
     }
     drop(inside);
     result
@@ -493,14 +469,10 @@ impl Reader {
 }
 
 /// Tells which pages fresh memory was made of.
-pub fn tell_memory(core: &Core, report: Option<String>) {
+fn tell_memory(core: &Core, report: Option<String>) {
     if let Some(report) = report {
         core.events.event(Event::Info(format!("job {}: {report}", core.job.name())));
     }
-}
-
-fn interrupted() -> Error {
-    Error::retry("the restore was interrupted")
 }
 
 /// Which streams are read, and for each the memory for it.

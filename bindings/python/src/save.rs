@@ -1,9 +1,9 @@
 //! Saving: the leaves of a state become regions, and a save becomes a handle.
 
 use crate::buffer::{Buffer, RawBytes};
-use crate::errors::OrRaise;
-use crate::job::{Core, invalid};
+use crate::errors::{OrRaise, invalid};
 use crate::named::named;
+use crate::shared::Core;
 use crate::values;
 use crate::wait;
 use outlive_capture::{MemorySource, Region};
