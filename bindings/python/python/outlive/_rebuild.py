@@ -11,6 +11,7 @@ from outlive import _build, _core, _dtypes, _memory
 from outlive._compare import UnsureError, refuse_differences
 from outlive._errors import DamagedError, InvalidError
 from outlive._same import same
+from outlive._saves import LazyRestored, Restored
 from outlive._seen import Owners
 from outlive._select import Selection
 from outlive._tree import (
@@ -332,3 +333,35 @@ class Rebuild:
         return DamagedError(
             f"checkpoint {self.epoch}: its tree cannot be put together ({why}); take another epoch"
         )
+
+
+def restored(
+    rebuild: Rebuild,
+    core: _core.Job,
+    epoch: int | None,
+    *,
+    lazy: bool,
+    tick: Callable[[], None],
+) -> tuple[Any, Restored]:
+    """Restores a job: the tree, None if there is no checkpoint, and what was done.
+
+    Raises:
+        Error: Those of `Job.restore`.
+    """
+    try:
+        done = rebuild.run(core, epoch, False if lazy else None, tick)
+    except DamagedError as error:
+        if rebuild.fresh or not rebuild.planned:
+            raise
+        raise DamagedError(
+            f"{error}. Arrays of `into` may hold parts of it; its values are as they were"
+        ) from None
+    if done is None:
+        return None, LazyRestored(None) if lazy else Restored(None)
+    tree = rebuild.finish(done.pop("values"))
+    if not lazy:
+        return tree, Restored(**done)
+    fill = done.pop("fill")
+    how = rebuild.how(**fill.how())
+    select = rebuild.select()
+    return tree, LazyRestored(_fill=fill, _select=select, _tick=tick, **how, **done)

@@ -1,0 +1,71 @@
+"""Arguments of the programming interface, checked, as the engine takes them."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+
+from outlive import _core
+from outlive._errors import InvalidError
+from outlive._saves import Epoch
+
+_UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30}
+
+
+def number(name: str, value: int) -> int:
+    """A number for the engine; `name` is what the caller calls it."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 1 << 64:
+        raise InvalidError(f"{name} = {value!r} is not possible: give a whole number from 0 on")
+    return found
+
+
+def size(name: str, value: int | str | None) -> int | None:
+    """Bytes: a number, or text such as "64MiB", as the command takes it."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return number(name, value)
+    digits, unit = re.fullmatch(r"([0-9]*)\s*(.*)", value.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
+    if not digits or unit.lower() not in _UNITS:
+        raise InvalidError(
+            f"{name} = {value!r} is not possible: give a number of bytes, or one with a unit, "
+            'such as "64MiB"'
+        )
+    return number(name, int(digits) << _UNITS[unit.lower()])
+
+
+def word(name: str, value: str | None) -> str | None:
+    """Text, or none."""
+    if not isinstance(value, str | None):
+        raise InvalidError(f"{name} = {value!r} is not possible: give text, such as 'auto'")
+    return value
+
+
+def epoch_number(epoch: int | Epoch | None) -> int | None:
+    """The number of a checkpoint."""
+    found = epoch.epoch if isinstance(epoch, Epoch) else epoch
+    if found is not None and not (isinstance(found, int) and 0 <= found < 1 << 64):
+        raise InvalidError(f"there is no epoch {found!r}: give a number, or one of `epochs()`")
+    return found
+
+
+def notes_of(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
+    """What is said about a checkpoint."""
+    if not isinstance(metrics, Mapping | None):
+        raise InvalidError(
+            f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
+        )
+    figures: dict[str, float] = {}
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str):
+            raise InvalidError(f"the name of a metric must be text, not {name!r}")
+        try:
+            figures[name] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
+    return _core.Notes(label=label, pin=pin, metrics=figures)

@@ -1,0 +1,450 @@
+"""A job: a named series of checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from outlive import _core, _exit, _notices, _seen
+from outlive._arguments import epoch_number, notes_of, number
+from outlive._errors import Error
+from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
+from outlive._rebuild import FRESH, Rebuild, restored
+from outlive._saves import Collected, Epoch, LazyRestored, Pruned, Restored, Save
+from outlive._teller import Teller
+from outlive._tree import Flat, flatten, shown
+
+_SKIPPED = Save(None, None)
+
+
+class Job:
+    """A named series of checkpoints; made by `Pool.job`. May be used from any thread.
+
+    As a context manager, it closes itself at the end.
+
+    Attributes:
+        last_restore: Report on the last `restore`; None before the first.
+    """
+
+    __module__ = "outlive._api"  # which programs know it by
+
+    def __init__(
+        self, core: _core.Job, name: str, location: str, tick: Teller, allow_pickle: bool
+    ) -> None:
+        """Made by `Pool.job`."""
+        self._core = core
+        self._name = name
+        self._location = location
+        self._tick = tick
+        self._allow_pickle = allow_pickle
+        self._heavy: set[str] = set()
+        self.last_restore: Restored | None = None
+        _exit.watch(self, name, core, tick)
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self._name
+
+    def save(
+        self,
+        state: Any,
+        *,
+        force: bool = False,
+        wait: bool = False,
+        label: str = "",
+        pin: bool = False,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Save:
+        """Saves a state; only what has changed since the last save is written.
+
+        Returns as soon as the state may be changed again. The rest happens in the background, and
+        the returned handle says when the checkpoint is committed. If another save is still under
+        way, this call first waits for it. No other thread may change the state during the call.
+        Once the exit functions of the interpreter have run (in a `__del__`, say), it returns when
+        the checkpoint is committed.
+
+        Arrays that share memory are saved one by one, and no longer share it when they come back.
+        All come back as plain arrays, not as `recarray` or `memmap`. Each small value in a nested
+        container takes a microsecond or more; in an array it takes none.
+
+        To save at a signal, set a flag in its handler, and save where the program next calls this.
+        A call by a handler or callback inside another call of the same job is refused.
+
+        Args:
+            state: A tree of dict (with str or int keys), list and tuple. Its leaves are arrays
+                (NumPy's, or anything that has a buffer or `__dlpack__`, of any dtype), numbers,
+                strings, bytes, None, and random generators of NumPy or `random`.
+            force: Whether to save now, even if `every_s` has not passed.
+            wait: Whether to return only when the checkpoint is committed.
+            label: Label of the checkpoint. It forces the save, and keeps prunings from dropping it.
+            pin: Whether to pin the checkpoint. A pin does the same as a label.
+            metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
+
+        Returns:
+            The handle of the save. It is false if nothing was saved because `every_s` has not
+            passed.
+
+        Raises:
+            InvalidError: If something in the state cannot be saved; the message says where. Or if a
+                handler or callback calls this inside another call that keeps the job busy. Nothing
+                was saved, and what was saved before is safe.
+            FencedError: If another process has taken over this job, or has saved it since this one
+                restored: see `take_over`.
+            Error: If an earlier save failed and its error has not been raised yet. No new save was
+                begun.
+        """
+        core = self._core
+        # What somebody gives a name or a pin is meant to be there.
+        if not (core.due() or force or label or pin):
+            if core.events_waiting():
+                self._tick()
+            return _SKIPPED
+        begun = time.perf_counter()
+        flat = flatten(state, allow_pickle=self._allow_pickle)
+        walk_s = time.perf_counter() - begun
+        self._tell_of_heavy(flat)
+        saving = core.save(
+            self._tick,
+            names=flat.names,
+            dtypes=flat.dtypes,
+            shapes=flat.shapes,
+            leaves=flat.leaves,
+            attachment=flat.skeleton(),
+            notes=notes_of(label, pin, metrics),
+        )
+        save = Save(saving, self._tick, walk_s)
+        if wait or _exit.ended():
+            save.wait()
+        return save
+
+    def _tell_of_heavy(self, flat: Flat) -> None:
+        """Says once of each pickled object that the program waits for it."""
+        for name, length, seconds in flat.heavy:
+            if name not in self._heavy:
+                self._heavy.add(name)
+                _notices.tell(
+                    logging.WARNING,
+                    "job %s: %s is pickled at every save, while the program waits: %.1f MiB, in "
+                    "%.2f s this time. Save the arrays in it as leaves of the state instead",
+                    self._name,
+                    shown(name),
+                    length / (1 << 20),
+                    seconds,
+                )
+
+    @overload
+    def restore(
+        self,
+        *,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        lazy: bool = False,
+    ) -> Any: ...
+
+    @overload
+    def restore(
+        self,
+        into: Any,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        *,
+        lazy: Literal[True],
+    ) -> LazyRestored: ...
+
+    @overload
+    def restore(
+        self,
+        into: Any,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        *,
+        lazy: bool = False,
+    ) -> Restored: ...
+
+    def restore(
+        self,
+        into: Any = FRESH,
+        epoch: int | Epoch | None = None,
+        only: str | Iterable[str] | None = None,
+        *,
+        lazy: bool = False,
+    ) -> Any:
+        """Restores the newest checkpoint that is whole.
+
+        A damaged checkpoint is passed over with a warning (`logging`), and the next older one is
+        taken. Afterwards the next save writes only what has changed since.
+
+        With `into`, the program's own state is filled. Arrays keep their memory. Values (numbers,
+        strings, None, bytes, whole lists of values) are replaced in the dict or list that holds
+        them, after all data has been read and verified. Checkpoint and `into` must match: the same
+        containers, arrays of the same dtype and shape. If they do not match, nothing is changed.
+        Nothing is changed either if the program would not see what is restored: pickled arrays,
+        pickled objects that it also holds elsewhere, or values in containers that nobody but `into`
+        holds. Arrays are filled while the data is read, so after a `DamagedError` or an
+        interruption they may hold parts of a checkpoint. No other thread may use the state during
+        the call.
+
+        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays.
+
+        With `lazy`, the call returns once the page tree is read, with all values and small arrays.
+        Large arrays follow while the program runs: what it touches first comes first, and the rest
+        comes in the background. `save`, `close`, another `restore` and `os.fork` wait for all of
+        it. If damage is found then, no other checkpoint can be taken: the program ends at once,
+        with a message and exit code 3. The checkpoint is marked suspect, so the next start takes
+        the one before it.
+
+        To serve system calls, a lazy restore needs root, CAP_SYS_PTRACE, or sysctl
+        vm.unprivileged_userfaultfd=1. Without that right, a system call that meets missing memory,
+        such as `file.write(array)`, fails with EFAULT: first call `wait` of the report. Arrays in
+        shared memory are read before the return; so is everything if the kernel gives no
+        userfaultfd. The report says so.
+
+        Args:
+            into: The state to fill.
+            epoch: The checkpoint to take, instead of the newest.
+            only: Names of what to restore, such as "model/weights" (with all below it) or
+                "model/*/bias" (`*` also matches "/"). The rest is unchanged, or left out of a new
+                tree (None in its lists).
+            lazy: Whether to return at once and load memory later.
+
+        Returns:
+            With `into`, a report, which is false if the job has no checkpoint yet. Without `into`,
+            the tree, or None if there is no checkpoint; the report is `Job.last_restore`. With
+            `lazy`, the report is a `LazyRestored`.
+
+        Raises:
+            InvalidError: If there is no such epoch, if `into` does not match or would not be filled
+                (the message and the exception's `differences` name every place), or if the
+                checkpoint holds pickled objects and the job does not allow them.
+            DamagedError: If no checkpoint is whole.
+        """
+        # Here and not further down: what counts is who holds it besides this call.
+        is_referenced = _seen.is_referenced(sys.getrefcount(into))
+        rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
+        tree, report = restored(
+            rebuild, self._core, epoch_number(epoch), lazy=lazy, tick=self._tick
+        )
+        self.last_restore = report
+        if isinstance(report, LazyRestored) and report.eager_because:
+            _notices.tell(
+                logging.WARNING,
+                "job %s: not all is restored lazily: %s",
+                self._name,
+                report.eager_because,
+            )
+        if report:
+            _notices.tell(logging.INFO, "job %s: restored epoch %s", self._name, report.epoch)
+        return tree if into is FRESH else report
+
+    def put_files(
+        self,
+        paths: AnyPath | Iterable[AnyPath],
+        *,
+        exclude: str | Iterable[str] = (),
+        ignore_files: bool = True,
+        one_file_system: bool = False,
+        reread: bool = False,
+        label: str = "",
+        pin: bool = False,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Put:
+        """Stores directories and files in the pool, as a checkpoint of this job.
+
+        Use it for the checkpoint files of any program. Data that the pool has already, from any
+        file, takes no space again. Files that have not changed since the previous put, by their
+        size, times and place on the disk, are not read. Modes, owners, times, links, holes and
+        extended attributes are kept. Returns when the checkpoint is committed.
+
+        Args:
+            paths: Files and directories to store. The content of a single directory is listed
+                without the directory's name; of several paths, each keeps its last part.
+            exclude: Patterns of files to leave out, in the syntax of `.gitignore`.
+            ignore_files: Whether to obey `.outliveignore` files in directories.
+            one_file_system: Whether to skip directories on which another file system is mounted.
+            reread: Whether to read every file, even if it has not changed.
+            label: Label of the checkpoint, which keeps prunings from dropping it.
+            pin: Whether to pin the checkpoint. A pin also keeps prunings from dropping it.
+            metrics: Figures of merit by name, for `prune(keep_best=...)`.
+
+        Returns:
+            What was done. Files that could not be read are left out, and listed in `troubles`.
+
+        Raises:
+            InvalidError: If a path does not exist, or a pattern is not valid.
+            Error: If the pool cannot store it, or after Ctrl-C. Nothing was committed.
+        """
+        done = self._core.put_files(
+            one_or_more(paths),
+            self._tick,
+            patterns=patterns(exclude),
+            ignore_files=ignore_files,
+            one_file_system=one_file_system,
+            reread=reread,
+            leave_out=[self._location],
+            notes=notes_of(label, pin, metrics),
+        )
+        return Put(**told(done))
+
+    def get_files(
+        self,
+        to: AnyPath,
+        paths: AnyPath | Iterable[AnyPath] = (),
+        *,
+        epoch: int | Epoch | None = None,
+        overwrite: bool = False,
+    ) -> Got:
+        """Restores files, with every byte verified. Links in `to` are never followed.
+
+        Args:
+            to: Directory to write to, which is made if it is missing.
+            paths: Paths to restore, such as "model/weights.bin" or a directory; everything if
+                empty.
+            epoch: The checkpoint to take, instead of the newest of files that is whole.
+            overwrite: Whether to replace existing files. Each is replaced when the new one is
+                whole.
+
+        Returns:
+            What was done. It is false if the job has no checkpoint of files. A damaged file is left
+            out and listed in `troubles`. So is what the file system or the user's rights refuse.
+
+        Raises:
+            InvalidError: If something is in the way, or there is no such path or epoch.
+            DamagedError: If the list of files is damaged.
+        """
+        epoch = epoch_number(epoch)
+        wanted = [os.fsencode(path) for path in one_or_more(paths)]
+        (place,) = one_or_more(to)
+        values = self._core.get_files(place, wanted, self._tick, epoch=epoch, overwrite=overwrite)
+        return Got() if values is None else Got(**told(values))
+
+    def epochs(self) -> list[Epoch]:
+        """The committed checkpoints, oldest first."""
+        return [Epoch(**values) for values in self._core.epochs()]
+
+    def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
+        """Changes the label or the pin of a checkpoint. First waits for a save that is under way.
+
+        Args:
+            epoch: Epoch of the checkpoint.
+            label: New label; an empty text removes it. None leaves it unchanged.
+            pin: Whether prunings keep it. None leaves it unchanged.
+
+        Raises:
+            InvalidError: If there is no such checkpoint.
+        """
+        self._core.note(number("epoch", epoch), self._tick, label=label, pin=pin)
+
+    def prune(
+        self,
+        keep: str | None = None,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_within: timedelta | None = None,
+        keep_best: str | Iterable[str] = (),
+        drop: Iterable[int] = (),
+        everything: bool = False,
+        collect: bool = True,
+        max_unused: float = 0.05,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Drops checkpoints by rules, and frees the space that only they needed.
+
+        A checkpoint stays if any rule keeps it. Pinned and labelled checkpoints stay, too, and so
+        does the newest of those that are not dropped by name. May be called while this or another
+        program saves to the pool. First waits for a save of this job that is under way.
+
+        Without any rule, the rules of `keep` in the `[tuning]` of `pool.toml` apply.
+
+        Args:
+            keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
+            keep_last: Number of newest checkpoints to keep.
+            keep_every: Interval of epochs to keep: those that are a multiple of it.
+            keep_within: Age up to which to keep checkpoints, counted from the newest. If times do
+                not fit the order of epochs, a clock has jumped: then more is kept, never less.
+            keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
+                "loss:min:3" (the best three).
+            drop: Epochs to drop, even if a rule, label or pin would keep them. Rules choose among
+                the rest. At least one checkpoint must be left.
+            everything: Whether to drop all checkpoints. No program may have the job open.
+            collect: Whether to free space now; otherwise a later `gc` does.
+            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
+            dry_run: Whether to report only what would be done.
+
+        Raises:
+            InvalidError: If there is no rule, or one is not possible. Nothing was dropped.
+            DamagedError: If something stored cannot be read, so that its needs are unknown. No pack
+                was deleted.
+            Error: If freeing the space failed for another reason. If checkpoints had been dropped
+                by then, the message says so, as with `DamagedError`. They are gone, and the next
+                `gc` frees their space once the cause is removed.
+        """
+        best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
+        rules = _core.Rules(
+            last=None if keep_last is None else number("keep_last", keep_last),
+            every=None if keep_every is None else number("keep_every", keep_every),
+            within_s=None if keep_within is None else keep_within.total_seconds(),
+            best=best,
+            none=everything,
+            drop={number("drop", epoch) for epoch in drop},
+            text=keep,
+        )
+        options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=dry_run)
+        done = self._core.prune(rules, options, self._tick)
+        return Pruned(collected=Collected(**done.pop("collected")), **done)
+
+    def take_over(self) -> None:
+        """Lets the next save go on from this program's state, although others have saved since.
+
+        The first save after a restore, and after a `close`, is refused with `FencedError` if
+        another program has saved this job since. Usually the program then restores again, and goes
+        on from there. Call this to go on from the state of this program instead. The checkpoints of
+        the others stay, as older epochs, and their programs get `FencedError`.
+        """
+        self._core.take_over()
+
+    def close(self) -> None:
+        """Waits until the last save is over, and a lazy restore has filled its memory.
+
+        The job can be used again afterwards.
+
+        Raises:
+            Error: If the last save failed and its error has not been raised yet.
+        """
+        self._core.close(self._tick, at_exit=False)
+
+    def __enter__(self) -> Self:
+        """The job itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it. An exception of the program is not replaced by one of `close`."""
+        close_after(self.close, error)
+
+    def __repr__(self) -> str:
+        """The name, for people."""
+        return f"<outlive.Job {self._name!r}>"
+
+
+def close_after(close: Callable[[], None], error: BaseException | None) -> None:
+    """Closes something at the end of a `with`, which `error` has ended if it is not None."""
+    try:
+        close()
+    except Error as failure:
+        if error is None:
+            raise
+        # The program's own exception goes on; this must be heard all the same.
+        error.add_note(f"outlive: besides, the last save failed: {failure}")
+        _notices.tell(logging.ERROR, "the last save failed: %s", failure)

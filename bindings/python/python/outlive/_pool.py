@@ -1,0 +1,120 @@
+"""A pool: the place where checkpoints are kept."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from outlive import _core
+from outlive._errors import Error
+from outlive._job import Job, close_after
+from outlive._saves import Collected
+from outlive._teller import Progress, Teller
+
+
+class Pool:
+    """A place where checkpoints are stored; made by `open`. May be used from any thread.
+
+    As a context manager, it closes itself at the end.
+    """
+
+    __module__ = "outlive._api"  # which programs know it by
+
+    def __init__(self, core: _core.Pool, location: str, progress: Progress | None) -> None:
+        """Made by `open`."""
+        self._core = core
+        self._location = location
+        self._progress = progress
+        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._tick = Teller(core, progress)
+
+    def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
+        """Opens a job, a named series of checkpoints. Nothing is written before its first save.
+
+        Only one program saves a job at a time, through one `Job` object. A second one takes the job
+        over, and the first gets `FencedError`.
+
+        Args:
+            name: Name of the job: one line of text, not empty, up to 200 plain characters.
+            every_s: Seconds between saves. Calls of `Job.save` in between return at once.
+            allow_pickle: Whether objects other than arrays and plain values may be pickled when a
+                state is saved, and unpickled when it is restored. Unpickling runs code that the
+                checkpoint chooses, so allow it only if you trust everybody who can write to the
+                pool.
+
+        Raises:
+            InvalidError: If the name or the time is not possible.
+        """
+        core = self._core.job(name, every_s=every_s)
+        job = Job(core, name, self._location, self._tick, allow_pickle)
+        self._jobs.add(job)
+        return job
+
+    def jobs(self) -> list[str]:
+        """Names of the jobs that have ever saved to this pool."""
+        return self._core.jobs()
+
+    @property
+    def location(self) -> str:
+        """The location that was opened."""
+        return self._location
+
+    def gc(
+        self,
+        *,
+        max_unused: float = 0.05,
+        fence: Iterable[str] = (),
+        dry_run: bool = False,
+    ) -> Collected:
+        """Deletes what no checkpoint needs, and rewrites packs that are mostly unused.
+
+        May be called while programs save. A collection never deletes what a checkpoint needs, even
+        if it is interrupted. The next one goes on.
+
+        Args:
+            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
+            fence: Names of jobs whose program is gone, or must stop: it cannot save any more.
+            dry_run: Whether to report only what would be done.
+
+        Raises:
+            DamagedError: If something stored cannot be read, so that its needs are unknown. Nothing
+                was deleted.
+            RetryError: If another collection, pruning or scrub is at work. Nothing was done.
+            FencedError: If another collection has begun meanwhile, and the pool has no locks.
+        """
+        options = _core.Collection(unused_max=max_unused, fence=list(fence), dry_run=dry_run)
+        return Collected(**self._core.gc(options, self._tick))
+
+    def close(self) -> None:
+        """Waits until all saves of its jobs are over.
+
+        Raises:
+            Error: If a save failed and its error has not been raised yet.
+        """
+        failure: Error | None = None
+        for job in list(self._jobs):
+            try:
+                job.close()
+            except Error as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it. An exception of the program is not replaced by one of `close`."""
+        close_after(self.close, error)
+
+    def __repr__(self) -> str:
+        """The location, for people."""
+        return f"<outlive.Pool at {self._location!r}>"

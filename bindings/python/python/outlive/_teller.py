@@ -1,0 +1,46 @@
+"""Tells the program what the engine tells: notices to `logging`, progress to its callback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from outlive import _core, _notices
+
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
+
+Progress = Callable[[str, int, int], object]
+
+
+class Teller:
+    """Passes on what the engine tells: notices to `logging`, progress to the program."""
+
+    def __init__(self, core: _core.Pool, progress: Progress | None) -> None:
+        """For a pool, with the program's callback."""
+        self.core, self.progress = core, progress
+        self.failed = False
+
+    def __call__(self) -> None:
+        """Tells what has come since the last call."""
+        events = self.core.take_events()
+        # Notices first: what ends the callback must not swallow them.
+        for notice in events["notices"]:
+            _notices.tell(_LEVELS[notice["level"]], "%s", notice["text"])
+        if self.progress is not None:
+            for progress in events["progress"]:
+                self.show(self.progress, **progress)
+
+    def show(self, progress: Progress, what: str, done_bytes: int, total_bytes: int) -> None:
+        """Calls the program. Its error must not end the work, nor lose what was done."""
+        try:
+            progress(what, done_bytes, total_bytes)
+        except Exception as error:
+            if not self.failed:
+                self.failed = True
+                _notices.tell(
+                    logging.WARNING,
+                    "the progress callback has raised %r; the work is not affected, and later "
+                    "errors of the callback are not told",
+                    error,
+                    error=error,
+                )
