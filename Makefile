@@ -50,12 +50,13 @@ setup: ## Check the tools and fill .venv (done first by every target that needs 
 build: setup ## Build the Python package (into .venv) and target/release/outlive
 	@scripts/build
 
-lint: setup ## Check formatting, clippy, ruff and mypy
+lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import each other in a circle
 	@printf '\n== Format and lint\n'
 	cargo fmt --all --check
 	.venv/bin/ruff check --quiet
 	.venv/bin/ruff format --check --quiet
 	.venv/bin/mypy
+	.venv/bin/python -B scripts/circles.py crates/*/src bindings/python/src
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
 
 fmt: setup ## Format all Rust and Python sources

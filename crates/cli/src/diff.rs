@@ -1,10 +1,11 @@
 //! `outlive diff`: what differs between two checkpoints.
 
 use crate::args::DiffArgs;
+use crate::chosen::skipped_json;
 use crate::output::{Answer, Table, Teller, bytes, count, path_json, shown};
 use crate::pool;
 use crate::region::shape;
-use crate::show::{region_json, skipped_json};
+use crate::show::region_json;
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::diff::{

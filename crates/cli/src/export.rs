@@ -7,10 +7,9 @@ mod names;
 mod sink;
 
 use crate::args::ExportArgs;
+use crate::chosen::{select, skipped_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
-use crate::show::{
-    no_checkpoint, open_checkpoint, packed_slice, region_json, select, skipped_json,
-};
+use crate::show::{no_checkpoint, open_checkpoint, packed_slice, region_json};
 use crate::{npy, pool, region};
 use names::{file_name, matches};
 use outlive_pool::check_outside;

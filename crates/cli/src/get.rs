@@ -1,10 +1,10 @@
 //! `outlive get`: files back into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
-use crate::items::kind_of;
+use crate::chosen::{select, skipped_json};
+use crate::items::{kind_of, no_files};
 use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
-use crate::show::{select, skipped_json};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
 use outlive_format::ItemKind;
 use outlive_store::files::{
@@ -81,15 +81,6 @@ fn plan_text(plan: &GetPlan) -> String {
         let _ = writeln!(text, "  in the way: {}", shown_path(path));
     }
     text
-}
-
-/// The error for a job without files.
-pub fn no_files(job: &Job) -> Error {
-    Error::invalid(format!(
-        "job {} has no checkpoint of files; what a program saved of its memory comes out with \
-         `outlive export`",
-        job.name()
-    ))
 }
 
 fn answer(

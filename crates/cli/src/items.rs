@@ -1,13 +1,12 @@
 //! What `outlive show` says of a checkpoint of files.
 
 use crate::args::ShowArgs;
-use crate::get::no_files;
+use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, bytes, count, path_json, when};
-use crate::show::{head_text, is_hurt, select_sound, skipped_json};
 use outlive_format::{Item, ItemKind};
 use outlive_store::Job;
-use outlive_types::{Result, shown_path};
+use outlive_types::{Error, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -122,6 +121,15 @@ fn item_json(item: &Item) -> Value {
         json["attributes"] = json!(names);
     }
     json
+}
+
+/// The error for a job without files.
+pub fn no_files(job: &Job) -> Error {
+    Error::invalid(format!(
+        "job {} has no checkpoint of files; what a program saved of its memory comes out with \
+         `outlive export`",
+        job.name()
+    ))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod chosen;
 mod collect;
 mod copy;
 mod diff;

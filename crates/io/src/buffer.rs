@@ -1,7 +1,6 @@
 //! Memory that the kernel can read and write directly.
 #![allow(unsafe_code)]
 
-use crate::pool::StagingPool;
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -13,29 +12,34 @@ use std::slice;
 use std::sync::Weak;
 
 /// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands. A buffer that
-/// was taken from a [`StagingPool`] goes back there when it is dropped, on whichever thread.
+/// was taken from a [`StagingPool`](crate::StagingPool) goes back there when it is dropped, on whichever thread.
 pub struct AlignedBuf {
     memory: Memory,
-    home: Weak<StagingPool>,
+    home: Option<Weak<dyn Home>>,
+}
+
+/// Where the memory of a buffer goes when that is dropped.
+pub(crate) trait Home: Send + Sync {
+    fn put_back(&self, memory: Memory);
 }
 
 impl AlignedBuf {
     /// A buffer of `length` zero bytes that belongs to no pool. From 2 MiB on it asks for huge
     /// pages. Aborts like any allocation if there is no memory.
     pub fn zeroed(length: usize) -> AlignedBuf {
-        AlignedBuf { memory: Memory::zeroed(length), home: Weak::new() }
+        AlignedBuf { memory: Memory::zeroed(length), home: None }
     }
 
     /// The same, for what only this process needs: a forked child finds zeros there. So the memory is
     /// never shared with one, and to write it while a child lives copies no page.
     pub fn not_inherited(length: usize) -> AlignedBuf {
-        AlignedBuf { memory: Memory::not_inherited(length), home: Weak::new() }
+        AlignedBuf { memory: Memory::not_inherited(length), home: None }
     }
 
     /// The same; `None` if there is no memory for it, as under a limit of address space.
     pub fn try_not_inherited(length: usize) -> Option<AlignedBuf> {
         let memory = Memory::try_not_inherited(length)?;
-        Some(AlignedBuf { memory, home: Weak::new() })
+        Some(AlignedBuf { memory, home: None })
     }
 
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
@@ -49,14 +53,14 @@ impl AlignedBuf {
         }
     }
 
-    pub(crate) fn pooled(memory: Memory, home: Weak<StagingPool>) -> AlignedBuf {
-        AlignedBuf { memory, home }
+    pub(crate) fn pooled(memory: Memory, home: Weak<dyn Home>) -> AlignedBuf {
+        AlignedBuf { memory, home: Some(home) }
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if let Some(home) = self.home.upgrade() {
+        if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
             home.put_back(std::mem::replace(&mut self.memory, Memory::EMPTY));
         }
     }
@@ -196,6 +200,7 @@ unsafe impl Sync for Memory {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StagingPool;
     use crate::mapped::flags_at;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,9 +1,9 @@
 //! A bounded supply of equal buffers: the back-pressure between filling and writing.
 
-use crate::buffer::{AlignedBuf, Memory};
+use crate::buffer::{AlignedBuf, Home, Memory};
 use std::fmt;
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each and makes takers wait
@@ -111,10 +111,13 @@ impl StagingPool {
         if memory.is_none() {
             self.lock().made -= 1;
         }
-        Some(AlignedBuf::pooled(memory?, Arc::downgrade(self)))
+        let home: Weak<dyn Home> = Arc::<Self>::downgrade(self);
+        Some(AlignedBuf::pooled(memory?, home))
     }
+}
 
-    pub(crate) fn put_back(&self, memory: Memory) {
+impl Home for StagingPool {
+    fn put_back(&self, memory: Memory) {
         // In a forked child the lock may have been inherited from a thread that is not there.
         if process::id() == self.pid {
             self.lock().free.push(memory);

@@ -1,7 +1,7 @@
 //! The background half of a save: what goes on after the program was let go.
 
 use crate::handle::SaveHandle;
-use crate::job::Inner;
+use crate::inner::Inner;
 use crate::save::{Order, PackNumbers, SavePlan, SaveStats};
 use outlive_io::make_way;
 use outlive_types::{Error, Frozen, Result};

@@ -4,20 +4,20 @@ use crate::commit::{Entry, LogHead, append_note, history};
 use crate::drain::Drain;
 use crate::handle::SaveHandle;
 use crate::index::Known;
+use crate::inner::Inner;
 use crate::restore::{
     Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, RestoreStats, Runner, Select, Skipped,
     View, first_good, refuse_suspect,
 };
 use crate::retention::{RetentionPlan, Rules};
-use crate::save::{Base, Order, PackNumbers, SaveNotes, SavePlan, Writer};
-use outlive_chunk::PageHashes;
+use crate::save::{Order, SaveNotes, Writer};
 use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
-use outlive_types::sync::{self, Mutex, MutexGuard};
-use outlive_types::{Epoch, Error, FreezeRequest, Frozen, JobName, PageSource, Result};
+use outlive_types::sync::{self, Mutex};
+use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Result};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How a job behaves.
@@ -57,22 +57,6 @@ pub struct Job {
     inner: Arc<Inner>,
 }
 
-pub(crate) struct Inner {
-    pub pool: Pool,
-    pub name: JobName,
-    options: JobOptions,
-    /// Threads do not survive a fork; the child must know that this is not its job.
-    process_id: u32,
-    /// Held for the whole of a drain.
-    writer: Mutex<Writer>,
-    /// Held while a save is being started: saves start one after the other.
-    starting: Mutex<Option<SaveHandle>>,
-    /// The lazy restore that still fills memory.
-    filling: Mutex<Option<LazyFill>>,
-    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
-    last_start_ns: AtomicU64,
-}
-
 impl Job {
     /// Opens a job; nothing is read or written yet.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
@@ -92,7 +76,7 @@ impl Job {
         let inner = Inner {
             pool: pool.clone(),
             name,
-            options,
+            every: options.every,
             process_id: std::process::id(),
             writer: Mutex::new(writer),
             starting: Mutex::new(None),
@@ -116,7 +100,7 @@ impl Job {
     /// save began.
     pub fn due(&self) -> bool {
         let last = self.inner.last_start_ns.load(Ordering::Relaxed);
-        match self.inner.options.every {
+        match self.inner.every {
             Some(every) if last > 0 => {
                 let now = self.inner.pool.env().clock.monotonic();
                 now.saturating_sub(Duration::from_nanos(last - 1)) >= every
@@ -434,115 +418,5 @@ impl Job {
     /// closed. Without it that save is refused as `Fenced`.
     pub fn take_over(&self) {
         self.inner.writer().head.take_over();
-    }
-}
-
-impl Inner {
-    fn check_process(&self) -> Result<()> {
-        if self.process_id == std::process::id() {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "the job {} was opened by process {} and this is process {}, forked from it: open the \
-             pool and a job of its own here",
-            self.name,
-            self.process_id,
-            std::process::id()
-        )))
-    }
-
-    pub fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn filling(&self) -> MutexGuard<'_, Option<LazyFill>> {
-        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A first save after this is refused if others have saved meanwhile. A job that has a session
-    /// open hears of others by being fenced.
-    fn note_position(&self) -> Result<()> {
-        self.writer().head.note_position(&self.pool)
-    }
-
-    fn wait_filled(&self) -> Result<()> {
-        let Some(fill) = self.filling().clone() else { return Ok(()) };
-        match fill.wait(None) {
-            Some(Err(error)) => Err(error.context("a lazy restore has failed")),
-            _ => {
-                self.filling().take();
-                Ok(())
-            }
-        }
-    }
-
-    fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn freeze(
-        &self,
-        source: &mut dyn PageSource,
-    ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
-        let mut writer = self.writer();
-        let packs = writer.begin(&self.pool)?;
-        let also = std::mem::take(&mut writer.wishes);
-        let request = FreezeRequest {
-            baseline: writer.base.as_ref().map(|base| base.epoch),
-            also,
-            freeze_bytes_max: self.pool.config().tuning.freeze_bytes_max,
-            freeze: self.pool.config().tuning.freeze()?,
-        };
-        let frozen = source.freeze(&request)?;
-        let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
-        let epoch = writer.head.last_epoch + 1;
-        let plan = SavePlan::new(epoch, parent, &*frozen);
-        Ok((frozen, packs, plan))
-    }
-
-    /// Makes a restored checkpoint what the next save follows.
-    fn adopt(&self, checkpoint: &Checkpoint) {
-        let threads = self.pool.config().tuning.threads();
-        let base = Base {
-            epoch: checkpoint.epoch(),
-            streams: checkpoint
-                .streams()
-                .iter()
-                .map(|stream| (stream.name.clone(), stream.tree.clone()))
-                .collect(),
-            catalog: checkpoint.catalog_tree().clone(),
-            catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
-            segments: checkpoint.manifest().segments.clone(),
-            as_of: checkpoint.as_of(),
-        };
-        let mut writer = self.writer();
-        if let Err(error) = writer.adopt(&self.pool, base) {
-            let (epoch, job) = (checkpoint.epoch(), &self.name);
-            self.pool.warn(format!(
-                "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
-            ));
-        }
-        if writer.base.is_none() {
-            return;
-        }
-        for stream in checkpoint.streams() {
-            stream.tree.for_each_leaf(&mut |_, leaf| {
-                if let Some(leaf) = &leaf.kept {
-                    writer.known.extend(leaf.chunks.iter().copied());
-                }
-            });
-        }
-    }
-}
-
-impl Drop for Inner {
-    /// The last handle is gone: a clean end is worth a record, but not an error.
-    fn drop(&mut self) {
-        if self.check_process().is_ok() {
-            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = writer.head.close(&self.pool) {
-                self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
-            }
-        }
     }
 }

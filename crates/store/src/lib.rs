@@ -12,6 +12,7 @@ pub mod files;
 pub mod gc;
 mod handle;
 pub mod index;
+mod inner;
 mod job;
 mod owners;
 mod pace;

@@ -1,11 +1,11 @@
 //! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
 
-use crate::files::{FilesCheckpoint, file_words, is_of_files};
+use crate::files::{FilesCheckpoint, file_words};
 use crate::index::Locator;
-use crate::restore::{Checkpoint, RestorePlan, Wanted};
+use crate::restore::{Checkpoint, RestorePlan, Wanted, is_of_files, stream_words};
 use outlive_format::{Manifest, Piece};
 use outlive_pool::Pool;
-use outlive_types::{Error, Fingerprint, JobName, PACKED_STREAM, Result};
+use outlive_types::{Error, Fingerprint, JobName, Result};
 use std::collections::HashMap;
 
 /// What of a checkpoint needs a chunk: the first, and how many more there are.
@@ -80,14 +80,6 @@ fn note(owners: &mut Owners, name: &dyn Fn() -> String) {
     match owners.first.is_empty() {
         true => owners.first = name(),
         false => owners.more += 1,
-    }
-}
-
-/// What a stream is, for people.
-pub fn stream_words(name: &str) -> String {
-    match name == PACKED_STREAM {
-        true => "regions below 64 KiB".to_owned(),
-        false => format!("region \"{}\"", name.escape_debug()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
-use crate::files::is_of_files;
+use crate::restore::is_of_files;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};

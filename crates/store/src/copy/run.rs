@@ -6,11 +6,12 @@ use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::commit::Changes;
-use crate::files::{FilesCheckpoint, is_of_files};
+use crate::files::FilesCheckpoint;
 use crate::gc::JobState;
 use crate::index::{Fingerprints, Lent, Locator, SharedChunks};
+use crate::owners::Opened;
 use crate::pace::Pace;
-use crate::restore::{Select, Wanted, first_manifest};
+use crate::restore::{Kind, Select, Wanted, first_manifest, is_of_files};
 use crate::save::{Base, ChunkSink, FilesImage, Hits, PackNumbers, Packer, SaveStats, Writer};
 use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
@@ -263,10 +264,11 @@ impl<'a> Copier<'a> {
             return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
         }
         let (from, name) = (self.from, self.name.clone());
-        let found =
-            first_manifest(from, &name, Select::Epoch(epoch), &|_| true, &mut |m, as_of| {
-                self.send(&packs, m, as_of)
-            });
+        let opens = |manifest: &Manifest| Opened::new(from, &name, manifest).is_ok();
+        let kind = Kind { is: &|_| true, opens: &opens };
+        let found = first_manifest(from, &name, Select::Epoch(epoch), kind, &mut |m, as_of| {
+            self.send(&packs, m, as_of)
+        });
         let sent = match found {
             Ok(Some((_, sent, _))) => sent,
             Ok(None) => return Ok(None),

@@ -3,7 +3,7 @@
 use super::content::changed;
 use super::listing::ListingWriter;
 use super::plan::PutPlan;
-use super::put::Putter;
+use super::putter::Putter;
 use super::reading::{ATTEMPTS, restless};
 use super::recipe::{Emit, RecipeBuilder, recipes_below};
 use super::trouble::{Trouble, TroubleKind, Troubles};

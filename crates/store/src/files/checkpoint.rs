@@ -5,7 +5,7 @@ use super::recipe::{Pieces, wrong_length};
 use super::whereabouts::Whereabouts;
 use crate::commit::history;
 use crate::index::Locator;
-use crate::restore::{Select, Wanted, first_manifest};
+use crate::restore::{Kind, Select, Wanted, first_manifest, is_of_files};
 use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown_path};
@@ -26,6 +26,11 @@ pub struct FilesCheckpoint {
 }
 
 impl FilesCheckpoint {
+    /// Whether the checkpoint that `manifest` describes opens.
+    pub(crate) fn opens(pool: &Pool, job: &JobName, manifest: &Manifest) -> bool {
+        FilesCheckpoint::open(pool, job, manifest.clone(), 0).is_ok()
+    }
+
     /// Opens the checkpoint that `manifest` describes, knowing the log up to record `as_of`.
     ///
     /// # Errors
@@ -79,7 +84,9 @@ impl FilesCheckpoint {
             .collect();
         let is_sound =
             |manifest: &Manifest| is_of_files(manifest) && !hurt.contains(&manifest.epoch);
-        let newest = first_manifest(pool, job, Select::Newest, &is_sound, &mut |found, as_of| {
+        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, job, manifest);
+        let kind = Kind { is: &is_sound, opens: &opens };
+        let newest = first_manifest(pool, job, Select::Newest, kind, &mut |found, as_of| {
             FilesCheckpoint::open(pool, job, found.clone(), as_of)
         });
         match newest {
@@ -233,9 +240,4 @@ impl FilesCheckpoint {
 /// What a file is called, for people.
 pub(crate) fn file_words(item: &Item) -> String {
     format!("\"{}\"", shown_path(&item.path))
-}
-
-/// Whether a manifest is of a checkpoint of files.
-pub fn is_of_files(manifest: &Manifest) -> bool {
-    manifest.images.first().is_some_and(|image| image.kind == ImageKind::Files)
 }

@@ -1,17 +1,18 @@
 //! Puts and gets as a job offers them.
 
-use super::checkpoint::{FilesCheckpoint, is_of_files};
+use super::checkpoint::FilesCheckpoint;
 use super::listing::Items;
 use super::patterns::Patterns;
 use super::plan::{Planner, PutPlan, stopped};
-use super::put::{Image, Putter, Source, hits_of, knows_nothing};
+use super::put::{Image, Source, hits_of, knows_nothing};
+use super::putter::Putter;
 use super::scan::{Selection, identity, open_roots};
 use super::trouble::{Trouble, Troubles};
 use crate::Job;
 use crate::index::SharedChunks;
-use crate::restore::{Select, Skipped, first_manifest};
+use crate::restore::{Kind, Select, Skipped, first_manifest, is_of_files};
 use crate::save::{Base, ChunkSink, FilesImage, Order, Packer, SaveNotes, SaveStats};
-use outlive_format::{ImageKind, ImageRef, TreeRef};
+use outlive_format::{ImageKind, ImageRef, Manifest, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};
 use std::io::Read;
@@ -202,7 +203,9 @@ impl Job {
     /// one, is damaged.
     pub fn files(&self, select: Select) -> Result<Option<(FilesCheckpoint, Skipped)>> {
         let (pool, name) = (self.pool(), self.name());
-        let found = first_manifest(pool, name, select, &is_of_files, &mut |manifest, as_of| {
+        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, name, manifest);
+        let kind = Kind { is: &is_of_files, opens: &opens };
+        let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
             FilesCheckpoint::open(pool, name, manifest.clone(), as_of)
         })?;
         Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))

@@ -19,6 +19,7 @@ mod patterns;
 mod place;
 mod plan;
 mod put;
+mod putter;
 mod reading;
 mod recipe;
 mod scan;
@@ -27,8 +28,9 @@ mod walk;
 mod whereabouts;
 mod work;
 
+pub use crate::restore::is_of_files;
+pub use checkpoint::FilesCheckpoint;
 pub(crate) use checkpoint::file_words;
-pub use checkpoint::{FilesCheckpoint, is_of_files};
 pub use choice::{Choice, Chosen};
 pub use get::{GetOptions, GetPlan, GetReport};
 pub use in_order::{InOrder, InOrderStats};

@@ -2,21 +2,20 @@
 //! its order, then commits.
 
 use super::assembly::{Assembly, ContentBuilder, Metadata};
-use super::checkpoint::FilesCheckpoint;
 use super::content::ContentReader;
 use super::plan::{Planner, PutPlan, Step, Work, stopped};
+use super::putter::Putter;
 use super::reading::Worker;
 use super::scan::{Root, Selection};
 use super::trouble::Troubles;
 use super::work::{Backlog, Message, Queue, Task};
 use crate::index::Known;
-use crate::save::{ChunkSink, Packer};
+use crate::save::ChunkSink;
 use outlive_format::{Item, ItemKind, Recipe, TreeRef};
-use outlive_pool::Pool;
 use outlive_types::{Error, Event, Progress, Result};
 use std::cell::RefCell;
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
@@ -51,22 +50,6 @@ pub struct Image {
     pub node_bytes: u64,
     /// Bytes of zeros and holes.
     pub zero_bytes: u64,
-}
-
-/// The surroundings of a put.
-pub struct Putter<'a> {
-    /// The pool.
-    pub pool: &'a Pool,
-    /// Takes what is new.
-    pub packer: &'a Packer<'a>,
-    /// Knows what is.
-    pub sink: &'a ChunkSink<'a>,
-    /// What the put before has left.
-    pub parent: Option<&'a FilesCheckpoint>,
-    /// Read every file, whatever the put before knows of it.
-    pub reread: bool,
-    /// Set by whoever wants it to end.
-    pub stop: &'a AtomicBool,
 }
 
 impl<'a> Putter<'a> {

@@ -5,7 +5,7 @@ use super::content::{
     ContentReader, Fault, PART_BYTES, Range, changed, is_unsettled, parts_of, ranges_of,
 };
 use super::plan::stopped;
-use super::put::Putter;
+use super::putter::Putter;
 use super::scan::{Root, described, no_attributes};
 use super::trouble::{Trouble, TroubleKind};
 use super::work::{Large, Message, Queue, Task};

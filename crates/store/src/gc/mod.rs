@@ -1,6 +1,7 @@
 //! Pruning and garbage collection. `prune` drops checkpoints, with a record each. A gc: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
 //! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`line`, `share`). Why it is safe beside saves: docs/design/009-gc.md.
 
+mod collection;
 mod line;
 mod mark;
 mod plan;
@@ -12,10 +13,11 @@ mod survey;
 mod tell;
 mod usage;
 
+pub use collection::GcOptions;
 pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
 pub(crate) use run::busy;
-pub use run::{Collecting, GcOptions, GcReport, collect};
+pub use run::{Collecting, GcReport, collect};
 pub(crate) use survey::{JobState, Survey};
 pub(crate) use tell::{archive_of, tell, tell_all};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

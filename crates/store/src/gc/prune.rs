@@ -1,7 +1,7 @@
 //! Drops checkpoints: one record in the job's log, right behind what was read of it. Nothing is marked,
 //! copied or deleted for that, so it works on a full disk, and beside a gc. Space is gc's business.
 
-use super::run::GcOptions;
+use super::collection::GcOptions;
 use super::survey::JobState;
 use super::tell::{ATTEMPTS, append_behind};
 use outlive_format::{Body, Prune};

@@ -1,7 +1,7 @@
 //! Copies what is in use of packs that go, and stores the segments that say where it is now.
 
+use super::collection::Gc;
 use super::mark::{Marks, live_entries, segments_of};
-use super::run::Gc;
 use super::survey::Survey;
 use crate::index::{Fingerprints, Locator, Part};
 use crate::restore::{ReadPlan, Wanted};

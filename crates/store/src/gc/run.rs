@@ -1,8 +1,9 @@
 //! Carries a gc out. The order is the protocol (docs/design/009-gc.md): copy, make durable, tell
 //! every job, then delete what nobody can need any more.
 
+use super::collection::{Gc, GcOptions};
 use super::mark::Marks;
-use super::plan::{GcPlan, Thoroughness, is_leftover};
+use super::plan::{GcPlan, is_leftover};
 use super::prune::{check_drop, drop_checkpoints};
 use super::rewrite::Work;
 use super::survey::{JobState, Survey};
@@ -15,36 +16,11 @@ use outlive_pool::Pool;
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A log with more records than this for each checkpoint kept is made short.
 const RECORDS_PER_CHECKPOINT: usize = 2;
 /// Logs of fewer records are never worth it.
 const RECORDS_MIN: usize = 32;
-/// What a gc is asked to do.
-#[derive(Clone, Debug, Default)]
-pub struct GcOptions {
-    /// Checkpoints to drop, by job. The newest of a job goes only if all of it go.
-    pub drop: BTreeMap<JobName, BTreeSet<Epoch>>,
-    /// Refuse to leave a job without any checkpoint: whoever chose what to drop has kept one, which
-    /// another prune may have dropped since.
-    pub keep_one: bool,
-    /// Jobs whose open session is ended: their program is gone, or must stop.
-    pub fence: Vec<JobName>,
-    /// How thorough it is.
-    pub thoroughness: Thoroughness,
-    /// Bytes a second that are copied at most; `None` for no limit.
-    pub bytes_per_s: Option<u64>,
-    /// Records that cannot be read are given up; otherwise they stop a gc, since nobody knows what
-    /// they refer to.
-    pub forget_damaged: bool,
-    /// Only plan.
-    pub dry_run: bool,
-    /// Set it to end the gc early: what is done by then is right, and the next one goes on.
-    pub stop: Arc<AtomicBool>,
-}
-
 /// Whether a gc has collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Collecting {
@@ -180,24 +156,7 @@ fn fence(pool: &Pool, job: &JobName) -> Result<()> {
     head.close(pool)
 }
 
-/// A gc at work.
-pub struct Gc<'a> {
-    pub(super) pool: &'a Pool,
-    options: &'a GcOptions,
-    pub(super) packs: PackNumbers,
-    head: &'a mut LogHead,
-    /// Of what is copied.
-    pub(super) pace: &'a Pace,
-}
-
 impl Gc<'_> {
-    pub(super) fn check_stop(&self) -> Result<()> {
-        match self.options.stop.load(Ordering::Relaxed) {
-            true => Err(Error::retry("stopped on request; another gc goes on from here")),
-            false => Ok(()),
-        }
-    }
-
     fn work(&mut self) -> Result<GcReport> {
         // After a first try for which there was no room, what that has written is garbage like any
         // other, unless some job was told of it.
@@ -215,7 +174,7 @@ impl Gc<'_> {
             marks.job(self.pool, job, &self.kept(job))?;
         }
         for job in &mut survey.jobs {
-            job.hold_what_is_named(&marks);
+            job.hold_what_is_named(|pack| marks.is_named(pack));
         }
         let pack_bytes = self.pool.config().format.pack_bytes;
         let mut plan = GcPlan::choose(&survey, &marks, pack_bytes, self.options.thoroughness);
@@ -281,7 +240,7 @@ impl Gc<'_> {
                     // It has saved meanwhile: what it needs now is marked as well.
                     let mut state = JobState::read(pool, name, self.options.forget_damaged)?;
                     work.marks.job(pool, &state, &self.kept(&state))?;
-                    state.hold_what_is_named(&work.marks);
+                    state.hold_what_is_named(|pack| work.marks.is_named(pack));
                     (state, false)
                 }
             };

@@ -1,6 +1,5 @@
 //! What the logs say: the first thing a gc looks at.
 
-use super::mark::Marks;
 use crate::commit::{Reading, history};
 use outlive_format::{Body, Manifest, Session};
 use outlive_pool::Pool;
@@ -148,9 +147,9 @@ impl JobState {
     }
 
     /// What is named again was not let go for good: it must be said again that it is condemned.
-    pub fn hold_what_is_named(&mut self, marks: &Marks) {
-        self.released.retain(|pack| !marks.is_named(pack));
-        self.held.retain(|pack| !marks.is_named(pack));
+    pub fn hold_what_is_named(&mut self, is_named: impl Fn(&PackId) -> bool) {
+        self.released.retain(|pack| !is_named(pack));
+        self.held.retain(|pack| !is_named(pack));
     }
 
     /// The first pack of the open session that may belong to a save under way.

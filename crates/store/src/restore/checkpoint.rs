@@ -4,7 +4,6 @@ use super::plan::{Pieces, RestorePlan, RestoreSink, RestoreStats};
 use super::read::Wanted;
 use super::walk::read_trees;
 use crate::index::Locator;
-use crate::owners::stream_words;
 use crate::tree::PageTree;
 use outlive_format::{Catalog, ImageKind, Manifest, TreeRef};
 use outlive_pool::Pool;
@@ -307,4 +306,12 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
     let sink = Whole(Mutex::new(whole));
     plan.execute(pool, &sink)?;
     Ok(sink.0.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What a stream is, for people.
+pub fn stream_words(name: &str) -> String {
+    match name == PACKED_STREAM {
+        true => "regions below 64 KiB".to_owned(),
+        false => format!("region \"{}\"", name.escape_debug()),
+    }
 }

@@ -2,8 +2,6 @@
 
 use super::Checkpoint;
 use crate::commit::{Entry, history};
-use crate::files::is_of_files;
-use crate::owners::Opened;
 use outlive_format::{ImageKind, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -28,6 +26,20 @@ pub type Skipped = Vec<(Epoch, Error)>;
 /// The epoch that was found, what the attempt made of it, and what was passed over.
 type Found<T> = (Epoch, T, Skipped);
 
+/// Which checkpoints are looked for.
+#[derive(Clone, Copy)]
+pub struct Kind<'a> {
+    /// Whether a manifest is of one of them.
+    pub is: &'a dyn Fn(&Manifest) -> bool,
+    /// Whether a checkpoint opens: who asked for one that is damaged is told of others.
+    pub opens: &'a dyn Fn(&Manifest) -> bool,
+}
+
+/// Whether a manifest is of a checkpoint of files.
+pub fn is_of_files(manifest: &Manifest) -> bool {
+    manifest.images.first().is_some_and(|image| image.kind == ImageKind::Files)
+}
+
 /// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
 /// next older one; all others end the search. A gc moves chunks while this reads: what is missing
 /// then is looked for again as the log has it now.
@@ -42,7 +54,9 @@ pub fn first_good<T>(
 ) -> Result<Option<(Checkpoint, T, Skipped)>> {
     let is_memory =
         |manifest: &Manifest| manifest.images.iter().all(|i| i.kind == ImageKind::Memory);
-    let found = first_manifest(pool, name, select, &is_memory, &mut |manifest, as_of| {
+    let opens = |manifest: &Manifest| Checkpoint::open(pool, name, manifest.clone()).is_ok();
+    let kind = Kind { is: &is_memory, opens: &opens };
+    let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
         let found = Checkpoint::open_as_of(pool, name, manifest.clone(), as_of)?;
         attempt(&found).map(|value| (found, value))
     })?;
@@ -58,13 +72,13 @@ pub fn first_manifest<T>(
     pool: &Pool,
     name: &JobName,
     select: Select,
-    is_kind: &dyn Fn(&Manifest) -> bool,
+    kind: Kind<'_>,
     attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
 ) -> Result<Option<Found<T>>> {
     let mut attempts = 1;
     loop {
         let (listed, as_of, newest, skipped) = Default::default();
-        let mut search = Search { pool, name, select, is_kind, listed, as_of, newest, skipped };
+        let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped };
         let found = search.run(attempt)?;
         let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.listed;
         if !moved || attempts >= ATTEMPTS {
@@ -119,7 +133,7 @@ struct Search<'a> {
     pool: &'a Pool,
     name: &'a JobName,
     select: Select,
-    is_kind: &'a dyn Fn(&Manifest) -> bool,
+    kind: Kind<'a>,
     /// Number of the log's newest record when the search began.
     listed: u64,
     /// Number of the newest record that was read: an archive may have taken the place of others.
@@ -134,7 +148,7 @@ impl Search<'_> {
         &mut self,
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<(Epoch, T)>> {
-        let Search { pool, name, select, is_kind, .. } = *self;
+        let Search { pool, name, select, kind, .. } = *self;
         for entry in history(pool, name)? {
             if self.listed == 0 {
                 self.listed = entry.number;
@@ -146,7 +160,7 @@ impl Search<'_> {
                     self.newest = self.newest.max(manifest.epoch);
                     match select {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
-                        Select::Newest | Select::Sound if !is_kind(manifest) => continue,
+                        Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Newest | Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
                             self.skipped.push((manifest.epoch, why));
@@ -215,7 +229,7 @@ impl Search<'_> {
             let is_marked = entry.hurt || manifest.remarks.suspect;
             let is_kind = kind.is_none_or(|kind| is_of_files(manifest) == kind);
             let is_other = manifest.epoch != epoch && is_kind;
-            is_other && !is_marked && Opened::new(pool, name, manifest).is_ok()
+            is_other && !is_marked && (self.kind.opens)(manifest)
         };
         let sound = history(pool, name).ok().and_then(|mut entries| {
             entries.find_map(|entry| {

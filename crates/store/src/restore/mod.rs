@@ -9,9 +9,9 @@ mod read;
 mod walk;
 
 pub use checkpoint::{Checkpoint, Stream};
-pub(crate) use checkpoint::{check_packed, read_catalog, read_stream};
+pub(crate) use checkpoint::{check_packed, read_catalog, read_stream, stream_words};
 pub(crate) use find::while_moving;
-pub use find::{Select, Skipped, first_good, first_manifest};
+pub use find::{Kind, Select, Skipped, first_good, first_manifest, is_of_files};
 pub use lazy::{LazyEnds, LazyFill, LazySink};
 pub(crate) use lazy::{Runner, View, refuse_suspect};
 pub use plan::{RestorePlan, RestoreSink, RestoreStats};

@@ -6,20 +6,20 @@ use super::mend::{Borrowed, Hits, Named, list_lent};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use crate::commit::{Changes, Commit, Committed, LogHead, Moved};
+use super::writer::{Base, Writer};
+use crate::commit::{Changes, Commit, Committed};
 use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
-use outlive_chunk::{Diff, PageHashes};
+use outlive_chunk::Diff;
 use outlive_format::{
-    Catalog, CatalogRegion, ImageKind, ImageRef, InnerNode, Manifest, Remarks, SaveFigures,
-    SegmentRef, TreeRef,
+    Catalog, CatalogRegion, ImageKind, ImageRef, InnerNode, Manifest, Remarks, SaveFigures, TreeRef,
 };
 use outlive_pool::Pool;
 use outlive_types::{
-    BLOCK_BYTES, BLOCK_PAGES, Epoch, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
-    PackId, PageRange, Progress, RegionPlace, Result,
+    BLOCK_BYTES, BLOCK_PAGES, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
+    Progress, RegionPlace, Result,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
@@ -27,48 +27,6 @@ use std::time::Duration;
 
 /// Name under which leaves of the catalog are dealt with; no region can have it.
 const CATALOG: &str = "\0catalog";
-
-/// The checkpoint that the next save follows: what it can share.
-#[derive(Debug, Default)]
-pub struct Base {
-    /// Its epoch.
-    pub epoch: Epoch,
-    /// Trees of its streams, by name.
-    pub streams: HashMap<String, PageTree>,
-    /// Tree of its catalog.
-    pub catalog: PageTree,
-    /// Page hashes of its catalog.
-    pub catalog_hashes: PageHashes,
-    /// Its segments.
-    pub segments: Vec<SegmentRef>,
-    /// Number of the newest record in the log of which it takes account.
-    pub as_of: u64,
-}
-
-/// Everything a writer carries from one save to the next.
-#[derive(Debug)]
-pub struct Writer {
-    /// The log.
-    pub head: LogHead,
-    /// What the next save follows; `None`: it starts from nothing.
-    pub base: Option<Base>,
-    /// Chunks that need not be written again.
-    pub known: Known,
-    /// Clean pages that the next save rewrites.
-    pub wishes: Vec<(String, PageRange)>,
-    /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
-    pub rewrite_credit_bytes: u64,
-    /// Numbers of the session's packs, once one was opened.
-    pub packs: Option<PackNumbers>,
-    /// What the whole pool holds; read when so much is written that it pays.
-    pub shared: Option<SharedChunks>,
-    /// Packs of which this job's log has said that nobody may refer to them any more.
-    pub condemned: HashSet<PackId>,
-    /// Checkpoints that were dropped since this writer first looked.
-    pub dropped: HashSet<Epoch>,
-    /// Where the newest archive that this writer has seen has put what is left.
-    pub moved: Option<Moved>,
-}
 
 /// What a save is asked for besides the image.
 #[derive(Clone, Debug, Default)]

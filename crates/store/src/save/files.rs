@@ -1,9 +1,10 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
-use super::execute::{Base, Order, Stored, Writer};
+use super::execute::{Order, Stored};
 use super::mend::{Borrowed, Hits, Named, list_lent};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::stats::SaveStats;
+use super::writer::{Base, Writer};
 use crate::commit::{Changes, Committed};
 use crate::index::Lent;
 use outlive_format::{ImageRef, Manifest, SaveFigures, SegmentRef};

@@ -2,9 +2,10 @@
 //! wished and pays, and fills containers.
 
 use super::packer::Packer;
-use outlive_chunk::{Compression, Compressor, FRAME_BYTES_MAX};
+use super::squeezing::Squeezing;
+use outlive_chunk::{Compression, Compressor};
 use outlive_format::EntryKind;
-use outlive_pool::{Container, Pool, PoolConfig};
+use outlive_pool::{Container, Pool};
 use outlive_types::{Codec, Fingerprint, Result};
 use std::time::{Duration, Instant};
 
@@ -52,44 +53,10 @@ impl Times {
     }
 }
 
-/// How chunks are compressed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Squeezing {
-    compression: Compression,
-    /// Zstandard's level.
-    level: i32,
-    /// Chunks are gathered up to this length.
-    frame_bytes: usize,
-}
-
-/// Frames of files: longer ones shrink further, and what is next to each other is read together.
-const FILES_FRAME_BYTES: usize = 256 << 10;
-/// Level for files, which no program waits for.
-const FILES_LEVEL_MIN: u32 = 5;
-
-impl Squeezing {
-    /// For what programs save. (The configuration was checked when the pool was opened.)
-    pub fn of_saves(config: &PoolConfig) -> Squeezing {
-        let tuning = &config.tuning;
-        let compression = tuning.compression().unwrap_or(Compression::None);
-        let level = tuning.compression_level as i32;
-        Squeezing { compression, level, frame_bytes: FRAME_BYTES_MAX }
-    }
-
-    /// For files.
-    pub fn of_files(config: &PoolConfig) -> Squeezing {
-        let tuning = &config.tuning;
-        let compression = tuning.compression_files().unwrap_or(Compression::None);
-        let level = tuning.compression_level.max(FILES_LEVEL_MIN) as i32;
-        // A frame lies in one container.
-        let frame_bytes = FILES_FRAME_BYTES.min(config.format.container_bytes as usize);
-        Squeezing { compression, level, frame_bytes }
-    }
-
-    /// For chunks that lie in a frame of this codec, or in none: as they were judged before.
-    pub fn as_before(config: &PoolConfig, codec: Option<Codec>) -> Squeezing {
-        let compression = codec.map_or(Compression::None, Compression::Always);
-        Squeezing { compression, ..Squeezing::of_files(config) }
+impl Packer<'_> {
+    /// A way for one thread to store chunks without keeping the others waiting.
+    pub fn lane(&self) -> Lane<'_> {
+        Lane::new(self, self.pool, self.squeezing)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a writer does when prunes and gcs have been at work since it last looked: follow chunks to
 //! their new places, save those that were condemned, and offer the manifest again.
 
-use super::execute::{Base, Writer};
 use super::packer::{Listed, PackNumbers, Packer};
+use super::writer::{Base, Writer};
 use crate::commit::{Changes, Moved};
 use crate::index::{ByFingerprint, Lent, Locator};
 use crate::restore::{ReadPlan, Wanted};

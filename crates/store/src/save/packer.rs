@@ -1,6 +1,6 @@
 //! Fills one pack after the other.
 
-use super::lane::{Lane, Squeezing};
+use super::squeezing::Squeezing;
 use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
@@ -51,9 +51,9 @@ impl PackNumbers {
 
 /// Takes chunks and nodes from any thread.
 pub struct Packer<'a> {
-    pool: &'a Pool,
+    pub(super) pool: &'a Pool,
     numbers: PackNumbers,
-    squeezing: Squeezing,
+    pub(super) squeezing: Squeezing,
     /// How many lanes are filled side by side.
     lanes: AtomicUsize,
     state: Mutex<State>,
@@ -218,11 +218,6 @@ impl<'a> Packer<'a> {
     /// Says that there will be `lanes`, at least one, of them.
     pub fn set_lanes(&self, lanes: usize) {
         self.lanes.store(lanes.max(1), Ordering::Relaxed);
-    }
-
-    /// A way for one thread to store chunks without keeping the others waiting.
-    pub fn lane(&self) -> Lane<'_> {
-        Lane::new(self, self.pool, self.squeezing)
     }
 
     /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.

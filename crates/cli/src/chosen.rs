@@ -1,0 +1,90 @@
+//! The checkpoint that a command was given: which one, and what is said of it.
+
+use crate::output::{age, bytes, count, quoted, shown, when};
+use outlive_format::Manifest;
+use outlive_store::commit::{Entry, history};
+use outlive_store::{Job, Select};
+use outlive_types::{Epoch, Error, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Which checkpoint EPOCH stands for where only a part of it is read.
+pub fn select_sound(epoch: Option<Epoch>) -> Select {
+    epoch.map_or(Select::Sound, Select::Epoch)
+}
+
+/// Whether a scrub has recorded that something of a checkpoint is lost.
+pub fn is_hurt(job: &Job, epoch: Epoch) -> Result<bool> {
+    let of = |entry: &Entry| entry.manifest().is_some_and(|manifest| manifest.epoch == epoch);
+    Ok(history(job.pool(), job.name())?.find(of).is_some_and(|entry| entry.hurt))
+}
+
+/// Which checkpoint a command's EPOCH stands for.
+pub fn select(epoch: Option<Epoch>) -> Select {
+    epoch.map_or(Select::Newest, Select::Epoch)
+}
+
+/// Newer checkpoints that were passed over, as JSON.
+pub fn skipped_json(skipped: &[(Epoch, Error)]) -> Value {
+    skipped
+        .iter()
+        .map(|(epoch, error)| {
+            json!({ "epoch": (*epoch > 0).then_some(epoch), "message": error.message() })
+        })
+        .collect()
+}
+
+/// What a manifest says, a line each; `noun` is what its image consists of.
+pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> String {
+    let now_ns = job.pool().env().clock.unix_ns();
+    let mut text = format!("Checkpoint {} of job {}\n", manifest.epoch, job.name());
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "{key:<13}{value}");
+    };
+    let frozen_ns = manifest.frozen_ns;
+    line("frozen at", format!("{} ({} ago)", when(frozen_ns), age(frozen_ns, now_ns)));
+    line(
+        "parent",
+        match manifest.parent {
+            0 => "none: it was saved from nothing".to_owned(),
+            parent => format!("checkpoint {parent}"),
+        },
+    );
+    line("session", manifest.session.to_string());
+    line("ranks", manifest.world_size.to_string());
+    let state_bytes = manifest.images.iter().map(|image| image.state_bytes).sum();
+    let parts = manifest.images.iter().map(|image| image.regions).sum();
+    line("state", format!("{} in {}", bytes(state_bytes), count(parts, noun)));
+    let (figures, remarks) = (&manifest.figures, &manifest.remarks);
+    line(
+        "this save",
+        format!(
+            "{} changed; {} shared with what was there, {} zero, {} new; {} written",
+            bytes(figures.changed_bytes),
+            bytes(figures.known_bytes),
+            bytes(figures.zero_bytes),
+            bytes(figures.raw_bytes),
+            bytes(figures.new_bytes)
+        ),
+    );
+    line("resolved by", count(manifest.segments.len() as u64, "segment"));
+    if !remarks.label.is_empty() {
+        line("label", quoted(&remarks.label));
+    }
+    if remarks.pinned {
+        line("pinned", "prunings keep it".to_owned());
+    }
+    if remarks.suspect {
+        line("suspect", "a lazy restore found damage; restores pass over it".to_owned());
+    }
+    if hurt {
+        line(
+            "hurt",
+            "a scrub found that something of it is lost; restores pass over it".to_owned(),
+        );
+    }
+    for (name, value) in &manifest.metrics {
+        line("metric", format!("{} = {value}", shown(name)));
+    }
+    text
+}

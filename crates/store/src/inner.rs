@@ -1,0 +1,140 @@
+//! What a job's handles and its drain share.
+
+use crate::handle::SaveHandle;
+use crate::restore::{Checkpoint, LazyFill};
+use crate::save::{Base, PackNumbers, SavePlan, Writer};
+use outlive_chunk::PageHashes;
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard};
+use outlive_types::{Error, FreezeRequest, Frozen, JobName, PageSource, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A job, opened.
+pub(crate) struct Inner {
+    pub pool: Pool,
+    pub name: JobName,
+    /// Saves closer together than this are not due.
+    pub every: Option<Duration>,
+    /// Threads do not survive a fork; the child must know that this is not its job.
+    pub process_id: u32,
+    /// Held for the whole of a drain.
+    pub writer: Mutex<Writer>,
+    /// Held while a save is being started: saves start one after the other.
+    pub starting: Mutex<Option<SaveHandle>>,
+    /// The lazy restore that still fills memory.
+    pub filling: Mutex<Option<LazyFill>>,
+    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
+    pub last_start_ns: AtomicU64,
+}
+
+impl Inner {
+    pub fn check_process(&self) -> Result<()> {
+        if self.process_id == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the job {} was opened by process {} and this is process {}, forked from it: open the \
+             pool and a job of its own here",
+            self.name,
+            self.process_id,
+            std::process::id()
+        )))
+    }
+
+    pub fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn filling(&self) -> MutexGuard<'_, Option<LazyFill>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A first save after this is refused if others have saved meanwhile. A job that has a session
+    /// open hears of others by being fenced.
+    pub fn note_position(&self) -> Result<()> {
+        self.writer().head.note_position(&self.pool)
+    }
+
+    pub fn wait_filled(&self) -> Result<()> {
+        let Some(fill) = self.filling().clone() else { return Ok(()) };
+        match fill.wait(None) {
+            Some(Err(error)) => Err(error.context("a lazy restore has failed")),
+            _ => {
+                self.filling().take();
+                Ok(())
+            }
+        }
+    }
+
+    pub fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn freeze(
+        &self,
+        source: &mut dyn PageSource,
+    ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
+        let mut writer = self.writer();
+        let packs = writer.begin(&self.pool)?;
+        let also = std::mem::take(&mut writer.wishes);
+        let request = FreezeRequest {
+            baseline: writer.base.as_ref().map(|base| base.epoch),
+            also,
+            freeze_bytes_max: self.pool.config().tuning.freeze_bytes_max,
+            freeze: self.pool.config().tuning.freeze()?,
+        };
+        let frozen = source.freeze(&request)?;
+        let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
+        let epoch = writer.head.last_epoch + 1;
+        let plan = SavePlan::new(epoch, parent, &*frozen);
+        Ok((frozen, packs, plan))
+    }
+
+    /// Makes a restored checkpoint what the next save follows.
+    pub fn adopt(&self, checkpoint: &Checkpoint) {
+        let threads = self.pool.config().tuning.threads();
+        let base = Base {
+            epoch: checkpoint.epoch(),
+            streams: checkpoint
+                .streams()
+                .iter()
+                .map(|stream| (stream.name.clone(), stream.tree.clone()))
+                .collect(),
+            catalog: checkpoint.catalog_tree().clone(),
+            catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
+            segments: checkpoint.manifest().segments.clone(),
+            as_of: checkpoint.as_of(),
+        };
+        let mut writer = self.writer();
+        if let Err(error) = writer.adopt(&self.pool, base) {
+            let (epoch, job) = (checkpoint.epoch(), &self.name);
+            self.pool.warn(format!(
+                "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
+            ));
+        }
+        if writer.base.is_none() {
+            return;
+        }
+        for stream in checkpoint.streams() {
+            stream.tree.for_each_leaf(&mut |_, leaf| {
+                if let Some(leaf) = &leaf.kept {
+                    writer.known.extend(leaf.chunks.iter().copied());
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// The last handle is gone: a clean end is worth a record, but not an error.
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = writer.head.close(&self.pool) {
+                self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
+            }
+        }
+    }
+}
