@@ -76,7 +76,7 @@ impl Scatter {
     /// As [`Scatter::new`].
     pub fn learning(streams: Vec<MutRegion>) -> Result<Scatter> {
         let scatter = Scatter::new(streams)?;
-        let learnt = Some(Learnt::new(&scatter.streams));
+        let learnt = Some(Learnt::new(scatter.streams.iter().map(MutRegion::length)));
         Ok(Scatter { learnt, ..scatter })
     }
 

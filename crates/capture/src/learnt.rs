@@ -1,7 +1,6 @@
 //! Page hashes of what a restore brings, taken while each chunk is in the processor's caches: so the
 //! next save knows what it follows without anybody reading all memory once more.
 
-use crate::fill::MutRegion;
 use outlive_chunk::{PageHashes, hash_pages};
 use outlive_types::{PAGE_BYTES, pages_of};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Learnt(Vec<Mutex<Vec<u128>>>);
 
 impl Learnt {
-    /// None yet.
-    pub fn new(streams: &[MutRegion]) -> Learnt {
-        let pages = |region: &MutRegion| pages_of(region.length() as u64) as usize;
-        Learnt(streams.iter().map(|region| Mutex::new(vec![0; pages(region)])).collect())
+    /// None yet, of streams that have so many bytes.
+    pub fn new(lengths: impl Iterator<Item = usize>) -> Learnt {
+        let pages = |length: usize| pages_of(length as u64) as usize;
+        Learnt(lengths.map(|length| Mutex::new(vec![0; pages(length)])).collect())
     }
 
     /// Takes those of whole pages, from the byte `at` on.

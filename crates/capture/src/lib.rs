@@ -16,6 +16,7 @@ pub mod lazy;
 mod learnt;
 mod memory;
 mod owned;
+mod raw;
 mod region;
 mod runs;
 mod source;

@@ -1,10 +1,6 @@
-//! Raw program memory: the only unsafe code of this room. Everything else sees slices.
+//! Raw program memory: what is outside of this file sees slices.
 #![allow(unsafe_code)]
 
-use crate::Region;
-#[cfg(doc)]
-use crate::fill::Advice;
-use crate::fill::MutRegion;
 use crate::track::Place;
 use outlive_io::fresh::{FreshMemory, is_offered};
 use outlive_io::{AlignedBuf, copy_past_cache};
@@ -14,16 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A region's bytes: the program's own memory, or bytes that nobody can change.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
-    /// Memory of the program; see [`Region::from_raw`].
+    /// Memory of the program; see [`Region::from_raw`](crate::Region::from_raw).
     Raw(RawMemory),
-    /// Memory of the program that nobody changes; see [`Region::from_constant`].
+    /// Memory of the program that nobody changes; see [`Region::from_constant`](crate::Region::from_constant).
     Constant(RawMemory),
     /// Immutable bytes.
     Shared(Arc<[u8]>),
 }
 
-/// Where a region lies in the program's memory. The fields stay in here: [`Region::from_raw`]
-/// promises what they mean, and nobody else may make one.
+/// Where a region lies in the program's memory. The fields stay in here:
+/// [`Region::from_raw`](crate::Region::from_raw) promises what they mean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawMemory {
     start: *const u8,
@@ -36,6 +32,15 @@ unsafe impl Send for RawMemory {}
 unsafe impl Sync for RawMemory {}
 
 impl RawMemory {
+    /// `length` bytes at `start`.
+    ///
+    /// # Safety
+    /// As [`Region::from_raw`](crate::Region::from_raw); if nobody may ever change the bytes, as
+    /// [`Region::from_constant`](crate::Region::from_constant).
+    pub(crate) unsafe fn new(start: *const u8, length: usize) -> RawMemory {
+        RawMemory { start, length }
+    }
+
     /// Refuses what no slice can describe.
     pub(crate) fn check(&self) -> Result<()> {
         if self.length > 0 && self.start.is_null() {
@@ -70,7 +75,7 @@ impl Memory {
     /// The bytes; none if [`RawMemory::check`] refuses the memory.
     ///
     /// For raw memory only to be called during a freeze, or until its live runs are released:
-    /// [`Region::from_raw`] asks the program to keep still just that long.
+    /// [`Region::from_raw`](crate::Region::from_raw) asks the program to keep still just that long.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Memory::Raw(raw) | Memory::Constant(raw) if raw.length == 0 || raw.check().is_err() => {
@@ -84,48 +89,6 @@ impl Memory {
             },
             Memory::Shared(bytes) => bytes,
         }
-    }
-}
-
-impl Region {
-    /// A region in the program's memory: `length` bytes at `start`, which may be null if `length`
-    /// is 0.
-    ///
-    /// # Safety
-    /// Whenever a source made with this region is frozen, or a tracker is primed with it, the bytes
-    /// must be readable, from any thread, and nobody may write them: from the call until it returns
-    /// and, if the result has live runs, until [`release_live`] or [`settle`] was called on it
-    /// (which is only done when slices of live runs are no longer in use) or until it was dropped.
-    /// At other times the memory is not touched.
-    ///
-    /// [`release_live`]: outlive_types::Frozen::release_live
-    /// [`settle`]: outlive_types::Frozen::settle
-    pub unsafe fn from_raw(
-        name: impl Into<String>,
-        dtype: impl Into<String>,
-        shape: Vec<u64>,
-        start: *const u8,
-        length: usize,
-    ) -> Region {
-        let memory = Memory::Raw(RawMemory { start, length });
-        Region::of(name, dtype, shape, memory)
-    }
-
-    /// A region in memory that nobody changes, such as JAX's arrays: it is neither copied aside nor
-    /// live. Otherwise as [`Region::from_raw`].
-    ///
-    /// # Safety
-    /// The bytes must be readable, from any thread, and nobody may write them, as long as the region,
-    /// a source made with it, or anything frozen from that exists.
-    pub unsafe fn from_constant(
-        name: impl Into<String>,
-        dtype: impl Into<String>,
-        shape: Vec<u64>,
-        start: *const u8,
-        length: usize,
-    ) -> Region {
-        let memory = Memory::Constant(RawMemory { start, length });
-        Region::of(name, dtype, shape, memory)
     }
 }
 
@@ -171,6 +134,14 @@ unsafe impl Send for RawMutMemory {}
 unsafe impl Sync for RawMutMemory {}
 
 impl RawMutMemory {
+    /// Memory of the program.
+    ///
+    /// # Safety
+    /// As [`MutRegion::from_raw`](crate::fill::MutRegion::from_raw).
+    pub(crate) unsafe fn of_program(start: *mut u8, length: usize) -> RawMutMemory {
+        RawMutMemory::new(start, length, None)
+    }
+
     fn new(start: *mut u8, length: usize, owned: Option<AlignedBuf>) -> RawMutMemory {
         let locks = length.div_ceil(UNIT_BYTES).clamp(1, LOCKS_MAX);
         let locks = (0..locks).map(|_| Mutex::new(())).collect();
@@ -279,24 +250,6 @@ impl RawMutMemory {
     /// The buffer again, if the memory was its own.
     pub(crate) fn into_owned(self) -> Option<AlignedBuf> {
         self.owned
-    }
-}
-
-impl MutRegion {
-    /// Memory of the program to be filled: `length` bytes at `start`, which may be null if `length`
-    /// is 0.
-    ///
-    /// # Safety
-    /// Until the value is dropped, the bytes must be initialised and writable from any thread, and nobody
-    /// else may read or write them, be it through another region that overlaps this one. A value that
-    /// nobody uses any more may stay without its memory once [`Advice::end`] of it has returned: it
-    /// touches the memory no more then.
-    ///
-    /// One that is given to a [`LazyMemory`](crate::lazy::LazyMemory) may be used as soon as its edges
-    /// and the streams that are not lazy are filled; until the value is dropped, or all is whole and the
-    /// advice has ended, it must stay mapped, and what it held before is given up.
-    pub unsafe fn from_raw(start: *mut u8, length: usize) -> MutRegion {
-        MutRegion(RawMutMemory::new(start, length, None))
     }
 }
 

@@ -331,10 +331,15 @@ impl HashTracker {
         changes
     }
 
-    /// What of these addresses (sorted, apart), which a child holds, can be read in place as long as the
+    /// What of these addresses (sorted, apart), which a child will hold, can be read in place as long as the
     /// program does not write it: until the freeze is settled.
     pub(crate) fn guard(&self, forked: &[Range<usize>]) -> Option<InPlace> {
         self.lock().watches.guard(forked)
+    }
+
+    /// Ends what [`HashTracker::guard`] began: no child holds that memory.
+    pub(crate) fn end_guard(&self) {
+        self.lock().watches.end_guard();
     }
 
     /// Ends a freeze without effect.

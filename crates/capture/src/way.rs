@@ -111,11 +111,13 @@ pub(crate) struct Taken {
     pub why: String,
 }
 
-/// Chooses, and forks if that was chosen. `unfrozen_bytes` counts what mappings would not freeze.
+/// Chooses, and forks if that was chosen. `unfrozen_bytes` counts what mappings would not freeze;
+/// `before_fork` is called with them just before.
 pub(crate) fn take(
     mode: FreezeMode,
     mut dirty: Dirty,
     unfrozen_bytes: impl FnOnce(&Mappings) -> u64,
+    before_fork: impl FnOnce(&Mappings),
 ) -> Taken {
     let copy = |why: String| Taken { fork: None, why: format!("copy: {why}") };
     if let Some(Choice::Copy(why)) = at_once(mode, dirty) {
@@ -134,10 +136,13 @@ pub(crate) fn take(
     };
     match choose(mode, dirty, process) {
         Choice::Copy(why) => copy(why),
-        Choice::Fork(why) => match ForkImage::take() {
-            Ok(image) => Taken { fork: Some((image, mappings)), why: format!("fork: {why}") },
-            Err(refusal) => refused(refusal),
-        },
+        Choice::Fork(why) => {
+            before_fork(&mappings);
+            match ForkImage::take() {
+                Ok(image) => Taken { fork: Some((image, mappings)), why: format!("fork: {why}") },
+                Err(refusal) => refused(refusal),
+            }
+        }
     }
 }
 

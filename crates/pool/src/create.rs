@@ -1,20 +1,19 @@
 //! Makes a pool in a directory, and opens one.
 
+use crate::config::{FormatConfig, PoolConfig, Tuning};
+use crate::environment::Environment;
 use crate::location::Location;
-use crate::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use crate::place::{
+    DESCRIPTOR, MARKER, TARGET_MARKER, check_marker, check_target, descriptor_is_missing,
+    read_descriptor,
+};
+use crate::pool::Pool;
 use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
-
-const DESCRIPTOR: &str = "pool.toml";
-/// A copy of the descriptor's `[format]` and target within the log: what says that this is the pool's
-/// log, and its `[format]` as it was made. No job has this name (jobs begin with another character).
-const MARKER: &str = "log/.pool.toml";
-/// The same on a target outside of the pool's directory: what says that packs of this pool are there.
-const TARGET_MARKER: &str = "packs/.pool.toml";
 
 /// Makes a pool in `dir`, which must be empty or not exist yet.
 ///
@@ -55,67 +54,6 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let target = location.open(&dir.join(DESCRIPTOR), &env)?;
     let log = Arc::new(DirectoryLog::open(&dir));
     Ok(Pool::new(config, target, log, env).at(named).in_directory(&dir))
-}
-
-/// Makes sure that `dir` still holds the pool of this format, log and descriptor: it may have been
-/// moved away, deleted or unmounted since it was opened, and whatever is written there now would be
-/// refused by the next one who opens it. A mistake in the descriptor is another matter: somebody is
-/// editing it, and can put it right.
-///
-/// # Errors
-/// `Damaged` if the log or the target is missing, `Invalid` if the descriptor or the pool is, or is
-/// another's.
-pub(crate) fn check(dir: &Path, config: &PoolConfig) -> Result<()> {
-    let format = &config.format;
-    let check = || {
-        let there = PoolConfig::pool_id_of(&String::from_utf8_lossy(&read_bytes(dir)?));
-        if there.is_some_and(|pool_id| pool_id != format.pool_id) {
-            return Err(Error::invalid("another pool is in its place: open that one"));
-        }
-        check_marker(dir, format)?;
-        check_target(dir, config)
-    };
-    check().map_err(|error| {
-        error.context(format!(
-            "the pool {} is not as it was opened, so nothing is saved",
-            dir.display()
-        ))
-    })
-}
-
-/// The configuration that the pool in `dir` has.
-fn read_descriptor(dir: &Path) -> Result<PoolConfig> {
-    let path = dir.join(DESCRIPTOR).display().to_string();
-    let text = String::from_utf8(read_bytes(dir)?)
-        .map_err(|_| Error::invalid(format!("{path} is not text")))?;
-    PoolConfig::parse(&text, &path)
-}
-
-/// Its descriptor.
-fn read_bytes(dir: &Path) -> Result<Vec<u8>> {
-    let path = dir.join(DESCRIPTOR);
-    match fs::read(&path) {
-        Ok(bytes) => Ok(bytes),
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Err(match dir.join(MARKER).exists() {
-                true => descriptor_is_missing(dir),
-                false => Error::invalid(format!(
-                    "{} is not a pool (it has no {DESCRIPTOR}): make one with `outlive pool init`",
-                    dir.display()
-                )),
-            })
-        }
-        Err(e) => Err(Error::io("reading", &path, &e)),
-    }
-}
-
-fn descriptor_is_missing(dir: &Path) -> Error {
-    Error::invalid(format!(
-        "{} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] \
-         section is in {}; that section alone will do), or name an empty or new directory",
-        dir.display(),
-        dir.join(MARKER).display()
-    ))
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
@@ -164,70 +102,6 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
         is_own && [MARKER, TARGET_MARKER].iter().any(|marker| pool.join(marker).exists())
     };
     path.ancestors().find(owns).map(Path::to_owned)
-}
-
-/// Refuses a log that is not this pool's (another file system is mounted there, or none), and a
-/// descriptor whose `[format]` was changed: checkpoints would seem to be gone, and a gc would delete what
-/// they need.
-fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
-    let path = dir.join(MARKER);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(Error::damaged(format!(
-                "the log of {} is missing ({} is not there): if it lies on a file system of its \
-                 own, mount that; nothing is read or written without it",
-                dir.display(),
-                path.display()
-            )));
-        }
-        Err(e) => return Err(Error::io("reading", &path, &e)),
-    };
-    compare(dir, format, &path, &text, "log")
-}
-
-/// Refuses a target that has no packs of this pool's: it is not mounted, or another is. One in the
-/// pool's own directory needs no marker: the log beside it has one.
-fn check_target(dir: &Path, config: &PoolConfig) -> Result<()> {
-    let Some(Location::Directory(root)) = config.location(dir)? else { return Ok(()) };
-    let path = root.join(TARGET_MARKER);
-    match fs::read_to_string(&path) {
-        Ok(text) => compare(dir, &config.format, &path, &text, "target"),
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Err(Error::damaged(format!(
-                "the target of {} is missing ({} is not there): if it lies on a file system of its own, \
-                 mount that; if its location was changed, move `packs` there, and copy {} to that \
-                 place; nothing is read or written without it",
-                dir.display(),
-                path.display(),
-                dir.join(MARKER).display()
-            )))
-        }
-        Err(e) => Err(Error::io("reading", &path, &e)),
-    }
-}
-
-/// Compares a descriptor's `[format]` with that of the marker at `path`, which is in `what`.
-fn compare(dir: &Path, format: &FormatConfig, path: &Path, text: &str, what: &str) -> Result<()> {
-    let made = PoolConfig::parse(text, &path.display().to_string())?.format;
-    if made == *format {
-        return Ok(());
-    }
-    let named = |config: &FormatConfig| {
-        let FormatConfig { pool_id, container_bytes, pack_bytes, chunk_bytes_max, .. } = config;
-        format!(
-            "pool_id {pool_id}, container_bytes {container_bytes}, pack_bytes {pack_bytes}, \
-             chunk_bytes_max {chunk_bytes_max}"
-        )
-    };
-    Err(Error::invalid(format!(
-        "{} does not belong to the pool's {what}: its [format] says {}, that of {} says {}; put it \
-         right",
-        dir.join(DESCRIPTOR).display(),
-        named(format),
-        path.display(),
-        named(&made)
-    )))
 }
 
 /// Whether there are jobs or packs in a directory; one that is missing is empty.
@@ -348,14 +222,6 @@ fn write_target(root: &Path, config: &PoolConfig, rng: &dyn Rng) -> Result<()> {
     }
     publish_text(&marker, &config.format_text()?, rng)?;
     sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
-}
-
-/// The directory of the packs of the pool in `dir`, if that is elsewhere.
-pub(crate) fn packs_elsewhere(dir: &Path, config: &PoolConfig) -> Option<PathBuf> {
-    match config.location(dir) {
-        Ok(Some(Location::Directory(root))) => Some(root.join("packs")),
-        _ => None,
-    }
 }
 
 /// Makes a file of a pool, unless it is there.

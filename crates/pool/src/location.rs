@@ -1,7 +1,7 @@
 //! Where targets are: reads the locations in `pool.toml`, and opens what is there. Each scheme of
 //! locations is one entry of [`SCHEMES`] and one [`Location`].
 
-use crate::Environment;
+use crate::environment::Environment;
 use outlive_target::{DirectoryOptions, DirectoryTarget, Target};
 use outlive_types::{Error, Result};
 use std::path::{Path, PathBuf};

@@ -2,42 +2,14 @@
 
 use crate::PoolConfig;
 use crate::command::command;
-use crate::create::{check, packs_elsewhere};
+use crate::environment::Environment;
+use crate::place::{check, packs_elsewhere};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
-use outlive_types::{
-    Clock, Event, JobName, NoObserver, Observer, Result, Rng, SystemClock, SystemRng,
-};
+use outlive_types::{Event, JobName, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What enters from outside: time, randomness, and somebody to tell.
-#[derive(Clone)]
-pub struct Environment {
-    /// The time.
-    pub clock: Arc<dyn Clock>,
-    /// Random bytes, for the ids of sessions and pools.
-    pub rng: Arc<dyn Rng>,
-    /// Receives notices and progress.
-    pub observer: Arc<dyn Observer>,
-}
-
-impl Environment {
-    /// The machine's clock and random numbers; nobody listens.
-    pub fn system() -> Environment {
-        Environment {
-            clock: Arc::new(SystemClock::default()),
-            rng: Arc::new(SystemRng),
-            observer: Arc::new(NoObserver),
-        }
-    }
-
-    /// The machine's, with somebody who listens.
-    pub fn observed(observer: Arc<dyn Observer>) -> Environment {
-        Environment { observer, ..Environment::system() }
-    }
-}
 
 /// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
 /// bound of one staging pool.

@@ -114,7 +114,7 @@ impl LazyMemory {
     /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
     pub fn new(streams: Vec<MutRegion>, options: LazyOptions) -> Result<LazyMemory> {
         check_possible(&streams)?;
-        let learnt = Learnt::new(&streams);
+        let learnt = Learnt::new(streams.iter().map(MutRegion::length));
         let mut how = How::default();
         let fill = arm_all(&streams, &options, &mut how).map(Arc::new);
         if let Some(fill) = &fill {

@@ -1,6 +1,7 @@
 //! Which pages memory may be made of during restores, and after them.
 
 use super::*;
+use crate::fill::MutRegion;
 use crate::fill::Scatter;
 use crate::lazy::{LazyMemory, LazyOptions};
 use outlive_io::fresh::{Offered, PageKind, offer, prefer};

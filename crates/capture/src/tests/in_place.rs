@@ -531,17 +531,27 @@ fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
 #[test]
 fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
     let _turn = alone();
-    let Some(tracker) = tracked() else { return };
+    // A block stays coarse if a canary of it happens to be the page that has changed: one time in thirty.
+    let looked_at: Vec<u64> = (0..5).map_while(|_| pages_of_a_second_save()).collect();
+    assert!(looked_at.is_empty() || looked_at.contains(&1), "{looked_at:?}");
+}
+
+/// Pages that the second save after a restore looks at; `None` if nothing is tracked here.
+fn pages_of_a_second_save() -> Option<u64> {
+    let tracker = tracked()?;
     let mapping = Mapping::new();
     let region = &mapping.bytes()[..];
     tracker.prime(1, &[("a", region)], 1);
     mapping.bytes()[5 * MIB] ^= 0xFF;
-    for (baseline, pages) in [(1, LENGTH / PAGE_BYTES), (2, 1)] {
+    let looked_at = [1, 2].map(|baseline| {
         mapping.bytes()[100] ^= 0xFF;
         let request = FreezeRequest { freeze: FreezeMode::Copy, ..since(Some(baseline)) };
         let frozen = freeze(&tracker, vec![raw("a", region)], &request).unwrap();
-        assert_eq!(tracker.lock().watches.watch_of("a").pending_pages(), pages as u64);
+        let looked_at = tracker.lock().watches.watch_of("a").pending_pages();
         assert_eq!(frozen.changed_pages(), 3 - baseline);
         frozen.settle(Some(baseline + 1));
-    }
+        looked_at
+    });
+    assert_eq!(looked_at[0], (LENGTH / PAGE_BYTES) as u64);
+    Some(looked_at[1])
 }

@@ -519,7 +519,8 @@ fn what_stays_armed_is_asked_in_proportion() {
     told.write(512 * 4 + 9);
     (0..150).for_each(|page| told.write(512 * 6 + page));
     watch::COUNTED.with(|counted| counted.set(0));
-    watch.keep_armed(&told, &areas);
+    let held: Vec<_> = areas.iter().map(|area| area.start..area.end).collect();
+    watch.keep_armed(&told, &areas, &held);
     assert_eq!(watch::COUNTED.with(std::cell::Cell::get), BLOCKS / 2);
     let armed: Vec<Pages> = watch.armed().collect();
     let sparse = |at: usize| at.is_multiple_of(2) && at != 6;

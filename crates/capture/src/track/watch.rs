@@ -194,9 +194,20 @@ impl Watch {
 
     /// Takes on as armed what is hardly written of blocks that were armed only while an image drained
     /// (`areas`, sorted and apart), and disarms the others. Nothing of them has to be compared: they were
-    /// armed when the image was frozen, so what was written since is noted. Only of blocks that never
-    /// were dense, and once each: to arm what the program comes to later costs it a fault a page.
-    pub fn keep_armed(&mut self, tracker: &dyn PageTracker, areas: &[Pages]) {
+    /// armed before the child had its image, so what was written since is noted. Only of blocks of which
+    /// the child holds everything (`forked`, sorted and apart): other pages were compared before they
+    /// were armed. Only of blocks that never were dense, and once each: to arm what the program comes to
+    /// later costs it a fault a page.
+    pub fn keep_armed(
+        &mut self,
+        tracker: &dyn PageTracker,
+        areas: &[Pages],
+        forked: &[Range<usize>],
+    ) {
+        let is_held = |pages: Pages| {
+            let after = forked.partition_point(|range| range.end < pages.end);
+            forked.get(after).is_some_and(|range| range.start <= pages.start)
+        };
         let number = |address: usize| address / BLOCK_BYTES - self.inner.start / BLOCK_BYTES;
         let blocks = |area: &Pages| number(area.start)..number(area.end - 1) + 1;
         let areas: Vec<_> = areas.iter().map(|area| (*area, blocks(area))).collect();
@@ -208,7 +219,7 @@ impl Watch {
                 let (block, pages) = (self.blocks[at], self.block(at));
                 let is_new = !block.tried && !block.expected && block.next_wait == 0;
                 self.blocks[at].tried = true;
-                if known && is_new && count < self.dense_pages {
+                if known && is_new && count < self.dense_pages && is_held(pages) {
                     let was_huge = block.was_huge || tracker.is_huge(pages);
                     let armed = Block { armed: true, age: 0, was_huge, ..self.blocks[at] };
                     self.blocks[at] = Block { full: false, taken: false, ..armed };

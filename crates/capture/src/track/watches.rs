@@ -28,6 +28,8 @@ pub(crate) struct Watches {
     guard: Guard,
     /// Part of it that is coarse, and armed only for that.
     guarded: Vec<Pages>,
+    /// Addresses that the child holds, sorted and apart.
+    forked: Vec<Range<usize>>,
 }
 
 impl Watches {
@@ -47,7 +49,7 @@ impl Watches {
         }
     }
 
-    /// Arms what is not armed of these addresses (sorted, apart), which a freeze has left to a child: so
+    /// Arms what is not armed of these addresses (sorted, apart), which a freeze leaves to a child: so
     /// that what of it the program does not write meanwhile can be read in place. It costs the program
     /// next to nothing: the fault by which its first write to a page gets a copy takes the note as well.
     ///
@@ -55,6 +57,7 @@ impl Watches {
     pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<InPlace> {
         self.end_guard();
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
+        self.forked = forked.to_vec();
         let mut areas = Vec::new();
         for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
             for area in blocks_of(forked, part) {
@@ -202,13 +205,15 @@ impl Watches {
     /// stays armed: it is as it was when it was frozen, so the next freeze need not compare it.
     pub fn settle(&mut self) {
         let guarded = ahead::union(&std::mem::take(&mut self.guarded), &[]);
+        let forked = std::mem::take(&mut self.forked);
         self.end_guard();
         if let Some(tracker) = &self.tracker {
             for watch in self.by_name.values_mut() {
                 let inner = watch.inner();
                 let first = guarded.partition_point(|area| area.end <= inner.start);
                 let end = guarded.partition_point(|area| area.start < inner.end);
-                watch.keep_armed(&**tracker, &ahead::clip(&guarded[first..end], &[inner]));
+                let areas = ahead::clip(&guarded[first..end], &[inner]);
+                watch.keep_armed(&**tracker, &areas, &forked);
             }
         }
         self.by_name.values_mut().for_each(Watch::settle);
