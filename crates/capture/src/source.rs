@@ -124,24 +124,26 @@ impl PageSource for MemorySource {
         let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
         let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
         let unfrozen = |mappings: &Mappings| unfrozen_bytes(&layout, &all, mappings);
-        let mut in_place = None;
+        let mut with_child = None;
         // Armed before the child has its image, as always: a write between the two would be neither in
         // the image nor noted for the next.
         let arm = |mappings: &Mappings| {
+            // The child will hold all there is; what was copied is not needed.
             let holders = Holders { fork: Some(mappings), ahead: None };
             let plan = HoldPlan::new(&layout, &all, bytes_max, holders);
-            in_place = self.tracker.guard(&forked(&all, &plan.holds, &layout));
+            let in_place = self.tracker.guard(forked(&all, &plan.holds, &layout));
+            with_child = Some((plan, in_place));
         };
         let way::Taken { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
         let (fork, mappings) = fork.unzip();
-        if fork.is_none() && in_place.take().is_some() {
-            self.tracker.end_guard();
-        }
-        if mappings.is_some() {
-            // The child holds all there is; what was copied is not needed.
-            let holders = Holders { fork: mappings.as_ref(), ahead: None };
-            plan = HoldPlan::new(&layout, &all, bytes_max, holders);
-            self.tracker.keep_ahead(ahead.take());
+        let mut in_place = None;
+        match with_child {
+            Some(planned) if fork.is_some() => {
+                (plan, in_place) = planned;
+                self.tracker.keep_ahead(ahead.take());
+            }
+            Some(_) => self.tracker.end_guard(),
+            None => {}
         }
         let mut suffix = match in_place {
             Some(_) => "; what is not written meanwhile is read in place",

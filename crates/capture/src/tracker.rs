@@ -331,9 +331,9 @@ impl HashTracker {
         changes
     }
 
-    /// What of these addresses (sorted, apart), which a child will hold, can be read in place as long as the
-    /// program does not write it: until the freeze is settled.
-    pub(crate) fn guard(&self, forked: &[Range<usize>]) -> Option<InPlace> {
+    /// What of these addresses (sorted, apart), which a child will hold, can be read in place as long as
+    /// the program does not write it: until the freeze is settled. Before the fork.
+    pub(crate) fn guard(&self, forked: Vec<Range<usize>>) -> Option<InPlace> {
         self.lock().watches.guard(forked)
     }
 

@@ -54,13 +54,12 @@ impl Watches {
     /// next to nothing: the fault by which its first write to a page gets a copy takes the note as well.
     ///
     /// It ends with [`Watches::end_guard`], and whenever any memory is armed anew or let go.
-    pub fn guard(&mut self, forked: &[Range<usize>]) -> Option<InPlace> {
+    pub fn guard(&mut self, forked: Vec<Range<usize>>) -> Option<InPlace> {
         self.end_guard();
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
-        self.forked = forked.to_vec();
         let mut areas = Vec::new();
         for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
-            for area in blocks_of(forked, part) {
+            for area in blocks_of(&forked, part) {
                 if !is_armed {
                     self.guarded.push(area);
                     if tracker.arm(area).is_err() {
@@ -70,6 +69,7 @@ impl Watches {
                 areas.push(area);
             }
         }
+        self.forked = forked;
         InPlace::new(tracker, &areas, self.guard.clone())
     }
 
@@ -77,6 +77,7 @@ impl Watches {
     pub fn end_guard(&mut self) {
         std::mem::take(&mut self.guard).end();
         let guarded = std::mem::take(&mut self.guarded);
+        self.forked = Vec::new();
         let Some(tracker) = &self.tracker else { return };
         for area in guarded {
             if tracker.disarm(area).is_ok() {
