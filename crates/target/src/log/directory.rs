@@ -144,11 +144,11 @@ impl LogMedium for DirectoryMedium {
 
     fn sync(&self, job: &JobName) -> Result<()> {
         let path = self.dir_of(job);
-        match path.is_dir() {
-            true => {
-                sync_dir(&path).map_err(|error| Error::io("syncing the directory", &path, &error))
-            }
-            false => Ok(()), // nothing is visible
+        let is_ours = self.made.try_lock().is_ok_and(|made| made.contains(job));
+        match sync_dir(&path) {
+            // Nothing is visible. What this program has put there would be gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_ours => Ok(()),
+            synced => synced.map_err(|error| Error::io("syncing the directory", &path, &error)),
         }
     }
 

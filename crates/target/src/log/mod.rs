@@ -103,10 +103,10 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     fn delete(&self, job: &JobName, number: u64) -> Result<()>;
 
     /// Makes durable what is visible of a job now: which records there are, and which are not. No error
-    /// for an unknown job.
+    /// for a job of which nobody has put anything.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// What the medium reports; `Retry` only if the call may be repeated, which a failed fsync may not.
     fn sync(&self, job: &JobName) -> Result<()>;
 
     /// Removes what puts that never ended have left behind. One that is still at work may lose what it

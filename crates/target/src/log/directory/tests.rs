@@ -1,6 +1,7 @@
 use super::*;
 use crate::durable::{link_new, rename_new};
 use crate::{Append, DirectoryLog, ManifestLog, Previous};
+use outlive_types::ErrorKind;
 
 /// Appends behind the record `previous` as it is there now.
 fn append(log: &DirectoryLog, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
@@ -70,6 +71,18 @@ fn handles_on_one_directory_are_one_log() {
     assert_eq!(ours.latest(&job("x")).unwrap(), 2);
     fs::remove_dir_all(root.path().join("log")).unwrap();
     assert_eq!(append(&ours, &job("x"), 0, b"anew").unwrap(), Append::Done);
+}
+
+/// Somebody has removed the log between the two steps of an append: that is not committed.
+#[test]
+fn what_has_vanished_is_not_durable() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()));
+    assert_eq!(append(&ours, &job("x"), 0, b"one").unwrap(), Append::Done);
+    fs::remove_dir_all(root.path().join("log")).unwrap();
+    assert_eq!(ours.sync(&job("x")).unwrap_err().kind(), ErrorKind::Damaged);
+    theirs.sync(&job("x")).unwrap();
+    ours.sync(&job("y")).unwrap();
 }
 
 /// The second way of publishing, for file systems without links, keeps the promise too.
