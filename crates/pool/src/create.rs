@@ -26,7 +26,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
     }
     refuse_strangers(dir)?;
     if let Some(Location::Directory(root)) = config.location(dir)? {
-        refuse_used(&root)?;
+        refuse_used(dir, &root)?;
     }
     write_descriptor(dir, config, &*env.rng)?;
     open(dir, env)
@@ -90,11 +90,7 @@ pub fn check_outside(path: &Path) -> Result<()> {
 
 /// The pool whose own place a path is, which need not be there.
 fn pool_around(path: &Path) -> Option<PathBuf> {
-    let path = path::absolute(path).ok()?;
-    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    let (above, real) = there?;
-    let rest = path.strip_prefix(above).ok()?.components();
-    let path: PathBuf = real.components().chain(rest).collect();
+    let path = real(path)?;
     let owns = |pool: &&Path| {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
         let is_own =
@@ -102,6 +98,15 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
         is_own && [MARKER, TARGET_MARKER].iter().any(|marker| pool.join(marker).exists())
     };
     path.ancestors().find(owns).map(Path::to_owned)
+}
+
+/// A path without links, as far as it is there.
+fn real(path: &Path) -> Option<PathBuf> {
+    let path = path::absolute(path).ok()?;
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let (above, real) = there?;
+    let rest = path.strip_prefix(above).ok()?.components();
+    Some(real.components().chain(rest).collect())
 }
 
 /// Whether there are jobs or packs in a directory; one that is missing is empty.
@@ -168,7 +173,7 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
 }
 
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
-/// finds a marker makes that pool.
+/// finds a marker makes that pool, with its target unless another is asked for.
 fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
     let io = |doing: &'static str, path: &Path| {
         let path = path.to_owned();
@@ -179,15 +184,20 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
         let sub = dir.join(sub);
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
     }
+    if let Some(Location::Directory(root)) = config.location(dir)? {
+        // Before anything names it: a target that cannot be made is no part of any pool.
+        make_target(&root)?;
+    }
     let marker = dir.join(MARKER);
     publish_text(&marker, &config.format_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
-    let made = PoolConfig::parse(&text, &marker.display().to_string())?.format;
+    let made = PoolConfig::parse(&text, &marker.display().to_string())?;
     let log = dir.join("log");
     sync_dir(&log).map_err(io("syncing", &log))?;
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
     sync_dir(dir).map_err(io("syncing", dir))?;
-    let config = PoolConfig { format: made, ..config };
+    let target = if config.target.is_empty() { made.target } else { config.target };
+    let config = PoolConfig { format: made.format, target, ..config };
     if let Some(Location::Directory(root)) = config.location(dir)? {
         write_target(&root, &config, rng)?;
         check_target(dir, &config)?;
@@ -201,8 +211,24 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
     Ok(())
 }
 
-/// A target outside of the pool's directory must be empty when the pool is made.
-fn refuse_used(root: &Path) -> Result<()> {
+/// A target outside of the pool's directory must be empty when the pool is made, and no part of a pool,
+/// be it the same.
+fn refuse_used(dir: &Path, root: &Path) -> Result<()> {
+    let is_own = |(dir, root): (PathBuf, PathBuf)| {
+        ["log", "packs"].iter().any(|own| root.starts_with(dir.join(own)))
+    };
+    if real(dir).zip(real(root)).is_some_and(is_own) {
+        return Err(Error::invalid(format!(
+            "{} is within the `log` or `packs` of the pool itself: name another directory as the target",
+            root.display()
+        )));
+    }
+    if root.is_file() {
+        return Err(Error::invalid(format!(
+            "{} is a file, not a directory: name another place as the target",
+            root.display()
+        )));
+    }
     let packs = root.join("packs");
     match holds_something(&packs)? {
         true => Err(Error::invalid(format!(
@@ -213,14 +239,19 @@ fn refuse_used(root: &Path) -> Result<()> {
     }
 }
 
-/// Makes a target outside of the pool's directory.
-fn write_target(root: &Path, config: &PoolConfig, rng: &dyn Rng) -> Result<()> {
-    let marker = root.join(TARGET_MARKER);
-    let packs = root.join("packs");
-    for dir in [root, &packs] {
+/// Makes the directories of a target outside of the pool's.
+fn make_target(root: &Path) -> Result<()> {
+    for dir in [root, &root.join("packs")] {
         make_dir_durable(dir).map_err(|e| Error::io_named("making", dir, &e))?;
     }
-    publish_text(&marker, &config.format_text()?, rng)?;
+    Ok(())
+}
+
+/// Makes such a target the pool's.
+fn write_target(root: &Path, config: &PoolConfig, rng: &dyn Rng) -> Result<()> {
+    make_target(root)?;
+    let packs = root.join("packs");
+    publish_text(&root.join(TARGET_MARKER), &config.format_text()?, rng)?;
     sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
 }
 

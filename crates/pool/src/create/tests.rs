@@ -209,12 +209,16 @@ fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
     let (path, other) = (dir.path().join("p"), dir.path().join("other"));
     put_pack(&open_or_create(&other, Environment::system()).unwrap(), PackId([1; 16]));
     fs::create_dir_all(dir.path().join("strange/packs/holiday")).unwrap();
+    fs::write(dir.path().join("file"), "x").unwrap();
     open_or_create(&dir.path().join("empty"), Environment::system()).unwrap();
     for (location, told) in [
         ("other", "not empty"),
         ("strange", "not empty"),
         ("empty", "outside"),
         ("other/log", "outside"),
+        ("p/log", "the pool itself"),
+        ("p/packs/deep", "the pool itself"),
+        ("file", "a file, not a directory"),
     ] {
         let config = with_target(&dir.path().join(location));
         let error = create(&path, config, Environment::system()).unwrap_err();
@@ -222,11 +226,32 @@ fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
         assert!(error.message().contains(told), "{location}: {error}");
         assert!(!path.exists(), "{location}");
     }
-    // A file is no directory.
-    fs::write(dir.path().join("file"), "x").unwrap();
-    let config = with_target(&dir.path().join("file"));
-    let error = create(&path, config, Environment::system()).unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.message().contains("file"), "{error}");
+}
+
+#[test]
+fn a_target_that_cannot_be_made_leaves_the_choice_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, root) = (dir.path().join("p"), dir.path().join("big"));
+    // Nobody can make directories there.
+    let impossible = with_target(Path::new("/proc/nothing"));
+    let error = create(&path, impossible, Environment::system()).unwrap_err();
+    assert!(error.message().contains("/proc/nothing"), "{error}");
+    assert!(!path.join(MARKER).exists());
+    let made = create(&path, with_target(&root), Environment::system()).unwrap();
+    assert_eq!(made.packs_elsewhere(), Some(root.join("packs")));
+}
+
+/// Whoever finds a pool half made goes on with its target.
+#[test]
+fn a_maker_that_died_has_chosen_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, root) = (dir.path().join("p"), dir.path().join("big"));
+    create(&path, with_target(&root), Environment::system()).unwrap();
+    fs::remove_file(path.join(DESCRIPTOR)).unwrap();
+    fs::remove_file(root.join(TARGET_MARKER)).unwrap();
+    let pool = open_or_create(&path, Environment::system()).unwrap();
+    assert_eq!(pool.packs_elsewhere(), Some(root.join("packs")));
+    assert!(root.join(TARGET_MARKER).exists());
 }
 
 #[test]
