@@ -32,8 +32,6 @@ class Job:
         last_restore: Report on the last `restore`; None before the first.
     """
 
-    __module__ = "outlive._api"  # which programs know it by
-
     def __init__(
         self, core: _core.Job, name: str, location: str, tick: Teller, allow_pickle: bool
     ) -> None:

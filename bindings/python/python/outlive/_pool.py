@@ -20,8 +20,6 @@ class Pool:
     As a context manager, it closes itself at the end.
     """
 
-    __module__ = "outlive._api"  # which programs know it by
-
     def __init__(self, core: _core.Pool, location: str, progress: Progress | None) -> None:
         """Made by `open`."""
         self._core = core
