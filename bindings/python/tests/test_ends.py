@@ -180,7 +180,8 @@ def test_exit_functions_that_run_later_and_threads(folder: Path, run: Run) -> No
         def save(name):
             job = outlive.open(sys.argv[1]).job(name)
             job.save({"step": 1, "a": np.random.default_rng(1).random(4_000_000)})
-            print(name, len(job.epochs()), flush=True)
+            # One string, since the thread prints as well.
+            print(f"{name} {len(job.epochs())}\n", end="", flush=True)
 
         def from_thread():
             drained.wait()
