@@ -248,7 +248,7 @@ impl Job {
 /// See `outlive.Epoch`.
 fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDict>> {
     let manifest = &info.manifest;
-    let Manifest { figures, remarks, images, metrics, .. } = manifest;
+    let Manifest { figures, remarks, metrics, .. } = manifest;
     let metrics = metrics.iter().map(|(name, value)| (name, value));
     Ok(named!(py;
         ..info { epoch },
@@ -256,8 +256,8 @@ fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDi
         ..remarks { label, pinned },
         parent: (manifest.parent > 0).then_some(manifest.parent),
         frozen_at: UNIX_EPOCH + Duration::from_nanos(manifest.frozen_ns),
-        regions: images.iter().map(|image| image.regions).sum::<u64>(),
-        state_bytes: images.iter().map(|image| image.state_bytes).sum::<u64>(),
+        regions: manifest.regions(),
+        state_bytes: manifest.state_bytes(),
         new_bytes: figures.new_bytes + info.record_bytes,
         stall_s: Duration::from_nanos(figures.stall_ns).as_secs_f64(),
         drain_s: Duration::from_nanos(figures.drain_ns).as_secs_f64(),

@@ -1,7 +1,7 @@
 //! The checkpoint that a command was given: which one, and what is said of it.
 
 use crate::output::{age, bytes, count, quoted, shown, when};
-use outlive_format::Manifest;
+use outlive_format::{Images, Manifest};
 use outlive_store::commit::{Entry, history};
 use outlive_store::{Job, Select};
 use outlive_types::{Epoch, Error, Result};
@@ -52,8 +52,7 @@ pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> Stri
     );
     line("session", manifest.session.to_string());
     line("ranks", manifest.world_size.to_string());
-    let state_bytes = manifest.images.iter().map(|image| image.state_bytes).sum();
-    let parts = manifest.images.iter().map(|image| image.regions).sum();
+    let (state_bytes, parts) = (manifest.state_bytes(), manifest.regions());
     line("state", format!("{} in {}", bytes(state_bytes), count(parts, noun)));
     let (figures, remarks) = (&manifest.figures, &manifest.remarks);
     line(
@@ -67,7 +66,15 @@ pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> Stri
             bytes(figures.new_bytes)
         ),
     );
-    line("resolved by", count(manifest.segments.len() as u64, "segment"));
+    line(
+        "resolved by",
+        match &manifest.images {
+            Images::One(image) => count(image.segments.len() as u64, "segment"),
+            Images::Table(table) => {
+                format!("an image table of {}", count(table.pages.len() as u64, "page"))
+            }
+        },
+    );
     if !remarks.label.is_empty() {
         line("label", quoted(&remarks.label));
     }

@@ -230,8 +230,8 @@ mod tests {
     fn one_pack_is_told_as_one() {
         let one = GcPlan {
             stay: 1,
-            dead: vec![PackId([1; 16])],
-            rewritten: vec![PackId([2; 16])],
+            dead: vec![PackId([1; 20])],
+            rewritten: vec![PackId([2; 20])],
             in_progress: 1,
             leftovers: 1,
             unreadable: 1,

@@ -18,7 +18,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     let (checkpoint, skipped) =
         job.files(select_sound(args.epoch))?.ok_or_else(|| no_files(job))?;
     let manifest = checkpoint.manifest();
-    let total = manifest.images.iter().map(|image| image.regions).sum::<u64>();
+    let total = manifest.regions();
     let hurt = is_hurt(job, manifest.epoch)?;
     let mut text = head_text(job, manifest, hurt, "item");
     text.push('\n');

@@ -63,14 +63,6 @@ impl Listing {
     }
 }
 
-fn state_bytes(manifest: &Manifest) -> u64 {
-    manifest.images.iter().map(|image| image.state_bytes).sum()
-}
-
-fn regions(manifest: &Manifest) -> u64 {
-    manifest.images.iter().map(|image| image.regions).sum()
-}
-
 /// What sets a checkpoint apart: files instead of memory, a pin, known damage, a label, metrics.
 fn remarks(manifest: &Manifest, hurt: bool) -> String {
     let mut remarks = Vec::new();
@@ -102,7 +94,7 @@ pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Valu
         "world_size": manifest.world_size,
         "frozen_at": when(manifest.frozen_ns),
         "frozen_ns": manifest.frozen_ns,
-        "state_bytes": state_bytes(manifest),
+        "state_bytes": manifest.state_bytes(),
         "changed_bytes": manifest.figures.changed_bytes,
         "known_bytes": manifest.figures.known_bytes,
         "zero_bytes": manifest.figures.zero_bytes,
@@ -116,8 +108,9 @@ pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Valu
         "suspect": manifest.remarks.suspect,
         "hurt": hurt,
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
-        "regions": regions(manifest),
-        "segments": manifest.segments.len(),
+        "regions": manifest.regions(),
+        "segments": manifest.images.one().map(|image| image.segments.len()),
+        "pages": manifest.images.table().map(|table| table.pages.len()),
     })
 }
 
@@ -146,9 +139,9 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
             listing.epochs.len().to_string(),
             or_dash(newest.map(|manifest| manifest.epoch.to_string())),
             or_dash(newest.map(|manifest| age(manifest.frozen_ns, now_ns))),
-            or_dash(newest.map(|manifest| bytes(state_bytes(manifest)))),
+            or_dash(newest.map(|manifest| bytes(manifest.state_bytes()))),
             bytes(listing.stored_bytes()),
-            or_dash(newest.map(|manifest| regions(manifest).to_string())),
+            or_dash(newest.map(|manifest| manifest.regions().to_string())),
         ]);
         remarks.push_str(&listing.remark(job));
         json.push(json!({
@@ -157,7 +150,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
             "newest_epoch": newest.map(|manifest| manifest.epoch),
             "newest_at": newest.map(|manifest| when(manifest.frozen_ns)),
             "newest_ns": newest.map(|manifest| manifest.frozen_ns),
-            "state_bytes": newest.map(state_bytes),
+            "state_bytes": newest.map(Manifest::state_bytes),
             "stored_bytes": listing.stored_bytes(),
             "unreadable_records": listing.unreadable,
         }));
@@ -190,11 +183,11 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),
             age(manifest.frozen_ns, now_ns),
-            bytes(state_bytes(manifest)),
+            bytes(manifest.state_bytes()),
             bytes(manifest.figures.changed_bytes),
             bytes(manifest.figures.new_bytes + record_bytes),
             if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
-            regions(manifest).to_string(),
+            manifest.regions().to_string(),
             remarks(manifest, *hurt),
         ]);
     }

@@ -240,7 +240,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_format::{Remarks, SaveFigures};
+    use outlive_format::{Image, ImageKind, Images, Remarks, SaveFigures};
     use outlive_types::SessionId;
 
     fn manifest(epoch: u64, changed_bytes: u64) -> Manifest {
@@ -251,11 +251,9 @@ mod tests {
             parent: 0,
             frozen_ns: 0,
             figures: SaveFigures { changed_bytes, new_bytes: 7, ..SaveFigures::default() },
-            next_pack: 0,
             remarks: Remarks::default(),
             metrics: Vec::new(),
-            images: Vec::new(),
-            segments: Vec::new(),
+            images: Images::One(Image::empty(0, ImageKind::Memory)),
         }
     }
 

@@ -7,6 +7,7 @@ use outlive_format::Body;
 use outlive_pool::{Pool, StoredShard};
 use outlive_store::commit::history;
 use outlive_store::files::is_of_files;
+use outlive_store::index::{pages_of, segments_of_all};
 use outlive_store::{
     EpochInfo, Finding, Job, JobOptions, Sample, VerifyReport, is_damage, without_collected,
 };
@@ -157,7 +158,9 @@ fn sessions(pool: &Pool, job: &JobName) -> Result<HashSet<SessionId>> {
             }
             Ok(Body::Manifest(manifest)) => {
                 sessions.insert(manifest.session);
-                sessions.extend(manifest.segments.iter().map(|segment| segment.pack.session()));
+                let segments = segments_of_all(pool, &manifest).unwrap_or_default();
+                sessions.extend(segments.iter().map(|segment| segment.pack.session()));
+                sessions.extend(pages_of(&manifest).map(|page| page.pack.session()));
             }
             _ => {}
         }

@@ -25,6 +25,15 @@ pub enum EntryKind {
     Node,
     /// A merge of directories.
     Segment,
+    /// A page of an image table, or of segment lists.
+    Page,
+}
+
+impl EntryKind {
+    /// Whether it is found by its fingerprint. The others are found by their places alone.
+    pub fn is_resolved(self) -> bool {
+        matches!(self, EntryKind::Chunk | EntryKind::Node)
+    }
 }
 
 /// Where in a compressed frame a chunk is.
@@ -121,7 +130,11 @@ impl Directory {
 
     /// Length of the encoding of a directory of so many packs, frames and entries, in bytes.
     pub fn bytes_for(packs: usize, frames: usize, entries: usize) -> usize {
-        HEAD_BYTES + 16 * packs + FRAME_BYTES * frames + ENTRY_BYTES * entries + CHECKSUM_BYTES
+        HEAD_BYTES
+            + PackId::BYTES * packs
+            + FRAME_BYTES * frames
+            + ENTRY_BYTES * entries
+            + CHECKSUM_BYTES
     }
 
     /// Length of `encode`'s result in bytes.
@@ -184,6 +197,7 @@ impl Directory {
                         EntryKind::Chunk => 0,
                         EntryKind::Node => 1,
                         EntryKind::Segment => 2,
+                        EntryKind::Page => 3,
                     };
                     out.u32(entry.length | kind << 24);
                 }
@@ -208,7 +222,7 @@ impl Directory {
         from.begin(MAGIC)?;
         from.reserved(2)?;
         let (pack_count, frame_count, entry_count) = (from.u32()?, from.u32()?, from.u32()?);
-        let mut packs = Vec::with_capacity(from.count(pack_count.into(), 16)?);
+        let mut packs = Vec::with_capacity(from.count(pack_count.into(), PackId::BYTES)?);
         for _ in 0..pack_count {
             packs.push(from.pack()?);
         }
@@ -270,6 +284,7 @@ fn read_entry(from: &mut Reader<'_>, frames: &[FrameKey]) -> Result<DirectoryEnt
         0 | FRAMED => EntryKind::Chunk,
         1 => EntryKind::Node,
         2 => EntryKind::Segment,
+        3 => EntryKind::Page,
         other => return Err(from.damaged(format!("an entry has kind {other}"))),
     };
     if length_and_kind >> 24 != FRAMED {

@@ -33,15 +33,16 @@ pub use node::InnerNode;
 pub use outlive_types::Codec;
 pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
 pub use record::{
-    Archive, Body, Close, ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Note, Prune, Record,
-    Remarks, SaveFigures, SegmentKind, SegmentRef, Session, Sweep,
+    Archive, Body, Close, Image, ImageKind, ImageRef, ImageTable, Images, LABEL_BYTES_MAX,
+    Manifest, Note, PageRef, Prune, Record, Remarks, SaveFigures, SegmentKind, SegmentLists,
+    SegmentRef, Session, Sweep, TablePage, page_of,
 };
 pub use shard::{
-    FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail,
+    FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail,
 };
 pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 6;
+pub const REVISION: u32 = 7;

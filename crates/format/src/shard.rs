@@ -21,15 +21,11 @@ const TABLE: &str = "fragment table";
 const CONTAINER_BYTES_MIN: u64 = 64 << 10;
 const CONTAINER_BYTES_MAX: u64 = 64 << 20;
 
-/// First 4096 bytes of a shard.
+/// How the containers of a pack are spread over its shards: each container is cut into `k` data
+/// fragments, to which `m` parity fragments of the same length are added, and each shard holds one
+/// fragment of every container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ShardHeader {
-    /// The pack it belongs to.
-    pub pack: PackId,
-    /// The pool it belongs to, as in `pool.toml`.
-    pub pool_id: [u8; 16],
-    /// Its number within the pack, below k + m.
-    pub shard: u8,
+pub struct Geometry {
     /// How many shards hold data.
     pub k: u8,
     /// How many shards hold parity.
@@ -38,7 +34,61 @@ pub struct ShardHeader {
     pub container_bytes: u64,
 }
 
+impl Geometry {
+    /// Whole containers in one shard.
+    pub fn plain(container_bytes: u64) -> Geometry {
+        Geometry { k: 1, m: 0, container_bytes }
+    }
+
+    /// Length of each fragment of a container of so many bytes, a multiple of 4096: the last data
+    /// fragment is filled up with zeros.
+    pub fn fragment_bytes(&self, container_bytes: u64) -> u64 {
+        container_bytes.div_ceil(u64::from(self.k)).next_multiple_of(ALIGN as u64)
+    }
+
+    /// Length of all fragments of one shard of a pack whose containers have `pack_bytes` in all: F in
+    /// the format's words.
+    pub fn fragments_bytes(&self, pack_bytes: u64) -> u64 {
+        let full = pack_bytes / self.container_bytes * self.fragment_bytes(self.container_bytes);
+        full + self.fragment_bytes(pack_bytes % self.container_bytes)
+    }
+
+    fn check(&self) -> Check {
+        let (k, m) = (u16::from(self.k), u16::from(self.m));
+        demand!(k > 0 && k + m <= 256, "{k} data and {m} parity shards are not possible");
+        let container = self.container_bytes;
+        demand!(
+            (CONTAINER_BYTES_MIN..=CONTAINER_BYTES_MAX).contains(&container)
+                && container.is_multiple_of(ALIGN as u64),
+            "containers of {container} bytes are not possible"
+        );
+        Ok(())
+    }
+}
+
+/// First 4096 bytes of a shard. They are written last, when all of it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardHeader {
+    /// The pack it belongs to.
+    pub pack: PackId,
+    /// The pool it belongs to, as in `pool.toml`.
+    pub pool_id: [u8; 16],
+    /// Its number within the pack, below k + m.
+    pub shard: u8,
+    /// How containers are spread over shards.
+    pub geometry: Geometry,
+    /// Length of all containers of the pack: C in the format's words, a multiple of 4096.
+    pub containers_bytes: u64,
+    /// Length of the directory in bytes: D in the format's words.
+    pub directory_bytes: u32,
+}
+
 impl ShardHeader {
+    /// Where the directory begins in this shard.
+    pub fn directory_offset(&self) -> u64 {
+        SHARD_HEADER_BYTES as u64 + self.geometry.fragments_bytes(self.containers_bytes)
+    }
+
     /// The header's 4096 bytes.
     ///
     /// # Errors
@@ -47,13 +97,14 @@ impl ShardHeader {
         encodable(HEADER, self.check())?;
         let mut out = Writer::begin(HEADER_MAGIC, SHARD_HEADER_BYTES);
         out.u16(self.shard.into());
-        out.u8(self.k);
-        out.u8(self.m);
+        out.u8(self.geometry.k);
+        out.u8(self.geometry.m);
         out.reserved(2);
         out.bytes(&self.pack.0);
+        out.u32(self.directory_bytes);
         out.bytes(&self.pool_id);
-        out.u64(self.container_bytes);
-        out.u32(pack_number(&self.pack));
+        out.u64(self.geometry.container_bytes);
+        out.u64(self.containers_bytes);
         out.reserved(SHARD_HEADER_BYTES - 8 - out.written().len());
         out.u64(checksum(out.written()));
         Ok(out.finish())
@@ -78,33 +129,30 @@ impl ShardHeader {
             u8::try_from(shard).map_err(|_| from.damaged("its shard number is above 255"))?;
         let (k, m) = (from.u8()?, from.u8()?);
         from.reserved(2)?;
-        let (pack, pool_id, container_bytes) = (from.pack()?, from.array()?, from.u64()?);
-        if from.u32()? != pack_number(&pack) {
-            return Err(from.damaged("its pack number is not the one in its pack id"));
-        }
+        let (pack, directory_bytes, pool_id) = (from.pack()?, from.u32()?, from.array()?);
+        let (container_bytes, containers_bytes) = (from.u64()?, from.u64()?);
         from.reserved(from.remaining())?;
-        let header = ShardHeader { pack, pool_id, shard, k, m, container_bytes };
+        let geometry = Geometry { k, m, container_bytes };
+        let header =
+            ShardHeader { pack, pool_id, shard, geometry, containers_bytes, directory_bytes };
         from.accept(header.check())?;
         Ok(header)
     }
 
     fn check(&self) -> Check {
-        let (k, m, shard) = (u16::from(self.k), u16::from(self.m), u16::from(self.shard));
-        demand!(k > 0 && k + m <= 256, "{k} data and {m} parity shards are not possible");
+        self.geometry.check()?;
+        let Geometry { k, m, container_bytes } = self.geometry;
+        let (k, m, shard) = (u16::from(k), u16::from(m), u16::from(self.shard));
         demand!(shard < k + m, "shard {shard} of {k} + {m} is not possible");
-        let container = self.container_bytes;
+        let containers = self.containers_bytes;
         demand!(
-            (CONTAINER_BYTES_MIN..=CONTAINER_BYTES_MAX).contains(&container)
-                && container.is_multiple_of(ALIGN as u64),
-            "containers of {container} bytes are not possible"
+            containers <= u32::MAX.into()
+                && containers.is_multiple_of(ALIGN as u64)
+                && containers.div_ceil(container_bytes) <= FRAGMENTS_MAX as u64,
+            "containers of {containers} bytes in all are not possible"
         );
         Ok(())
     }
-}
-
-fn pack_number(pack: &PackId) -> u32 {
-    let [.., a, b, c, d] = pack.0;
-    u32::from_be_bytes([a, b, c, d])
 }
 
 /// One line of the fragment table.
@@ -121,7 +169,7 @@ pub struct Fragment {
 pub struct Footer {
     /// The pack, as in the header.
     pub pack: PackId,
-    /// Length of all fragments in bytes, C in the format's words: a multiple of 4096.
+    /// Length of all fragments in bytes, F in the format's words: a multiple of 4096.
     pub fragment_bytes: u64,
     /// Length of the directory in bytes, D in the format's words.
     pub directory_bytes: u32,
@@ -149,7 +197,7 @@ impl Footer {
         }
         let (pack, fragment_bytes) = (from.pack()?, from.u64()?);
         let (directory_bytes, fragments) = (from.u32()?, from.u32()?);
-        from.reserved(8)?;
+        from.reserved(4)?;
         let table_checksum = from.u64()?;
         let footer = Footer { pack, fragment_bytes, directory_bytes, fragments, table_checksum };
         from.accept(footer.check())?;
@@ -231,7 +279,7 @@ impl Tail {
         out.u64(footer.fragment_bytes);
         out.u32(footer.directory_bytes);
         out.u32(footer.fragments);
-        out.reserved(8);
+        out.reserved(4);
         out.u64(footer.table_checksum);
         out.u64(checksum(&out.written()[tail_bytes - FOOTER_BYTES..]));
         Ok(out.finish())

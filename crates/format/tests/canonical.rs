@@ -16,6 +16,10 @@ fn refused(name: &str, sample: usize, edits: &[Edit<'_>], why: &str) {
     refused_bytes(name, bytes, edits, why);
 }
 
+fn refused_in(name: &str, sample: usize, at: usize, new: &[u8], why: &str) {
+    refused(name, sample, &[(at, new)], why);
+}
+
 fn refused_bytes(name: &str, mut bytes: Vec<u8>, edits: &[Edit<'_>], why: &str) {
     let structure = STRUCTURES.iter().find(|structure| structure.name == name).unwrap();
     (structure.again)(&bytes).expect("it is right before the edit");
@@ -38,12 +42,15 @@ fn headers() {
     refused(10, &[6], "shard 6 of 4 + 2");
     refused(12, &[255], "k + m above 256");
     refused(14, &[1], "reserved");
-    refused(48, &[0, 0x10, 0], "container below 64 KiB");
-    refused(48, &[0, 0x10, 0, 4], "container above 64 MiB");
-    refused(48, &[1], "unaligned container");
-    refused(56, &[9], "pack number");
+    refused(56, &[0, 0x10, 0], "container below 64 KiB");
+    refused(56, &[0, 0x10, 0, 4], "container above 64 MiB");
+    refused(56, &[1], "unaligned container");
+    refused(64, &[1], "unaligned containers");
+    refused(68, &[1], "containers of 4 GiB");
+    refused(67, &[0x11], "more than 64 containers");
     refused(100, &[1], "reserved");
-    let header = ShardHeader { k: 0, m: 6, ..samples::header() };
+    let geometry = Geometry { k: 0, m: 6, ..samples::header().geometry };
+    let header = ShardHeader { geometry, ..samples::header() };
     assert!(header.encode().is_err(), "no data shard");
 }
 
@@ -51,45 +58,45 @@ fn headers() {
 fn tails() {
     let refused = |edits: &[Edit<'_>], why| refused("shard_tail", 0, edits, why);
     refused(&[(4032, b"o")], "magic");
-    refused(&[(4056, &[1])], "unaligned C");
-    refused(&[(4057, &[0x40])], "C is not the sum");
-    refused(&[(4057, &[0x40, 0, 0, 1])], "C above 4 GiB");
-    refused(&[(4072, &[1])], "reserved");
-    refused(&[(4068, &[65])], "too many fragments");
-    refused(&[(4064, &[0, 0x20])], "directory beyond the tail");
-    refused(&[(4064, &[0, 0])], "directory shorter than it is");
+    refused(&[(4060, &[1])], "unaligned F");
+    refused(&[(4061, &[0x40])], "F is not the sum");
+    refused(&[(4061, &[0x40, 0, 0, 1])], "F above 4 GiB");
+    refused(&[(4076, &[1])], "reserved");
+    refused(&[(4072, &[65])], "too many fragments");
+    refused(&[(4068, &[0, 0x20])], "directory beyond the tail");
+    refused(&[(4068, &[0, 0])], "directory shorter than it is");
     refused(&[(100, &[1])], "the zeros before the table");
     refused(&[(4004, &[1])], "reserved in the table");
-    refused(&[(4000, &[1, 0, 1]), (4056, &[1])], "unaligned fragment");
-    refused(&[(4001, &[0x08]), (4057, &[0x38])], "unaligned full fragment");
-    refused(&[(4017, &[0x20, 2]), (4057, &[0x20, 3])], "last fragment longer");
-    refused(&[(4017, &[0]), (4057, &[0])], "empty fragment");
+    refused(&[(4000, &[1, 0, 1]), (4060, &[1])], "unaligned fragment");
+    refused(&[(4001, &[0x08]), (4061, &[0x38])], "unaligned full fragment");
+    refused(&[(4017, &[0x20, 2]), (4061, &[0x20, 3])], "last fragment longer");
+    refused(&[(4017, &[0]), (4061, &[0])], "empty fragment");
     let fragment = |length| Fragment { length, checksum: 1 };
     let fragments = vec![fragment(0x2000), fragment(0x2000), fragment(0x1000)];
     let bytes = Tail { fragments, ..samples::tail() }.encode().unwrap();
-    refused_bytes("shard_tail", bytes, &[(4001, &[0x10]), (4057, &[0x40])], "unequal fragments");
+    refused_bytes("shard_tail", bytes, &[(4001, &[0x10]), (4061, &[0x40])], "unequal fragments");
 }
 
 #[test]
 fn directories() {
     let refused = |edits: &[Edit<'_>], why| refused("directory", 0, edits, why);
     refused(&[(6, &[1])], "reserved");
-    refused(&[(35, &[2])], "a pack twice");
-    refused(&[(116, &[2])], "no such pack");
-    refused(&[(124, &[0, 0, 0])], "no length");
-    refused(&[(120, &[0xFF; 4])], "beyond 4 GiB");
-    refused(&[(127, &[3])], "kind");
-    refused(&[(84, &[0; 32])], "zero fingerprint");
-    refused(&[(128, &[0x10])], "out of order");
-    refused(&[(204, &[0]), (208, &[4, 3, 2, 1])], "one place twice");
-    refused(&[(52, &[2])], "a frame in no pack");
-    refused(&[(63, &[3])], "codec");
-    refused(&[(60, &[8])], "stored as long as raw");
-    refused(&[(60, &[0])], "no stored bytes");
-    refused(&[(68, &[0, 0, 0, 0, 5, 0, 0, 0])], "two frames at one place");
-    refused(&[(336, &[1])], "a frame without an entry");
-    refused(&[(248, &[2])], "no such frame");
-    refused(&[(252, &[1, 0x10])], "beyond its frame");
+    refused(&[(39, &[2])], "a pack twice");
+    refused(&[(124, &[2])], "no such pack");
+    refused(&[(132, &[0, 0, 0])], "no length");
+    refused(&[(128, &[0xFF; 4])], "beyond 4 GiB");
+    refused(&[(135, &[4])], "kind");
+    refused(&[(92, &[0; 32])], "zero fingerprint");
+    refused(&[(136, &[0x10])], "out of order");
+    refused(&[(212, &[0]), (216, &[4, 3, 2, 1])], "one place twice");
+    refused(&[(60, &[2])], "a frame in no pack");
+    refused(&[(71, &[3])], "codec");
+    refused(&[(68, &[8])], "stored as long as raw");
+    refused(&[(68, &[0])], "no stored bytes");
+    refused(&[(76, &[0, 0, 0, 0, 5, 0, 0, 0])], "two frames at one place");
+    refused(&[(388, &[1])], "a frame without an entry");
+    refused(&[(300, &[2])], "no such frame");
+    refused(&[(304, &[1, 0x10])], "beyond its frame");
 }
 
 #[test]
@@ -189,24 +196,55 @@ fn manifests() {
     refused(68, &[2], "too few images");
     refused(72, &[0], "epoch 0");
     refused(80, &[12], "its own parent");
-    refused(172, &[1], "rank");
-    refused(176, &[2], "kind of an image");
-    refused(176, &[1], "files with a packed stream");
-    refused(168, &[4], "flags of the remarks");
-    refused(169, &[1], "reserved");
-    refused(412, &[0, 0], "a metric without a name");
-    refused(424, &[0xFF, 0xFF], "a metric that is no number");
-    refused(166, &[2], "a longer label");
+    refused(164, &[1], "rank");
+    refused(168, &[2], "kind of an image");
+    refused(168, &[1], "files with a packed stream");
+    refused(160, &[4], "flags of the remarks");
+    refused(161, &[1], "reserved");
+    refused(420, &[0, 0], "a metric without a name");
+    refused(432, &[0xFF, 0xFF], "a metric that is no number");
+    refused(158, &[2], "a longer label");
     refused(196, &[0], "an empty stream with a root");
     refused(204, &[1], "level of the catalog");
     refused(205, &[1], "reserved in a tree");
     refused(252, &[0], "level of the packed stream");
     refused(250, &[0xFF, 0xFF], "stream too long");
-    refused(312, &[0; 4], "no length");
-    refused(316, &[2], "kind of a segment");
-    refused(317, &[1], "a directory is no merge");
-    refused(318, &[1], "reserved in a segment");
-    refused(320, &[0; 32], "zero fingerprint");
+    refused(316, &[0; 4], "no length");
+    refused(320, &[2], "kind of a segment");
+    refused(321, &[1], "a directory is no merge");
+    refused(322, &[1], "reserved in a segment");
+    refused(324, &[0; 32], "zero fingerprint");
+}
+
+#[test]
+fn image_tables() {
+    let refused = |at, new: &[u8], why| refused("record", 7, &[(at, new)], why);
+    refused(68, &[1], "a table for one rank");
+    refused(68, &[2], "a page behind the last rank");
+    refused(164, &[2], "kind of the images");
+    refused(188, &[1], "rank 0 is on no page");
+    refused(252, &[0], "a rank on two pages");
+    refused(216, &[0; 4], "a page without bytes");
+    refused(220, &[0; 32], "a page with the zero fingerprint");
+    let lists = |at, new: &[u8], why| refused_in("record", 4, at, new, why);
+    lists(88, &[0], "no lists for a table");
+}
+
+#[test]
+fn pages_of_tables_and_lists() {
+    let page = |at, new: &[u8], why| refused_in("table_page", 0, at, new, why);
+    page(0, b"o", "magic");
+    page(6, &[1], "reserved");
+    page(12, &[1], "reserved");
+    page(8, &[0], "no image");
+    page(8, &[3], "an image too many");
+    page(16, &[7], "a rank twice");
+    page(16, &[0xFF; 4], "the committer's rank");
+    let list = |at, new: &[u8], why| refused_in("segment_lists", 0, at, new, why);
+    list(0, b"o", "magic");
+    list(8, &[1], "a rank too few");
+    list(16, &[7], "a rank twice");
+    list(48, &[0; 4], "a segment without bytes");
 }
 
 #[test]

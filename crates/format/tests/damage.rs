@@ -117,9 +117,9 @@ fn a_footer_is_found_at_the_end_of_any_suffix() {
 fn a_footer_is_checked_by_itself() {
     let tail = samples::tail().encode().unwrap();
     for (at, new, why) in [
-        (24, [1, 0, 0, 0, 0, 0, 0, 0], "unaligned C"),
-        (24, [0, 0, 0, 0, 1, 0, 0, 0], "C of 4 GiB"),
-        (36, [65, 0, 0, 0, 0, 0, 0, 0], "too many fragments"),
+        (28, [1, 0, 0, 0, 0, 0, 0, 0], "unaligned F"),
+        (28, [0, 0, 0, 0, 1, 0, 0, 0], "F of 4 GiB"),
+        (40, [65, 0, 0, 0, 0, 0, 0, 0], "too many fragments"),
     ] {
         let mut footer = tail[tail.len() - FOOTER_BYTES..].to_vec();
         footer[at..at + 8].copy_from_slice(&new);
@@ -135,8 +135,17 @@ fn encoders_refuse_what_decoders_refuse() {
         assert_eq!(result.expect_err("it cannot be decoded").kind(), ErrorKind::Bug);
     };
     bug(ShardHeader { shard: 6, ..samples::header() }.encode());
-    bug(ShardHeader { k: 0, ..samples::header() }.encode());
-    bug(ShardHeader { container_bytes: 4 << 10, ..samples::header() }.encode());
+    let geometry = samples::header().geometry;
+    bug(ShardHeader { geometry: Geometry { k: 0, ..geometry }, ..samples::header() }.encode());
+    let geometry = Geometry { container_bytes: 4 << 10, ..geometry };
+    bug(ShardHeader { geometry, ..samples::header() }.encode());
+    bug(ShardHeader { containers_bytes: 4097, ..samples::header() }.encode());
+    bug(ShardHeader { containers_bytes: 65 * (4 << 20), ..samples::header() }.encode());
+    bug(TablePage { images: Vec::new() }.encode());
+    bug(TablePage { images: vec![samples::image(1), samples::image(3)] }.encode());
+    bug(TablePage { images: vec![samples::image(u32::MAX)] }.encode());
+    bug(SegmentLists { ranks: Vec::new() }.encode());
+    bug(SegmentLists { ranks: vec![(1, Vec::new()), (1, Vec::new())] }.encode());
     bug(InnerNode { level: 4, ..samples::node() }.encode());
     bug(InnerNode::new(1, vec![samples::fp(0); 9]).encode());
     bug(InnerNode::new(1, vec![samples::fp(1); 513]).encode());

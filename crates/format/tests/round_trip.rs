@@ -11,7 +11,7 @@ fn fp() -> impl Strategy<Value = Fingerprint> {
 }
 
 fn pack() -> impl Strategy<Value = PackId> {
-    any::<[u8; 16]>().prop_map(PackId)
+    any::<[u8; 20]>().prop_map(PackId)
 }
 
 fn session() -> impl Strategy<Value = SessionId> {
@@ -30,17 +30,27 @@ fn tree() -> impl Strategy<Value = TreeRef> {
 }
 
 fn header() -> impl Strategy<Value = ShardHeader> {
-    (pack(), any::<[u8; 16]>(), 1..=255_u8, 0..=255_u8, any::<u8>(), 16..=16384_u64).prop_map(
-        |(pack, pool_id, k, m, shard, pages)| {
+    let sizes = (1..=255_u8, 0..=255_u8, 16..=16384_u64, 0..=64_u64 << 10, any::<u32>());
+    (pack(), any::<[u8; 16]>(), any::<u8>(), sizes).prop_map(
+        |(pack, pool_id, shard, (k, m, pages, all_pages, directory_bytes))| {
             let m = m.min((256 - u16::from(k)).min(255) as u8);
             let shard = (u16::from(shard) % (u16::from(k) + u16::from(m))) as u8;
-            ShardHeader { pack, pool_id, shard, k, m, container_bytes: pages * 4096 }
+            let container_bytes = pages * 4096;
+            let containers_bytes =
+                (all_pages * 4096).min(64 * container_bytes).min(u32::MAX as u64 & !4095);
+            let geometry = Geometry { k, m, container_bytes };
+            ShardHeader { pack, pool_id, shard, geometry, containers_bytes, directory_bytes }
         },
     )
 }
 
 fn directory() -> impl Strategy<Value = Directory> {
-    let kind = prop::sample::select(vec![EntryKind::Chunk, EntryKind::Node, EntryKind::Segment]);
+    let kind = prop::sample::select(vec![
+        EntryKind::Chunk,
+        EntryKind::Node,
+        EntryKind::Segment,
+        EntryKind::Page,
+    ]);
     let codec = prop::sample::select(vec![Codec::Lz4, Codec::Zstd]);
     // Few fingerprints and frames, so that some are at several places, and some share a frame.
     let entry = (0..40_u8, any::<u32>(), any::<u32>(), 1..=LENGTH_MAX, kind);
@@ -161,29 +171,70 @@ fn remarks() -> impl Strategy<Value = Remarks> {
     })
 }
 
+fn image() -> impl Strategy<Value = Image> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>());
+    (numbers, tree(), tree(), segments()).prop_map(
+        |((regions, state_bytes, next_pack, files), catalog, packed, segments)| {
+            let (kind, packed) = match files {
+                true => (ImageKind::Files, TreeRef::EMPTY),
+                false => (ImageKind::Memory, packed),
+            };
+            let reference = ImageRef { rank: 0, kind, regions, state_bytes, catalog, packed };
+            Image { reference, next_pack, segments }
+        },
+    )
+}
+
+fn pages() -> impl Strategy<Value = Vec<PageRef>> {
+    vec((1..1000_u32, pack(), any::<u32>(), 1..=u32::MAX, fp()), 1..20).prop_map(|pages| {
+        let mut end = 0;
+        let page = |(ranks, pack, offset, length, fp)| {
+            let first_rank = end;
+            end += ranks;
+            PageRef { first_rank, pack, offset, length, fp }
+        };
+        pages.into_iter().map(page).collect()
+    })
+}
+
+fn images() -> impl Strategy<Value = (u32, Images)> {
+    let table = (any::<(u64, u64, u32, bool)>(), pages(), 1..100_u32);
+    let table = table.prop_map(|((regions, state_bytes, next_pack, files), pages, more)| {
+        let kind = if files { ImageKind::Files } else { ImageKind::Memory };
+        let world_size = 1 + pages.last().map_or(0, |page| page.first_rank) + more;
+        let lists = Vec::new();
+        let table = ImageTable { kind, regions, state_bytes, next_pack, pages, lists };
+        (world_size, Images::Table(table))
+    });
+    prop_oneof![image().prop_map(|image| (1, Images::One(image))), table]
+}
+
+fn table_page() -> impl Strategy<Value = TablePage> {
+    (vec(image(), 1..9), 0..u32::MAX - 9).prop_map(|(mut images, first)| {
+        for (image, rank) in images.iter_mut().zip(first..) {
+            image.reference.rank = rank;
+        }
+        TablePage { images }
+    })
+}
+
+fn segment_lists() -> impl Strategy<Value = SegmentLists> {
+    (vec(segments(), 1..9), 0..u32::MAX - 9)
+        .prop_map(|(lists, first)| SegmentLists { ranks: (first..).zip(lists).collect() })
+}
+
 fn manifest() -> impl Strategy<Value = Manifest> {
-    let images = vec((any::<u64>(), any::<u64>(), tree(), tree(), any::<bool>()), 1..10);
-    let numbers = any::<([u64; 10], u32)>();
+    let numbers = any::<[u64; 10]>();
     let value = any::<f64>().prop_filter("a number", |value| !value.is_nan());
     let metrics = btree_map("\\PC{1,9}", value, 0..4);
-    (session(), numbers, images, segments(), remarks(), metrics).prop_map(
-        |(session, (numbers, next_pack), images, segments, remarks, metrics)| {
+    (session(), numbers, images(), remarks(), metrics).prop_map(
+        |(session, numbers, (world_size, images), remarks, metrics)| {
             let [epoch, parent, frozen_ns, new_bytes, changed_bytes, ..] = numbers;
             let [.., known_bytes, zero_bytes, raw_bytes, stall_ns, drain_ns] = numbers;
             let epoch = epoch.max(1);
-            let images = images.into_iter().zip(0..).map(
-                |((regions, state_bytes, catalog, packed, files), rank)| {
-                    let (kind, packed) = match files {
-                        true => (ImageKind::Files, TreeRef::EMPTY),
-                        false => (ImageKind::Memory, packed),
-                    };
-                    ImageRef { rank, kind, regions, state_bytes, catalog, packed }
-                },
-            );
-            let images: Vec<ImageRef> = images.collect();
             Manifest {
                 session,
-                world_size: images.len() as u32,
+                world_size,
                 epoch,
                 parent: parent % epoch,
                 frozen_ns,
@@ -196,11 +247,9 @@ fn manifest() -> impl Strategy<Value = Manifest> {
                     stall_ns,
                     drain_ns,
                 },
-                next_pack,
                 remarks,
                 metrics: metrics.into_iter().collect(),
                 images,
-                segments,
             }
         },
     )
@@ -215,17 +264,21 @@ fn writer() -> impl Strategy<Value = Session> {
 fn archive() -> impl Strategy<Value = Archive> {
     let state = proptest::option::of((writer(), any::<bool>()));
     let manifests = vec(manifest(), 0..4);
-    (session(), state, any::<u64>(), vec(pack(), 0..9), segments(), manifests).prop_map(
-        |(gc, session, last_epoch, condemned, segments, manifests)| {
+    let condemned = vec(pack(), 0..9);
+    (session(), state, any::<u64>(), condemned, (segments(), pages()), manifests).prop_map(
+        |(gc, session, last_epoch, condemned, (segments, lists), manifests)| {
             let mut kept: BTreeMap<u64, Manifest> = BTreeMap::new();
-            for manifest in manifests {
-                kept.insert(manifest.epoch, Manifest { segments: Vec::new(), ..manifest });
+            for mut manifest in manifests {
+                if let Images::One(image) = &mut manifest.images {
+                    image.segments.clear();
+                }
+                kept.insert(manifest.epoch, manifest);
             }
             let manifests: Vec<Manifest> = kept.into_values().collect();
             let newest = manifests.last().map_or(0, |manifest| manifest.epoch);
             let last_epoch = last_epoch.max(newest);
             let hurt = manifests.iter().map(|m| m.epoch).filter(|epoch| epoch % 2 == 1).collect();
-            Archive { gc, session, last_epoch, condemned, segments, hurt, manifests }
+            Archive { gc, session, last_epoch, condemned, segments, lists, hurt, manifests }
         },
     )
 }
@@ -323,6 +376,36 @@ proptest! {
         let bytes = tail.encode().unwrap();
         prop_assert_eq!(bytes.len() % 4096, 0);
         prop_assert_eq!(Tail::decode(&bytes).unwrap(), tail);
+    }
+
+    #[test]
+    fn table_pages(page in table_page()) {
+        let bytes = page.encode().unwrap();
+        prop_assert_eq!(bytes.len(), page.encoded_len());
+        prop_assert_eq!(TablePage::decode(&bytes).unwrap(), page);
+    }
+
+    #[test]
+    fn lists_of_segments(lists in segment_lists()) {
+        prop_assert_eq!(SegmentLists::decode(&lists.encode().unwrap()).unwrap(), lists);
+    }
+
+    #[test]
+    fn a_rank_is_on_one_page(pages in pages(), rank in any::<u32>()) {
+        let page = page_of(&pages, rank).unwrap();
+        let next = pages.iter().find(|other| other.first_rank > page.first_rank);
+        prop_assert!(page.first_rank <= rank && next.is_none_or(|next| rank < next.first_rank));
+    }
+
+    #[test]
+    fn fragments_cover_a_container(header in header()) {
+        let Geometry { k, container_bytes, .. } = header.geometry;
+        let fragment = header.geometry.fragment_bytes(container_bytes);
+        prop_assert!(fragment % 4096 == 0 && fragment * u64::from(k) >= container_bytes);
+        prop_assert!((fragment - 4096) * u64::from(k) < container_bytes);
+        let all = header.geometry.fragments_bytes(header.containers_bytes);
+        prop_assert_eq!(header.directory_offset(), 4096 + all);
+        prop_assert!(k > 1 || all == header.containers_bytes, "with k = 1 a fragment is a container");
     }
 
     #[test]

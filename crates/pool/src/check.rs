@@ -80,14 +80,16 @@ impl Pool {
                 header.shard, header.pack
             )));
         }
-        if header.pool_id != format.pool_id_bytes()
-            || header.container_bytes != format.container_bytes
-        {
+        if header.pool_id != format.pool_id_bytes() || header.geometry != format.geometry() {
             return Err(Error::damaged("its header belongs to another pool"));
         }
         let last = read(length - page, PAGE_BYTES)?;
         let footer = Footer::decode(&last)?;
-        if footer.shard_bytes() != length || footer.pack != shard.pack {
+        if footer.shard_bytes() != length
+            || footer.pack != shard.pack
+            || footer.directory_offset() != header.directory_offset()
+            || footer.directory_bytes != header.directory_bytes
+        {
             return Err(Error::damaged("its footer describes another shard"));
         }
         let tail = read(footer.directory_offset(), footer.tail_bytes() as usize)?;

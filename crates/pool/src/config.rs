@@ -2,7 +2,7 @@
 
 use crate::location::Location;
 use outlive_chunk::Compression;
-use outlive_format::REVISION;
+use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -178,6 +178,11 @@ impl FormatConfig {
             pack_bytes: 64 << 20,
             chunk_bytes_max: 64 << 10,
         }
+    }
+
+    /// How containers are spread over shards.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::plain(self.container_bytes)
     }
 
     /// The pool's id as bytes. The configuration must have been checked.

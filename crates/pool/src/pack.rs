@@ -54,8 +54,9 @@ pub struct PackWriter {
 pub struct FinishedPack {
     /// Its id.
     pub id: PackId,
-    /// Bytes of all its fragments (C in docs/format.md): the directory lies behind them.
-    pub containers_bytes: u32,
+    /// Bytes of the fragments of each of its shards (F in docs/format.md): the directory lies behind
+    /// them.
+    pub fragments_bytes: u32,
     /// The directory as stored.
     pub directory: Directory,
     /// Length of the directory's encoding.
@@ -253,31 +254,31 @@ impl PackWriter {
             let length = open.used().next_multiple_of(PAGE_BYTES);
             self.send(open, length)?;
         }
-        let format = &self.pool.config().format;
-        let header = ShardHeader {
-            shard: 0,
-            k: 1,
-            m: 0,
-            pack: self.id,
-            pool_id: format.pool_id_bytes(),
-            container_bytes: format.container_bytes,
-        };
-        self.write(0, SHARD_HEADER_BYTES, aligned(&header.encode()?))?;
-
         let directory = Directory::new(vec![self.id], std::mem::take(&mut self.entries));
         let encoded = directory.encode()?;
         let directory_fp = fingerprint(&encoded);
         let directory_bytes = encoded.len() as u32;
         let fragments = std::mem::take(&mut self.fragments);
         let tail = Tail { pack: self.id, directory: encoded, fragments }.encode()?;
-        let tail_offset = SHARD_HEADER_BYTES as u64 + self.base;
+
+        let format = &self.pool.config().format;
+        let header = ShardHeader {
+            shard: 0,
+            geometry: format.geometry(),
+            pack: self.id,
+            pool_id: format.pool_id_bytes(),
+            containers_bytes: self.base,
+            directory_bytes,
+        };
+        let tail_offset = header.directory_offset();
         let stored_bytes = tail_offset + tail.len() as u64;
+        self.write(0, SHARD_HEADER_BYTES, aligned(&header.encode()?))?;
         self.write(tail_offset, tail.len(), aligned(&tail))?;
 
         let shard = self.shard.take().ok_or_else(|| Error::bug("finish twice"))?;
         Ok(FinishedPack {
             id: self.id,
-            containers_bytes: self.base as u32,
+            fragments_bytes: (tail_offset - SHARD_HEADER_BYTES as u64) as u32,
             directory_bytes,
             directory_fp,
             directory,

@@ -131,14 +131,14 @@ mod tests {
     }
 
     fn path_of(dir: &Path, pack: PackId, rest: &str) -> std::path::PathBuf {
-        dir.join(format!("packs/{:02x}/{pack}.{rest}", pack.0[15]))
+        dir.join(format!("packs/{:02x}/{pack}.{rest}", pack.0[19]))
     }
 
     #[test]
     fn a_pack_is_there_from_its_end_on_until_it_is_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let pool = open_or_create(dir.path(), Environment::system()).unwrap();
-        let (pack, left) = (PackId([1; 16]), PackId([2; 16]));
+        let (pack, left) = (PackId([1; 20]), PackId([2; 20]));
         let (writer, _left_behind) = (begun(&pool, pack), begun(&pool, left));
         assert_eq!(pool.packs().unwrap(), []);
         assert_eq!(pool.unfinished_packs().unwrap(), [pack, left]);
@@ -174,7 +174,7 @@ mod tests {
     fn a_shard_that_no_pack_has_is_no_pack_and_is_verified_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let pool = open_or_create(dir.path(), Environment::system()).unwrap();
-        let pack = PackId([1; 16]);
+        let pack = PackId([1; 20]);
         begun(&pool, pack).finish().unwrap().wait().unwrap();
         let stored_bytes = pool.stored_bytes(pack).unwrap();
         assert_eq!(pool.check_pack(pack, &mut |_, _, _| Ok(())).unwrap(), stored_bytes);
@@ -190,8 +190,8 @@ mod tests {
         let told = format!("shard {pack}.1: its header says that it is shard 0 of pack {pack}");
         assert_eq!(error.message(), told);
 
-        let error = pool.check_pack(PackId([3; 16]), &mut |_, _, _| Ok(())).unwrap_err();
+        let error = pool.check_pack(PackId([3; 20]), &mut |_, _, _| Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged);
-        assert!(error.message().starts_with(&format!("pack {}: ", PackId([3; 16]))), "{error}");
+        assert!(error.message().starts_with(&format!("pack {}: ", PackId([3; 20]))), "{error}");
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::Pool;
 use crate::packs::shard_of;
-use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES};
+use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::ReadRange;
-use outlive_types::{Error, PAGE_BYTES, PackId, Result};
+use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 
 /// A range of one container to read in one go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,54 +66,78 @@ impl Pool {
         }
     }
 
-    /// Reads a pack's directory, found by its footer, and the length of its containers, in bytes.
+    /// Reads a pack's directory, and the length of its containers, in bytes. It is found by the header,
+    /// or by the footer if the header is damaged.
     ///
     /// # Errors
     /// `Damaged` if it is not there, or not whole.
     pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
-        let damaged = |e: Error| e.context(format!("pack {pack}"));
-        let page = PAGE_BYTES as u64;
-        let shard = shard_of(pack);
-        let length = self.target().length(shard)?;
-        if length < 2 * page || !length.is_multiple_of(page) {
-            return Err(damaged(Error::damaged("it is too short")));
-        }
-        let range = ReadRange {
-            offset: length - page,
-            length: PAGE_BYTES,
-            buffer: AlignedBuf::zeroed(PAGE_BYTES),
+        let found = match self.directory_by_header(pack) {
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                self.directory_by_footer(pack).map_err(|_| error)
+            }
+            found => found,
         };
-        let read = self.target().read_ranges(shard, vec![range]).pop();
-        let last = read.ok_or_else(|| Error::bug("the target answered no ticket"))?.wait()?;
-        let footer = Footer::decode(&last).map_err(damaged)?;
-        if footer.pack != pack || footer.shard_bytes() != length {
-            return Err(damaged(Error::damaged("its footer describes another shard")));
-        }
-        let containers_bytes = footer.fragment_bytes;
-        let offset = u32::try_from(containers_bytes)
-            .map_err(|_| damaged(Error::damaged("it is too long")))?;
-        let bytes = self.read_directory(pack, offset, footer.directory_bytes)?;
-        let directory = Directory::decode(&bytes).map_err(damaged)?;
-        if directory.packs != [pack] {
-            return Err(damaged(Error::damaged("its directory belongs to another pack")));
-        }
-        Ok((directory, containers_bytes))
+        found.map_err(|error| error.context(format!("pack {pack}")))
     }
 
-    /// Reads a pack's directory, which lies behind its `containers_bytes`; not yet verified.
+    fn directory_by_header(&self, pack: PackId) -> Result<(Directory, u64)> {
+        let first = self.read_page(pack, 0)?;
+        let header = ShardHeader::decode(&first)?;
+        if header.pack != pack || header.shard != shard_of(pack).shard {
+            return Err(Error::damaged("its header describes another shard"));
+        }
+        let (offset, length) = (header.directory_offset(), header.directory_bytes);
+        Ok((self.directory_at(pack, offset, length)?, header.containers_bytes))
+    }
+
+    fn directory_by_footer(&self, pack: PackId) -> Result<(Directory, u64)> {
+        let page = PAGE_BYTES as u64;
+        let length = self.target().length(shard_of(pack))?;
+        if length < 2 * page || !length.is_multiple_of(page) {
+            return Err(Error::damaged("it is too short"));
+        }
+        let footer = Footer::decode(&self.read_page(pack, length - page)?)?;
+        if footer.pack != pack || footer.shard_bytes() != length {
+            return Err(Error::damaged("its footer describes another shard"));
+        }
+        let directory =
+            self.directory_at(pack, footer.directory_offset(), footer.directory_bytes)?;
+        // With one data shard the fragments are the containers.
+        Ok((directory, footer.fragment_bytes))
+    }
+
+    fn read_page(&self, pack: PackId, offset: u64) -> Result<AlignedBuf> {
+        let buffer = AlignedBuf::zeroed(PAGE_BYTES);
+        let range = ReadRange { offset, length: PAGE_BYTES, buffer };
+        let read = self.target().read_ranges(shard_of(pack), vec![range]).pop();
+        read.ok_or_else(|| Error::bug("the target answered no ticket"))?.wait()
+    }
+
+    fn directory_at(&self, pack: PackId, offset: u64, length: u32) -> Result<Directory> {
+        let fragments_bytes = u32::try_from(offset - SHARD_HEADER_BYTES as u64)
+            .map_err(|_| Error::damaged("it is too long"))?;
+        let directory = Directory::decode(&self.read_directory(pack, fragments_bytes, length)?)?;
+        match directory.packs == [pack] {
+            true => Ok(directory),
+            false => Err(Error::damaged("its directory belongs to another pack")),
+        }
+    }
+
+    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard; not yet verified.
     ///
     /// # Errors
     /// `Damaged` if it is not there.
     pub fn read_directory(
         &self,
         pack: PackId,
-        containers_bytes: u32,
+        fragments_bytes: u32,
         length: u32,
     ) -> Result<Vec<u8>> {
         let padded = (length as usize).next_multiple_of(PAGE_BYTES);
         let buffer = AlignedBuf::zeroed(padded);
-        let offset = SHARD_HEADER_BYTES as u64 + u64::from(containers_bytes);
-        let span = Span { pack, offset: containers_bytes, length };
+        let offset = SHARD_HEADER_BYTES as u64 + u64::from(fragments_bytes);
+        let span = Span { pack, offset: fragments_bytes, length };
         let bytes = self.read_shard(pack, offset, padded, buffer, 0, span).wait()?;
         Ok(bytes.to_vec())
     }

@@ -2,11 +2,10 @@
 
 use crate::handle::SaveHandle;
 use crate::restore::{Checkpoint, LazyFill};
-use crate::save::{Base, PackNumbers, SavePlan, Writer};
-use outlive_chunk::PageHashes;
+use crate::save::{PackNumbers, SavePlan, Writer};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
-use outlive_types::{Error, FreezeRequest, Frozen, JobName, PageSource, Result};
+use outlive_types::{Error, Frozen, JobName, PageSource, Result};
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -54,7 +53,7 @@ impl Inner {
     /// A first save after this is refused if others have saved meanwhile. A job that has a session
     /// open hears of others by being fenced.
     pub fn note_position(&self) -> Result<()> {
-        self.writer().head.note_position(&self.pool)
+        self.writer().committer.head.note_position(&self.pool)
     }
 
     pub fn wait_filled(&self) -> Result<()> {
@@ -78,52 +77,14 @@ impl Inner {
     ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
         let mut writer = self.writer();
         let packs = writer.begin(&self.pool)?;
-        let also = std::mem::take(&mut writer.wishes);
-        let request = FreezeRequest {
-            baseline: writer.base.as_ref().map(|base| base.epoch),
-            also,
-            freeze_bytes_max: self.pool.config().tuning.freeze_bytes_max,
-            freeze: self.pool.config().tuning.freeze()?,
-        };
-        let frozen = source.freeze(&request)?;
-        let parent = writer.base.as_ref().map_or(0, |base| base.epoch);
-        let epoch = writer.head.last_epoch + 1;
-        let plan = SavePlan::new(epoch, parent, &*frozen);
+        let epoch = writer.committer.head.last_epoch + 1;
+        let (frozen, plan) = writer.rank.freeze(&self.pool, epoch, source)?;
         Ok((frozen, packs, plan))
     }
 
     /// Makes a restored checkpoint what the next save follows.
     pub fn adopt(&self, checkpoint: &Checkpoint) {
-        let threads = self.pool.config().tuning.threads();
-        let base = Base {
-            epoch: checkpoint.epoch(),
-            streams: checkpoint
-                .streams()
-                .iter()
-                .map(|stream| (stream.name.clone(), stream.tree.clone()))
-                .collect(),
-            catalog: checkpoint.catalog_tree().clone(),
-            catalog_hashes: PageHashes::compute(checkpoint.catalog_bytes(), threads),
-            segments: checkpoint.manifest().segments.clone(),
-            as_of: checkpoint.as_of(),
-        };
-        let mut writer = self.writer();
-        if let Err(error) = writer.adopt(&self.pool, base) {
-            let (epoch, job) = (checkpoint.epoch(), &self.name);
-            self.pool.warn(format!(
-                "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
-            ));
-        }
-        if writer.base.is_none() {
-            return;
-        }
-        for stream in checkpoint.streams() {
-            stream.tree.for_each_leaf(&mut |_, leaf| {
-                if let Some(leaf) = &leaf.kept {
-                    writer.known.extend(leaf.chunks.iter().copied());
-                }
-            });
-        }
+        self.writer().rank.follow_restored(&self.pool, checkpoint);
     }
 }
 
@@ -132,7 +93,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = writer.head.close(&self.pool) {
+            if let Err(error) = writer.committer.head.close(&self.pool) {
                 self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
             }
         }

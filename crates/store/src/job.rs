@@ -1,20 +1,19 @@
 //! A job: the handle through which a program saves and restores.
 
-use crate::commit::{Entry, LogHead, append_note, history};
+use crate::commit::{Entry, append_note, history};
 use crate::drain::Drain;
 use crate::handle::SaveHandle;
-use crate::index::Known;
 use crate::inner::Inner;
 use crate::restore::{
     Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, RestoreStats, Runner, Select, Skipped,
-    View, first_good, refuse_suspect,
+    View, first_good, first_of_rank, refuse_suspect,
 };
 use crate::retention::{RetentionPlan, Rules};
 use crate::save::{Order, SaveNotes, Writer};
 use outlive_format::{Manifest, Note, Remarks};
 use outlive_pool::Pool;
 use outlive_types::sync::{self, Mutex};
-use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Result};
+use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Rank, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,18 +60,7 @@ impl Job {
     /// Opens a job; nothing is read or written yet.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
-        let writer = Writer {
-            head: LogHead::new(name.clone()),
-            base: None,
-            known: Known::new(pool.config().tuning.index_bytes_max),
-            wishes: Vec::new(),
-            rewrite_credit_bytes: 0,
-            packs: None,
-            shared: None,
-            condemned: Default::default(),
-            dropped: Default::default(),
-            moved: None,
-        };
+        let writer = Writer::new(pool, name.clone());
         let inner = Inner {
             pool: pool.clone(),
             name,
@@ -240,7 +228,7 @@ impl Job {
             handle.wait_done(None);
             handle.unseen_failure()
         });
-        let closed = self.inner.writer().head.close(&self.inner.pool);
+        let closed = self.inner.writer().committer.head.close(&self.inner.pool);
         failure.map_or(closed, Err)
     }
 
@@ -308,6 +296,19 @@ impl Job {
     pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Skipped)>> {
         first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+    }
+
+    /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have. `None` if
+    /// the job has no checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint`]; `Invalid` if the checkpoint has no such rank.
+    pub fn checkpoint_of_rank(
+        &self,
+        select: Select,
+        rank: Rank,
+    ) -> Result<Option<(Checkpoint, Skipped)>> {
+        first_of_rank(self.pool(), self.name(), select, rank)
     }
 
     /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
@@ -417,6 +418,6 @@ impl Job {
     /// Says that the next save may leave behind what others have saved since this job restored, or was
     /// closed. Without it that save is refused as `Fenced`.
     pub fn take_over(&self) {
-        self.inner.writer().head.take_over();
+        self.inner.writer().committer.head.take_over();
     }
 }

@@ -9,6 +9,7 @@ pub mod copy;
 pub mod diff;
 mod drain;
 pub mod files;
+mod follow;
 pub mod gc;
 mod handle;
 pub mod index;

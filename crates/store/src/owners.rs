@@ -3,7 +3,7 @@
 use crate::files::{FilesCheckpoint, file_words};
 use crate::index::Locator;
 use crate::restore::{Checkpoint, RestorePlan, Wanted, is_of_files, stream_words};
-use outlive_format::{Manifest, Piece};
+use outlive_format::{Image, Manifest, Piece};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, JobName, Result};
 use std::collections::HashMap;
@@ -34,6 +34,18 @@ impl Opened {
             true => Opened::Files(Box::new(FilesCheckpoint::open(pool, job, manifest, 0)?)),
             false => Opened::Memory(Box::new(Checkpoint::open(pool, job, manifest)?)),
         })
+    }
+
+    /// Opens one image of what `manifest` describes.
+    ///
+    /// # Errors
+    /// As [`Opened::new`].
+    pub fn image(pool: &Pool, job: &JobName, manifest: &Manifest, image: Image) -> Result<Opened> {
+        match is_of_files(manifest) {
+            true => Opened::new(pool, job, manifest),
+            false => Checkpoint::open_image(pool, job, manifest.clone(), image, 0)
+                .map(|checkpoint| Opened::Memory(Box::new(checkpoint))),
+        }
     }
 
     /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that
@@ -88,7 +100,7 @@ fn regions(
     checkpoint: &Checkpoint,
     found: &mut HashMap<Fingerprint, Owners>,
 ) -> Result<()> {
-    let locator = Locator::load(pool, &checkpoint.manifest().segments)?;
+    let locator = Locator::load(pool, checkpoint.segments())?;
     for stream in checkpoint.streams() {
         let mut wanted = RestorePlan::wanted(pool, &locator, &[(0, &stream.tree)])?;
         wanted.sort_unstable_by_key(|wanted| wanted.fp);

@@ -315,7 +315,7 @@ fn best_of(best: &Best, manifests: &[&Manifest]) -> BTreeSet<Epoch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_format::{Remarks, SaveFigures};
+    use outlive_format::{Image, ImageKind, Images, Remarks, SaveFigures};
     use outlive_types::SessionId;
 
     /// Epochs `count` to 1, an hour apart, whose loss falls until 5 and rises again.
@@ -327,15 +327,13 @@ mod tests {
             parent: epoch - 1,
             frozen_ns: epoch * 3_600_000_000_000,
             figures: SaveFigures::default(),
-            next_pack: 0,
             remarks: Remarks {
                 pinned: epoch == 2,
                 suspect: epoch == 21,
                 label: if epoch == 3 { "paper".to_owned() } else { String::new() },
             },
             metrics: vec![("loss".to_owned(), epoch.abs_diff(5) as f64)],
-            images: Vec::new(),
-            segments: Vec::new(),
+            images: Images::One(Image::empty(0, ImageKind::Memory)),
         };
         (1..=count).rev().map(manifest).collect()
     }
@@ -470,15 +468,7 @@ mod tests {
     fn the_newest_of_memory_and_of_files_stay() {
         let mut all = manifests(6);
         for manifest in all.iter_mut().filter(|manifest| manifest.epoch == 4) {
-            let image = outlive_format::ImageRef {
-                rank: 0,
-                kind: outlive_format::ImageKind::Files,
-                regions: 0,
-                state_bytes: 0,
-                catalog: outlive_format::TreeRef::EMPTY,
-                packed: outlive_format::TreeRef::EMPTY,
-            };
-            manifest.images.push(image);
+            manifest.images = Images::One(Image::empty(0, ImageKind::Files));
         }
         let rules = Rules { last: Some(1), ..Rules::default() };
         let plan = rules.plan(&all, &BTreeSet::new(), NOW_NS).unwrap();

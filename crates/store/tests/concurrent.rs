@@ -113,7 +113,10 @@ fn segments_are_read_without_staging_memory() {
     }
     let epochs = program.job.epochs().unwrap();
     let newest = &epochs.last().unwrap().manifest;
-    assert!(newest.segments.iter().any(|s| s.kind == SegmentKind::Segment), "some were merged");
+    assert!(
+        newest.images.one().unwrap().segments.iter().any(|s| s.kind == SegmentKind::Segment),
+        "some were merged"
+    );
     let held: Vec<_> = (0..4).map(|_| pool.staging().take()).collect();
     let (tell, told) = mpsc::channel();
     let reader = pool.clone();

@@ -103,7 +103,14 @@ fn what_arrives_is_what_was_there_and_only_what_is_new_is_sent() {
         let infos = job.epochs().unwrap();
         let told = infos.into_iter().map(|info| {
             let m = info.manifest;
-            (m.epoch, m.parent, m.frozen_ns, m.remarks, m.metrics, m.images)
+            (
+                m.epoch,
+                m.parent,
+                m.frozen_ns,
+                m.remarks,
+                m.metrics,
+                m.images.one().unwrap().reference,
+            )
         });
         told.collect::<Vec<_>>()
     };

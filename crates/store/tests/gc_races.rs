@@ -82,7 +82,7 @@ fn check_rule_5(pool: &Pool, what: &str) {
         for entry in history(pool, &job).unwrap() {
             let condemned = match entry.record.unwrap().body {
                 Body::Manifest(manifest) => {
-                    named.extend(manifest.segments);
+                    named.extend(manifest.images.one().unwrap().segments.clone());
                     continue;
                 }
                 Body::Sweep(sweep) => sweep.packs,
@@ -516,7 +516,10 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
         let left = pool.shards().unwrap();
         let name = JobName::new("a").unwrap();
         let segments = history(&pool, &name).unwrap();
-        let needed = segments.filter_map(|e| Some(e.manifest()?.segments[0].pack)).next().unwrap();
+        let needed = segments
+            .filter_map(|e| Some(e.manifest()?.images.one()?.segments[0].pack))
+            .next()
+            .unwrap();
         pool.delete_pack(needed).unwrap();
         let missing = without_collected(&pool, faults(&left)).unwrap();
         assert_eq!(missing.iter().map(|(s, _)| s.pack()).collect::<Vec<_>>(), [needed]);

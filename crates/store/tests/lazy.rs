@@ -272,7 +272,8 @@ fn newest_shards(world: &FaultWorld) -> Vec<ShardName> {
     let job = Program::start(&pool(world), "job").job;
     let epochs = job.epochs().unwrap();
     let packs = |at: usize| -> Vec<_> {
-        epochs[at].manifest.segments.iter().map(|segment| segment.pack).collect()
+        let image = epochs[at].manifest.images.one().unwrap();
+        image.segments.iter().map(|segment| segment.pack).collect()
     };
     let before = packs(1);
     let new = packs(2).into_iter().filter(|pack| !before.contains(pack));

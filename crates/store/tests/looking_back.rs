@@ -201,7 +201,7 @@ fn pages(world: &FaultWorld) -> Vec<(ShardName, u64)> {
     let mut shards = target.list().unwrap();
     // Sessions are named at random, so packs are told apart by their lengths and numbers.
     shards.sort_by_key(|shard| {
-        let number = u32::from_be_bytes(shard.pack.0[12..].try_into().unwrap());
+        let number = u32::from_be_bytes(shard.pack.0[16..].try_into().unwrap());
         (target.length(*shard).unwrap(), number)
     });
     let pages = |shard: &ShardName| target.length(*shard).unwrap() / PAGE_BYTES as u64;

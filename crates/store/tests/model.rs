@@ -213,7 +213,18 @@ fn long_series_of_small_changes() {
             let (_, restored) = reader.restore(Select::Epoch(at as u64 + 1)).unwrap().unwrap();
             assert!(restored == *state, "epoch {} with {leaf_bytes_max}", at + 1);
         }
-        let segments = program.job.epochs().unwrap().last().unwrap().manifest.segments.len();
+        let segments = program
+            .job
+            .epochs()
+            .unwrap()
+            .last()
+            .unwrap()
+            .manifest
+            .images
+            .one()
+            .unwrap()
+            .segments
+            .len();
         assert!(segments <= 16, "{segments} segments after 60 saves");
     }
 }

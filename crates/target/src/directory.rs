@@ -72,7 +72,7 @@ impl Made {
 }
 
 fn directory_number(shard: ShardName) -> usize {
-    usize::from(shard.pack.0[15])
+    usize::from(shard.pack.0[19])
 }
 
 impl DirectoryTarget {

@@ -122,7 +122,7 @@ mod tests {
         let throttle = Throttle { bytes_per_s: Some(10 << 20), latency: Duration::from_millis(1) };
         let target = ThrottledTarget::new(Arc::new(MemoryTarget::new()), throttle);
         let pool = StagingPool::new(2 << 16, 1 << 16);
-        let shard = ShardName { pack: PackId::new(SessionId([1; 12]), 1), shard: 0 };
+        let shard = ShardName { pack: PackId::new(SessionId([1; 12]), 0, 1), shard: 0 };
         let started = Instant::now();
         let mut writer = target.create(shard, 1 << 20).unwrap();
         let tickets: Vec<_> =

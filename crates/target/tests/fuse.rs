@@ -96,7 +96,8 @@ fn got(target: &DirectoryTarget, shard: ShardName) -> Vec<u8> {
 #[test]
 fn shards_are_written_and_read_where_the_server_keeps_the_flags() {
     let Some(mounted) = Mounted::new() else { return };
-    let shard = |number| ShardName { pack: PackId::new(SessionId([0xAB; 12]), number), shard: 0 };
+    let shard =
+        |number| ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, number), shard: 0 };
     let (target, told) = opened(mounted.path());
     put(&target, shard(1), 10);
     assert!(mounted.refused.load(Ordering::Relaxed) > 0, "the server refuses O_DIRECT");

@@ -9,6 +9,9 @@ pub type Epoch = u64;
 /// Number of a process within its job, from 0.
 pub type Rank = u32;
 
+/// Stands for a rank in the names of packs that the committer of many ranks writes: the image table.
+pub const COMMITTER: Rank = Rank::MAX;
+
 /// BLAKE3 hash of a chunk's or node's bytes; its name everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
@@ -56,34 +59,44 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Name of a pack: the session that wrote it and a counter within that session.
+/// Name of a pack: the session and the rank that wrote it, and a counter of that rank's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PackId(pub [u8; 16]);
+pub struct PackId(pub [u8; 20]);
 
 impl PackId {
-    /// The `count`-th pack of `session`.
-    pub fn new(session: SessionId, count: u32) -> PackId {
-        let mut bytes = [0; 16];
+    /// Length of an id in bytes.
+    pub const BYTES: usize = 20;
+
+    /// The `count`-th pack that `rank` wrote in `session`.
+    pub fn new(session: SessionId, rank: Rank, count: u32) -> PackId {
+        let mut bytes = [0; PackId::BYTES];
         bytes[..12].copy_from_slice(&session.0);
-        bytes[12..].copy_from_slice(&count.to_be_bytes());
+        bytes[12..16].copy_from_slice(&rank.to_be_bytes());
+        bytes[16..].copy_from_slice(&count.to_be_bytes());
         PackId(bytes)
     }
 
     /// The session that wrote this pack.
     pub fn session(&self) -> SessionId {
-        SessionId(self.0[..12].try_into().expect("a pack id has 16 bytes"))
+        SessionId(self.0[..12].try_into().expect("a pack id has 20 bytes"))
     }
 
-    /// Its number within that session.
+    /// The rank that wrote it; [`COMMITTER`] for what is nobody's own.
+    pub fn rank(&self) -> Rank {
+        u32::from_be_bytes(self.0[12..16].try_into().expect("a pack id has 20 bytes"))
+    }
+
+    /// Its number among those of that rank and session.
     pub fn count(&self) -> u32 {
-        u32::from_be_bytes(self.0[12..].try_into().expect("a pack id has 16 bytes"))
+        u32::from_be_bytes(self.0[16..].try_into().expect("a pack id has 20 bytes"))
     }
 
-    /// Reads the form that `Display` writes: 32 lower-case hexadecimal digits.
+    /// Reads the form that `Display` writes: 40 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<PackId> {
-        let mut bytes = [0; 16];
+        let mut bytes = [0; PackId::BYTES];
         let digits = text.as_bytes();
-        if digits.len() != 32 || digits.iter().any(|d| !matches!(d, b'0'..=b'9' | b'a'..=b'f')) {
+        let is_digit = |d: &u8| matches!(d, b'0'..=b'9' | b'a'..=b'f');
+        if digits.len() != 2 * PackId::BYTES || !digits.iter().all(is_digit) {
             return None;
         }
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
@@ -262,7 +275,8 @@ mod tests {
 
     #[test]
     fn pack_ids_have_one_text() {
-        let id = PackId::new(SessionId([0xab; 12]), 0x0102_0304);
+        let id = PackId::new(SessionId([0xab; 12]), 0x0506_0708, 0x0102_0304);
+        assert_eq!((id.rank(), id.count()), (0x0506_0708, 0x0102_0304));
         assert_eq!(PackId::parse(&id.to_string()), Some(id));
         assert_eq!(id.session(), SessionId([0xab; 12]));
         assert_eq!(PackId::parse(&id.to_string().to_uppercase()), None);

@@ -14,7 +14,7 @@ mod tracking;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
-pub use ids::{Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
+pub use ids::{COMMITTER, Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use missing::Missing;
 pub use path_text::{path_of, shown_path};
 pub use source::{

@@ -1,11 +1,13 @@
 //! The archive: what a prune or gc has left of a job's log.
 
+use super::manifest::Images;
 use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
+use super::table::{PAGE_REF_BYTES, PageRef, check_pages, read_pages, write_pages};
 use super::{Manifest, Session};
 use crate::codec::{Check, Reader, Writer, demand};
 use outlive_types::{Epoch, PackId, Result, SessionId};
 
-const HEAD_BYTES: usize = 40;
+const HEAD_BYTES: usize = 48;
 
 /// Replaces every record before it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,11 +20,14 @@ pub struct Archive {
     pub last_epoch: Epoch,
     /// Packs that nobody may refer to from now on.
     pub condemned: Vec<PackId>,
-    /// The segments of each of the manifests.
+    /// The segments of each image that stands in its manifest.
     pub segments: Vec<SegmentRef>,
+    /// Pages with the segments of each rank, of all checkpoints that have an image table.
+    pub lists: Vec<PageRef>,
     /// Epochs of the manifests of which something is lost, ascending.
     pub hurt: Vec<Epoch>,
-    /// What was kept, epochs ascending. Their own lists of segments are empty.
+    /// What was kept, epochs ascending. Images in them have no segments of their own; those that an
+    /// image table lists are replaced by `lists`.
     pub manifests: Vec<Manifest>,
 }
 
@@ -31,8 +36,9 @@ impl Archive {
         let manifests: usize = self.manifests.iter().map(|m| 4 + m.encoded_len()).sum();
         HEAD_BYTES
             + self.session.as_ref().map_or(0, |(session, _)| session.encoded_len())
-            + 16 * self.condemned.len()
+            + PackId::BYTES * self.condemned.len()
             + SEGMENT_BYTES * self.segments.len()
+            + PAGE_REF_BYTES * self.lists.len()
             + 8 * self.hurt.len()
             + manifests
     }
@@ -49,11 +55,14 @@ impl Archive {
         out.u32(self.segments.len() as u32);
         out.u32(self.manifests.len() as u32);
         out.u32(self.hurt.len() as u32);
+        out.u32(self.lists.len() as u32);
+        out.reserved(4);
         if let Some((session, _)) = &self.session {
             session.write(out);
         }
         self.condemned.iter().for_each(|pack| out.bytes(&pack.0));
         self.segments.iter().for_each(|segment| segment.write(out));
+        write_pages(&self.lists, out);
         self.hurt.iter().for_each(|epoch| out.u64(*epoch));
         for manifest in &self.manifests {
             out.u32(manifest.encoded_len() as u32);
@@ -64,17 +73,19 @@ impl Archive {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Archive> {
         let (gc, state, last_epoch) = (from.session()?, from.u32()?, from.u64()?);
         let (pack_count, segment_count, manifest_count) = (from.u32()?, from.u32()?, from.u32()?);
-        let hurt_count = from.u32()?;
+        let (hurt_count, list_count) = (from.u32()?, from.u32()?);
+        from.reserved(4)?;
         let session = match state {
             0 => None,
             1 | 2 => Some((Session::read(from)?, state == 1)),
             other => return Err(from.damaged(format!("its session has state {other}"))),
         };
-        let mut condemned = Vec::with_capacity(from.count(pack_count.into(), 16)?);
+        let mut condemned = Vec::with_capacity(from.count(pack_count.into(), PackId::BYTES)?);
         for _ in 0..pack_count {
             condemned.push(from.pack()?);
         }
         let segments = read_segments(segment_count, from)?;
+        let lists = read_pages(list_count, from)?;
         let mut hurt = Vec::with_capacity(from.count(hurt_count.into(), 8)?);
         for _ in 0..hurt_count {
             hurt.push(from.u64()?);
@@ -89,7 +100,7 @@ impl Archive {
             }
             manifests.push(manifest);
         }
-        Ok(Archive { gc, session, last_epoch, condemned, segments, hurt, manifests })
+        Ok(Archive { gc, session, last_epoch, condemned, segments, lists, hurt, manifests })
     }
 
     pub(super) fn check(&self) -> Check {
@@ -99,11 +110,19 @@ impl Archive {
             session.check()?;
         }
         check_segments(&self.segments)?;
+        check_pages(&self.lists)?;
         demand!(self.hurt.windows(2).all(|pair| pair[0] < pair[1]), "hurt epochs do not ascend");
         let mut before = 0;
         for manifest in &self.manifests {
             manifest.check()?;
-            demand!(manifest.segments.is_empty(), "a manifest in it has segments of its own");
+            match &manifest.images {
+                Images::One(image) => {
+                    demand!(image.segments.is_empty(), "an image in it has segments of its own");
+                }
+                Images::Table(_) => {
+                    demand!(!self.lists.is_empty(), "it has no lists for an image table");
+                }
+            }
             demand!(manifest.epoch > before, "its epochs do not ascend");
             demand!(u32::try_from(manifest.encoded_len()).is_ok(), "a manifest is too long");
             before = manifest.epoch;

@@ -1,12 +1,11 @@
 //! The manifest: a committed checkpoint.
 
-use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
+use super::image::{Image, ImageKind};
+use super::table::ImageTable;
 use crate::codec::{Check, Reader, Writer, demand};
-use crate::tree::TreeRef;
-use outlive_types::{Epoch, Rank, Result, SessionId};
+use outlive_types::{Epoch, Result, SessionId};
 
-const HEAD_BYTES: usize = 116;
-const IMAGE_BYTES: usize = 24 + 2 * TreeRef::ENCODED_BYTES;
+const HEAD_BYTES: usize = 108;
 /// Longest label or metric's name, in bytes.
 pub const LABEL_BYTES_MAX: usize = u16::MAX as usize;
 
@@ -25,16 +24,12 @@ pub struct Manifest {
     pub frozen_ns: u64,
     /// What the save did.
     pub figures: SaveFigures,
-    /// Packs of this session with a lower number are done with: named here, or garbage.
-    pub next_pack: u32,
     /// What the user says about it.
     pub remarks: Remarks,
     /// The program's own figures of merit: names, sorted, each once, and values that are numbers.
     pub metrics: Vec<(String, f64)>,
-    /// The images of ranks 0 to world size - 1, in this order.
-    pub images: Vec<ImageRef>,
-    /// Resolve every chunk and node that the images need.
-    pub segments: Vec<SegmentRef>,
+    /// The images of ranks 0 to world size - 1.
+    pub images: Images,
 }
 
 impl Eq for Manifest {} // a metric is never a NaN
@@ -70,40 +65,65 @@ pub struct Remarks {
     pub label: String,
 }
 
-/// What an image is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ImageKind {
-    /// A catalog and page trees.
-    Memory,
-    /// A listing and recipes.
-    Files,
+/// The images of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Images {
+    /// The only one stands in the manifest.
+    One(Image),
+    /// Those of many ranks stand in a table elsewhere.
+    Table(ImageTable),
 }
 
-/// One rank's image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ImageRef {
-    /// The rank.
-    pub rank: Rank,
-    /// What it is made of.
-    pub kind: ImageKind,
-    /// Number of its regions, or of its listing's items.
-    pub regions: u64,
-    /// Bytes of its regions or files.
-    pub state_bytes: u64,
-    /// Its catalog stream, or its listing.
-    pub catalog: TreeRef,
-    /// Its packed stream; [`TreeRef::EMPTY`] if it has none.
-    pub packed: TreeRef,
+impl Images {
+    /// The only image, if there is one only.
+    pub fn one(&self) -> Option<&Image> {
+        match self {
+            Images::One(image) => Some(image),
+            Images::Table(_) => None,
+        }
+    }
+
+    /// The image table, if there is one.
+    pub fn table(&self) -> Option<&ImageTable> {
+        match self {
+            Images::One(_) => None,
+            Images::Table(table) => Some(table),
+        }
+    }
 }
 
 impl Manifest {
+    /// What each of its images is made of.
+    pub fn kind(&self) -> ImageKind {
+        match &self.images {
+            Images::One(image) => image.reference.kind,
+            Images::Table(table) => table.kind,
+        }
+    }
+
+    /// Regions, or items, of all images.
+    pub fn regions(&self) -> u64 {
+        match &self.images {
+            Images::One(image) => image.reference.regions,
+            Images::Table(table) => table.regions,
+        }
+    }
+
+    /// Bytes of all images' regions or files.
+    pub fn state_bytes(&self) -> u64 {
+        match &self.images {
+            Images::One(image) => image.reference.state_bytes,
+            Images::Table(table) => table.state_bytes,
+        }
+    }
+
     pub(super) fn encoded_len(&self) -> usize {
         let metrics: usize = self.metrics.iter().map(|(name, _)| 10 + name.len()).sum();
-        HEAD_BYTES
-            + IMAGE_BYTES * self.images.len()
-            + SEGMENT_BYTES * self.segments.len()
-            + metrics
-            + self.remarks.label.len()
+        let images = match &self.images {
+            Images::One(image) => image.encoded_len(),
+            Images::Table(table) => table.encoded_len(),
+        };
+        HEAD_BYTES + images + metrics + self.remarks.label.len()
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
@@ -113,25 +133,18 @@ impl Manifest {
         out.u64(self.parent);
         out.u64(self.frozen_ns);
         self.figures.write(out);
-        out.u32(self.next_pack);
-        out.u32(self.images.len() as u32);
-        out.u32(self.segments.len() as u32);
+        out.u32(match &self.images {
+            Images::One(_) => 0,
+            Images::Table(table) => table.pages.len() as u32,
+        });
         out.u16(self.metrics.len() as u16);
         out.u16(self.remarks.label.len() as u16);
         out.u8(self.remarks.flags());
         out.reserved(3);
-        for image in &self.images {
-            out.u32(image.rank);
-            out.u32(match image.kind {
-                ImageKind::Memory => 0,
-                ImageKind::Files => 1,
-            });
-            out.u64(image.regions);
-            out.u64(image.state_bytes);
-            image.catalog.write(out);
-            image.packed.write(out);
+        match &self.images {
+            Images::One(image) => image.write(out),
+            Images::Table(table) => table.write(out),
         }
-        self.segments.iter().for_each(|segment| segment.write(out));
         for (name, value) in &self.metrics {
             out.u16(name.len() as u16);
             out.bytes(name.as_bytes());
@@ -144,29 +157,14 @@ impl Manifest {
         let (session, world_size) = (from.session()?, from.u32()?);
         let (epoch, parent, frozen_ns) = (from.u64()?, from.u64()?, from.u64()?);
         let figures = SaveFigures::read(from)?;
-        let next_pack = from.u32()?;
-        let (image_count, segment_count) = (from.u32()?, from.u32()?);
+        let page_count = from.u32()?;
         let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
         let flags = from.u8()?;
         from.reserved(3)?;
-        let mut images = Vec::with_capacity(from.count(image_count.into(), IMAGE_BYTES)?);
-        for _ in 0..image_count {
-            let rank = from.u32()?;
-            let kind = match from.u32()? {
-                0 => ImageKind::Memory,
-                1 => ImageKind::Files,
-                other => return Err(from.damaged(format!("an image has kind {other}"))),
-            };
-            images.push(ImageRef {
-                rank,
-                kind,
-                regions: from.u64()?,
-                state_bytes: from.u64()?,
-                catalog: TreeRef::read(from)?,
-                packed: TreeRef::read(from)?,
-            });
-        }
-        let segments = read_segments(segment_count, from)?;
+        let images = match page_count {
+            0 => Images::One(Image::read(from)?),
+            pages => Images::Table(ImageTable::read(pages, from)?),
+        };
         let mut metrics = Vec::with_capacity(from.count(metric_count.into(), 10)?);
         for _ in 0..metric_count {
             let name_bytes = from.u16()?;
@@ -181,30 +179,28 @@ impl Manifest {
             parent,
             frozen_ns,
             figures,
-            next_pack,
             remarks,
             metrics,
             images,
-            segments,
         })
     }
 
     pub(super) fn check(&self) -> Check {
         let Manifest { world_size, epoch, parent, .. } = *self;
         demand!(epoch > 0 && parent < epoch, "epoch {epoch} cannot follow epoch {parent}");
-        demand!(
-            world_size > 0
-                && self.images.len() == world_size as usize
-                && self.images.iter().zip(0..).all(|(image, rank)| image.rank == rank),
-            "its images are not those of {world_size} ranks in their order"
-        );
-        for image in &self.images {
-            image.catalog.check()?;
-            image.packed.check()?;
-            demand!(
-                image.kind == ImageKind::Memory || image.packed == TreeRef::EMPTY,
-                "an image of files has a packed stream"
-            );
+        match &self.images {
+            Images::One(image) => {
+                demand!(
+                    (world_size, image.reference.rank) == (1, 0),
+                    "it has the image of rank {} for {world_size} ranks",
+                    image.reference.rank
+                );
+                image.check()?;
+            }
+            Images::Table(table) => {
+                demand!(world_size > 1, "it has a table for {world_size} images");
+                table.check(world_size)?;
+            }
         }
         demand!(u16::try_from(self.metrics.len()).is_ok(), "it has too many metrics");
         for (name, value) in &self.metrics {
@@ -215,8 +211,7 @@ impl Manifest {
         }
         let sorted = self.metrics.is_sorted_by(|a, b| a.0 < b.0);
         demand!(sorted, "its metrics are out of order, or one is there twice");
-        self.remarks.check()?;
-        check_segments(&self.segments)
+        self.remarks.check()
     }
 }
 

@@ -1,12 +1,16 @@
 //! Records of a job's log: the envelope and the seven kinds of body.
 
 mod archive;
+mod image;
 mod manifest;
 mod segment;
+mod table;
 
 pub use archive::Archive;
-pub use manifest::{ImageKind, ImageRef, LABEL_BYTES_MAX, Manifest, Remarks, SaveFigures};
+pub use image::{Image, ImageKind, ImageRef};
+pub use manifest::{Images, LABEL_BYTES_MAX, Manifest, Remarks, SaveFigures};
 pub use segment::{SegmentKind, SegmentRef};
+pub use table::{ImageTable, PageRef, SegmentLists, TablePage, page_of};
 
 use crate::codec::{Check, Reader, Writer, damaged, demand, encodable, fingerprint};
 use outlive_types::{Epoch, Fingerprint, PackId, Result, SessionId};
@@ -103,7 +107,7 @@ impl Record {
         let (kind, length) = match &self.body {
             Body::Session(session) => (1, session.encoded_len()),
             Body::Manifest(manifest) => (2, manifest.encoded_len()),
-            Body::Sweep(sweep) => (3, 24 + 16 * sweep.packs.len()),
+            Body::Sweep(sweep) => (3, 24 + PackId::BYTES * sweep.packs.len()),
             Body::Close(_) => (4, 16),
             Body::Archive(archive) => (5, archive.encoded_len()),
             Body::Note(note) => (6, 16 + note.remarks.label.len()),
@@ -231,7 +235,7 @@ impl Sweep {
         from.reserved(4)?;
         let count = from.u32()?;
         from.reserved(4)?;
-        let mut packs = Vec::with_capacity(from.count(count.into(), 16)?);
+        let mut packs = Vec::with_capacity(from.count(count.into(), PackId::BYTES)?);
         for _ in 0..count {
             packs.push(from.pack()?);
         }

@@ -4,7 +4,7 @@ use crate::codec::{Check, Reader, Writer, demand};
 use outlive_types::{Fingerprint, PackId, Result};
 
 /// Length of a reference in bytes.
-pub(super) const SEGMENT_BYTES: usize = 60;
+pub(super) const SEGMENT_BYTES: usize = 44 + PackId::BYTES;
 
 /// Which of the two things a [`SegmentRef`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -20,7 +20,8 @@ pub enum SegmentKind {
 pub struct SegmentRef {
     /// The pack that holds it.
     pub pack: PackId,
-    /// Logical offset in the pack, in bytes; for a directory C, the length of all containers.
+    /// Logical offset in the pack, in bytes; for a directory F, the length of a shard's fragments:
+    /// each shard of the pack has the directory behind them.
     pub offset: u32,
     /// Length in bytes.
     pub length: u32,

@@ -13,7 +13,7 @@ pub fn session() -> SessionId {
 }
 
 pub fn pack(number: u32) -> PackId {
-    PackId::new(session(), number)
+    PackId::new(session(), 7, number)
 }
 
 pub fn header() -> ShardHeader {
@@ -21,9 +21,9 @@ pub fn header() -> ShardHeader {
         pack: pack(0x0102_0304),
         pool_id: [0x77; 16],
         shard: 5,
-        k: 4,
-        m: 2,
-        container_bytes: 4 << 20,
+        geometry: Geometry { k: 4, m: 2, container_bytes: 4 << 20 },
+        containers_bytes: 0x0080_3000,
+        directory_bytes: 70,
     }
 }
 
@@ -44,6 +44,7 @@ pub fn directory() -> Directory {
         vec![pack(9), pack(2)],
         vec![
             entry(0xBB, 1, 0x0001_1000, 0x3000, EntryKind::Segment),
+            entry(0xBE, 1, 0x0001_4000, 0x150, EntryKind::Page),
             entry(0xAA, 1, 0x0000_2000, 0x01_0000, EntryKind::Chunk),
             entry(0xBB, 0, 0x0102_0304, 0x6C, EntryKind::Node),
             framed(0xCC, 0x1000),
@@ -194,17 +195,24 @@ pub fn manifest() -> Manifest {
             stall_ns: 6,
             drain_ns: 7,
         },
-        next_pack: 0x0A0B_0C0D,
         remarks: Remarks { pinned: true, suspect: false, label: "gut".to_owned() },
         metrics: vec![("loss".to_owned(), 0.5)],
-        images: vec![ImageRef {
-            rank: 0,
+        images: Images::One(image(0)),
+    }
+}
+
+/// The image of a rank.
+pub fn image(rank: u32) -> Image {
+    Image {
+        reference: ImageRef {
+            rank,
             kind: ImageKind::Memory,
             regions: 2,
             state_bytes: 0x20_0031,
             catalog: TreeRef { bytes: 200, root: fp(0xCA) },
             packed: TreeRef { bytes: (2 << 20) + 80, root: fp(0x9A) },
-        }],
+        },
+        next_pack: 0x0A0B_0C0D,
         segments: vec![
             SegmentRef {
                 pack: pack(2),
@@ -226,6 +234,32 @@ pub fn manifest() -> Manifest {
     }
 }
 
+fn page_ref(first_rank: u32, offset: u32) -> PageRef {
+    PageRef { first_rank, pack: pack(4), offset, length: 0x150, fp: fp(0xB0) }
+}
+
+/// A checkpoint of three ranks.
+pub fn manifest_of_ranks() -> Manifest {
+    let table = ImageTable {
+        kind: ImageKind::Memory,
+        regions: 6,
+        state_bytes: 0x60_0093,
+        next_pack: 5,
+        pages: vec![page_ref(0, 0x1000), page_ref(2, 0x1150)],
+        lists: Vec::new(),
+    };
+    Manifest { world_size: 3, epoch: 13, parent: 12, images: Images::Table(table), ..manifest() }
+}
+
+pub fn table_page() -> TablePage {
+    let few = |rank| Image { segments: vec![image(0).segments[1]], ..image(rank) };
+    TablePage { images: vec![few(6), few(7)] }
+}
+
+pub fn segment_lists() -> SegmentLists {
+    SegmentLists { ranks: vec![(6, image(0).segments), (7, Vec::new())] }
+}
+
 pub fn writer() -> Session {
     Session {
         session: session(),
@@ -235,10 +269,11 @@ pub fn writer() -> Session {
     }
 }
 
-/// One record of each kind.
+/// One record of each kind, and a manifest of many ranks.
 pub fn records() -> Vec<Record> {
-    let segment = SegmentRef { level: 1, ..manifest().segments[1] };
-    let kept = Manifest { segments: Vec::new(), ..manifest() };
+    let segment = SegmentRef { level: 1, ..image(0).segments[1] };
+    let image = Image { segments: Vec::new(), ..image(0) };
+    let kept = Manifest { images: Images::One(image), ..manifest() };
     let bodies = [
         Body::Session(writer()),
         Body::Manifest(manifest()),
@@ -250,14 +285,16 @@ pub fn records() -> Vec<Record> {
             last_epoch: 13,
             condemned: vec![pack(1)],
             segments: vec![segment],
+            lists: vec![page_ref(0, 0x2000)],
             hurt: vec![kept.epoch],
-            manifests: vec![kept],
+            manifests: vec![kept, manifest_of_ranks()],
         }),
         Body::Note(Note {
             epoch: 12,
             remarks: Remarks { pinned: false, suspect: false, label: "ü".to_owned() },
         }),
         Body::Prune(Prune { last_epoch: 13, epochs: vec![3, 12] }),
+        Body::Manifest(manifest_of_ranks()),
     ];
     let record =
         |(number, body)| Record { number, previous: fp(if number == 1 { 0 } else { 0xFE }), body };
@@ -272,12 +309,12 @@ pub struct Structure {
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Decodes and encodes again.
     pub again: fn(&[u8]) -> outlive_types::Result<Vec<u8>>,
-    /// Makes its own checksums right again, if it has some. (Nodes, leaves, catalogs, recipes and listings have none:
-    /// they are read through their fingerprints.)
+    /// Makes its own checksums right again, if it has some. (Nodes, leaves, pages, catalogs, recipes and
+    /// listings have none: they are read through their fingerprints.)
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 9] = [
+pub const STRUCTURES: [Structure; 11] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -293,6 +330,18 @@ pub const STRUCTURES: [Structure; 9] = [
         },
         again: |bytes| Tail::decode(bytes)?.encode(),
         seal: Some(seal_tail),
+    },
+    Structure {
+        name: "table_page",
+        samples: || vec![table_page().encode().unwrap()],
+        again: |bytes| TablePage::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "segment_lists",
+        samples: || vec![segment_lists().encode().unwrap()],
+        again: |bytes| SegmentLists::decode(bytes)?.encode(),
+        seal: None,
     },
     Structure {
         name: "directory",

@@ -159,7 +159,7 @@ fn packs_are_kept_where_the_target_is() {
         let config = with_target(Path::new(location));
         let made = create(&path, config.clone(), Environment::system()).unwrap();
         assert_eq!(made.config(), &config);
-        let pack = PackId([number as u8; 16]);
+        let pack = PackId([number as u8; 20]);
         put_pack(&made, pack);
         let root = dir.path().join(root);
         let name = format!("packs/{number:02x}/{pack}.0.shard");
@@ -207,7 +207,7 @@ fn packs_are_kept_where_the_target_is() {
 fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let (path, other) = (dir.path().join("p"), dir.path().join("other"));
-    put_pack(&open_or_create(&other, Environment::system()).unwrap(), PackId([1; 16]));
+    put_pack(&open_or_create(&other, Environment::system()).unwrap(), PackId([1; 20]));
     fs::create_dir_all(dir.path().join("strange/packs/holiday")).unwrap();
     fs::write(dir.path().join("file"), "x").unwrap();
     open_or_create(&dir.path().join("empty"), Environment::system()).unwrap();
@@ -258,7 +258,7 @@ fn a_maker_that_died_has_chosen_the_target() {
 fn packs_are_moved_as_the_message_says() {
     let dir = tempfile::tempdir().unwrap();
     let (path, root) = (dir.path().join("p"), dir.path().join("big"));
-    let pack = PackId([1; 16]);
+    let pack = PackId([1; 20]);
     put_pack(&open_or_create(&path, Environment::system()).unwrap(), pack);
     fs::create_dir(&root).unwrap();
     fs::rename(path.join("packs"), root.join("packs")).unwrap();

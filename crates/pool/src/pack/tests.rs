@@ -74,7 +74,7 @@ fn nothing_is_under_way_once_a_pack_is_given_up() {
     let config = PoolConfig::new(format, Tuning::default());
     let log = Arc::new(MemoryLog::new());
     let pool = Pool::new(config, Arc::new(target), log, Environment::system());
-    let mut pack = PackWriter::new(&pool, PackId([1; 16]), 1 << 20).unwrap();
+    let mut pack = PackWriter::new(&pool, PackId([1; 20]), 1 << 20).unwrap();
     for _ in 0..=CONTAINERS {
         pack.open(Container::new(AlignedBuf::zeroed(64 << 10))).unwrap();
     }

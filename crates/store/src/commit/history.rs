@@ -1,6 +1,6 @@
 //! A job's records, newest first.
 
-use outlive_format::{Archive, Body, Manifest, Record, Remarks, fingerprint};
+use outlive_format::{Archive, Body, Images, Manifest, Record, Remarks, fingerprint};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -201,7 +201,11 @@ impl History<'_> {
 fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {
         let hurt = archive.hurt.binary_search(&manifest.epoch).is_ok();
-        let manifest = Manifest { segments: archive.segments.clone(), ..manifest.clone() };
+        let mut manifest = manifest.clone();
+        match &mut manifest.images {
+            Images::One(image) => image.segments.clone_from(&archive.segments),
+            Images::Table(table) => table.lists.clone_from(&archive.lists),
+        }
         let body = Body::Manifest(manifest);
         let record = Record { number, previous: Fingerprint::ZERO, body };
         Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO, hurt }

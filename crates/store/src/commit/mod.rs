@@ -6,4 +6,4 @@ mod session;
 
 pub use history::{Entry, History, history};
 pub use position::{Position, Reading};
-pub use session::{Changes, Commit, Committed, LogHead, Moved, append_note};
+pub use session::{Changes, Commit, Committed, LogHead, Moved, Opened, append_note};

@@ -2,14 +2,28 @@
 //! before is fenced, and finds out when their next append loses.
 
 use super::{Position, Reading, history};
-use outlive_format::{Body, Close, Manifest, Note, Record, SegmentRef, Session, fingerprint};
+use crate::index::list_of;
+use outlive_format::{
+    Archive, Body, Close, Images, Manifest, Note, PageRef, Record, SegmentRef, Session, fingerprint,
+};
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
+use outlive_types::{
+    Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result, SessionId,
+};
 use std::collections::HashSet;
 
 /// How often a session tries to open, or a manifest to be appended, while others append.
 const ATTEMPTS: usize = 32;
+
+/// A session that is open, as every rank must know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The session.
+    pub session: SessionId,
+    /// What prunes and gcs have done since this was last asked.
+    pub changes: Changes,
+}
 
 /// What prunes and gcs have done to a job's log since this writer last looked.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,10 +42,25 @@ pub struct Changes {
 pub struct Moved {
     /// Number of its record.
     pub number: u64,
-    /// They resolve whatever the manifests kept need.
+    /// They resolve whatever images in the manifests kept need.
     pub segments: Vec<SegmentRef>,
+    /// Pages with what the ranks in the image tables of the manifests kept need.
+    pub lists: Vec<PageRef>,
     /// Epochs of the manifests kept, ascending, but for those of which something is lost.
     pub epochs: Vec<Epoch>,
+}
+
+impl Moved {
+    /// Where the chunks of a rank are now, if its image stood in a manifest or `in_table`.
+    ///
+    /// # Errors
+    /// `Damaged` if the page that says so is missing or wrong.
+    pub fn segments_of(&self, pool: &Pool, rank: Rank, in_table: bool) -> Result<Vec<SegmentRef>> {
+        match in_table {
+            true => list_of(pool, &self.lists, rank),
+            false => Ok(self.segments.clone()),
+        }
+    }
 }
 
 impl Changes {
@@ -74,6 +103,8 @@ pub struct Committed {
     pub number: u64,
     /// Its length.
     pub record_bytes: u64,
+    /// Whether the images stand in a table.
+    pub in_table: bool,
 }
 
 /// The newest record as this writer knows it. While it holds a session, that record is its own.
@@ -172,6 +203,11 @@ impl LogHead {
     /// The job.
     pub fn job(&self) -> &JobName {
         &self.job
+    }
+
+    /// The session, once it is open.
+    pub fn session(&self) -> Option<SessionId> {
+        self.session
     }
 
     /// Number of the newest record that was seen.
@@ -307,7 +343,8 @@ impl LogHead {
                         let kept = archive.manifests.iter().map(|m| m.epoch);
                         let epochs = kept.filter(is_whole).collect();
                         let number = entry.number;
-                        since.moved = Some(Moved { number, segments: archive.segments, epochs });
+                        let Archive { segments, lists, .. } = archive;
+                        since.moved = Some(Moved { number, segments, lists, epochs });
                     }
                     // It stands for everything before it.
                     is_last = true;
@@ -385,7 +422,8 @@ impl LogHead {
         for _ in 0..ATTEMPTS {
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
-            let committed = Committed { number: record.number, record_bytes };
+            let in_table = matches!(manifest.images, Images::Table(_));
+            let committed = Committed { number: record.number, record_bytes, in_table };
             if self.append(pool, record.body)? == Append::Done {
                 self.last_epoch = manifest.epoch;
                 return Ok(Commit::Done(committed));

@@ -8,12 +8,12 @@ use crate::Job;
 use crate::commit::Changes;
 use crate::files::FilesCheckpoint;
 use crate::gc::JobState;
-use crate::index::{Fingerprints, Lent, Locator, SharedChunks};
+use crate::index::{Fingerprints, Lent, Locator, SharedChunks, only_image};
 use crate::owners::Opened;
 use crate::pace::Pace;
 use crate::restore::{Kind, Select, Wanted, first_manifest, is_of_files};
 use crate::save::{Base, ChunkSink, FilesImage, Hits, PackNumbers, Packer, SaveStats, Writer};
-use outlive_format::{ImageRef, Manifest, SegmentRef};
+use outlive_format::{Image, ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -227,11 +227,11 @@ impl<'a> Copier<'a> {
     }
 
     fn base_of(&self, state: &JobState, manifest: &Manifest) -> Result<(CopyBase, Locator)> {
-        let locator = Locator::load(self.to, &manifest.segments)?;
+        let locator = Locator::load(self.to, &only_image(manifest)?.segments)?;
         let files = open_files(self.to, &state.name, manifest, state.number)?;
-        let image = image_of(manifest)?;
-        let (_, nodes) = needs(self.to, &locator, files.as_ref(), &image, &NodeSet::default())?;
-        let (epoch, segments) = (manifest.epoch, manifest.segments.clone());
+        let Image { reference, segments, .. } = only_image(manifest)?.clone();
+        let (_, nodes) = needs(self.to, &locator, files.as_ref(), &reference, &NodeSet::default())?;
+        let epoch = manifest.epoch;
         Ok((CopyBase { epoch, segments, as_of: state.number, nodes }, locator))
     }
 
@@ -254,12 +254,12 @@ impl<'a> Copier<'a> {
 
     fn attempt(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
         let packs = self.begin().map_err(|error| self.blame(error))?;
-        if self.writer.head.last_epoch >= epoch {
+        if self.writer.committer.head.last_epoch >= epoch {
             // The append before was not lost after all: what it made is the base of what follows.
-            let name = self.writer.head.job().clone();
+            let name = self.writer.committer.head.job().clone();
             let state = JobState::read(self.to, &name, true).map_err(|e| self.blame(e))?;
             (self.base, self.locator) = (None, None);
-            self.writer.known.clear();
+            self.writer.rank.known.clear();
             self.start_from(&state);
             return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
         }
@@ -298,8 +298,9 @@ impl<'a> Copier<'a> {
     /// and ends the search for other places here.
     fn send(&mut self, packs: &PackNumbers, manifest: &Manifest, as_of: u64) -> Result<Sent<'a>> {
         let (from, to) = (self.from, self.to);
-        let image = image_of(manifest)?;
-        let locator = Locator::load(from, &manifest.segments)?;
+        let image = only_image(manifest)?;
+        let locator = Locator::load(from, &image.segments)?;
+        let image = image.reference;
         let files = open_files(from, &self.name, manifest, as_of)?;
         let nothing = NodeSet::default();
         let base = self.base.as_ref().map_or(&nothing, |base| &base.nodes);
@@ -311,13 +312,14 @@ impl<'a> Copier<'a> {
         self.load_locator();
         let writer = &mut *self.writer;
         let asked = bytes(&needs.chunks);
-        if let Err(error) = SharedChunks::refresh(&mut writer.shared, to, asked, &writer.condemned)
+        if let Err(error) =
+            SharedChunks::refresh(&mut writer.rank.shared, to, asked, &writer.rank.condemned)
         {
             self.fault = Some(error);
             return Err(elsewhere());
         }
-        let shared = writer.shared.as_ref().and_then(SharedChunks::index);
-        let sink = ChunkSink::new(&writer.known, self.locator.as_ref(), shared);
+        let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
+        let sink = ChunkSink::new(&writer.rank.known, self.locator.as_ref(), shared);
         let is_lacking = |wanted: &&Wanted| !sink.has(wanted.fp, wanted.place.length);
         let lacking: Vec<Wanted> = needs.chunks.iter().filter(is_lacking).copied().collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
@@ -375,8 +377,8 @@ impl<'a> Copier<'a> {
         let (stats, segments, committed) =
             self.writer.commit_copy(self.to, packs, packer, image, &manifest)?;
         // All of them are in the segments that the next one starts from.
-        self.writer.known.extend(new);
-        self.writer.known.extend(found);
+        self.writer.rank.known.extend(new);
+        self.writer.rank.known.extend(found);
         let (epoch, as_of) = (manifest.epoch, committed.number);
         self.base = Some(CopyBase { epoch, segments, as_of, nodes });
         Ok(Copied {
@@ -385,17 +387,6 @@ impl<'a> Copier<'a> {
             found_bytes: stats.known_bytes,
             new_bytes: stats.new_bytes,
         })
-    }
-}
-
-fn image_of(manifest: &Manifest) -> Result<ImageRef> {
-    match manifest.images[..] {
-        [image] => Ok(image),
-        _ => Err(Error::invalid(format!(
-            "checkpoint {} has {} ranks; this build copies those of one",
-            manifest.epoch,
-            manifest.images.len()
-        ))),
     }
 }
 

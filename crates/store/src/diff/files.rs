@@ -50,13 +50,8 @@ pub struct FilesDiff {
 /// `Damaged` if a listing is missing or wrong.
 pub fn compare(a: &FilesCheckpoint, b: &FilesCheckpoint) -> Result<FilesDiff> {
     let mut diff = FilesDiff::default();
-    let image = |checkpoint: &FilesCheckpoint| {
-        checkpoint.manifest().images.first().map(|image| (image.catalog, image.regions))
-    };
-    if let (Some((listing_a, items)), Some((listing_b, _))) = (image(a), image(b))
-        && listing_a == listing_b
-    {
-        diff.same = items;
+    if a.image().catalog == b.image().catalog {
+        diff.same = a.image().regions;
         return Ok(diff);
     }
     let (mut before, mut after) = (a.items(), b.items());

@@ -1,9 +1,9 @@
 //! Compares images of memory, region by region.
 
 use super::pages::{self, PageDiff};
-use crate::index::Locator;
+use crate::index::{Locator, only_image};
 use crate::restore::{read_catalog, read_stream};
-use outlive_format::{Catalog, CatalogRegion, ImageRef, Manifest};
+use outlive_format::{Catalog, CatalogRegion, Image, ImageRef, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Error, PAGE_BYTES, RegionDesc, RegionPlace, Result, pages_of};
 use std::collections::HashMap;
@@ -64,12 +64,10 @@ impl MemoryImage {
     /// # Errors
     /// `Invalid` for several ranks; `Damaged` if it is missing or wrong.
     pub fn open(pool: &Pool, manifest: &Manifest) -> Result<MemoryImage> {
-        let [image] = manifest.images[..] else {
-            return Err(Error::invalid("it has several ranks; this build compares those of one"));
-        };
-        let locator = Locator::load(pool, &manifest.segments)?;
+        let Image { reference: image, segments, .. } = only_image(manifest)?;
+        let locator = Locator::load(pool, segments)?;
         let catalog = read_catalog(pool, &locator, image.catalog)?;
-        Ok(MemoryImage { locator, catalog, image })
+        Ok(MemoryImage { locator, catalog, image: *image })
     }
 }
 

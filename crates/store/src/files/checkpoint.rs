@@ -4,9 +4,9 @@ use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
 use super::whereabouts::Whereabouts;
 use crate::commit::history;
-use crate::index::Locator;
+use crate::index::{Locator, only_image};
 use crate::restore::{Kind, Select, Wanted, first_manifest, is_of_files};
-use outlive_format::{Content, ImageKind, ImageRef, Item, Manifest, Piece};
+use outlive_format::{Content, Image, ImageKind, ImageRef, Item, Manifest, Piece, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown_path};
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct FilesCheckpoint {
     job: JobName,
     manifest: Manifest,
-    image: ImageRef,
+    image: Image,
     /// Number of the newest record of the log when this was opened.
     as_of: u64,
     pub(super) whereabouts: Arc<Whereabouts>,
@@ -52,17 +52,15 @@ impl FilesCheckpoint {
         manifest: Manifest,
         as_of: u64,
     ) -> Result<FilesCheckpoint> {
-        let [image] = manifest.images[..] else {
-            return Err(Error::invalid("it has several ranks; a checkpoint of files has one"));
-        };
-        if image.kind != ImageKind::Files {
+        let image = only_image(&manifest)?.clone();
+        if image.reference.kind != ImageKind::Files {
             return Err(Error::invalid(
                 "it holds a program's memory and no files: restore it with `Job.restore`, or take \
                  its regions out with `outlive export`",
             ));
         }
         let whereabouts = Arc::new(Whereabouts::load(pool, job, &manifest, as_of)?);
-        let listing = ListingChunks::read(pool, &whereabouts.locator(), image.catalog)?;
+        let listing = ListingChunks::read(pool, &whereabouts.locator(), image.reference.catalog)?;
         let listing = Arc::new(listing);
         let job = job.clone();
         Ok(FilesCheckpoint { job, manifest, image, as_of, whereabouts, listing })
@@ -128,6 +126,16 @@ impl FilesCheckpoint {
         &self.job
     }
 
+    /// Its image.
+    pub fn image(&self) -> &ImageRef {
+        &self.image.reference
+    }
+
+    /// The segments that listed what it needs when it was opened.
+    pub(super) fn segments(&self) -> &[SegmentRef] {
+        &self.image.segments
+    }
+
     /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -144,7 +152,7 @@ impl FilesCheckpoint {
 
     /// Its items, in the order of the listing.
     pub fn items(&self) -> Items {
-        Items::new(&self.whereabouts, &self.listing, self.image.regions)
+        Items::new(&self.whereabouts, &self.listing, self.image.reference.regions)
     }
 
     pub(super) fn context(&self, error: Error) -> Error {

@@ -129,17 +129,21 @@ impl Job {
             let parent = FilesCheckpoint::newest(pool, &inner.name)?;
             let index_for = match &parent {
                 Some(parent) => {
-                    let images = &parent.manifest().images;
-                    let bytes = images.iter().map(|image| image.state_bytes).sum::<u64>();
+                    let bytes = parent.manifest().state_bytes();
                     (bytes / LATER_PUT_PART).max(LATER_PUT_BYTES_MIN)
                 }
                 None => FIRST_PUT_BYTES,
             };
             let writer = &mut *writer;
-            SharedChunks::refresh(&mut writer.shared, pool, index_for, &writer.condemned)?;
+            SharedChunks::refresh(
+                &mut writer.rank.shared,
+                pool,
+                index_for,
+                &writer.rank.condemned,
+            )?;
             let packer = Packer::new(pool, &packs, 0).for_files();
             let known = knows_nothing();
-            let shared = writer.shared.as_ref().and_then(SharedChunks::index);
+            let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
             let locator = parent.as_ref().map(|parent| parent.whereabouts.locator());
             let sink = ChunkSink::new(&known, locator.as_deref(), shared);
             let putter = Putter {
@@ -155,7 +159,7 @@ impl Job {
                 PutSource::Stream { name, from } => Source::Stream(name, from),
             };
             let stored = putter.run(source);
-            let image = stored.map_err(|error| writer.head.blame(pool, error))?;
+            let image = stored.map_err(|error| writer.committer.head.blame(pool, error))?;
             if image.items == 0 {
                 let first = image.troubles.kept.first().map(Trouble::to_string);
                 return Err(Error::invalid(format!(
@@ -181,7 +185,7 @@ impl Job {
                 },
                 parent: parent.map(|parent| Base {
                     epoch: parent.epoch(),
-                    segments: parent.manifest().segments.clone(),
+                    segments: parent.segments().to_vec(),
                     as_of: parent.as_of(),
                     ..Base::default()
                 }),

@@ -221,8 +221,7 @@ impl<'a> Shared<'a> {
     pub fn wrote(&self, making: &Arc<Making>, bytes: u64) -> Result<()> {
         let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if (done - bytes) / PROGRESS_BYTES != done / PROGRESS_BYTES {
-            let images = &self.checkpoint.manifest().images;
-            let total_bytes = images.iter().map(|image| image.state_bytes).sum::<u64>().max(done);
+            let total_bytes = self.checkpoint.manifest().state_bytes().max(done);
             let progress = Progress { what: "get", done_bytes: done, total_bytes };
             let env = self.checkpoint.pool().env();
             env.observer.event(Event::Progress(progress));

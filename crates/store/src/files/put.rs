@@ -177,9 +177,7 @@ impl<'a> Putter<'a> {
                 let done = done_bytes.load(Ordering::Relaxed);
                 if force || done / PROGRESS_BYTES != *last / PROGRESS_BYTES {
                     let seen = seen_bytes.load(Ordering::Relaxed);
-                    let expected = self.parent.map_or(0, |parent| {
-                        parent.manifest().images.iter().map(|image| image.state_bytes).sum()
-                    });
+                    let expected = self.parent.map_or(0, |p| p.manifest().state_bytes());
                     self.progress(done, if force { done } else { seen.max(expected).max(done) });
                     *last = done;
                 }

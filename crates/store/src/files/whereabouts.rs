@@ -3,7 +3,7 @@
 
 use super::recipe::read_pieces;
 use crate::commit::history;
-use crate::index::Locator;
+use crate::index::{Locator, only_image};
 use outlive_format::{Manifest, Piece, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
@@ -32,7 +32,7 @@ impl Whereabouts {
     /// # Errors
     /// `Damaged` if one is missing or wrong.
     pub fn load(pool: &Pool, job: &JobName, manifest: &Manifest, as_of: u64) -> Result<Self> {
-        let segments = manifest.segments.clone();
+        let segments = only_image(manifest)?.segments.clone();
         let locator = Arc::new(Locator::load(pool, &segments)?);
         let now = Mutex::new(Now { as_of, segments, locator });
         Ok(Whereabouts { pool: pool.clone(), job: job.clone(), epoch: manifest.epoch, now })
@@ -84,10 +84,11 @@ impl Whereabouts {
             let Some(manifest) = entry.manifest().filter(|m| m.epoch == self.epoch) else {
                 continue;
             };
-            if manifest.segments == *segments {
+            let there = &only_image(manifest)?.segments;
+            if there == segments {
                 return Ok(false);
             }
-            segments.clone_from(&manifest.segments);
+            segments.clone_from(there);
             *locator = Arc::new(Locator::load(&self.pool, segments)?);
             return Ok(true);
         }

@@ -1,10 +1,11 @@
 //! What each of a line of checkpoints needs. From one to the next only what differs is looked at:
 //! subtrees that both have are held, and what no later one has is released.
 
-use super::mark::{PackMarks, at_fault, live_of, load, segments_of, stored_apart};
+use super::lines::{RankLine, inline_segments, lines};
+use super::mark::{PackMarks, at_fault, live_of, load, stored_apart};
 use super::share::{Held, Shares};
 use super::survey::JobState;
-use crate::index::{Locator, Part};
+use crate::index::{Locator, Part, only_image};
 use crate::restore::{Live, Lost, Needs, Subtree};
 use outlive_format::Manifest;
 use outlive_pool::{Place, Pool};
@@ -20,8 +21,8 @@ pub struct Found {
     pub named: HashSet<PackId>,
 }
 
-/// Counts what each of `kept`, checkpoints of a job from the oldest on, needs: each is the next unit
-/// of `shares`.
+/// Counts what each of `kept`, checkpoints of one rank of a job from the oldest on, needs: each is the
+/// next unit of `shares`.
 ///
 /// # Errors
 /// What target and log report, but for damage.
@@ -36,20 +37,24 @@ pub fn line(
     kept.iter().for_each(|_| shares.next_unit());
     // The order in which a gc looks for places.
     let newest_first: Vec<&Manifest> = kept.iter().rev().copied().collect();
-    let segments = segments_of(&newest_first);
+    let segments = inline_segments(&newest_first);
     let mut found = Found::default();
     found.named.extend(segments.iter().map(|segment| segment.pack));
     for part in Part::of(&segments, pool.config().tuning.index_bytes_max) {
         let mut walk = |units: &[&Manifest], first_unit, found: &mut Found| {
             let newest_first: Vec<&Manifest> = units.iter().rev().copied().collect();
-            let locator = load(pool, job, &newest_first, part)?;
+            let of_them = lines(pool, job, &newest_first).map_err(|(_, error)| error)?;
+            let nothing = RankLine::default();
+            let locator = load(pool, job, of_them.first().unwrap_or(&nothing), part)?;
             found.named.extend(locator.packs());
             let mut line = Line::new(pool, packs, shares, &locator, part);
             for (unit, manifest) in (first_unit..).zip(units) {
                 if let Err(error) = line.next(job, manifest, unit) {
                     line.leave_all(unit);
                     let error = damage(error)?;
-                    found.unknown.insert(manifest.epoch, at_fault(pool, job, manifest, error));
+                    found
+                        .unknown
+                        .insert(manifest.epoch, at_fault(pool, job, manifest.epoch, error));
                 }
             }
             line.leave_all(first_unit + units.len() as u32 - 1);
@@ -60,7 +65,7 @@ pub fn line(
         // One of their segments cannot be read: each checkpoint by itself.
         for (unit, manifest) in (first_unit..).zip(kept) {
             if let Err(error) = walk(&[manifest], unit, &mut found) {
-                let error = at_fault(pool, job, manifest, damage(error)?);
+                let error = at_fault(pool, job, manifest.epoch, damage(error)?);
                 found.unknown.insert(manifest.epoch, error);
             }
         }
@@ -112,17 +117,16 @@ impl<'a> Line<'a> {
         self.shares.go_to(unit);
         self.before = std::mem::take(&mut self.at_work);
         if self.part.is_first() {
-            for place in stored_apart(&manifest.segments) {
+            for place in stored_apart(&only_image(manifest)?.segments) {
                 self.hold(place, None);
             }
         }
         // Of a hurt checkpoint what cannot be found keeps nothing alive.
         self.is_hurt = job.hurt.contains(&manifest.epoch);
-        let walked = manifest.images.iter().try_for_each(|image| {
-            let mut lost = |_: Fingerprint| ();
-            let lost: Lost<'_> = self.is_hurt.then_some(&mut lost);
-            live_of(self.pool, self.locator, image, self, lost)
-        });
+        let mut lost = |_: Fingerprint| ();
+        let lost: Lost<'_> = self.is_hurt.then_some(&mut lost);
+        let image = only_image(manifest)?.reference;
+        let walked = live_of(self.pool, self.locator, &image, self, lost);
         let before = std::mem::take(&mut self.before);
         self.leave(before, unit - 1);
         self.shares.needs_what_is_held();

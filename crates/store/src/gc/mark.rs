@@ -1,16 +1,20 @@
 //! Marks what checkpoints need: a bit for each entry of each pack. Fingerprints are resolved part by
 //! part, so that the memory for that stays below the bound of the pool's index.
 
+use super::lines::{RankLine, at_fault_of, lines};
 use super::share::Shares;
 use super::survey::JobState;
 use crate::files::{listing_chunks, walk_files};
-use crate::index::{Locator, Part, read_segment};
+use crate::index::{Locator, Part, pages_of, read_segment};
 use crate::restore::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
-    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, SegmentKind, SegmentRef, TreeRef,
+    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, SegmentKind, SegmentRef,
+    TreeRef,
 };
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, ErrorKind, Fingerprint, JobName, PAGE_BYTES, PackId, Result};
+use outlive_types::{
+    Epoch, Error, ErrorKind, Fingerprint, JobName, PAGE_BYTES, PackId, Rank, Result,
+};
 use std::collections::{HashMap, HashSet};
 
 /// What is in use of a pack. Four bytes and a bit an entry, eight if it has frames.
@@ -120,8 +124,8 @@ pub struct Marks {
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<JobName, HashSet<PackId>>,
     visited: HashSet<Subtree>,
-    /// The job that `visited` is of, and the archive that says where its chunks are.
-    visited_of: Option<(JobName, u64)>,
+    /// The job and rank that `visited` is of, and the archive that says where their chunks are.
+    visited_of: Option<(JobName, u64, Option<Rank>)>,
     /// Who needs what; only if somebody wants to know.
     pub shares: Option<Shares>,
     /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
@@ -149,30 +153,44 @@ impl Marks {
     /// # Errors
     /// `Damaged` if a checkpoint cannot be read.
     pub fn job(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest]) -> Result<()> {
-        let segments = segments_of(kept);
+        let lines = at_fault_of(pool, job, lines(pool, job, kept))?;
+        let segments = || lines.iter().flat_map(|line| &line.segments);
+        let pages = || kept.iter().flat_map(|manifest| pages_of(manifest));
         let named = self.named.entry(job.name.clone()).or_default();
-        named.extend(segments.iter().map(|segment| segment.pack));
+        named.extend(segments().map(|segment| segment.pack));
+        named.extend(pages().map(|page| page.pack));
         // A job that has lost checkpoints gets new segments.
         let is_whole = kept.len() == job.manifests.len() && job.damaged == 0 && !job.pruned;
         if self.shares.is_some() || is_whole {
-            for place in stored_apart(&segments) {
+            for place in stored_apart(segments()) {
                 mark(&mut self.packs, &mut self.shares, place);
             }
         } else {
-            let bytes = segments.iter().map(|segment| u64::from(segment.length)).sum();
+            let bytes = segments().map(|segment| u64::from(segment.length)).sum();
             self.relisted.insert(job.name.clone(), bytes);
         }
-        let parts = Part::of(&segments, pool.config().tuning.index_bytes_max);
+        for page in pages() {
+            mark(&mut self.packs, &mut self.shares, place_of(page));
+        }
+        for line in &lines {
+            self.line(pool, job, line)?;
+        }
+        Ok(())
+    }
+
+    /// Marks what one rank needs.
+    fn line(&mut self, pool: &Pool, job: &JobState, line: &RankLine) -> Result<()> {
+        let parts = Part::of(&line.segments, pool.config().tuning.index_bytes_max);
         for part in &parts {
-            // Another job may have the same subtree at other places, and so has this one once an
-            // earlier gc, fenced or not, has moved it. A job that is read again since it has saved
+            // Another job or rank may have the same subtree at other places, and so has this one once
+            // an earlier gc, fenced or not, has moved it. A job that is read again since it has saved
             // meanwhile costs only what is new.
-            let of = Some((job.name.clone(), job.archive));
+            let of = Some((job.name.clone(), job.archive, line.rank));
             if parts.len() > 1 || self.visited_of != of {
                 self.visited.clear();
                 self.visited_of = of;
             }
-            if let Err(error) = self.part(pool, job, kept, *part) {
+            if let Err(error) = self.part(pool, job, line, *part) {
                 // What was visited may not be marked.
                 self.visited_of = None;
                 return Err(error);
@@ -184,38 +202,43 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks all nodes, and the chunks of one part. What any of the job's segments names is found: a gc
-    /// that moves something gives all its checkpoints the same ones.
-    fn part(&mut self, pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<()> {
-        let loaded = load(pool, job, kept, part);
-        let locator = loaded.or_else(|error| {
-            for manifest in kept {
-                load(pool, job, &[manifest], part).map_err(|e| at_fault(pool, job, manifest, e))?;
+    /// Marks all nodes, and the chunks of one part. What any of the line's segments names is found: a
+    /// gc that moves something gives all its checkpoints the same ones.
+    fn part(&mut self, pool: &Pool, job: &JobState, line: &RankLine, part: Part) -> Result<()> {
+        let loaded = load(pool, job, line, part);
+        let locator = loaded.map_err(|error| {
+            let of_it = line.images.first().map_or(0, |(epoch, _)| *epoch);
+            let damaged = line.images.iter().map(|(epoch, _)| *epoch).find(|epoch| {
+                let only = job.manifests.iter().filter(|m| m.epoch == *epoch).collect::<Vec<_>>();
+                let lines = lines(pool, job, &only).unwrap_or_default();
+                let same = lines.iter().find(|other| other.rank == line.rank);
+                same.is_some_and(|one| load(pool, job, one, part).is_err())
+            });
+            match damaged {
+                Some(epoch) => at_fault(pool, job, epoch, error),
+                None => at_fault(pool, job, of_it, error),
             }
-            Err(error)
         })?;
         self.named.entry(job.name.clone()).or_default().extend(locator.packs());
-        for manifest in kept {
+        for (epoch, image) in &line.images {
             // Of a hurt checkpoint what cannot be found keeps nothing alive.
-            let is_hurt = job.hurt.contains(&manifest.epoch);
+            let is_hurt = job.hurt.contains(epoch);
             let mut lost = |_: Fingerprint| ();
-            for image in &manifest.images {
-                let lost: Lost<'_> = is_hurt.then_some(&mut lost);
-                let Marks { packs, visited, shares, .. } = self;
-                let mut each = |live: Live| {
-                    match live {
-                        Live::Node(node) => mark(packs, shares, node.place),
-                        Live::Chunk(fp) if part.holds(&fp) => match locator.find(&fp) {
-                            Err(_) if is_hurt => {}
-                            place => mark(packs, shares, place?),
-                        },
-                        Live::Chunk(_) => {}
-                    }
-                    Ok(())
-                };
-                live_of(pool, &locator, image, &mut Once { visited, each: &mut each }, lost)
-                    .map_err(|error| at_fault(pool, job, manifest, error))?;
-            }
+            let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+            let Marks { packs, visited, shares, .. } = self;
+            let mut each = |live: Live| {
+                match live {
+                    Live::Node(node) => mark(packs, shares, node.place),
+                    Live::Chunk(fp) if part.holds(&fp) => match locator.find(&fp) {
+                        Err(_) if is_hurt => {}
+                        place => mark(packs, shares, place?),
+                    },
+                    Live::Chunk(_) => {}
+                }
+                Ok(())
+            };
+            live_of(pool, &locator, image, &mut Once { visited, each: &mut each }, lost)
+                .map_err(|error| at_fault(pool, job, *epoch, error))?;
         }
         Ok(())
     }
@@ -270,9 +293,15 @@ fn mark(packs: &mut HashMap<PackId, PackMarks>, shares: &mut Option<Shares>, pla
     }
 }
 
+fn place_of(page: &PageRef) -> Place {
+    Place { pack: page.pack, offset: page.offset, length: page.length, frame: None }
+}
+
 /// Where segments are that lie in packs as entries of their own.
-pub fn stored_apart(segments: &[SegmentRef]) -> impl Iterator<Item = Place> {
-    segments.iter().filter(|segment| segment.kind == SegmentKind::Segment).map(|segment| {
+pub fn stored_apart<'a>(
+    segments: impl IntoIterator<Item = &'a SegmentRef>,
+) -> impl Iterator<Item = Place> {
+    segments.into_iter().filter(|segment| segment.kind == SegmentKind::Segment).map(|segment| {
         let SegmentRef { pack, offset, length, .. } = *segment;
         Place { pack, offset, length, frame: None }
     })
@@ -316,8 +345,7 @@ pub fn live_of(
     }
 }
 
-pub fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) -> Error {
-    let epoch = manifest.epoch;
+pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Error {
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
         "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is \
@@ -328,8 +356,8 @@ pub fn at_fault(pool: &Pool, job: &JobState, manifest: &Manifest, error: Error) 
 
 /// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks. Each
 /// segment is read once, however many checkpoints list it.
-pub fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Result<Locator> {
-    let segments = &segments_of(kept);
+pub fn load(pool: &Pool, job: &JobState, line: &RankLine, part: Part) -> Result<Locator> {
+    let segments = &line.segments;
     if part == Part::ALL {
         return Locator::load(pool, segments);
     }
@@ -337,39 +365,30 @@ pub fn load(pool: &Pool, job: &JobState, kept: &[&Manifest], part: Part) -> Resu
     let nodes = Locator::load_where(pool, segments, is_node)?;
     let mut catalogs: HashSet<Fingerprint> = HashSet::new();
     let mut visited = HashSet::new();
-    for manifest in kept {
-        let is_hurt = job.hurt.contains(&manifest.epoch);
-        for image in &manifest.images {
-            if image.kind == ImageKind::Files {
-                match listing_chunks(pool, &nodes, image.catalog) {
-                    Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
-                    chunks => catalogs.extend(chunks?),
-                }
-                continue;
+    for (epoch, image) in &line.images {
+        let is_hurt = job.hurt.contains(epoch);
+        if image.kind == ImageKind::Files {
+            match listing_chunks(pool, &nodes, image.catalog) {
+                Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
+                chunks => catalogs.extend(chunks?),
             }
-            let mut each = |live: Live| {
-                if let Live::Chunk(fp) = live {
-                    catalogs.insert(fp);
-                }
-                Ok(())
-            };
-            let mut lost = |_: Fingerprint| ();
-            let lost: Lost<'_> = is_hurt.then_some(&mut lost);
-            let mut needs = Once { visited: &mut visited, each: &mut each };
-            walk_live(pool, &nodes, &[(image.catalog, None)], &mut needs, lost)?;
+            continue;
         }
+        let mut each = |live: Live| {
+            if let Live::Chunk(fp) = live {
+                catalogs.insert(fp);
+            }
+            Ok(())
+        };
+        let mut lost = |_: Fingerprint| ();
+        let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+        let mut needs = Once { visited: &mut visited, each: &mut each };
+        walk_live(pool, &nodes, &[(image.catalog, None)], &mut needs, lost)?;
     }
     drop(nodes);
     Locator::load_where(pool, segments, |entry| {
         is_node(entry) || part.holds(&entry.fp) || catalogs.contains(&entry.fp)
     })
-}
-
-/// The distinct segments of some manifests.
-pub fn segments_of(manifests: &[&Manifest]) -> Vec<SegmentRef> {
-    let mut seen = HashSet::new();
-    let all = manifests.iter().flat_map(|manifest| &manifest.segments);
-    all.filter(|segment| seen.insert(**segment)).copied().collect()
 }
 
 /// Every chunk and node of one part that some segments list and that is in use, with its place.
@@ -386,7 +405,7 @@ pub fn live_entries(
     let mut seen = HashSet::new();
     for segment in segments {
         let directory = read_segment(pool, segment)?;
-        let listed = directory.entries.iter().filter(|e| e.kind != EntryKind::Segment);
+        let listed = directory.entries.iter().filter(|e| e.kind.is_resolved());
         for entry in listed.filter(|entry| part.holds(&entry.fp)) {
             let pack = directory.packs[entry.pack as usize];
             // A pack that is new, or cannot be read, has no marks; what is in it stays named.
@@ -412,7 +431,7 @@ mod tests {
 
     fn place(entry: &DirectoryEntry) -> Place {
         let DirectoryEntry { offset, length, frame, .. } = *entry;
-        Place { pack: PackId([0; 16]), offset, length, frame }
+        Place { pack: PackId([0; 20]), offset, length, frame }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod collection;
 mod line;
+mod lines;
 mod mark;
 mod plan;
 mod prune;
@@ -14,10 +15,11 @@ mod tell;
 mod usage;
 
 pub use collection::GcOptions;
+pub(crate) use lines::{RankLine, lines};
 pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
 pub(crate) use run::busy;
 pub use run::{Collecting, GcReport, collect};
-pub(crate) use survey::{JobState, Survey};
-pub(crate) use tell::{archive_of, tell, tell_all};
+pub(crate) use survey::{FirstPacks, JobState, Survey};
+pub(crate) use tell::{Relisted, archive_of, tell, tell_all};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

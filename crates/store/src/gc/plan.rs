@@ -1,6 +1,7 @@
 //! The plan of a gc: which packs go, which are copied first, which stay.
 
-use super::mark::{Marks, segments_of};
+use super::lines::inline_segments;
+use super::mark::Marks;
 use super::survey::Survey;
 use outlive_format::{Manifest, SegmentKind};
 use outlive_types::{Epoch, JobName, PAGE_BYTES, PackId};
@@ -171,7 +172,7 @@ impl GcPlan {
                 // Those that lie in containers that go are among what is copied.
                 (None, Some(named)) if !named.is_disjoint(&condemned) => {
                     let kept: Vec<&Manifest> = job.manifests.iter().collect();
-                    let stay = segments_of(&kept).into_iter().filter(|segment| {
+                    let stay = inline_segments(&kept).into_iter().filter(|segment| {
                         segment.kind != SegmentKind::Segment || !condemned.contains(&segment.pack)
                     });
                     stay.map(|segment| u64::from(segment.length)).sum()

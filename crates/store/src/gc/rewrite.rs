@@ -1,15 +1,18 @@
 //! Copies what is in use of packs that go, and stores the segments that say where it is now.
 
 use super::collection::Gc;
-use super::mark::{Marks, live_entries, segments_of};
-use super::survey::Survey;
-use crate::index::{Fingerprints, Locator, Part};
+use super::lines::{RankLine, at_fault_of, inline_segments, lines};
+use super::mark::{Marks, live_entries};
+use super::survey::{JobState, Survey};
+use super::tell::Relisted;
+use crate::index::{Fingerprints, Locator, Part, read_page};
 use crate::restore::{ReadPlan, Wanted};
-use crate::save::{Packer, Squeezing, store_segments};
+use crate::save::{Packer, Squeezing, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SegmentRef};
 use outlive_pool::Place;
 use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -27,7 +30,7 @@ pub struct Work {
     /// The directories of the packs that condemned entries were copied to.
     pub copied: Vec<SegmentRef>,
     /// New segments of jobs that need them, stored together.
-    pub segments: HashMap<JobName, Vec<SegmentRef>>,
+    pub segments: HashMap<JobName, Relisted>,
 }
 
 impl Gc<'_> {
@@ -72,7 +75,7 @@ impl Gc<'_> {
         for pack in packs {
             let (directory, _) = self.pool.directory_of(*pack)?;
             for entry in &directory.entries {
-                if entry.kind != EntryKind::Segment && marks.is_live(pack, entry) {
+                if entry.kind.is_resolved() && marks.is_live(pack, entry) {
                     live.push((entry.kind, Wanted { fp: entry.fp, place: place(*pack, entry) }));
                 }
             }
@@ -149,13 +152,14 @@ impl Gc<'_> {
         let jobs: Vec<_> = survey.jobs.iter().filter(|job| self.is_archived(job, work)).collect();
         let expected: u64 = jobs
             .iter()
-            .flat_map(|job| segments_of(&self.kept(job)))
+            .flat_map(|job| inline_segments(&self.kept(job)))
             .map(|segment| u64::from(segment.length))
             .sum();
         let packer = Packer::new(self.pool, &self.packs, expected);
         for job in jobs {
-            let segments = self.list(&self.kept(job), work, &packer)?;
-            work.segments.insert(job.name.clone(), segments);
+            let lines = at_fault_of(self.pool, job, lines(self.pool, job, &self.kept(job)))?;
+            let relisted = self.relist(&self.kept(job), &lines, work, &packer)?;
+            work.segments.insert(job.name.clone(), relisted);
         }
         packer.close()?;
         Ok(())
@@ -163,53 +167,101 @@ impl Gc<'_> {
 
     /// Stores the segments of a job that was not as surveyed, and before that copies what it has come
     /// to need of condemned packs.
-    pub(super) fn store_late(
-        &mut self,
-        kept: &[&Manifest],
-        work: &mut Work,
-    ) -> Result<Vec<SegmentRef>> {
-        let segments = segments_of(kept);
-        for part in self.parts(&segments) {
-            let live = live_entries(self.pool, &work.marks, &segments, part)?;
-            let copied = self.copied(work, part)?;
-            let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
-                work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
-            };
-            let mut late: Vec<(EntryKind, Wanted)> = live
-                .iter()
-                .filter(is_late)
-                .map(|(e, pack)| (e.kind, Wanted { fp: e.fp, place: place(*pack, e) }))
-                .collect();
-            if late.is_empty() {
-                continue;
-            }
-            late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
-            if let Some((_, error)) = self.copy(&late, &mut work.copied)?.into_iter().next() {
-                return Err(error.context("copying what a save came to need meanwhile"));
+    pub(super) fn store_late(&mut self, job: &JobState, work: &mut Work) -> Result<Relisted> {
+        let kept = self.kept(job);
+        let lines = at_fault_of(self.pool, job, lines(self.pool, job, &kept))?;
+        for line in &lines {
+            for part in self.parts(&line.segments) {
+                self.copy_late(&line.segments, part, work)?;
             }
         }
-        let expected_bytes = segments.iter().map(|s| u64::from(s.length)).sum();
+        let segments = lines.iter().flat_map(|line| &line.segments);
+        let expected_bytes = segments.map(|s| u64::from(s.length)).sum();
         let packer = Packer::new(self.pool, &self.packs, expected_bytes);
-        let stored = self.list(kept, work, &packer)?;
+        let stored = self.relist(&kept, &lines, work, &packer)?;
         packer.close()?;
         Ok(stored)
     }
 
-    /// Stores one set of segments for some checkpoints, with new places for what was copied.
-    fn list(
+    /// Copies what one part of some segments lists of condemned packs and was not copied yet.
+    fn copy_late(&mut self, segments: &[SegmentRef], part: Part, work: &mut Work) -> Result<()> {
+        let live = live_entries(self.pool, &work.marks, segments, part)?;
+        let copied = self.copied(work, part)?;
+        let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
+            work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
+        };
+        let mut late: Vec<(EntryKind, Wanted)> = live
+            .iter()
+            .filter(is_late)
+            .map(|(e, pack)| (e.kind, Wanted { fp: e.fp, place: place(*pack, e) }))
+            .collect();
+        if late.is_empty() {
+            return Ok(());
+        }
+        late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        match self.copy(&late, &mut work.copied)?.into_iter().next() {
+            Some((_, error)) => Err(error.context("copying what a save came to need meanwhile")),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores new segments for some checkpoints: one set for those of one rank, and a list for each
+    /// rank of the others. Pages of image tables that lie in condemned packs are stored anew.
+    fn relist(
         &self,
         kept: &[&Manifest],
+        lines: &[RankLine],
         work: &Work,
         packer: &Packer<'_>,
+    ) -> Result<Relisted> {
+        let mut relisted = Relisted::default();
+        let mut lists = Vec::new();
+        // Read once for all ranks, if it is not too much.
+        let copied = match &self.parts(&work.copied)[..] {
+            [all] => Some(self.copied(work, *all)?),
+            _ => None,
+        };
+        for line in lines {
+            let segments = self.list(&line.segments, work, copied.as_ref(), packer)?;
+            match line.rank {
+                None => relisted.segments = segments,
+                Some(rank) => lists.push((rank, segments)),
+            }
+        }
+        relisted.lists = store_lists(packer, lists)?;
+        for table in kept.iter().filter_map(|manifest| manifest.images.table()) {
+            for page in table.pages.iter().filter(|page| work.condemned.contains(&page.pack)) {
+                if let Entry::Vacant(vacant) = relisted.pages.entry(*page) {
+                    let bytes = read_page(self.pool, page)?;
+                    vacant.insert(store_page(packer, page.first_rank, &bytes)?);
+                }
+            }
+        }
+        Ok(relisted)
+    }
+
+    /// Stores one set of segments for what some list, with new places for what was copied.
+    fn list(
+        &self,
+        segments: &[SegmentRef],
+        work: &Work,
+        copied: Option<&Locator>,
+        packer: &Packer<'_>,
     ) -> Result<Vec<SegmentRef>> {
-        let segments = segments_of(kept);
         let mut stored = Vec::new();
-        for part in self.parts(&segments) {
-            let copied = self.copied(work, part)?;
+        for part in self.parts(segments) {
+            let of_part;
+            let copied = match copied {
+                Some(copied) => copied,
+                None => {
+                    of_part = self.copied(work, part)?;
+                    &of_part
+                }
+            };
             let mut packs: Vec<PackId> = Vec::new();
             let mut numbers: HashMap<PackId, u32> = HashMap::new();
             let mut entries = Vec::new();
-            for (entry, pack) in live_entries(self.pool, &work.marks, &segments, part)? {
+            for (entry, pack) in live_entries(self.pool, &work.marks, segments, part)? {
                 let now = match work.condemned.contains(&pack) {
                     true => copied.find(&entry.fp).map_err(|_| {
                         Error::bug(format!("{:?} was condemned and not copied", entry.fp))

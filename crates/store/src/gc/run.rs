@@ -6,7 +6,7 @@ use super::mark::Marks;
 use super::plan::{GcPlan, is_leftover};
 use super::prune::{check_drop, drop_checkpoints};
 use super::rewrite::Work;
-use super::survey::{JobState, Survey};
+use super::survey::{FirstPacks, JobState, Survey};
 use super::tell::{archive_of, tell, tell_all};
 use crate::commit::LogHead;
 use crate::pace::Pace;
@@ -68,7 +68,7 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     let pace = &Pace::new(options.bytes_per_s);
     if options.dry_run {
         // Nobody need know.
-        let packs = PackNumbers::new(SessionId([0xFF; 12]));
+        let packs = PackNumbers::new(SessionId([0xFF; 12]), 0);
         let mut head = LogHead::new(JobName::gc());
         return Gc { pool, options, packs, head: &mut head, pace }.work();
     }
@@ -97,7 +97,7 @@ fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     let (session, _) = head.open(pool)?;
     // The record by which an earlier gc, should it still be at work, learns that it is fenced.
     let opened = head.number();
-    let packs = PackNumbers::new(session);
+    let packs = PackNumbers::new(session, 0);
     let mut collected = Gc { pool, options, packs: packs.clone(), head: &mut head, pace }.work();
     let is_full = |error: &Error| error.kind() == ErrorKind::Full;
     if options.thoroughness.rewrite && collected.as_ref().is_err_and(is_full) {
@@ -160,7 +160,7 @@ impl Gc<'_> {
     fn work(&mut self) -> Result<GcReport> {
         // After a first try for which there was no room, what that has written is garbage like any
         // other, unless some job was told of it.
-        let own = (self.packs.session(), self.packs.next());
+        let own = (self.packs.session(), FirstPacks::of(&self.packs));
         let mut survey = Survey::new(self.pool, own, self.options.forget_damaged)?;
         if self.options.dry_run {
             for (name, epochs) in &self.options.drop {
@@ -254,11 +254,11 @@ impl Gc<'_> {
                 return Ok((state, anew, None));
             }
             let stored = work.segments.remove(name).filter(|_| surveyed);
-            let segments = match stored {
-                Some(segments) => segments,
-                None => self.store_late(&self.kept(&state), work)?,
+            let relisted = match stored {
+                Some(relisted) => relisted,
+                None => self.store_late(&state, work)?,
             };
-            let archive = archive_of(session, &state, &self.kept(&state), anew.clone(), segments);
+            let archive = archive_of(session, &state, &self.kept(&state), anew.clone(), relisted);
             Ok((state, anew, Some(archive)))
         })
     }

@@ -171,7 +171,7 @@ mod tests {
     /// What units hold from one to the next counts as if each had added it.
     #[test]
     fn holding_is_adding_to_each_unit() {
-        let pack = PackId([7; 16]);
+        let pack = PackId([7; 20]);
         let needs: [&[usize]; 6] = [&[0, 1, 2], &[1, 2, 2], &[2, 3], &[0, 3], &[], &[3, 4]];
         let (mut added, mut held) = (Shares::default(), Shares::default());
         let mut before: Vec<Held> = Vec::new();
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_is_shared_belongs_to_nobody_alone() {
-        let pack = PackId([7; 16]);
+        let pack = PackId([7; 20]);
         let mut shares = Shares::default();
         for needs in [&[0, 1, 2][..], &[1, 2, 3], &[2, 4]] {
             shares.next_unit();
@@ -203,6 +203,6 @@ mod tests {
             shares.units().iter().map(|s| (s.needed_bytes, s.only_bytes)).collect();
         assert_eq!(figures, [(33, 10), (36, 13), (26, 14)]);
         assert_eq!(shares.all_bytes(), 60);
-        assert!(shares.is_used(&pack, 4) && !shares.is_used(&PackId([8; 16]), 0));
+        assert!(shares.is_used(&pack, 4) && !shares.is_used(&PackId([8; 20]), 0));
     }
 }

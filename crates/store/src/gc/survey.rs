@@ -1,9 +1,13 @@
 //! What the logs say: the first thing a gc looks at.
 
 use crate::commit::{Reading, history};
-use outlive_format::{Body, Manifest, Session};
+use crate::index::each_image;
+use crate::save::PackNumbers;
+use outlive_format::{Body, Images, Manifest, Session};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
+use outlive_types::{
+    COMMITTER, Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result, SessionId,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A job's log, read to its end.
@@ -152,11 +156,46 @@ impl JobState {
         self.held.retain(|pack| !is_named(pack));
     }
 
-    /// The first pack of the open session that may belong to a save under way.
-    fn in_progress(&self) -> Option<(SessionId, u32)> {
-        let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
+    /// The packs of the open session that may belong to a save under way.
+    fn in_progress(&self, pool: &Pool) -> Result<Option<(SessionId, FirstPacks)>> {
+        let Some((session, _)) = self.session.as_ref().filter(|(_, open)| *open) else {
+            return Ok(None);
+        };
         let mut own = self.manifests.iter().filter(|m| m.session == session.session);
-        Some((session.session, own.next().map_or(0, |manifest| manifest.next_pack)))
+        let first = own.next().map_or(Ok(FirstPacks::default()), |m| FirstPacks::after(pool, m))?;
+        Ok(Some((session.session, first)))
+    }
+}
+
+/// The first pack of each rank in a session that is not done with; 0 for ranks that are not named.
+#[derive(Clone, Debug, Default)]
+pub struct FirstPacks(HashMap<Rank, u32>);
+
+impl FirstPacks {
+    /// Those of one rank alone.
+    pub fn of(packs: &PackNumbers) -> FirstPacks {
+        FirstPacks([(packs.rank(), packs.next())].into())
+    }
+
+    /// Those behind the images of a checkpoint. An image table that cannot be read says nothing: then
+    /// every pack may belong to a save under way.
+    fn after(pool: &Pool, manifest: &Manifest) -> Result<FirstPacks> {
+        let mut first = HashMap::new();
+        if let Images::Table(table) = &manifest.images {
+            first.insert(COMMITTER, table.next_pack);
+        }
+        let read = each_image(pool, manifest, &mut |image| {
+            first.insert(image.reference.rank, image.next_pack);
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(FirstPacks::default()),
+            read => read.map(|()| FirstPacks(first)),
+        }
+    }
+
+    fn is_behind(&self, pack: &PackId) -> bool {
+        pack.count() >= self.0.get(&pack.rank()).copied().unwrap_or(0)
     }
 }
 
@@ -169,19 +208,19 @@ pub struct Survey {
     pub unfinished: Vec<PackId>,
     /// The jobs.
     pub jobs: Vec<JobState>,
-    /// First pack of each open session that must be left alone.
-    in_progress: HashMap<SessionId, u32>,
+    /// First packs of each open session that must be left alone.
+    in_progress: HashMap<SessionId, FirstPacks>,
 }
 
 impl Survey {
     /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
     /// log that is read. Unfinished packs are looked for again afterwards: one that is finished by
     /// then may be part of a checkpoint whose program has ended its session.
-    /// `own` is the collector's session, and the first of its packs that it has not finished with.
+    /// `own` is the collector's session, and the first of its packs that it is not done with.
     ///
     /// # Errors
     /// What target and log report; `Damaged` as [`JobState::read`].
-    pub fn new(pool: &Pool, own: (SessionId, u32), forget: bool) -> Result<Survey> {
+    pub fn new(pool: &Pool, own: (SessionId, FirstPacks), forget: bool) -> Result<Survey> {
         let mut unfinished = pool.unfinished_packs()?;
         let packs = pool.packs()?;
         let jobs = pool.jobs()?;
@@ -197,28 +236,20 @@ impl Survey {
         }
         let jobs: Vec<JobState> =
             jobs.iter().map(|job| JobState::read(pool, job, forget)).collect::<Result<_>>()?;
-        for job in &jobs {
-            if let Some(image) = job.manifests.iter().flat_map(|m| &m.images).find(|i| i.rank > 0) {
-                return Err(Error::invalid(format!(
-                    "job {} has checkpoints with rank {}; this build collects those of one rank",
-                    job.name, image.rank
-                )));
-            }
-        }
         if !unfinished.is_empty() {
             let still: HashSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
             unfinished.retain(|pack| still.contains(pack));
         }
-        let mut in_progress: HashMap<SessionId, u32> =
-            jobs.iter().filter_map(JobState::in_progress).collect();
-        in_progress.extend([own]);
+        let mut in_progress = HashMap::from([own]);
+        for job in &jobs {
+            in_progress.extend(job.in_progress(pool)?);
+        }
         Ok(Survey { packs, unfinished, jobs, in_progress })
     }
 
     /// Whether a pack may belong to a save under way.
     pub fn is_in_progress(&self, pack: &PackId) -> bool {
-        let first = self.in_progress.get(&pack.session());
-        first.is_some_and(|first| pack.count() >= *first)
+        self.in_progress.get(&pack.session()).is_some_and(|first| first.is_behind(pack))
     }
 
     /// Whether a session may be at work.

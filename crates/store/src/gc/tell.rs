@@ -1,11 +1,13 @@
 //! Tells jobs what is condemned, each by a record right behind what was read of its log.
 
 use super::survey::JobState;
-use outlive_format::{Archive, Body, Manifest, Record, SegmentRef, Sweep, fingerprint};
+use outlive_format::{
+    Archive, Body, Images, Manifest, PageRef, Record, SegmentRef, Sweep, fingerprint,
+};
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::{Error, JobName, PackId, Result, SessionId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// How often a job is read again because its program has saved meanwhile.
 pub const ATTEMPTS: usize = 64;
@@ -99,6 +101,34 @@ pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bo
     Ok(true)
 }
 
+/// Where the chunks and the image tables of a job's checkpoints are from now on.
+#[derive(Clone, Debug, Default)]
+pub struct Relisted {
+    /// The segments of images that stand in manifests.
+    pub segments: Vec<SegmentRef>,
+    /// The segments of each rank, of images that stand in tables.
+    pub lists: Vec<PageRef>,
+    /// Pages of image tables that have moved, by where they were.
+    pub pages: HashMap<PageRef, PageRef>,
+}
+
+impl Relisted {
+    /// A manifest as an archive keeps it.
+    fn kept(&self, manifest: &Manifest) -> Manifest {
+        let mut manifest = manifest.clone();
+        match &mut manifest.images {
+            Images::One(image) => image.segments.clear(),
+            Images::Table(table) => {
+                table.lists.clear();
+                for page in &mut table.pages {
+                    *page = self.pages.get(page).copied().unwrap_or(*page);
+                }
+            }
+        }
+        manifest
+    }
+}
+
 /// The archive of a job that keeps some of its checkpoints, in place of all its records. `anew` is
 /// condemned now.
 pub fn archive_of(
@@ -106,7 +136,7 @@ pub fn archive_of(
     state: &JobState,
     kept: &[&Manifest],
     anew: Vec<PackId>,
-    segments: Vec<SegmentRef>,
+    relisted: Relisted,
 ) -> Archive {
     let mut condemned = anew;
     if state.is_open() {
@@ -121,8 +151,9 @@ pub fn archive_of(
         session: state.session.clone(),
         last_epoch: state.last_epoch,
         condemned,
-        segments,
         hurt: kept().map(|m| m.epoch).filter(|epoch| state.hurt.contains(epoch)).collect(),
-        manifests: kept().map(|m| Manifest { segments: Vec::new(), ..(*m).clone() }).collect(),
+        manifests: kept().map(|manifest| relisted.kept(manifest)).collect(),
+        segments: relisted.segments,
+        lists: relisted.lists,
     }
 }

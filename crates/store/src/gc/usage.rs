@@ -5,7 +5,7 @@ use super::line::line;
 use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness};
 use super::share::Share;
-use super::survey::{JobState, Survey};
+use super::survey::{FirstPacks, JobState, Survey};
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
@@ -66,7 +66,7 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
     let mut attempts = 1;
     loop {
         // Nobody need know of this session.
-        let survey = Survey::new(pool, (SessionId([0xFF; 12]), 0), true)?;
+        let survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
         let usage = Reading::new(pool, &survey).read(of);
         let is_final = match &usage {
             Ok(usage) => usage.unknown.is_empty(),
@@ -84,7 +84,7 @@ fn row(job: &JobState, manifests: &[&Manifest]) -> UsageRow {
     UsageRow {
         job: Some(job.name.clone()),
         epochs: manifests.iter().rev().map(|manifest| manifest.epoch).collect(),
-        state_bytes: manifests.iter().flat_map(|m| &m.images).map(|i| i.state_bytes).sum(),
+        state_bytes: manifests.iter().map(|manifest| manifest.state_bytes()).sum(),
         needed_bytes: 0,
         only_bytes: 0,
     }
@@ -132,7 +132,13 @@ impl<'a> Reading<'a> {
             UsageOf::Checkpoints(name) | UsageOf::Some(name, _) => {
                 let job = self.job(name)?;
                 let chosen = self.chosen(job, of)?;
-                if let Some(shares) = &mut self.marks.shares {
+                // The line knows images of one rank.
+                if chosen.iter().any(|manifest| manifest.world_size > 1) {
+                    for manifest in &chosen {
+                        self.marks.next_unit();
+                        self.mark(job, &[manifest])?;
+                    }
+                } else if let Some(shares) = &mut self.marks.shares {
                     let found = line(self.pool, &self.marks.packs, shares, job, &chosen)?;
                     let unknown = found.unknown.into_iter();
                     self.unknown.extend(unknown.map(|(at, error)| (job.name.clone(), at, error)));

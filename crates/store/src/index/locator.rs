@@ -1,7 +1,7 @@
 //! All places that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
-use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, InFrame, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result};
 use std::collections::hash_map::Entry::Vacant;
@@ -61,7 +61,7 @@ impl Locator {
     ) -> Vec<(Fingerprint, Place)> {
         let first = self.packs.len() as u32;
         self.packs.extend_from_slice(&directory.packs);
-        let wanted = |entry: &&DirectoryEntry| entry.kind != EntryKind::Segment && keep(entry);
+        let wanted = |entry: &&DirectoryEntry| entry.kind.is_resolved() && keep(entry);
         let mut others = Vec::new();
         self.places.reserve(directory.entries.iter().filter(wanted).count());
         for entry in directory.entries.iter().filter(wanted) {

@@ -1,6 +1,7 @@
 //! From fingerprints to places: segments as the manifest names them, and the bounded memory of what
 //! is stored already.
 
+mod images;
 mod known;
 mod locator;
 mod part;
@@ -10,6 +11,9 @@ mod segments;
 mod shared;
 mod survey;
 
+pub use images::{
+    each_image, image_of, images_of, list_of, only_image, pages_of, read_page, segments_of_all,
+};
 pub use known::Known;
 pub use locator::Locator;
 pub use part::Part;

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn each_fingerprint_is_in_one_part_and_parts_ascend() {
         let segment = SegmentRef {
-            pack: PackId([0; 16]),
+            pack: PackId([0; 20]),
             offset: 0,
             length: 44_000,
             kind: SegmentKind::Segment,

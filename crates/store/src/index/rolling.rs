@@ -3,7 +3,7 @@
 
 use super::{Locator, read_segment};
 use crate::restore::Wanted;
-use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
 use std::collections::HashSet;
@@ -63,7 +63,7 @@ impl Rolling {
 
 /// What a directory lists, but for segments, and the packs where it is.
 fn places(directory: &Directory) -> impl Iterator<Item = (PackId, &DirectoryEntry)> {
-    let listed = directory.entries.iter().filter(|entry| entry.kind != EntryKind::Segment);
+    let listed = directory.entries.iter().filter(|entry| entry.kind.is_resolved());
     listed.map(|entry| (directory.packs[entry.pack as usize], entry))
 }
 

@@ -5,7 +5,7 @@
 use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef, fingerprint};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Pool, Span};
-use outlive_types::{Error, PAGE_BYTES, PackId, Result};
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 
 /// So many segments of one level are merged.
@@ -20,21 +20,42 @@ pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
         SegmentKind::Directory => {
             pool.read_directory(segment.pack, segment.offset, segment.length)?
         }
-        SegmentKind::Segment => {
-            let span = Span { pack: segment.pack, offset: segment.offset, length: segment.length };
-            // A buffer of its own: whoever reads this may hold some of the staging memory, and all of
-            // it may be with others like him.
-            let bytes = segment.length as usize + 2 * PAGE_BYTES;
-            pool.read(span, AlignedBuf::zeroed(bytes)).wait()?.to_vec()
-        }
+        SegmentKind::Segment => read_span(pool, segment.pack, segment.offset, segment.length)?,
     };
-    if fingerprint(&bytes) != segment.fp {
-        return Err(Error::damaged(format!(
-            "the directory or segment at {} of pack {} does not match its fingerprint",
-            segment.offset, segment.pack
-        )));
-    }
+    verify(&bytes, segment.fp, "directory or segment", segment.pack, segment.offset)?;
     Directory::decode(&bytes)
+}
+
+/// Reads what lies at a place (pack, offset, length) by itself, and verifies it; `what` names it in
+/// messages.
+///
+/// # Errors
+/// `Damaged` if it is missing or wrong.
+pub fn read_at(
+    pool: &Pool,
+    (pack, offset, length): (PackId, u32, u32),
+    fp: Fingerprint,
+    what: &str,
+) -> Result<Vec<u8>> {
+    let bytes = read_span(pool, pack, offset, length)?;
+    verify(&bytes, fp, what, pack, offset)?;
+    Ok(bytes)
+}
+
+fn read_span(pool: &Pool, pack: PackId, offset: u32, length: u32) -> Result<Vec<u8>> {
+    // A buffer of its own: whoever reads this may hold some of the staging memory, and all of it may
+    // be with others like him.
+    let buffer = AlignedBuf::zeroed(length as usize + 2 * PAGE_BYTES);
+    Ok(pool.read(Span { pack, offset, length }, buffer).wait()?.to_vec())
+}
+
+fn verify(bytes: &[u8], fp: Fingerprint, what: &str, pack: PackId, offset: u32) -> Result<()> {
+    match fingerprint(bytes) == fp {
+        true => Ok(()),
+        false => Err(Error::damaged(format!(
+            "the {what} at {offset} of pack {pack} does not match its fingerprint"
+        ))),
+    }
 }
 
 /// Which segments to merge next: their indices, at least two, or none.

@@ -4,8 +4,9 @@
 //! its parent names: of a line of checkpoints the last one tells all. A log has several lines if its
 //! program began anew, or went back to an older checkpoint.
 
+use super::{pages_of, segments_of_all};
 use crate::commit::{History, history};
-use outlive_format::{Body, Record, SegmentRef};
+use outlive_format::{Body, PageRef, Record, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Fingerprint, JobName, PackId, Result};
 use std::collections::HashSet;
@@ -98,8 +99,13 @@ fn cost_of(segment: &SegmentRef) -> u64 {
     u64::from(segment.length).max(READ_BYTES_MIN)
 }
 
+fn cost_of_page(page: &PageRef) -> u64 {
+    u64::from(page.length).max(READ_BYTES_MIN)
+}
+
 /// The lines of a job's checkpoints, by their last ones, newest first.
 struct Lines<'a> {
+    pool: &'a Pool,
     entries: History<'a>,
     /// Checkpoints that a later one follows.
     followed: HashSet<Epoch>,
@@ -107,7 +113,7 @@ struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     fn of(pool: &'a Pool, job: &'a JobName) -> Result<Lines<'a>> {
-        Ok(Lines { entries: history(pool, job)?, followed: HashSet::new() })
+        Ok(Lines { pool, entries: history(pool, job)?, followed: HashSet::new() })
     }
 
     fn records_left(&self) -> usize {
@@ -131,8 +137,11 @@ impl<'a> Lines<'a> {
                     if !is_dropped && !entry.hurt && !manifest.remarks.suspect =>
                 {
                     self.followed.insert(manifest.parent);
-                    if !self.followed.contains(&manifest.epoch) {
-                        return Some(manifest.segments);
+                    if !self.followed.contains(&manifest.epoch)
+                        && let Ok(segments) = segments_of_all(self.pool, &manifest)
+                    {
+                        survey.all_bytes += pages_of(&manifest).map(cost_of_page).sum::<u64>();
+                        return Some(segments);
                     }
                 }
                 Ok(Record { body: Body::Sweep(sweep), .. }) => {

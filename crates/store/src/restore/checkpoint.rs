@@ -3,11 +3,11 @@
 use super::plan::{Pieces, RestorePlan, RestoreSink, RestoreStats};
 use super::read::Wanted;
 use super::walk::read_trees;
-use crate::index::Locator;
+use crate::index::{Locator, image_of, only_image};
 use crate::tree::PageTree;
-use outlive_format::{Catalog, ImageKind, Manifest, TreeRef};
+use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, JobName, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +26,8 @@ pub struct Checkpoint {
     pool: Pool,
     job: JobName,
     manifest: Manifest,
+    image: ImageRef,
+    segments: Vec<SegmentRef>,
     as_of: u64,
     locator: Locator,
     catalog: Catalog,
@@ -36,12 +38,43 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint that `manifest` describes.
+    /// Opens the checkpoint that `manifest` describes, which has one rank.
     ///
     /// # Errors
-    /// `Damaged` if any of its metadata is missing or wrong.
+    /// `Damaged` if any of its metadata is missing or wrong; `Invalid` if it has more ranks.
     pub fn open(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
         Checkpoint::open_as_of(pool, job, manifest, 0)
+    }
+
+    /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have.
+    ///
+    /// # Errors
+    /// `Damaged` if any of its metadata is missing or wrong; `Invalid` if there is no such rank.
+    pub fn open_rank(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        rank: Rank,
+    ) -> Result<Checkpoint> {
+        let image = image_of(pool, &manifest, rank)
+            .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
+        Checkpoint::open_image(pool, job, manifest, image, 0)
+    }
+
+    /// The same with an image that has been found already, knowing the log up to record `as_of`.
+    pub(crate) fn open_image(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        image: Image,
+        as_of: u64,
+    ) -> Result<Checkpoint> {
+        let (epoch, rank) = (manifest.epoch, image.reference.rank);
+        let of = match manifest.world_size {
+            1 => format!("checkpoint {epoch} of job {job}"),
+            _ => format!("rank {rank} of checkpoint {epoch} of job {job}"),
+        };
+        Checkpoint::open_inner(pool, job, manifest, image, as_of).map_err(|e| e.context(of))
     }
 
     /// The same, knowing the log up to record `as_of`.
@@ -51,30 +84,28 @@ impl Checkpoint {
         manifest: Manifest,
         as_of: u64,
     ) -> Result<Checkpoint> {
-        let epoch = manifest.epoch;
-        Checkpoint::open_inner(pool, job, manifest, as_of)
-            .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
+        let image = only_image(&manifest).cloned().map_err(|error| {
+            let of = format!("checkpoint {} of job {job}", manifest.epoch);
+            error.context(of)
+        })?;
+        Checkpoint::open_image(pool, job, manifest, image, as_of)
     }
 
     fn open_inner(
         pool: &Pool,
         job: &JobName,
         manifest: Manifest,
+        image: Image,
         as_of: u64,
     ) -> Result<Checkpoint> {
-        let [image] = manifest.images[..] else {
-            return Err(Error::invalid(format!(
-                "it has {} ranks; this build restores checkpoints of one rank",
-                manifest.images.len()
-            )));
-        };
+        let Image { reference: image, segments, .. } = image;
         if image.kind != ImageKind::Memory {
             return Err(Error::invalid(
                 "it holds files and no program's memory: get them with `outlive get` or \
                  `Job.get_files`",
             ));
         }
-        let locator = Locator::load(pool, &manifest.segments)?;
+        let locator = Locator::load(pool, &segments)?;
         let mut trees = read_trees(pool, &locator, &[image.catalog])?;
         let catalog_tree = trees.pop().unwrap_or_default();
         let stream = Stream { name: "catalog".to_owned(), tree: catalog_tree.clone() };
@@ -109,6 +140,8 @@ impl Checkpoint {
             pool: pool.clone(),
             job: job.clone(),
             manifest,
+            image,
+            segments,
             as_of,
             locator,
             catalog,
@@ -132,6 +165,16 @@ impl Checkpoint {
     /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// The image that was opened.
+    pub fn image(&self) -> &ImageRef {
+        &self.image
+    }
+
+    /// The segments that resolve what the image needs.
+    pub fn segments(&self) -> &[SegmentRef] {
+        &self.segments
     }
 
     /// Every region, in the order in which it was saved.

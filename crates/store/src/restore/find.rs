@@ -2,9 +2,10 @@
 
 use super::Checkpoint;
 use crate::commit::{Entry, history};
+use crate::index::image_of;
 use outlive_format::{ImageKind, Manifest};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 
 /// How often the search begins anew because a prune or gc has changed the log under it.
 const ATTEMPTS: usize = 16;
@@ -37,7 +38,7 @@ pub struct Kind<'a> {
 
 /// Whether a manifest is of a checkpoint of files.
 pub fn is_of_files(manifest: &Manifest) -> bool {
-    manifest.images.first().is_some_and(|image| image.kind == ImageKind::Files)
+    manifest.kind() == ImageKind::Files
 }
 
 /// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
@@ -52,8 +53,7 @@ pub fn first_good<T>(
     select: Select,
     attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
 ) -> Result<Option<(Checkpoint, T, Skipped)>> {
-    let is_memory =
-        |manifest: &Manifest| manifest.images.iter().all(|i| i.kind == ImageKind::Memory);
+    let is_memory = |manifest: &Manifest| !is_of_files(manifest);
     let opens = |manifest: &Manifest| Checkpoint::open(pool, name, manifest.clone()).is_ok();
     let kind = Kind { is: &is_memory, opens: &opens };
     let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
@@ -61,6 +61,28 @@ pub fn first_good<T>(
         attempt(&found).map(|value| (found, value))
     })?;
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
+}
+
+/// What one rank has of the newest checkpoint of memory that opens for it; otherwise as
+/// [`first_good`].
+///
+/// # Errors
+/// As [`first_good`]; `Invalid` if a checkpoint has no such rank.
+pub fn first_of_rank(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    rank: Rank,
+) -> Result<Option<(Checkpoint, Skipped)>> {
+    let open = |manifest: &Manifest| Checkpoint::open_rank(pool, name, manifest.clone(), rank);
+    let is_memory = |manifest: &Manifest| !is_of_files(manifest);
+    let opens = |manifest: &Manifest| open(manifest).is_ok();
+    let kind = Kind { is: &is_memory, opens: &opens };
+    let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
+        let image = image_of(pool, manifest, rank)?;
+        Checkpoint::open_image(pool, name, manifest.clone(), image, as_of)
+    })?;
+    Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
 }
 
 /// The newest manifest of a kind on which `attempt`, which gets the number of the newest record

@@ -1,7 +1,7 @@
 //! The first stage: dirty pages become chunks, on several threads, block by block.
 
 use super::lane::Lane;
-use super::mend::Hits;
+use super::named::Hits;
 use super::packer::Packer;
 use super::plan::SavePlan;
 use crate::index::{Fingerprints, Known, Lent, Locator, PoolIndex};

@@ -1,23 +1,26 @@
 //! Carries out a plan: all stages in order, then the commit.
 
 use super::chunks::{Chunker, Pages};
+use super::committer::{Draft, RankImage};
 use super::leaves::{LeafStage, Wish, within_budget};
-use super::mend::{Borrowed, Hits, Named, list_lent};
+use super::mend::{Borrowed, list_lent};
+use super::named::{Hits, Named};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
 use super::stats::{SaveNotes, SaveStats};
-use super::writer::{Base, Writer};
+use super::stored::StoredImage;
+use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
 use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::Diff;
 use outlive_format::{
-    Catalog, CatalogRegion, ImageKind, ImageRef, InnerNode, Manifest, Remarks, SaveFigures, TreeRef,
+    Catalog, CatalogRegion, Image, ImageKind, ImageRef, InnerNode, SaveFigures, TreeRef,
 };
 use outlive_pool::Pool;
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
-    Progress, RegionPlace, Result,
+    Progress, Rank, RegionPlace, Result,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -43,16 +46,6 @@ const CHANGED_PER_REWRITTEN: u64 = 2;
 /// At most this part of the state is saved up as credit.
 const CREDIT_PART_OF_STATE: u64 = 8;
 
-/// What the stages before the commit made.
-pub(super) struct Stored {
-    pub base: Base,
-    pub named: Named,
-    pub new: Fingerprints,
-    pub wishes: Vec<Wish>,
-    pub manifest: Manifest,
-    pub stats: SaveStats,
-}
-
 impl Writer {
     /// Carries out `plan` on `frozen`. `live_done` is called once no live page will be read again,
     /// also after an error.
@@ -68,6 +61,56 @@ impl Writer {
         order: &Order,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
+        let stored = self.rank.store(pool, packs, plan, frozen, order, live_done);
+        let mut stored = stored.map_err(|error| self.committer.head.blame(pool, error))?;
+        let draft = Draft {
+            epoch: plan.epoch,
+            frozen_ns: pool.env().clock.unix_ns(),
+            remarks: order.notes.remarks.clone(),
+            metrics: order.notes.metrics.clone(),
+        };
+        let committed = self.commit(pool, packs, &draft, &mut stored);
+        // What this save could not deal with, the next one must.
+        let committed =
+            committed.inspect_err(|_| self.committer.head.put_back(stored.seen.clone()))?;
+        let mut stats = self.rank.follow(pool, stored, &committed);
+        stats.new_bytes += committed.record_bytes;
+        Ok(stats)
+    }
+
+    /// Offers the image until it is committed, and mends it as often as something has changed.
+    pub(super) fn commit(
+        &mut self,
+        pool: &Pool,
+        packs: &PackNumbers,
+        draft: &Draft,
+        stored: &mut StoredImage,
+    ) -> Result<Committed> {
+        loop {
+            let image = std::slice::from_ref(&stored.image);
+            match self.committer.commit(pool, draft, image)? {
+                Commit::Done(committed) => return Ok(committed),
+                Commit::Changed(changes) => self.rank.mend(pool, packs, stored, changes)?,
+            }
+        }
+    }
+}
+
+impl RankWriter {
+    /// Stores an image: carries out `plan` on `frozen`, up to the commit. `live_done` is called once
+    /// no live page will be read again, also after an error.
+    ///
+    /// # Errors
+    /// What the target reports. This writer stays as it was.
+    pub fn store(
+        &mut self,
+        pool: &Pool,
+        packs: &PackNumbers,
+        plan: &SavePlan,
+        frozen: &dyn Frozen,
+        order: &Order,
+        live_done: &(dyn Fn() + Sync),
+    ) -> Result<StoredImage> {
         let clock = pool.env().clock.clone();
         let since = |started: Duration| clock.monotonic().saturating_sub(started);
         let stall: OnceLock<Duration> = OnceLock::new();
@@ -78,7 +121,7 @@ impl Writer {
         if plan.live_blocks == 0 {
             live_done();
         }
-        let parent = self.base.as_ref().map_or(0, |base| base.epoch);
+        let parent = self.parent();
         if plan.parent != parent {
             return Err(Error::bug(format!(
                 "a save was planned to follow checkpoint {} and would follow {parent}: nothing was \
@@ -89,51 +132,29 @@ impl Writer {
         // Room for the page tree and the catalog comes on top; a pack takes more if need be.
         let expected_bytes = plan.dirty_bytes + plan.dirty_bytes / 32 + (64 << 10);
         let packer = Packer::new(pool, packs, expected_bytes);
-        let stored = self.store(pool, packs, plan, frozen, live_done, packer);
+        let stored = self.run_stages(pool, packs, plan, frozen, live_done, packer);
         // Whatever happened, the program must not wait for us any longer.
         live_done();
-        let mut stored = stored.map_err(|error| self.head.blame(pool, error))?;
+        let mut stored = stored?;
         stored.stats.stall = stall.get().copied().unwrap_or_default();
         stored.stats.total = since(order.started);
-        stored.manifest.figures = stored.stats.figures();
-        stored.manifest.remarks = order.notes.remarks.clone();
-        stored.manifest.metrics.clone_from(&order.notes.metrics);
-        let mut seen = Changes::default();
-        let committed = self.commit(pool, packs, &mut stored, &mut seen);
-        // What this save could not deal with, the next one must.
-        let committed = committed.inspect_err(|_| self.head.put_back(seen))?;
-        stored.stats.new_bytes += committed.record_bytes;
+        stored.image.figures = stored.stats.figures();
+        Ok(stored)
+    }
+
+    /// Makes a stored image what the next save follows, once it is committed.
+    pub fn follow(
+        &mut self,
+        pool: &Pool,
+        mut stored: StoredImage,
+        committed: &Committed,
+    ) -> SaveStats {
         stored.base.as_of = committed.number;
+        stored.base.in_table = committed.in_table;
         self.known.extend(stored.new);
         self.base = Some(stored.base);
         self.grant(pool, &stored.stats, stored.wishes);
-        Ok(stored.stats)
-    }
-
-    /// Offers the manifest until it is committed, and mends it as often as something has changed;
-    /// `seen` gathers these changes.
-    pub(super) fn commit(
-        &mut self,
-        pool: &Pool,
-        packs: &PackNumbers,
-        stored: &mut Stored,
-        seen: &mut Changes,
-    ) -> Result<Committed> {
-        loop {
-            let changes = match self.head.commit(pool, &stored.manifest)? {
-                Commit::Done(committed) => return Ok(committed),
-                Commit::Changed(changes) => changes,
-            };
-            seen.then(changes);
-            // What else was known may be gone.
-            self.known.clear();
-            self.shared = None;
-            let Stored { base, named, manifest, stats, .. } = stored;
-            stats.new_bytes += self.mend(pool, packs, base, named, seen)?;
-            manifest.segments.clone_from(&named.segments);
-            manifest.next_pack = packs.next();
-            manifest.figures.new_bytes = stats.new_bytes;
-        }
+        stored.stats
     }
 
     /// Chooses what the next save rewrites. Changed bytes earn credit; what was granted is spent.
@@ -150,7 +171,7 @@ impl Writer {
     }
 
     #[allow(clippy::too_many_arguments)] // the stages' whole surroundings, once
-    fn store(
+    fn run_stages(
         &mut self,
         pool: &Pool,
         packs: &PackNumbers,
@@ -158,10 +179,11 @@ impl Writer {
         frozen: &dyn Frozen,
         live_done: &(dyn Fn() + Sync),
         packer: Packer<'_>,
-    ) -> Result<Stored> {
+    ) -> Result<StoredImage> {
         SharedChunks::refresh(&mut self.shared, pool, plan.dirty_bytes, &self.condemned)?;
         let shared = self.shared.as_ref().and_then(SharedChunks::index);
-        let stages = Stages { pool, plan, frozen, known: &self.known, shared, packer: &packer };
+        let (known, rank) = (&self.known, self.rank);
+        let stages = Stages { pool, plan, frozen, rank, known, shared, packer: &packer };
         let nothing = Base::default();
         let base = self.base.as_ref().unwrap_or(&nothing);
         let packed = stages.image(base, live_done).and_then(|image| {
@@ -170,34 +192,26 @@ impl Writer {
             segments.extend(Borrowed::of(&image.hits, &image.lent).store(pool, &packer)?);
             Ok((image, packer.finish(segments)?))
         });
-        let (mut image, (packed, segment_bytes)) = packed?;
+        let (mut written, (packed, segment_bytes)) = packed?;
         let Packed { packs: count, stored_bytes, segments, own } = packed;
-        image.stats.packs = count;
-        image.stats.new_bytes = stored_bytes;
-        image.stats.segment_bytes = segment_bytes;
-        image.base.segments.clone_from(&segments);
-        let manifest = Manifest {
-            session: packs.session(),
-            world_size: 1,
-            epoch: plan.epoch,
-            parent: plan.parent,
-            frozen_ns: pool.env().clock.unix_ns(),
-            figures: SaveFigures::default(),
+        written.stats.packs = count;
+        written.stats.new_bytes = stored_bytes;
+        written.stats.segment_bytes = segment_bytes;
+        written.base.segments.clone_from(&segments);
+        let image = Image {
+            reference: written.reference,
             next_pack: packs.next(),
-            remarks: Remarks::default(),
-            metrics: Vec::new(),
-            images: vec![image.reference],
-            segments,
+            segments: segments.clone(),
         };
-        let hits = std::mem::take(&mut image.hits);
-        let segments = manifest.segments.clone();
-        Ok(Stored {
-            base: image.base,
-            named: Named { segments, own, hits },
-            new: image.new,
-            wishes: image.wishes,
-            manifest,
-            stats: image.stats,
+        let (parent, figures) = (plan.parent, SaveFigures::default());
+        Ok(StoredImage {
+            base: written.base,
+            named: Named { segments, own, hits: written.hits },
+            new: written.new,
+            wishes: written.wishes,
+            image: RankImage { image, parent, figures },
+            seen: Changes::default(),
+            stats: written.stats,
         })
     }
 }
@@ -206,12 +220,14 @@ struct Stages<'a> {
     pool: &'a Pool,
     plan: &'a SavePlan,
     frozen: &'a dyn Frozen,
+    rank: Rank,
     known: &'a Known,
     shared: Option<&'a PoolIndex>,
     packer: &'a Packer<'a>,
 }
 
-struct Image {
+/// An image that is written but for its segments.
+struct Written {
     base: Base,
     reference: ImageRef,
     new: Fingerprints,
@@ -222,7 +238,7 @@ struct Image {
 }
 
 impl Stages<'_> {
-    fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Image> {
+    fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Written> {
         let Stages { pool, plan, frozen, .. } = *self;
         let tuning = &pool.config().tuning;
         let chunker = Chunker::new(
@@ -290,9 +306,9 @@ impl Stages<'_> {
             freeze: frozen.report(),
             ..SaveStats::default()
         };
-        Ok(Image {
+        Ok(Written {
             reference: ImageRef {
-                rank: 0,
+                rank: self.rank,
                 kind: ImageKind::Memory,
                 regions: frozen.regions().len() as u64,
                 state_bytes,
@@ -305,6 +321,7 @@ impl Stages<'_> {
                 catalog,
                 catalog_hashes,
                 segments: Vec::new(),
+                in_table: false,
                 as_of: 0,
             },
             lent: chunker.sink.lent(),

@@ -1,15 +1,18 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
-use super::execute::{Order, Stored};
-use super::mend::{Borrowed, Hits, Named, list_lent};
+use super::committer::{Draft, RankImage};
+use super::execute::Order;
+use super::mend::{Borrowed, list_lent};
+use super::named::{Hits, Named};
 use super::packer::{Listed, PackNumbers, Packed, Packer};
 use super::stats::SaveStats;
+use super::stored::StoredImage;
 use super::writer::{Base, Writer};
 use crate::commit::{Changes, Committed};
 use crate::index::Lent;
-use outlive_format::{ImageRef, Manifest, SaveFigures, SegmentRef};
+use outlive_format::{Image, ImageRef, Manifest, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
-use outlive_types::Result;
+use outlive_types::{Epoch, Result};
 
 /// An image of files, or one that was copied, that is stored but for its segments.
 pub struct FilesImage {
@@ -26,29 +29,6 @@ pub struct FilesImage {
 }
 
 impl Writer {
-    /// The session's packs; it is opened if there is none, and notice taken of what others have done meanwhile.
-    ///
-    /// # Errors
-    /// `Fenced` if another writer has taken over; what the log reports.
-    pub fn begin(&mut self, pool: &Pool) -> Result<PackNumbers> {
-        self.begin_seeing(pool).map(|(packs, _)| packs)
-    }
-
-    /// The same; answers what others have done as well.
-    ///
-    /// # Errors
-    /// As [`Writer::begin`].
-    pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(PackNumbers, Changes)> {
-        let (session, opened) = self.head.open(pool)?;
-        let packs = match &self.packs {
-            Some(packs) if !opened => packs.clone(),
-            _ => self.packs.insert(PackNumbers::new(session)).clone(),
-        };
-        let changes = self.head.take_changes();
-        self.absorb(pool, changes.clone())?;
-        Ok((packs, changes))
-    }
-
     /// Commits an image of files. What this writer knows of the program's memory stays as it is: the
     /// next save of memory follows the last one of memory.
     ///
@@ -63,25 +43,18 @@ impl Writer {
         order: &Order,
     ) -> Result<SaveStats> {
         let now = || pool.env().clock.monotonic().saturating_sub(order.started);
-        let epoch = self.head.last_epoch + 1;
-        let parent = image.parent.as_ref().map_or(0, |base| base.epoch);
-        let (mut stats, ..) = self.commit_image(pool, packs, packer, image, &mut |stats| {
-            stats.epoch = epoch;
+        let draft = Draft {
+            epoch: self.committer.head.last_epoch + 1,
+            frozen_ns: pool.env().clock.unix_ns(),
+            remarks: order.notes.remarks.clone(),
+            metrics: order.notes.metrics.clone(),
+        };
+        let figures = &mut |stats: &mut SaveStats| {
             stats.total = now();
-            Manifest {
-                session: packs.session(),
-                world_size: 1,
-                epoch,
-                parent,
-                frozen_ns: pool.env().clock.unix_ns(),
-                figures: stats.figures(),
-                next_pack: 0,
-                remarks: order.notes.remarks.clone(),
-                metrics: order.notes.metrics.clone(),
-                images: Vec::new(),
-                segments: Vec::new(),
-            }
-        })?;
+            stats.figures()
+        };
+        let draft = (&draft, image.parent.as_ref().map_or(0, |base| base.epoch));
+        let (mut stats, ..) = self.commit_image(pool, packs, packer, image, draft, figures)?;
         stats.total = now();
         Ok(stats)
     }
@@ -99,22 +72,23 @@ impl Writer {
         image: FilesImage,
         like: &Manifest,
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
-        self.commit_image(pool, packs, packer, image, &mut |stats| {
-            stats.epoch = like.epoch;
-            let figures = SaveFigures { new_bytes: stats.new_bytes, ..like.figures };
-            let session = packs.session();
-            Manifest { session, figures, images: Vec::new(), segments: Vec::new(), ..like.clone() }
+        let Manifest { epoch, parent, frozen_ns, remarks, metrics, .. } = like.clone();
+        let draft = Draft { epoch, frozen_ns, remarks, metrics };
+        self.commit_image(pool, packs, packer, image, (&draft, parent), &mut |stats| SaveFigures {
+            new_bytes: stats.new_bytes,
+            ..like.figures
         })
     }
 
-    /// Stores the segments of an image and commits what `describe` says of it.
+    /// Stores the segments of an image and commits it.
     fn commit_image(
         &mut self,
         pool: &Pool,
         packs: &PackNumbers,
         packer: Packer<'_>,
         image: FilesImage,
-        describe: &mut dyn FnMut(&mut SaveStats) -> Manifest,
+        (draft, parent_epoch): (&Draft, Epoch),
+        figures: &mut dyn FnMut(&mut SaveStats) -> SaveFigures,
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
         let FilesImage { reference, parent, hits, lent, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
@@ -125,32 +99,27 @@ impl Writer {
             packer.finish(segments)
         });
         let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) =
-            packed.map_err(|error| self.head.blame(pool, error))?;
+            packed.map_err(|error| self.committer.head.blame(pool, error))?;
         (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
-        let described = describe(&mut stats);
-        let manifest = Manifest {
-            next_pack: packs.next(),
-            images: vec![reference],
-            segments: segments.clone(),
-            ..described
-        };
-        let named = Named { segments, own, hits };
-        let mut stored = Stored {
+        stats.epoch = draft.epoch;
+        let figures = figures(&mut stats);
+        let image = Image { reference, next_pack: packs.next(), segments: segments.clone() };
+        let mut stored = StoredImage {
             base: Base::default(),
-            named,
+            named: Named { segments, own, hits },
             new: Default::default(),
             wishes: Vec::new(),
-            manifest,
+            image: RankImage { image, parent: parent_epoch, figures },
+            seen: Changes::default(),
             stats,
         };
-        let memory = std::mem::replace(&mut self.base, parent);
-        let mut seen = Changes::default();
-        let committed = self.commit(pool, packs, &mut stored, &mut seen);
-        self.base = memory;
+        let memory = std::mem::replace(&mut self.rank.base, parent);
+        let committed = self.commit(pool, packs, draft, &mut stored);
+        self.rank.base = memory;
         // What was mended here concerns the memory's checkpoint as well.
-        self.head.put_back(seen);
+        self.committer.head.put_back(stored.seen);
         let committed = committed?;
         stored.stats.new_bytes += committed.record_bytes;
-        Ok((stored.stats, stored.manifest.segments, committed))
+        Ok((stored.stats, stored.image.image.segments, committed))
     }
 }

@@ -1,33 +1,21 @@
 //! What a writer does when prunes and gcs have been at work since it last looked: follow chunks to
 //! their new places, save those that were condemned, and offer the manifest again.
 
+use super::named::{Hits, Named};
 use super::packer::{Listed, PackNumbers, Packer};
-use super::writer::{Base, Writer};
+use super::stored::StoredImage;
+use super::writer::{Base, RankWriter};
 use crate::commit::{Changes, Moved};
-use crate::index::{ByFingerprint, Lent, Locator};
+use crate::index::{Lent, Locator};
 use crate::restore::{ReadPlan, Wanted};
 use crate::tree::Link;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Rank, Result};
 use std::collections::{HashMap, HashSet};
 
-/// Chunks that a save found stored already. `None`: where the segments of its base say.
-pub type Hits = ByFingerprint<Option<Place>>;
-
-/// A manifest's segments, as a save made them.
-#[derive(Debug, Default)]
-pub struct Named {
-    /// What the manifest lists.
-    pub segments: Vec<SegmentRef>,
-    /// The directories of the save's own packs.
-    pub own: Vec<SegmentRef>,
-    /// Chunks that the image has from elsewhere.
-    pub hits: Hits,
-}
-
-impl Writer {
+impl RankWriter {
     /// Takes notice of changes between two saves.
     ///
     /// # Errors
@@ -67,7 +55,7 @@ impl Writer {
 
     /// Makes the base follow what is remembered.
     fn catch_up(&mut self, pool: &Pool) -> Result<()> {
-        let Writer { base, moved, dropped, .. } = self;
+        let RankWriter { rank, base, moved, dropped, .. } = self;
         let is_late = |base: &mut Base, moved: &Moved| base.as_of < moved.number;
         if base.take_if(|base| dropped.contains(&base.epoch)).is_none()
             && let Some(moved) = moved
@@ -75,7 +63,7 @@ impl Writer {
         {
             // Which of the known chunks it still has is not known.
             self.known.clear();
-            *base = follow(pool, late, moved)?;
+            *base = follow(pool, *rank, late, moved)?;
         }
         if self.base.is_none() {
             self.wishes.clear();
@@ -84,15 +72,35 @@ impl Writer {
         Ok(())
     }
 
-    /// Mends a save that was stored while chunks were moved or condemned: `base` is what it
-    /// followed until now and `next` what comes of it; `changes` are all since it began. Chunks that
-    /// it had from condemned packs are copied; gc leaves those packs in place until this session has
-    /// committed. Answers how many bytes it wrote.
+    /// Mends an image that was stored while chunks were moved or condemned: `changes` are those since
+    /// it was offered to the committer. Chunks that it had from condemned packs are copied; gc leaves
+    /// those packs in place until this session has committed.
     ///
     /// # Errors
     /// `Retry` if the checkpoint it follows was pruned, or something that it shares is lost; what the
     /// target reports.
     pub fn mend(
+        &mut self,
+        pool: &Pool,
+        packs: &PackNumbers,
+        stored: &mut StoredImage,
+        changes: Changes,
+    ) -> Result<()> {
+        stored.seen.then(changes);
+        // What else was known may be gone.
+        self.known.clear();
+        self.shared = None;
+        let StoredImage { base, named, image, seen, stats, .. } = stored;
+        stats.new_bytes += self.mend_segments(pool, packs, base, named, seen)?;
+        image.image.segments.clone_from(&named.segments);
+        image.image.next_pack = packs.next();
+        image.figures.new_bytes = stats.new_bytes;
+        Ok(())
+    }
+
+    /// `next` is what comes of the save, and `changes` are all since it began. Answers how many bytes
+    /// it wrote.
+    fn mend_segments(
         &mut self,
         pool: &Pool,
         packs: &PackNumbers,
@@ -116,7 +124,10 @@ impl Writer {
                  damaged: save again, the next save writes everything"
             )));
         }
-        let before = moved.map_or_else(|| old_segments.clone(), |moved| moved.segments.clone());
+        let before = match (moved, parent) {
+            (Some(moved), Some(parent)) => moved.segments_of(pool, self.rank, parent.in_table)?,
+            _ => old_segments.clone(),
+        };
         let locator = Locator::load(pool, &before)?;
         let mut borrowed = Borrowed::default();
         let mut lost: Vec<Wanted> = Vec::new();
@@ -180,11 +191,11 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[Wanted]) -> Result<()> {
 }
 
 /// Makes a base follow its chunks; `None` if its checkpoint is gone.
-fn follow(pool: &Pool, mut base: Base, moved: &Moved) -> Result<Option<Base>> {
+fn follow(pool: &Pool, rank: Rank, mut base: Base, moved: &Moved) -> Result<Option<Base>> {
     if moved.epochs.binary_search(&base.epoch).is_err() {
         return Ok(None);
     }
-    base.segments.clone_from(&moved.segments);
+    base.segments = moved.segments_of(pool, rank, base.in_table)?;
     base.as_of = moved.number;
     let locator = Locator::load(pool, &base.segments)?;
     relink(&mut base, &locator)?;

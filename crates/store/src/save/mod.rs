@@ -1,29 +1,37 @@
 //! Saving: a plan, then its execution in stages. Each stage is a file:
 //! `plan` (what changed, block by block) -> `chunks` (cut, fingerprint, drop what is known) ->
 //! `packer` (fill containers) -> `leaves` (page tree, merging and evacuating) -> `execute` (catalog,
-//! segments, commit).
+//! segments) -> `committer` (one manifest for the images of all ranks).
 
 mod chunks;
+mod committer;
 mod execute;
 mod files;
 mod lane;
 mod leaves;
 mod mend;
+mod named;
 mod packer;
+mod pages;
 mod plan;
 mod squeezing;
 mod stats;
+mod stored;
 mod writer;
 
 pub(crate) use chunks::ChunkSink;
+pub use committer::{Committer, Draft, RankImage};
 pub use execute::Order;
 pub(crate) use files::FilesImage;
 pub(crate) use lane::Lane;
 pub use leaves::{Wish, read_merged};
 pub(crate) use mend::store_segments;
-pub use mend::{Hits, Named};
-pub(crate) use packer::{PackNumbers, Packer};
+pub use named::{Hits, Named};
+pub use packer::PackNumbers;
+pub(crate) use packer::Packer;
+pub(crate) use pages::{store_lists, store_page};
 pub use plan::{BlockWork, SavePlan, StreamPlan};
 pub(crate) use squeezing::Squeezing;
 pub use stats::{SaveNotes, SaveStats};
-pub use writer::{Base, Writer};
+pub use stored::StoredImage;
+pub use writer::{Base, RankWriter, Writer};

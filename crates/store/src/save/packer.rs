@@ -5,7 +5,7 @@ use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
-use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
+use outlive_types::{Error, Fingerprint, PackId, Rank, Result, SessionId};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,23 +16,29 @@ use crate::tree::Link;
 /// Pause between two looks at our own writes, while all buffers are away.
 const BUFFER_WAIT: Duration = Duration::from_millis(50);
 
-/// Gives each pack of a session its number, once, however whoever asked for it ends: a pack of a save
+/// Gives each pack that a rank writes in a session its number, once, however whoever asked for it ends: a pack of a save
 /// that failed may be there, or still be on its way. Clones count on together.
 #[derive(Clone, Debug)]
 pub struct PackNumbers {
     session: SessionId,
+    rank: Rank,
     next: Arc<AtomicU32>,
 }
 
 impl PackNumbers {
-    /// Those of a session that has no packs yet.
-    pub fn new(session: SessionId) -> PackNumbers {
-        PackNumbers { session, next: Arc::default() }
+    /// Those of a rank that has written no packs in a session yet.
+    pub fn new(session: SessionId, rank: Rank) -> PackNumbers {
+        PackNumbers { session, rank, next: Arc::default() }
     }
 
     /// The session.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// The rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
     /// Number of the next pack.
@@ -43,8 +49,10 @@ impl PackNumbers {
     fn take(&self) -> Result<PackId> {
         let more = |number: u32| number.checked_add(1);
         match self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
-            Ok(number) => Ok(PackId::new(self.session, number)),
-            Err(_) => Err(Error::invalid("this session has written 2^32 packs: open the job anew")),
+            Ok(number) => Ok(PackId::new(self.session, self.rank, number)),
+            Err(_) => Err(Error::invalid(
+                "this rank has written 2^32 packs in its session: open the job anew",
+            )),
         }
     }
 }
@@ -407,7 +415,7 @@ impl<'a> Packer<'a> {
 fn directory_ref(pack: &FinishedPack) -> SegmentRef {
     SegmentRef {
         pack: pack.id,
-        offset: pack.containers_bytes,
+        offset: pack.fragments_bytes,
         length: pack.directory_bytes,
         kind: SegmentKind::Directory,
         level: 0,

@@ -4,13 +4,16 @@
 use super::check::check_pack;
 use super::listed::{Listed, Places, add, directory_of};
 use crate::commit::LogHead;
-use crate::gc::{JobState, Survey, archive_of, busy, live_of, tell, tell_all};
-use crate::index::Locator;
+use crate::gc::{
+    FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
+    tell_all,
+};
+use crate::index::{Locator, each_image, read_page};
 use crate::pace::Pace;
-use crate::restore::{Live, Once};
-use crate::save::{PackNumbers, Packer, store_segments};
+use crate::restore::{Live, Once, Subtree};
+use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
-use outlive_format::{Manifest, SegmentRef};
+use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
@@ -154,7 +157,7 @@ impl<'a> Heal<'a> {
         suspects: &BTreeSet<PackId>,
         pace: &'a Pace,
     ) -> Result<Heal<'a>> {
-        let survey = Survey::new(pool, (session, 0), false)?;
+        let survey = Survey::new(pool, (session, FirstPacks::default()), false)?;
         let mut report = HealReport::default();
         let mut bad: HashSet<PackId> = HashSet::new();
         for pack in suspects.iter().filter(|pack| survey.packs.contains(pack)) {
@@ -220,7 +223,7 @@ impl<'a> Heal<'a> {
             || bad.iter().any(|pack| named.contains(pack))
             || bad.iter().any(untold);
         let (found, lost) = Default::default();
-        let packs = PackNumbers::new(session);
+        let packs = PackNumbers::new(session, 0);
         Ok(Heal {
             pool,
             packs,
@@ -288,11 +291,11 @@ impl<'a> Heal<'a> {
             }
             self.save(&listed, true)?;
             let (places, hurt) = self.resolve(&state, listed)?;
-            let segments = self.store(&places)?;
             self.note_hurt(name, &hurt);
             state.hurt = hurt;
+            let relisted = self.relist(&state, &places)?;
             let kept: Vec<&Manifest> = state.manifests.iter().collect();
-            let archive = archive_of(session, &state, &kept, anew.clone(), segments);
+            let archive = archive_of(session, &state, &kept, anew.clone(), relisted);
             Ok((state, anew, Some(archive)))
         })?;
         self.healed.remove(name);
@@ -340,14 +343,56 @@ impl<'a> Heal<'a> {
         Ok((places, hurt))
     }
 
-    fn store(&mut self, places: &Places) -> Result<Vec<SegmentRef>> {
-        if places.is_empty() {
-            return Ok(Vec::new());
-        }
+    /// Stores new segments that list `places`: all of them for the checkpoints of one rank, and what
+    /// it needs for each rank of the others.
+    fn relist(&mut self, state: &JobState, places: &Places) -> Result<Relisted> {
+        let mut relisted = Relisted::default();
         let packer = Packer::new(self.pool, &self.packs, 64 * places.len() as u64);
-        let stored = store_segments(self.pool, &packer, directory_of(places))?;
+        let store = |places: &Places| -> Result<Vec<SegmentRef>> {
+            if places.is_empty() {
+                return Ok(Vec::new());
+            }
+            let stored = store_segments(self.pool, &packer, directory_of(places))?;
+            Ok(stored.into_iter().map(|(segment, _)| segment).collect())
+        };
+        let kept: Vec<&Manifest> = state.manifests.iter().collect();
+        // An image table that is lost is a hurt checkpoint's.
+        let lines = lines(self.pool, state, &kept).map_err(|(_, error)| error)?;
+        let mut lists = Vec::new();
+        for line in lines {
+            let Some(rank) = line.rank else {
+                relisted.segments = store(places)?;
+                continue;
+            };
+            let needed = self.needed_by(&line, places)?;
+            lists.push((rank, store(&needed)?));
+        }
+        relisted.lists = store_lists(&packer, lists)?;
+        for table in kept.iter().filter_map(|manifest| manifest.images.table()) {
+            for page in table.pages.iter().filter(|page| self.bad.contains(&page.pack)) {
+                match read_page(self.pool, page) {
+                    Ok(bytes) => {
+                        let moved = store_page(&packer, page.first_rank, &bytes)?;
+                        relisted.pages.insert(*page, moved);
+                    }
+                    Err(error) if is_damage(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         packer.close()?;
-        Ok(stored.into_iter().map(|(segment, _)| segment).collect())
+        Ok(relisted)
+    }
+
+    /// The places of what one rank needs.
+    fn needed_by(&self, line: &RankLine, places: &Places) -> Result<Places> {
+        let locator = Locator::of(&directory_of(places));
+        let (mut needed, mut visited) = (HashSet::new(), HashSet::new());
+        for (_, image) in &line.images {
+            walk_image(self.pool, image, &locator, &mut needed, &mut visited)?;
+        }
+        let place = |fp: &Fingerprint| places.get(fp).map(|place| (*fp, *place));
+        Ok(needed.iter().filter_map(place).collect())
     }
 }
 
@@ -358,21 +403,37 @@ fn walk(
     locator: &Locator,
     needed: &mut HashSet<Fingerprint>,
 ) -> Result<bool> {
-    let (mut is_lost, mut is_missing) = (false, false);
-    let mut visited = HashSet::new();
-    for image in &manifest.images {
-        let mut each = |live: Live| {
-            let fp = match live {
-                Live::Node(node) => node.fp,
-                Live::Chunk(fp) => fp,
-            };
-            is_missing |= locator.find(&fp).is_err();
-            needed.insert(fp);
-            Ok(())
-        };
-        let mut lost = |_: Fingerprint| is_lost = true;
-        let mut needs = Once { visited: &mut visited, each: &mut each };
-        live_of(pool, locator, image, &mut needs, Some(&mut lost))?;
+    let (mut is_hurt, mut visited) = (false, HashSet::new());
+    let walked = each_image(pool, manifest, &mut |image| {
+        is_hurt |= walk_image(pool, &image.reference, locator, needed, &mut visited)?;
+        Ok(())
+    });
+    match walked {
+        Err(error) if is_damage(&error) => Ok(true),
+        walked => walked.map(|()| is_hurt),
     }
+}
+
+/// Whether an image misses something; `needed` gathers what it needs, but for what is below `visited`.
+fn walk_image(
+    pool: &Pool,
+    image: &ImageRef,
+    locator: &Locator,
+    needed: &mut HashSet<Fingerprint>,
+    visited: &mut HashSet<Subtree>,
+) -> Result<bool> {
+    let (mut is_lost, mut is_missing) = (false, false);
+    let mut each = |live: Live| {
+        let fp = match live {
+            Live::Node(node) => node.fp,
+            Live::Chunk(fp) => fp,
+        };
+        is_missing |= locator.find(&fp).is_err();
+        needed.insert(fp);
+        Ok(())
+    };
+    let mut lost = |_: Fingerprint| is_lost = true;
+    let mut needs = Once { visited, each: &mut each };
+    live_of(pool, locator, image, &mut needs, Some(&mut lost))?;
     Ok(is_lost || is_missing)
 }

@@ -1,6 +1,6 @@
 //! What the segments of a job's checkpoints list, as far as they can be read.
 
-use crate::index::{ByFingerprint, read_segment};
+use crate::index::{ByFingerprint, pages_of, read_segment, segments_of_all};
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest};
 use outlive_pool::{Place, Pool};
 use outlive_types::{ErrorKind, Fingerprint, PackId, Result};
@@ -28,18 +28,25 @@ impl Listed {
     pub fn read(pool: &Pool, manifests: &[Manifest], bad: &HashSet<PackId>) -> Result<Listed> {
         let mut listed = Listed::default();
         let mut seen = HashSet::new();
-        for segment in manifests.iter().flat_map(|manifest| &manifest.segments) {
-            if !seen.insert(*segment) {
-                continue;
-            }
-            listed.packs.insert(segment.pack);
-            match read_segment(pool, segment) {
-                Ok(directory) => {
-                    listed.packs.extend(&directory.packs);
-                    add(&mut listed.places, &directory, bad);
+        for manifest in manifests {
+            listed.packs.extend(pages_of(manifest).map(|page| page.pack));
+            let segments = match segments_of_all(pool, manifest) {
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    listed.unreadable += 1;
+                    continue;
                 }
-                Err(error) if error.kind() == ErrorKind::Damaged => listed.unreadable += 1,
-                Err(error) => return Err(error),
+                segments => segments?,
+            };
+            for segment in segments.iter().filter(|segment| seen.insert(**segment)) {
+                listed.packs.insert(segment.pack);
+                match read_segment(pool, segment) {
+                    Ok(directory) => {
+                        listed.packs.extend(&directory.packs);
+                        add(&mut listed.places, &directory, bad);
+                    }
+                    Err(error) if error.kind() == ErrorKind::Damaged => listed.unreadable += 1,
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(listed)
@@ -53,7 +60,7 @@ impl Listed {
 
 /// Adds what a directory lists. A place in a bad pack gives way to another one.
 pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
-    for entry in directory.entries.iter().filter(|entry| entry.kind != EntryKind::Segment) {
+    for entry in directory.entries.iter().filter(|entry| entry.kind.is_resolved()) {
         let pack = directory.packs[entry.pack as usize];
         let place = Place { pack, offset: entry.offset, length: entry.length, frame: entry.frame };
         let known = places.entry(entry.fp).or_insert((entry.kind, place));

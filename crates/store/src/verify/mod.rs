@@ -5,10 +5,10 @@ mod passed;
 
 use crate::Job;
 use crate::commit::history;
-use crate::index::read_segment;
+use crate::index::{each_image, pages_of, read_segment, segments_of_all};
 use crate::owners::Opened;
 use crate::restore::{ReadPlan, Wanted};
-use outlive_format::Manifest;
+use outlive_format::{Image, Manifest};
 use outlive_pool::{Place, Pool, StoredShard};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result, Rng};
 use passed::Passed;
@@ -191,18 +191,52 @@ impl Job {
         }
     }
 
-    /// Looks at all of one checkpoint. Answers how many bytes were read, and what is wrong.
+    /// Looks at all of one checkpoint, image by image. Answers how many bytes were read, and what is
+    /// wrong.
     fn look_at(
         &self,
         manifest: &Manifest,
         sample: Sample,
         verified: &mut HashSet<Place>,
     ) -> Result<(u64, Vec<Finding>)> {
+        let (mut all_bytes, mut all) = (0, Vec::new());
+        let looked = each_image(self.pool(), manifest, &mut |image| {
+            let (read_bytes, found) = self.look_at_image(manifest, image, sample, verified)?;
+            all_bytes += read_bytes;
+            all.extend(found);
+            Ok(())
+        });
+        match looked {
+            // Nothing but a page of the image table is damaged here.
+            Err(error) if is_damage(&error) => {
+                let epoch = manifest.epoch;
+                let error = error.context(format!("checkpoint {epoch} of job {}", self.name()));
+                all.push(Finding { epoch: Some(epoch), error });
+            }
+            looked => looked?,
+        }
+        Ok((all_bytes, all))
+    }
+
+    fn look_at_image(
+        &self,
+        manifest: &Manifest,
+        image: &Image,
+        sample: Sample,
+        verified: &mut HashSet<Place>,
+    ) -> Result<(u64, Vec<Finding>)> {
         let pool = self.pool();
         let epoch = manifest.epoch;
-        let of = || format!("checkpoint {epoch} of job {}", self.name());
+        let of = || match manifest.world_size {
+            1 => format!("checkpoint {epoch} of job {}", self.name()),
+            _ => format!(
+                "rank {} of checkpoint {epoch} of job {}",
+                image.reference.rank,
+                self.name()
+            ),
+        };
         let finding = |error: Error| Finding { epoch: Some(epoch), error: error.context(of()) };
-        let opened = match Opened::new(pool, self.name(), manifest) {
+        let opened = match Opened::image(pool, self.name(), manifest, image.clone()) {
             Ok(opened) => opened,
             Err(error) if !is_damage(&error) => return Err(error),
             Err(error) => return Ok((0, vec![Finding { epoch: Some(epoch), error }])),
@@ -292,12 +326,18 @@ fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
     let (mut named, mut seen) = (HashSet::new(), HashSet::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
-            for segment in entry.manifest().map_or(&[][..], |manifest| &manifest.segments) {
-                if !seen.insert(*segment) {
+            let Some(manifest) = entry.manifest() else { continue };
+            named.extend(pages_of(manifest).map(|page| page.pack));
+            let segments = match segments_of_all(pool, manifest) {
+                Err(error) if error.kind() == ErrorKind::Damaged => continue,
+                segments => segments?,
+            };
+            for segment in segments {
+                if !seen.insert(segment) {
                     continue;
                 }
                 named.insert(segment.pack);
-                match read_segment(pool, segment) {
+                match read_segment(pool, &segment) {
                     Ok(directory) => named.extend(directory.packs),
                     // Its checkpoints are damaged, and told for that.
                     Err(error) if error.kind() == ErrorKind::Damaged => {}

@@ -1,9 +1,11 @@
 //! What checkpoints have been found to need so far: of the next one only the rest is looked at.
 
 use crate::files::FilesCheckpoint;
-use crate::index::{Rolling, Stepped};
+use crate::index::{Rolling, Stepped, only_image};
 use crate::restore::{Wanted, check_packed, read_catalog, read_inner, read_leaves};
-use outlive_format::{ImageKind, ImageRef, LEVEL_MAX, Leaf, Manifest, NODE_CHILDREN, TreeRef};
+use outlive_format::{
+    Image, ImageKind, ImageRef, LEVEL_MAX, Leaf, Manifest, NODE_CHILDREN, TreeRef,
+};
 use outlive_pool::Pool;
 use outlive_types::{BLOCK_BYTES, Error, Fingerprint, JobName, PAGE_BYTES, Result, blocks_of};
 use std::collections::{BTreeMap, HashSet};
@@ -33,19 +35,17 @@ impl Passed {
     /// # Errors
     /// `Damaged` if something is missing or wrong; where is for others to find out.
     pub fn next(&mut self, pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<Vec<Wanted>> {
-        let mut wanted = match self.places.step(pool, &manifest.segments)? {
+        let Image { reference: image, segments, .. } = only_image(manifest)?;
+        let mut wanted = match self.places.step(pool, segments)? {
             Stepped::Further(places) => places,
             Stepped::Anew => {
                 self.seen.clear();
                 Vec::new()
             }
         };
-        let [image] = manifest.images[..] else {
-            return Err(Error::invalid("a checkpoint with several ranks"));
-        };
         match image.kind {
-            ImageKind::Memory => self.memory(pool, &image, &mut wanted)?,
-            ImageKind::Files => self.files(pool, job, manifest, &image, &mut wanted)?,
+            ImageKind::Memory => self.memory(pool, image, &mut wanted)?,
+            ImageKind::Files => self.files(pool, job, manifest, image, &mut wanted)?,
         }
         Ok(wanted)
     }

@@ -38,7 +38,7 @@ pub fn check_target(make: impl Fn() -> Arc<dyn Target> + 'static) {
 }
 
 fn name(pack: u32, shard: u8) -> ShardName {
-    ShardName { pack: PackId::new(SessionId([0xC0; 12]), pack), shard }
+    ShardName { pack: PackId::new(SessionId([0xC0; 12]), 0, pack), shard }
 }
 
 /// `pages` pages of bytes that nothing else has.

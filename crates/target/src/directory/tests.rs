@@ -4,7 +4,7 @@ use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
 use std::fs::File;
 
 fn shard(number: u32) -> ShardName {
-    ShardName { pack: PackId::new(SessionId([0xAB; 12]), number), shard: 3 }
+    ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, number), shard: 3 }
 }
 
 fn open(root: &Path) -> DirectoryTarget {
@@ -34,7 +34,7 @@ fn files_lie_where_the_format_says() {
     let target = open(root.path());
     let dir = root.path().join("packs").join("07");
     let writer = target.create(shard(7), 1 << 20).unwrap();
-    let stem = format!("{}00000007.3", "ab".repeat(12));
+    let stem = format!("{}0000000000000007.3", "ab".repeat(12));
     assert_eq!(names(&dir), [format!("{stem}.part")]);
     assert_eq!(fs::metadata(dir.join(format!("{stem}.part"))).unwrap().len(), 1 << 20);
     drop(writer);

@@ -3,8 +3,8 @@ use crate::{Append, Lock, Previous, ReadRange};
 use outlive_io::AlignedBuf;
 use outlive_types::{PackId, Result};
 
-const OLD: ShardName = ShardName { pack: PackId([1; 16]), shard: 0 };
-const NEW: ShardName = ShardName { pack: PackId([2; 16]), shard: 0 };
+const OLD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
+const NEW: ShardName = ShardName { pack: PackId([2; 20]), shard: 0 };
 
 fn job() -> JobName {
     JobName::new("x").unwrap()

@@ -3,7 +3,7 @@ use crate::{Append, FaultWorld, ManifestLog, MemoryMedium, Previous};
 use outlive_types::{JobName, PackId, SessionId};
 use std::sync::Mutex;
 
-const SHARD: ShardName = ShardName { pack: PackId([1; 16]), shard: 0 };
+const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
 
 /// A policy that notes its pauses instead of spending them.
 fn noting(attempts_max: u32) -> (RetryPolicy, Arc<Mutex<Vec<u128>>>) {
@@ -100,7 +100,7 @@ fn a_lost_append_is_lost_at_once() {
 fn reads_are_repeated_with_a_new_buffer() {
     let world = FaultWorld::new();
     let target = RetryTarget::new(world.target(), noting(3).0);
-    let shard = ShardName { pack: PackId::new(SessionId([2; 12]), 1), shard: 0 };
+    let shard = ShardName { pack: PackId::new(SessionId([2; 12]), 0, 1), shard: 0 };
     let mut writer = target.create(shard, 4096).unwrap();
     writer.write(0, 4096, AlignedBuf::zeroed(4096)).wait().unwrap();
     writer.finish(4096).wait().unwrap();

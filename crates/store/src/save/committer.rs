@@ -1,0 +1,150 @@
+//! Makes images exist: one manifest for those of all ranks.
+
+use super::packer::{PackNumbers, Packer};
+use super::pages::store_table;
+use crate::commit::{Commit, LogHead, Opened};
+use outlive_format::{Image, ImageKind, ImageTable, Images, Manifest, Remarks, SaveFigures};
+use outlive_pool::Pool;
+use outlive_types::{COMMITTER, Epoch, Error, JobName, Result};
+
+/// One rank's image, stored and durable but for the commit: what a rank sends to the committer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RankImage {
+    /// The image.
+    pub image: Image,
+    /// The checkpoint that it shares subtrees with; 0 for none.
+    pub parent: Epoch,
+    /// What its save did.
+    pub figures: SaveFigures,
+}
+
+/// What a checkpoint says besides its images.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Draft {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// When it was frozen, nanoseconds since 1970.
+    pub frozen_ns: u64,
+    /// What the user says about it.
+    pub remarks: Remarks,
+    /// The program's own figures of merit, sorted by name.
+    pub metrics: Vec<(String, f64)>,
+}
+
+/// Owns a job's log: opens the session in which all ranks write, and commits.
+#[derive(Debug)]
+pub struct Committer {
+    /// The log.
+    pub head: LogHead,
+    /// Numbers of the packs with image tables.
+    packs: Option<PackNumbers>,
+}
+
+impl Committer {
+    /// One that has looked at nothing yet.
+    pub fn new(job: JobName) -> Committer {
+        Committer { head: LogHead::new(job), packs: None }
+    }
+
+    /// Opens the session if there is none. What the answer says is for every rank.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over; what the log reports.
+    pub fn open(&mut self, pool: &Pool) -> Result<Opened> {
+        let (session, _) = self.head.open(pool)?;
+        Ok(Opened { session, changes: self.head.take_changes() })
+    }
+
+    /// Offers a checkpoint of these images, one for each rank from 0 on. If packs were condemned or
+    /// chunks moved since the session was opened or this was last asked, nothing is committed: each
+    /// rank must mend its image by [`RankWriter::mend`](super::RankWriter::mend), and offer it again.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over; `Invalid` for images that do not go together; what
+    /// target and log report. The previous checkpoint stays as it was.
+    pub fn commit(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Commit> {
+        let manifest = self.manifest(pool, draft, images)?;
+        self.head.commit(pool, &manifest)
+    }
+
+    fn manifest(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Manifest> {
+        let session = self.head.session().ok_or_else(|| Error::bug("no session is open"))?;
+        let follow = images.iter().zip(0..).all(|(it, rank)| it.image.reference.rank == rank);
+        let world_size = u32::try_from(images.len()).ok().filter(|size| *size < COMMITTER);
+        let (Some(world_size), true, Some(first)) = (world_size, follow, images.first()) else {
+            return Err(Error::invalid(format!(
+                "{} images are not one for each rank from 0 on",
+                images.len()
+            )));
+        };
+        let kind = first.image.reference.kind;
+        if let Some(other) = images.iter().find(|it| it.image.reference.kind != kind) {
+            return Err(Error::invalid(format!(
+                "rank 0 has saved {kind:?} and rank {} something else",
+                other.image.reference.rank
+            )));
+        }
+        let mut figures = SaveFigures::default();
+        images.iter().for_each(|it| add(&mut figures, &it.figures));
+        let images_there = match images {
+            [only] => Images::One(only.image.clone()),
+            _ => {
+                let (table, new_bytes) = self.store_table(pool, images)?;
+                figures.new_bytes += new_bytes;
+                Images::Table(table)
+            }
+        };
+        Ok(Manifest {
+            session,
+            world_size,
+            epoch: draft.epoch,
+            parent: parent_of(images),
+            frozen_ns: draft.frozen_ns,
+            figures,
+            remarks: draft.remarks.clone(),
+            metrics: draft.metrics.clone(),
+            images: images_there,
+        })
+    }
+
+    /// Stores the image table. Answers how many bytes that took as well.
+    fn store_table(&mut self, pool: &Pool, images: &[RankImage]) -> Result<(ImageTable, u64)> {
+        let session = self.head.session().ok_or_else(|| Error::bug("no session is open"))?;
+        let packs = match &self.packs {
+            Some(packs) if packs.session() == session => packs.clone(),
+            _ => self.packs.insert(PackNumbers::new(session, COMMITTER)).clone(),
+        };
+        let bytes: usize = images.iter().map(|it| Image::bytes_for(it.image.segments.len())).sum();
+        let packer = Packer::new(pool, &packs, bytes as u64);
+        let pages = store_table(&packer, images.iter().map(|it| it.image.clone()).collect())?;
+        let new_bytes = packer.close()?.stored_bytes;
+        let references = || images.iter().map(|it| &it.image.reference);
+        let table = ImageTable {
+            kind: references().next().map_or(ImageKind::Memory, |first| first.kind),
+            regions: references().map(|it| it.regions).sum(),
+            state_bytes: references().map(|it| it.state_bytes).sum(),
+            next_pack: packs.next(),
+            pages,
+            lists: Vec::new(),
+        };
+        Ok((table, new_bytes))
+    }
+}
+
+/// All ranks save at the same time: bytes add up, and the longest time counts.
+fn add(all: &mut SaveFigures, rank: &SaveFigures) {
+    all.new_bytes += rank.new_bytes;
+    all.changed_bytes += rank.changed_bytes;
+    all.known_bytes += rank.known_bytes;
+    all.zero_bytes += rank.zero_bytes;
+    all.raw_bytes += rank.raw_bytes;
+    all.stall_ns = all.stall_ns.max(rank.stall_ns);
+    all.drain_ns = all.drain_ns.max(rank.drain_ns);
+}
+
+/// The checkpoint that all images share subtrees with, if it is the same one.
+fn parent_of(images: &[RankImage]) -> Epoch {
+    let mut parents = images.iter().map(|it| it.parent);
+    let first = parents.next().unwrap_or(0);
+    if parents.all(|parent| parent == first) { first } else { 0 }
+}

@@ -1,0 +1,30 @@
+//! An image between its storing and its commit.
+
+use super::committer::RankImage;
+use super::leaves::Wish;
+use super::named::Named;
+use super::stats::SaveStats;
+use super::writer::Base;
+use crate::commit::Changes;
+use crate::index::Fingerprints;
+
+/// An image that is stored and durable, and what it takes to mend it before the commit, and to follow
+/// it afterwards.
+pub struct StoredImage {
+    pub(super) base: Base,
+    pub(super) named: Named,
+    pub(super) new: Fingerprints,
+    pub(super) wishes: Vec<Wish>,
+    pub(super) image: RankImage,
+    /// All changes of which it takes account.
+    pub(super) seen: Changes,
+    /// What the save did so far.
+    pub stats: SaveStats,
+}
+
+impl StoredImage {
+    /// What the committer needs.
+    pub fn image(&self) -> &RankImage {
+        &self.image
+    }
+}
