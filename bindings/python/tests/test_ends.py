@@ -181,7 +181,7 @@ def test_exit_functions_that_run_later_and_threads(folder: Path, run: Run) -> No
             job = outlive.open(sys.argv[1]).job(name)
             job.save({"step": 1, "a": np.random.default_rng(1).random(4_000_000)})
             # One string, since the thread prints as well.
-            print(f"{name} {len(job.epochs())}\n", end="", flush=True)
+            print(f"{name} {len(job.epochs())}" + chr(10), end="", flush=True)
 
         def from_thread():
             drained.wait()
