@@ -1,5 +1,6 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
+use crate::group::Group;
 use crate::programs::Role;
 use crate::turns::{Moment, Suspension, Until};
 use crate::world::{Chances, Lie};
@@ -32,11 +33,13 @@ pub enum Family {
     Suspend,
     /// Anybody.
     Crowd,
+    /// Programs of several ranks, beside collectors.
+    Group,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 11] = [
+    pub const ALL: [Family; 12] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -48,6 +51,7 @@ impl Family {
         Family::Damage,
         Family::Suspend,
         Family::Crowd,
+        Family::Group,
     ];
 
     /// Its name on a command line.
@@ -64,6 +68,7 @@ impl Family {
             Family::Damage => "damage",
             Family::Suspend => "suspend",
             Family::Crowd => "crowd",
+            Family::Group => "group",
         }
     }
 
@@ -173,6 +178,8 @@ const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "fin
 pub const A: &str = "a";
 /// The other one.
 pub const B: &str = "b";
+/// The one whose programs have several ranks.
+pub const G: &str = "g";
 
 impl Case {
     /// The case of a name.
@@ -236,6 +243,11 @@ fn suspensions(
         Moment::Before(kinds[rng.below(kinds.len() as u64) as usize], rng.below(STEPS))
     };
     match family {
+        // A rank or the committer stands still, while others collect.
+        Family::Group if either(rng) => {
+            let who = ["0", "0/rank0", "0/rank2"][rng.below(3) as usize];
+            vec![Suspension::of(who, one_of(&KINDS[..KINDS_OF_ALL as usize]))]
+        }
         Family::Suspend => {
             let count = if log == LogKind::Directory { KINDS.len() as u64 } else { KINDS_OF_ALL };
             let restores = matches!(first, Some(Role::Lazy { .. } | Role::Returner { .. }));
@@ -311,6 +323,12 @@ fn job(rng: &SeededRng) -> &'static str {
 
 fn saver(rng: &SeededRng, job: &'static str) -> Role {
     Role::Saver { job, saves: 1 + rng.below(4), restores: either(rng), waits: either(rng) }
+}
+
+/// A program of several ranks.
+pub fn group(rng: &SeededRng, side_by_side: bool) -> Role {
+    let saves = 1 + rng.below(3);
+    Role::Group(Group { job: G, saves, restores: either(rng), side_by_side })
 }
 
 fn prune(rng: &SeededRng) -> Role {
@@ -398,6 +416,17 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             }
         }
         Family::Crowd => Vec::new(),
+        Family::Group => {
+            let prunes = |keep_last| Role::Prune { job: G, keep_last, collects: true };
+            let mut roles = vec![group(rng, true), collector(rng), prunes(1 + rng.below(2))];
+            match rng.below(4) {
+                0 => roles.push(group(rng, true)),
+                1 => roles.push(saver(rng, A)),
+                2 => roles.push(Role::Scrub),
+                _ => roles.push(Role::Verifier { job: G }),
+            }
+            return roles;
+        }
     };
     let most = if family == Family::Crowd { 7 } else { 2 };
     for _ in 0..rng.below(most) {

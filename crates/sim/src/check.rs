@@ -1,12 +1,12 @@
 //! What must hold when all programs have ended.
 
-use crate::state::Memory;
+use crate::state::{Memory, Restored};
 use crate::truth::Committed;
 use crate::world::Place;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::{Job, JobOptions, Select};
-use outlive_types::{Epoch, ErrorKind, JobName, PackId, SeededRng};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Rank, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
@@ -94,6 +94,36 @@ fn checkpoints(pool: &Pool, place: &Place) -> Result<(), String> {
 }
 
 fn whole(job: &Job, epoch: Epoch, committed: &Committed, is_damaged: bool) -> Result<(), String> {
+    match committed.ranks.len() {
+        1 => whole_restore(job, epoch, committed, is_damaged),
+        _ => (0..).zip(&committed.ranks).try_for_each(|(rank, state)| {
+            let of = || format!("rank {rank} of epoch {epoch} of {}", job.name());
+            match read_rank(job, epoch, rank) {
+                Ok(found) if state.is(&found) => Ok(()),
+                Ok(found) => Err(format!("{} is {found:?}, was {state:?}", of())),
+                Err(error) if is_damaged && error.kind() == ErrorKind::Damaged => Ok(()),
+                Err(error) => Err(format!("{} cannot be read: {error}; was {state:?}", of())),
+            }
+        }),
+    }
+}
+
+fn read_rank(job: &Job, epoch: Epoch, rank: Rank) -> outlive_types::Result<Restored> {
+    let found = job.attempt_rank(Select::Epoch(epoch), rank, &mut |checkpoint| {
+        let memory = Memory::of(checkpoint);
+        let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
+        checkpoint.read(&all, &memory).map(|_| memory)
+    })?;
+    let (checkpoint, memory, _) = found.ok_or_else(|| Error::bug("the epoch is there"))?;
+    Ok(memory.restored(&checkpoint))
+}
+
+fn whole_restore(
+    job: &Job,
+    epoch: Epoch,
+    committed: &Committed,
+    is_damaged: bool,
+) -> Result<(), String> {
     let name = job.name();
     let mut found = None;
     let restored = job.restore(
@@ -108,7 +138,7 @@ fn whole(job: &Job, epoch: Epoch, committed: &Committed, is_damaged: bool) -> Re
         },
     );
     match (restored, found) {
-        (Ok(Some(_)), Some(found)) if committed.state.is(&found) => Ok(()),
+        (Ok(Some(_)), Some(found)) if committed.is(&found) => Ok(()),
         (Err(error), _) if is_damaged && error.kind() == ErrorKind::Damaged => Ok(()),
         (Ok(_), found) => Err(format!("epoch {epoch} of {name} is {found:?}, was {committed:?}")),
         (Err(error), _) => {

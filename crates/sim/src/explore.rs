@@ -1,6 +1,6 @@
 //! Runs one schedule, and judges what it has left.
 
-use crate::case::{Case, Family, Name};
+use crate::case::{Case, Family, Name, group};
 use crate::check::check;
 use crate::policy::Policy;
 use crate::programs::{Program, Role};
@@ -101,6 +101,10 @@ fn prepare(family: Family, here: &Place, there: &Place, rng: &SeededRng, luck: &
     }
     if rng.below(4) == 0 {
         run(Role::Copy);
+    }
+    if family == Family::Group {
+        run(group(rng, false));
+        run(group(rng, false));
     }
     if family == Family::Overtake {
         // So there is something to collect.

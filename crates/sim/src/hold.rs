@@ -6,7 +6,7 @@ use crate::truth::Pending;
 use outlive_capture::{HashTracker, MemorySource};
 use outlive_store::{Checkpoint, Job, SaveHandle, Select};
 use outlive_types::sync::pause;
-use outlive_types::{Epoch, ErrorKind, FreezeRequest, Frozen, PageSource, Result};
+use outlive_types::{Epoch, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result};
 use std::sync::Arc;
 
 /// A program's hold on a job that it saves.
@@ -53,19 +53,8 @@ impl Saving<'_> {
         Ok(())
     }
 
-    /// Errors that a save may end with, as things stand.
     fn also(&self) -> Vec<ErrorKind> {
-        let Actor { number, truth, .. } = self.actor;
-        let mut also = Vec::new();
-        if truth.is_stale(*number, self.job.name()) {
-            also.push(ErrorKind::Fenced);
-        }
-        // What it builds on may be pruned, or given up as damaged: it says so, and the next one starts
-        // anew.
-        if truth.is_pruned(self.job.name()) || truth.is_damaged() {
-            also.push(ErrorKind::Retry);
-        }
-        also
+        also(self.actor, self.job.name())
     }
 
     pub fn restore(&self, select: Select) -> Done<Option<(Epoch, State)>> {
@@ -95,6 +84,20 @@ impl Saving<'_> {
         }
         Ok(())
     }
+}
+
+/// Errors that a save may end with, as things stand.
+pub(crate) fn also(actor: &Actor, job: &JobName) -> Vec<ErrorKind> {
+    let mut also = Vec::new();
+    if actor.truth.is_stale(actor.number, job) {
+        also.push(ErrorKind::Fenced);
+    }
+    // What it builds on may be pruned, or given up as damaged: it says so, and the next one starts
+    // anew.
+    if actor.truth.is_pruned(job) || actor.truth.is_damaged() {
+        also.push(ErrorKind::Retry);
+    }
+    also
 }
 
 /// A program's hold on a job that it reads.

@@ -7,6 +7,7 @@
 pub mod case;
 mod check;
 pub mod explore;
+mod group;
 mod hold;
 mod lazy;
 mod policy;

@@ -1,6 +1,7 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
 use crate::case::{A, B};
+use crate::group::Group;
 use crate::hold::{Looking, Saving};
 use crate::state::{Restored, State};
 use crate::truth::{Pending, Truth};
@@ -88,6 +89,8 @@ pub enum Role {
     },
     /// Collects garbage in the second pool.
     GcThere,
+    /// Saves a job of several ranks, perhaps after a restore.
+    Group(Group),
 }
 
 /// A program that is about to begin.
@@ -143,6 +146,7 @@ impl Program {
             Role::Scrub => actor.scrub(),
             Role::Copy => actor.copy(&other),
             Role::Rollback { job } => actor.rollback(job),
+            Role::Group(group) => actor.group(group),
             Role::GcThere => {
                 let (pool, process) = other.pool(number, actor.rng.next_u64());
                 let (truth, luck) = (other.truth.clone(), actor.luck.clone());
@@ -494,11 +498,11 @@ impl Actor {
     /// What a restored epoch must hold; the state, if it does.
     pub fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
         match self.truth.committed(job).remove(&epoch) {
-            Some(committed) if committed.state.is(restored) => Ok(committed.state),
+            Some(committed) if committed.is(restored) => Ok(committed.ranks[0].clone()),
             _ if self.truth.is_rolled_back() => Err(End),
             Some(committed) => Err(self.violate(format!(
                 "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
-                committed.state
+                committed.ranks
             ))),
             None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
         }

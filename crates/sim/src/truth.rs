@@ -1,7 +1,7 @@
 //! What has really happened, as only somebody knows who sees every append: by this a schedule is
 //! judged, step by step and at its end.
 
-use crate::state::State;
+use crate::state::{Restored, State};
 use outlive_format::{Body, Record, fingerprint};
 use outlive_target::ManifestLog;
 use outlive_types::{Epoch, Fingerprint, JobName, SessionId};
@@ -11,14 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A checkpoint that is in a log.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// What it must hold.
-    pub state: State,
+    /// What each rank must hold.
+    pub ranks: Vec<State>,
     /// Who committed it.
     pub program: usize,
     /// Somebody was told that it is committed.
     pub told: bool,
     /// A prune may have dropped it.
     pub doomed: bool,
+}
+
+impl Committed {
+    /// Whether it has one rank, which holds this.
+    pub fn is(&self, restored: &Restored) -> bool {
+        matches!(&self.ranks[..], [only] if only.is(restored))
+    }
 }
 
 /// A job's past.
@@ -51,6 +58,8 @@ impl JobTruth {
 pub enum Pending {
     /// This state.
     State(State),
+    /// These states, of one rank each.
+    Ranks(Vec<State>),
     /// Whatever the same epoch of the same job holds there.
     CopyOf(Truth),
 }
@@ -277,11 +286,12 @@ impl Truth {
                 if epoch <= truth.last_epoch {
                     return Err(format!("epoch {epoch} follows on epoch {}", truth.last_epoch));
                 }
-                let state = match pending.get(&(program, job.clone())) {
-                    Some(Pending::State(state)) => state.clone(),
+                let ranks = match pending.get(&(program, job.clone())) {
+                    Some(Pending::State(state)) => vec![state.clone()],
+                    Some(Pending::Ranks(states)) => states.clone(),
                     Some(Pending::CopyOf(truth)) => {
                         let there = truth.committed(job).remove(&epoch);
-                        there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.state
+                        there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.ranks
                     }
                     None => return Err(format!("epoch {epoch} was asked for by nobody")),
                 };
@@ -293,7 +303,7 @@ impl Truth {
                 }
                 truth.restored_at.remove(&program);
                 truth.last_epoch = epoch;
-                let committed = Committed { state, program, told: false, doomed: false };
+                let committed = Committed { ranks, program, told: false, doomed: false };
                 truth.committed.insert(epoch, committed);
             }
             // A gc that gives up what is damaged knows nothing of the sessions among it.

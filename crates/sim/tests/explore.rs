@@ -51,6 +51,7 @@ families! {
     bits_flip: Damage,
     a_program_stands_still: Suspend,
     anybody_meets: Crowd,
+    ranks_save_together: Group,
 }
 
 #[test]

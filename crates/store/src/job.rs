@@ -308,7 +308,23 @@ impl Job {
         select: Select,
         rank: Rank,
     ) -> Result<Option<(Checkpoint, Skipped)>> {
-        first_of_rank(self.pool(), self.name(), select, rank)
+        self.attempt_rank(select, rank, &mut |_| Ok(()))
+            .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+    }
+
+    /// The same, and does `attempt` with it: reads its streams, say. If something proves damaged then,
+    /// the next older checkpoint takes its place, unless an epoch was asked for. If a gc has moved
+    /// something meanwhile, `attempt` is called again.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint_of_rank`], and those of `attempt`.
+    pub fn attempt_rank<T>(
+        &self,
+        select: Select,
+        rank: Rank,
+        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+    ) -> Result<Option<(Checkpoint, T, Skipped)>> {
+        first_of_rank(self.pool(), self.name(), select, rank, attempt)
     }
 
     /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its

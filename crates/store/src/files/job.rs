@@ -159,7 +159,7 @@ impl Job {
                 PutSource::Stream { name, from } => Source::Stream(name, from),
             };
             let stored = putter.run(source);
-            let image = stored.map_err(|error| writer.committer.head.blame(pool, error))?;
+            let image = stored.map_err(|error| writer.committer.blame(pool, error))?;
             if image.items == 0 {
                 let first = image.troubles.kept.first().map(Trouble::to_string);
                 return Err(Error::invalid(format!(

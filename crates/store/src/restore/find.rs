@@ -63,26 +63,28 @@ pub fn first_good<T>(
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
 }
 
-/// What one rank has of the newest checkpoint of memory that opens for it; otherwise as
-/// [`first_good`].
+/// What one rank has of the newest checkpoint of memory that opens for it, and on which `attempt`
+/// succeeds; otherwise as [`first_good`].
 ///
 /// # Errors
 /// As [`first_good`]; `Invalid` if a checkpoint has no such rank.
-pub fn first_of_rank(
+pub fn first_of_rank<T>(
     pool: &Pool,
     name: &JobName,
     select: Select,
     rank: Rank,
-) -> Result<Option<(Checkpoint, Skipped)>> {
+    attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+) -> Result<Option<(Checkpoint, T, Skipped)>> {
     let open = |manifest: &Manifest| Checkpoint::open_rank(pool, name, manifest.clone(), rank);
     let is_memory = |manifest: &Manifest| !is_of_files(manifest);
     let opens = |manifest: &Manifest| open(manifest).is_ok();
     let kind = Kind { is: &is_memory, opens: &opens };
     let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
         let image = image_of(pool, manifest, rank)?;
-        Checkpoint::open_image(pool, name, manifest.clone(), image, as_of)
+        let found = Checkpoint::open_image(pool, name, manifest.clone(), image, as_of)?;
+        attempt(&found).map(|value| (found, value))
     })?;
-    Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
+    Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
 }
 
 /// The newest manifest of a kind on which `attempt`, which gets the number of the newest record

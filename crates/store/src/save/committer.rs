@@ -55,6 +55,12 @@ impl Committer {
         Ok(Opened { session, changes: self.head.take_changes() })
     }
 
+    /// Why a rank's image failed: if the session is over, that is why, whatever `error` says. Whoever has
+    /// followed may have taken unfinished packs for left-overs, or moved what a rank reads.
+    pub fn blame(&mut self, pool: &Pool, error: Error) -> Error {
+        self.head.blame(pool, error)
+    }
+
     /// Offers a checkpoint of these images, one for each rank from 0 on. If packs were condemned or
     /// chunks moved since the session was opened or this was last asked, nothing is committed: each
     /// rank must mend its image by [`RankWriter::mend`](super::RankWriter::mend), and offer it again.

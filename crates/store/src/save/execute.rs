@@ -62,7 +62,7 @@ impl Writer {
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
         let stored = self.rank.store(pool, packs, plan, frozen, order, live_done);
-        let mut stored = stored.map_err(|error| self.committer.head.blame(pool, error))?;
+        let mut stored = stored.map_err(|error| self.committer.blame(pool, error))?;
         let draft = Draft {
             epoch: plan.epoch,
             frozen_ns: pool.env().clock.unix_ns(),

@@ -99,7 +99,7 @@ impl Writer {
             packer.finish(segments)
         });
         let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) =
-            packed.map_err(|error| self.committer.head.blame(pool, error))?;
+            packed.map_err(|error| self.committer.blame(pool, error))?;
         (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
         stats.epoch = draft.epoch;
         let figures = figures(&mut stats);
