@@ -3,7 +3,7 @@
     .venv/bin/python bench/plan/build_trace.py --to trace.txt
 
 Downloads the wheels with pip into a cache directory, unpacks them, and lets
-`crates/store/examples/trace_of.rs` cut and deduplicate them, oldest first. Any large package that
+`crates/files/examples/trace_of.rs` cut and deduplicate them, oldest first. Any large package that
 changes slowly will do; the default is transformers, whose releases have some 45 MB each.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True, help="file for the trace")
     args = parser.parse_args()
     trees = [unpacked(args.package, version, args.cache) for version in args.versions]
-    command = ["cargo", "run", "--release", "--quiet", "--package", "outlive-store"]
+    command = ["cargo", "run", "--release", "--quiet", "--package", "outlive-files"]
     command += ["--example", "trace_of", "--", str(args.container_bytes), *map(str, trees)]
     with args.to.open("wb") as trace:
         subprocess.run(command, check=True, stdout=trace)

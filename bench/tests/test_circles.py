@@ -57,3 +57,18 @@ def test_what_is_no_circle_is_none(tmp_path: Path) -> None:
         },
     )
     assert (code, out) == (0, "")
+
+
+def test_a_circle_of_folders_is_named(tmp_path: Path) -> None:
+    code, out = check(
+        tmp_path,
+        {
+            "lib.rs": "mod high;\nmod low;\n",
+            "high/mod.rs": "mod one;\nmod two;\npub use one::One;\npub use two::Two;\n",
+            "high/one.rs": "use crate::low::Low;\npub struct One(Low);\n",
+            "high/two.rs": "pub struct Two;\n",
+            "low/mod.rs": "mod user;\npub struct Low;\n",
+            "low/user.rs": "use crate::high::Two;\n",
+        },
+    )
+    assert (code, "circle: high, low" in out) == (1, True), out

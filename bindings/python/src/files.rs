@@ -5,8 +5,10 @@ use crate::errors::OrRaise;
 use crate::named::named;
 use crate::shared::Core;
 use crate::wait::in_a_thread;
+use outlive_files::{
+    Choice, GetFiles, GetOptions, PutFiles, PutOptions, PutReport, PutSource, Troubles,
+};
 use outlive_store::Select;
-use outlive_store::files::{Choice, GetOptions, PutOptions, PutReport, PutSource, Troubles};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::ffi::OsStr;

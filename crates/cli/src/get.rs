@@ -6,10 +6,11 @@ use crate::items::{kind_of, no_files};
 use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
-use outlive_format::ItemKind;
-use outlive_store::files::{
-    Choice, Chosen, FilesCheckpoint, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
+use outlive_files::{
+    Choice, Chosen, GetFiles, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
 };
+use outlive_format::ItemKind;
+use outlive_store::FilesCheckpoint;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result, path_of, shown_path};
 use serde_json::{Value, json};

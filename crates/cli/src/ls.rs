@@ -6,7 +6,6 @@ use crate::pool;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_store::files::is_of_files;
 use outlive_types::{JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -66,7 +65,7 @@ impl Listing {
 /// What sets a checkpoint apart: files instead of memory, a pin, known damage, a label, metrics.
 fn remarks(manifest: &Manifest, hurt: bool) -> String {
     let mut remarks = Vec::new();
-    if is_of_files(manifest) {
+    if manifest.is_of_files() {
         remarks.push("files".to_owned());
     }
     if manifest.remarks.pinned {
@@ -102,7 +101,7 @@ pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Valu
         "new_bytes": manifest.figures.new_bytes + record_bytes,
         "stall_ns": manifest.figures.stall_ns,
         "drain_ns": manifest.figures.drain_ns,
-        "files": is_of_files(manifest),
+        "files": manifest.is_of_files(),
         "label": manifest.remarks.label,
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,

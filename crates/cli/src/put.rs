@@ -3,8 +3,8 @@
 use crate::args::PutArgs;
 use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::{EXIT_INCOMPLETE, interrupt, pool};
+use outlive_files::{Patterns, PutFiles, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_format::Remarks;
-use outlive_store::files::{Patterns, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_store::{Job, JobOptions, SaveNotes};
 use outlive_types::{Error, Result, shown_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

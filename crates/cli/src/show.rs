@@ -5,7 +5,6 @@ use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::{items, pool, region};
-use outlive_store::files::is_of_files;
 use outlive_store::{Checkpoint, Job, JobOptions};
 use outlive_types::{Distribution, Epoch, Error, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
@@ -69,7 +68,7 @@ fn plot(job: &Job, file: &Path) -> Result<Answer> {
 fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
     let epochs = job.epochs()?;
     let chosen = epochs.iter().rev().find(|info| epoch.is_none_or(|epoch| epoch == info.epoch));
-    Ok(chosen.is_some_and(|info| is_of_files(&info.manifest)))
+    Ok(chosen.is_some_and(|info| info.manifest.is_of_files()))
 }
 
 /// `outlive show`.

@@ -6,8 +6,7 @@ use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
 use outlive_pool::{Pool, StoredShard};
 use outlive_store::commit::history;
-use outlive_store::files::is_of_files;
-use outlive_store::index::{pages_of, segments_of_all};
+use outlive_store::images::{pages_of, segments_of_all};
 use outlive_store::{
     EpochInfo, Finding, Job, JobOptions, Sample, VerifyReport, is_damage, without_collected,
 };
@@ -86,7 +85,7 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
     let is_whole = |epoch: Epoch| only.is_none_or(|only| only == epoch) && !hurt.contains(&epoch);
     let whole = epochs.iter().filter(|info| is_whole(info.epoch));
     let kind_of = |files: bool| {
-        let of_kind = |info: &&EpochInfo| is_of_files(&info.manifest) == files;
+        let of_kind = |info: &&EpochInfo| info.manifest.is_of_files() == files;
         let is_hurt = |info: &&EpochInfo| hurt.contains(&info.epoch);
         KindCheck {
             newest_hurt: epochs.iter().filter(of_kind).filter(is_hurt).map(|i| i.epoch).max(),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{files, json, outlive, pool_with_job};
+use outlive_files::PutFiles;
 use outlive_pool::Environment;
 use outlive_store::{Job, JobOptions};
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ fn a_name_with_an_at_is_found_first() {
     let pool = outlive_pool::open(&path, Environment::system()).unwrap();
     let job = Job::open(&pool, "gray scott@2", JobOptions::default()).unwrap();
     job.put(
-        outlive_store::files::PutSource::Stream { name: b"x".to_vec(), from: &mut &b"hello"[..] },
+        outlive_files::PutSource::Stream { name: b"x".to_vec(), from: &mut &b"hello"[..] },
         &Default::default(),
     )
     .unwrap();

@@ -1,5 +1,9 @@
-//! Checkpoints of one job: `save` makes them, `commit` makes them exist, `restore` gives them back,
-//! `index` knows where everything is, `tree` is what they consist of.
+//! Checkpoints of one job: `save` makes them, `commit` makes them exist, `restore` gives them back.
+//!
+//! The floors, from the ground up: `tree` and `images` are what checkpoints consist of; `commit` is the
+//! log; `index` knows where everything is; `read` gives verified bytes; on it stand `save`, `restore`,
+//! `retention`, `verify`, `gc`, `scrub` and `diff`; on these a program's `job`, and `copy`. Nothing
+//! imports from a floor above (`scripts/circles.py` checks it).
 //!
 //! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
 //! it knows nothing of kernels, file systems or networks.
@@ -7,28 +11,25 @@
 pub mod commit;
 pub mod copy;
 pub mod diff;
-mod drain;
-pub mod files;
-mod follow;
 pub mod gc;
-mod handle;
+pub mod images;
 pub mod index;
-mod inner;
 mod job;
-mod owners;
 mod pace;
-pub mod restore;
+mod place;
+pub mod read;
+mod restore;
 pub mod retention;
 pub mod save;
 pub mod scrub;
 pub mod tree;
 mod verify;
 
-pub use handle::SaveHandle;
-pub use job::{EpochInfo, Job, JobOptions, Prepared, Restored};
-pub use restore::{
-    Checkpoint, LazyEnds, LazyFill, LazySink, RestorePlan, RestoreSink, RestoreStats, Select,
-    Skipped,
+pub use job::{
+    Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };
+pub use read::files::FilesCheckpoint;
+pub use read::{Checkpoint, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
+pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{SaveNotes, SavePlan, SaveStats};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, without_collected};

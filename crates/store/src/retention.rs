@@ -1,6 +1,5 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
-use crate::restore::is_of_files;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, Result};
@@ -209,7 +208,7 @@ impl Rules {
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &left))).collect();
         let is_sound = |m: &Manifest| !m.remarks.suspect && !hurt.contains(&m.epoch);
         let sound =
-            [false, true].map(|files| left.iter().any(|m| is_sound(m) && is_of_files(m) == files));
+            [false, true].map(|files| left.iter().any(|m| is_sound(m) && m.is_of_files() == files));
         let mut newest_of = [true; 2];
         let mut plan = RetentionPlan::default();
         let mut at = 0;
@@ -220,7 +219,7 @@ impl Rules {
                 continue;
             }
             // What a restore passes over, or would mostly fail at, is no newest to fall back on.
-            let kind = is_of_files(manifest);
+            let kind = manifest.is_of_files();
             let passed_over = !is_sound(manifest) && sound[usize::from(kind)];
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
             let age_ns = ages_ns.next().unwrap_or(0);

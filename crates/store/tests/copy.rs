@@ -4,11 +4,11 @@ mod common;
 mod stepped;
 
 use common::{Program, State, changed, memory_pool, noise, pool_of, small_config};
+use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_format::Remarks;
 use outlive_pool::{Environment, Pool};
 use outlive_store::copy::{CopyOptions, CopyReport, copy, plan};
 use outlive_store::diff::{Chosen, diff};
-use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, SaveNotes, Select};
 use outlive_target::{CutMode, FaultWorld, MemoryLog, MemoryTarget};
@@ -300,7 +300,7 @@ fn files_are_copied_too() {
     assert_eq!((verified.whole, verified.findings.len()), (5, 0), "{verified:?}");
     for epoch in [1, 2, 3, 5] {
         let items = |job: &Job| {
-            let mut items = job.items(epoch).unwrap();
+            let mut items = job.files(Select::Epoch(epoch)).unwrap().unwrap().0.items();
             let mut all = Vec::new();
             while let Some(item) = items.next_item().unwrap() {
                 all.push(item);

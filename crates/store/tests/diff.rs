@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_pool::{Environment, Pool};
 use outlive_store::diff::{Change, Chosen, Diff, Differences, FilesDiff, MemoryDiff, diff};
-use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};

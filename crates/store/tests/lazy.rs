@@ -128,7 +128,7 @@ fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<La
     let ends = LazyEnds {
         filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
             let streams = checkpoint.streams().iter().enumerate();
-            let hashes = |(at, stream): (usize, &outlive_store::restore::Stream)| {
+            let hashes = |(at, stream): (usize, &outlive_store::read::Stream)| {
                 Some((stream.name.clone(), sink.memory.take_hashes(at)?))
             };
             tracker.prime_hashes(checkpoint.epoch(), streams.filter_map(hashes).collect());

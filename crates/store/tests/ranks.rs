@@ -9,7 +9,7 @@ use outlive_format::Images;
 use outlive_pool::Pool;
 use outlive_store::commit::Commit;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
-use outlive_store::index::image_of;
+use outlive_store::images::image_of;
 use outlive_store::save::{
     Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
 };

@@ -4,8 +4,8 @@ mod common;
 mod stepped;
 
 use common::{Program, State, changed, noise, pool_of, tuned_on};
+use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_pool::Pool;
-use outlive_store::files::{PutOptions, PutSource};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Job, Sample, Select};

@@ -3,7 +3,7 @@
 use crate::args::{BenchPlanArgs, size};
 use crate::output::{Answer, Table, Teller, bytes, shown};
 use crate::plot;
-use outlive_store::restore::planner::{
+use outlive_files::planner::{
     Item, Memory, StreamPlan, Trace, Version, asm, best, bytes_of, dasm, lru,
 };
 use outlive_types::{Error, Result};

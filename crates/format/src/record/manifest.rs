@@ -101,6 +101,11 @@ impl Manifest {
         }
     }
 
+    /// Whether it is of a checkpoint of files.
+    pub fn is_of_files(&self) -> bool {
+        self.kind() == ImageKind::Files
+    }
+
     /// Regions, or items, of all images.
     pub fn regions(&self) -> u64 {
         match &self.images {

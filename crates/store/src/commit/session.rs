@@ -2,7 +2,7 @@
 //! before is fenced, and finds out when their next append loses.
 
 use super::{Position, Reading, history};
-use crate::index::list_of;
+use crate::images::list_of;
 use outlive_format::{
     Archive, Body, Close, Images, Manifest, Note, PageRef, Record, SegmentRef, Session, fingerprint,
 };

@@ -1,9 +1,10 @@
 //! What an image needs that its base does not: nodes and chunks to look for. Subtrees that the base
 //! needs, too, are left out whole, and their nodes are not read again.
 
-use crate::files::{FilesCheckpoint, RECIPE, walk_files};
+use crate::index::Wanted;
 use crate::index::{Fingerprints, Locator};
-use crate::restore::{Live, Once, Wanted, read_catalog, read_inner, read_leaf_nodes};
+use crate::read::files::{FilesCheckpoint, RECIPE, walk_files};
+use crate::read::{Live, Once, read_catalog, read_inner, read_leaf_nodes};
 use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};

@@ -6,13 +6,15 @@ use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::commit::Changes;
-use crate::files::FilesCheckpoint;
 use crate::gc::JobState;
-use crate::index::{Fingerprints, Lent, Locator, SharedChunks, only_image};
-use crate::owners::Opened;
+use crate::images::only_image;
+use crate::index::Wanted;
+use crate::index::{Fingerprints, Lent, Locator, SharedChunks};
 use crate::pace::Pace;
-use crate::restore::{Kind, Select, Wanted, first_manifest, is_of_files};
-use crate::save::{Base, ChunkSink, FilesImage, Hits, PackNumbers, Packer, SaveStats, Writer};
+use crate::read::AnyImage;
+use crate::read::files::FilesCheckpoint;
+use crate::read::{Kind, Select, first_manifest};
+use crate::save::{Base, ChunkSink, Hits, NewImage, PackNumbers, Packer, SaveStats, Writer};
 use outlive_format::{Image, ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -264,7 +266,7 @@ impl<'a> Copier<'a> {
             return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
         }
         let (from, name) = (self.from, self.name.clone());
-        let opens = |manifest: &Manifest| Opened::new(from, &name, manifest).is_ok();
+        let opens = |manifest: &Manifest| AnyImage::new(from, &name, manifest).is_ok();
         let kind = Kind { is: &|_| true, opens: &opens };
         let found = first_manifest(from, &name, Select::Epoch(epoch), kind, &mut |m, as_of| {
             self.send(&packs, m, as_of)
@@ -373,7 +375,7 @@ impl<'a> Copier<'a> {
             as_of: base.as_of,
             ..Base::default()
         });
-        let image = FilesImage { reference: image, parent, hits, lent, stats };
+        let image = NewImage { reference: image, parent, hits, lent, stats };
         let (stats, segments, committed) =
             self.writer.commit_copy(self.to, packs, packer, image, &manifest)?;
         // All of them are in the segments that the next one starts from.
@@ -397,5 +399,5 @@ fn open_files(
     as_of: u64,
 ) -> Result<Option<FilesCheckpoint>> {
     let open = || FilesCheckpoint::open(pool, job, manifest.clone(), as_of);
-    is_of_files(manifest).then(open).transpose()
+    manifest.is_of_files().then(open).transpose()
 }

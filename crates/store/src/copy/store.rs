@@ -1,7 +1,8 @@
 //! One checkpoint's chunks and nodes: read and verified here, stored there.
 
+use crate::index::Wanted;
 use crate::pace::Pace;
-use crate::restore::{ReadPlan, Wanted};
+use crate::read::ReadPlan;
 use crate::save::{ChunkSink, Lane, Packer, Squeezing};
 use outlive_format::EntryKind;
 use outlive_pool::Pool;

@@ -1,6 +1,6 @@
 //! Compares images of files: two listings, read side by side.
 
-use crate::files::FilesCheckpoint;
+use crate::read::files::FilesCheckpoint;
 use outlive_format::{Item, ItemKind, path_cmp};
 use outlive_types::Result;
 use std::cmp::Ordering;

@@ -1,8 +1,9 @@
 //! Compares images of memory, region by region.
 
 use super::pages::{self, PageDiff};
-use crate::index::{Locator, only_image};
-use crate::restore::{read_catalog, read_stream};
+use crate::images::only_image;
+use crate::index::Locator;
+use crate::read::{read_catalog, read_stream};
 use outlive_format::{Catalog, CatalogRegion, Image, ImageRef, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Error, PAGE_BYTES, RegionDesc, RegionPlace, Result, pages_of};

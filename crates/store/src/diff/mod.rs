@@ -9,9 +9,9 @@ pub use files::{Change, FilesDiff, PathDiff};
 pub use memory::{MemoryDiff, RegionDiff};
 pub use pages::PageDiff;
 
-use crate::files::FilesCheckpoint;
-use crate::owners::Opened;
-use crate::restore::{Kind, Select, Skipped, first_manifest, is_of_files, while_moving};
+use crate::read::AnyImage;
+use crate::read::files::FilesCheckpoint;
+use crate::read::{Kind, Select, Skipped, first_manifest, while_moving};
 use memory::MemoryImage;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
@@ -87,10 +87,10 @@ pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
 
 fn open(pool: &Pool, chosen: &Chosen) -> Result<(Image, Epoch, Skipped)> {
     let Chosen { job, select } = chosen;
-    let opens = |manifest: &Manifest| Opened::new(pool, job, manifest).is_ok();
+    let opens = |manifest: &Manifest| AnyImage::new(pool, job, manifest).is_ok();
     let kind = Kind { is: &|_| true, opens: &opens };
     let found = first_manifest(pool, job, *select, kind, &mut |manifest, as_of| {
-        if is_of_files(manifest) {
+        if manifest.is_of_files() {
             let opened = FilesCheckpoint::open(pool, job, manifest.clone(), as_of)?;
             return Ok(Image::Files(Box::new(opened)));
         }

@@ -1,7 +1,7 @@
 //! Compares two page trees by fingerprints, and descends only where they differ.
 
 use crate::index::Locator;
-use crate::restore::{read_inner, read_leaves};
+use crate::read::{read_inner, read_leaves};
 use crate::tree::span_of;
 use outlive_format::{Leaf, Lookup, NODE_CHILDREN, TreeRef};
 use outlive_pool::Pool;

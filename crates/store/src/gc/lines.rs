@@ -2,7 +2,7 @@
 //! own, so what is marked and listed anew is marked and listed for each rank.
 
 use super::survey::JobState;
-use crate::index::each_image;
+use crate::images::each_image;
 use outlive_format::{ImageRef, Images, Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, ErrorKind, Rank, Result};

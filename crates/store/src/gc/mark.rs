@@ -4,9 +4,10 @@
 use super::lines::{RankLine, at_fault_of, lines};
 use super::share::Shares;
 use super::survey::JobState;
-use crate::files::{listing_chunks, walk_files};
-use crate::index::{Locator, Part, pages_of, read_segment};
-use crate::restore::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
+use crate::images::pages_of;
+use crate::index::{Locator, Part, read_segment};
+use crate::read::files::{listing_chunks, walk_files};
+use crate::read::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
     DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, SegmentKind, SegmentRef,
     TreeRef,

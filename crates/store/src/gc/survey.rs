@@ -1,7 +1,7 @@
 //! What the logs say: the first thing a gc looks at.
 
 use crate::commit::{Reading, history};
-use crate::index::each_image;
+use crate::images::each_image;
 use crate::save::PackNumbers;
 use outlive_format::{Body, Images, Manifest, Session};
 use outlive_pool::Pool;

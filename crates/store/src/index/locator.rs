@@ -6,6 +6,15 @@ use outlive_pool::{Place, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Result};
 use std::collections::hash_map::Entry::Vacant;
 
+/// Something to read: its name and where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Fingerprint its bytes must have.
+    pub fp: Fingerprint,
+    /// Where it is.
+    pub place: Place,
+}
+
 /// Resolves fingerprints. About 56 bytes a chunk, and 32 more for one in a frame.
 #[derive(Debug, Default)]
 pub struct Locator {

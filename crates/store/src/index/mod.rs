@@ -1,7 +1,6 @@
 //! From fingerprints to places: segments as the manifest names them, and the bounded memory of what
 //! is stored already.
 
-mod images;
 mod known;
 mod locator;
 mod part;
@@ -11,11 +10,8 @@ mod segments;
 mod shared;
 mod survey;
 
-pub use images::{
-    each_image, image_of, images_of, list_of, only_image, pages_of, read_page, segments_of_all,
-};
 pub use known::Known;
-pub use locator::Locator;
+pub use locator::{Locator, Wanted};
 pub use part::Part;
 pub use pool_index::{Lent, PoolIndex};
 pub use rolling::{Rolling, Stepped};

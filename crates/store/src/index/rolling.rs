@@ -2,7 +2,7 @@
 //! segments add is read, so a long line of checkpoints costs little more than its last one.
 
 use super::{Locator, read_segment};
-use crate::restore::Wanted;
+use crate::index::Wanted;
 use outlive_format::{Directory, DirectoryEntry, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{PackId, Result};

@@ -2,10 +2,10 @@
 //! [`MERGE_AT`] of one level are merged into one of the next (O'Neil et al., "The log-structured
 //! merge-tree", 1996), up to the size of a container.
 
-use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef, fingerprint};
-use outlive_io::AlignedBuf;
-use outlive_pool::{Pool, Span};
-use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
+use crate::place::{read_span, verify};
+use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{PackId, Result};
 use std::collections::HashMap;
 
 /// So many segments of one level are merged.
@@ -24,38 +24,6 @@ pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
     };
     verify(&bytes, segment.fp, "directory or segment", segment.pack, segment.offset)?;
     Directory::decode(&bytes)
-}
-
-/// Reads what lies at a place (pack, offset, length) by itself, and verifies it; `what` names it in
-/// messages.
-///
-/// # Errors
-/// `Damaged` if it is missing or wrong.
-pub fn read_at(
-    pool: &Pool,
-    (pack, offset, length): (PackId, u32, u32),
-    fp: Fingerprint,
-    what: &str,
-) -> Result<Vec<u8>> {
-    let bytes = read_span(pool, pack, offset, length)?;
-    verify(&bytes, fp, what, pack, offset)?;
-    Ok(bytes)
-}
-
-fn read_span(pool: &Pool, pack: PackId, offset: u32, length: u32) -> Result<Vec<u8>> {
-    // A buffer of its own: whoever reads this may hold some of the staging memory, and all of it may
-    // be with others like him.
-    let buffer = AlignedBuf::zeroed(length as usize + 2 * PAGE_BYTES);
-    Ok(pool.read(Span { pack, offset, length }, buffer).wait()?.to_vec())
-}
-
-fn verify(bytes: &[u8], fp: Fingerprint, what: &str, pack: PackId, offset: u32) -> Result<()> {
-    match fingerprint(bytes) == fp {
-        true => Ok(()),
-        false => Err(Error::damaged(format!(
-            "the {what} at {offset} of pack {pack} does not match its fingerprint"
-        ))),
-    }
 }
 
 /// Which segments to merge next: their indices, at least two, or none.

@@ -4,8 +4,8 @@
 //! its parent names: of a line of checkpoints the last one tells all. A log has several lines if its
 //! program began anew, or went back to an older checkpoint.
 
-use super::{pages_of, segments_of_all};
 use crate::commit::{History, history};
+use crate::images::{pages_of, segments_of_all};
 use outlive_format::{Body, PageRef, Record, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Fingerprint, JobName, PackId, Result};

@@ -1,21 +1,141 @@
-//! Restoring: manifest -> locator -> page trees -> a plan in container order -> verified bytes.
+//! Restoring lazily: once the page tree is read, the program goes on; what it touches is fetched, the
+//! rest follows in container order.
 
-mod checkpoint;
-mod find;
-mod lazy;
-mod plan;
-pub mod planner;
-mod read;
-mod walk;
+mod order;
+mod run;
 
-pub use checkpoint::{Checkpoint, Stream};
-pub(crate) use checkpoint::{check_packed, read_catalog, read_stream, stream_words};
-pub(crate) use find::while_moving;
-pub use find::{Kind, Select, Skipped, first_good, first_manifest, first_of_rank, is_of_files};
-pub use lazy::{LazyEnds, LazyFill, LazySink};
-pub(crate) use lazy::{Runner, View, refuse_suspect};
-pub use plan::{RestorePlan, RestoreSink, RestoreStats};
-pub use read::{ReadFault, ReadPlan, Wanted};
-pub(crate) use walk::{
-    Live, Lost, Needs, Once, Subtree, read_inner, read_leaf_nodes, read_leaves, walk_live,
-};
+pub(crate) use run::{Runner, View};
+
+use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, hurt, suspect};
+use order::Order;
+use outlive_types::sync::{Condvar, Mutex, MutexGuard};
+use outlive_types::{Error, Missing, Result};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Memory that a program uses while it is being filled.
+///
+/// [`RestoreSink::write`] and [`RestoreSink::zero`] bring every byte of every stream that is read once;
+/// what the program has got by a fault, or changed since, must stay as it is.
+pub trait LazySink: RestoreSink + Send + 'static {
+    /// True if the stream is filled while the program runs, but for its edges.
+    fn is_lazy(&self, stream: usize) -> bool;
+    /// Parts of lazy streams that the program must wait for.
+    fn edges(&self) -> Vec<(usize, Range<u64>)>;
+    /// Takes bytes of an edge.
+    fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]);
+    /// Waits for what the program waits for; `None` once `stop` was called.
+    fn next_missing(&self) -> Option<Missing>;
+    /// Takes it.
+    fn deliver(&self, missing: &Missing, bytes: &[u8]);
+    /// Why what was brought could not be put into place, if so.
+    fn failure(&self) -> Option<Error>;
+    /// Nothing more will come; nobody shall wait for it.
+    fn give_up(&self);
+    /// Ends every `next_missing`, now and later.
+    fn stop(&self);
+}
+
+/// What happens when a fill is over.
+pub struct LazyEnds<S> {
+    /// Everything was brought. Called by a thread of the fill, before anybody who waits is told; the
+    /// sink's hashes are those of the checkpoint.
+    #[allow(clippy::type_complexity)]
+    pub filled: Box<dyn FnOnce(&Checkpoint, &S) + Send>,
+    /// It will never be: the program, whose memory has holes, must end. By then the checkpoint is
+    /// marked suspect if it is damaged; the message says so.
+    pub failed: Box<dyn FnOnce(&Error) + Send>,
+}
+
+/// A fill under way, or over.
+#[derive(Clone, Debug)]
+pub struct LazyFill(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    outcome: Mutex<Option<Result<RestoreStats>>>,
+    changed: Condvar,
+    done_bytes: AtomicU64,
+    /// Bytes of all lazy streams, zeros included.
+    total_bytes: u64,
+    order: Mutex<Option<Arc<Order>>>,
+    stopping: AtomicBool,
+}
+
+impl LazyFill {
+    fn new(total_bytes: u64) -> LazyFill {
+        LazyFill(Arc::new(Shared {
+            outcome: Mutex::default(),
+            changed: Condvar::new(),
+            done_bytes: AtomicU64::new(0),
+            total_bytes,
+            order: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    fn outcome(&self) -> MutexGuard<'_, Option<Result<RestoreStats>>> {
+        self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True once it is over, well or not.
+    pub fn done(&self) -> bool {
+        self.outcome().is_some()
+    }
+
+    /// Bytes brought so far, and in all.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.0.done_bytes.load(Ordering::Relaxed), self.0.total_bytes)
+    }
+
+    /// Waits until it is over; `None` if that takes longer than `timeout`.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<RestoreStats>> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut outcome = self.outcome();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return Some(outcome.clone());
+            }
+            outcome = match until {
+                None => self.0.changed.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.checked_duration_since(Instant::now())?;
+                    let waited = self.0.changed.wait_timeout(outcome, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Has a part of a stream read before all else.
+    pub fn prefer(&self, stream: usize, range: Range<u64>) {
+        let order = self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(order) = order {
+            order.prefer(stream, range);
+        }
+    }
+
+    fn end(&self, outcome: Result<RestoreStats>) {
+        self.outcome().get_or_insert(outcome);
+        *self.0.order.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A checkpoint in which damage was found before is not to be relied on without reading all of it.
+pub(crate) fn refuse_suspect(checkpoint: &Checkpoint, is_hurt: bool, select: Select) -> Result<()> {
+    let (pool, epoch, job) = (checkpoint.pool(), checkpoint.epoch(), checkpoint.job());
+    if checkpoint.manifest().remarks.suspect {
+        let error = suspect(pool, epoch, job);
+        return Err(match select {
+            Select::Newest | Select::Sound => error,
+            Select::Epoch(_) => error.context("it cannot be restored lazily"),
+        });
+    }
+    if is_hurt {
+        return Err(hurt(pool, epoch, job));
+    }
+    Ok(())
+}

@@ -4,13 +4,12 @@
 
 use super::chunks::BlockExtents;
 use super::packer::Packer;
-use crate::restore::{ReadPlan, Wanted};
+use crate::read::read_merged;
 use crate::tree::{BlockEdit, LeafNode, Link, Node, PageTree};
 use outlive_format::{CHAIN_MAX, Leaf, LeafKind};
 use outlive_pool::Pool;
 use outlive_types::{BLOCK_PAGES, Epoch, Error, PAGE_BYTES, PageRange, Result, pages_of};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A chunk is worth leaving behind when at most a third of it is still in use.
 const EVACUATE_BELOW: (u16, u16) = (1, 3);
@@ -207,48 +206,6 @@ fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64, epoch: Epoch) 
 fn upon_anything(new: &BlockExtents) -> Result<Leaf> {
     let base = outlive_types::Fingerprint([0xFF; 32]);
     Leaf::build(LeafKind::Delta { base, chain: 1 }, new.extents.iter().copied())
-}
-
-/// Reads the chains of leaves that are not kept, merged into one full leaf each.
-///
-/// # Errors
-/// `Damaged`, and what the target reports.
-pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
-    if leaves.is_empty() {
-        return Ok(Vec::new());
-    }
-    let wanted: Vec<Wanted> = leaves
-        .iter()
-        .flat_map(|leaf| &leaf.chain)
-        .map(|link| Wanted { fp: link.fp, place: link.place })
-        .collect();
-    let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
-    let take = |at: usize, bytes: &[u8]| {
-        let leaf = Leaf::decode(bytes)?;
-        decoded.lock().unwrap_or_else(PoisonError::into_inner).insert(at, leaf);
-        Ok(())
-    };
-    let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, false, &take);
-    if let Some(fault) = faults.into_iter().next() {
-        return Err(fault.error.context("reading back a leaf of the page tree"));
-    }
-    let mut decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut at = 0;
-    leaves
-        .iter()
-        .map(|leaf| {
-            let mut merged: Option<Leaf> = None;
-            for _ in &leaf.chain {
-                let next = decoded.remove(&at).ok_or_else(|| Error::bug("a leaf was not read"))?;
-                at += 1;
-                merged = Some(match merged {
-                    None => next,
-                    Some(base) => Leaf::overlay(&base, &next),
-                });
-            }
-            merged.ok_or_else(|| Error::bug("a leaf without a chain"))
-        })
-        .collect()
 }
 
 /// The wishes that fit into `budget_bytes`, worst chunks first, and how many bytes they take.

@@ -5,12 +5,14 @@
 
 mod chunks;
 mod committer;
+mod content;
 mod execute;
-mod files;
+mod follow;
 mod lane;
 mod leaves;
 mod mend;
 mod named;
+mod notes;
 mod packer;
 mod pages;
 mod plan;
@@ -21,17 +23,18 @@ mod writer;
 
 pub(crate) use chunks::ChunkSink;
 pub use committer::{Committer, Draft, RankImage};
+pub(crate) use content::NewImage;
 pub use execute::Order;
-pub(crate) use files::FilesImage;
 pub(crate) use lane::Lane;
-pub use leaves::{Wish, read_merged};
+pub use leaves::Wish;
 pub(crate) use mend::store_segments;
 pub use named::{Hits, Named};
+pub use notes::{SaveNotes, remark};
 pub use packer::PackNumbers;
 pub(crate) use packer::Packer;
 pub(crate) use pages::{store_lists, store_page};
 pub use plan::{BlockWork, SavePlan, StreamPlan};
 pub(crate) use squeezing::Squeezing;
-pub use stats::{SaveNotes, SaveStats};
+pub use stats::SaveStats;
 pub use stored::StoredImage;
 pub use writer::{Base, RankWriter, Writer};

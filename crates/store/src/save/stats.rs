@@ -1,7 +1,7 @@
 //! What a save did.
 
-use outlive_format::{LABEL_BYTES_MAX, Remarks, SaveFigures};
-use outlive_types::{Epoch, Error, FreezeReport, Result};
+use outlive_format::SaveFigures;
+use outlive_types::{Epoch, FreezeReport};
 use std::time::Duration;
 
 /// Figures of one committed save. Bytes are exact; times are this process's.
@@ -51,45 +51,5 @@ impl SaveStats {
             stall_ns: ns(self.stall),
             drain_ns: ns(self.total.saturating_sub(self.stall)),
         }
-    }
-}
-
-/// What the program or its user says about a checkpoint when it is made.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct SaveNotes {
-    /// A label, and whether prunings keep it.
-    pub remarks: Remarks,
-    /// Figures of merit by name, for keep-best rules; sorted, each name once, no NaN.
-    pub metrics: Vec<(String, f64)>,
-}
-
-impl SaveNotes {
-    /// Notes of these metrics, which it sorts.
-    ///
-    /// # Errors
-    /// `Invalid` for an empty or repeated name, one above 65,535 bytes, a NaN, or a label as long.
-    pub fn new(remarks: Remarks, mut metrics: Vec<(String, f64)>) -> Result<SaveNotes> {
-        metrics.sort_by(|a, b| a.0.cmp(&b.0));
-        for (name, value) in &metrics {
-            if value.is_nan() {
-                return Err(Error::invalid(format!(
-                    "the metric {name:?} is not a number: leave it out, or give a value that can be \
-                     compared"
-                )));
-            }
-            if !(1..=LABEL_BYTES_MAX).contains(&name.len()) {
-                return Err(Error::invalid("a metric's name must have 1 to 65,535 bytes"));
-            }
-        }
-        if let Some(twice) = metrics.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(Error::invalid(format!("the metric {:?} is given twice", twice[0].0)));
-        }
-        if metrics.len() > usize::from(u16::MAX) {
-            return Err(Error::invalid("at most 65,535 metrics can be kept with a checkpoint"));
-        }
-        if remarks.label.len() > LABEL_BYTES_MAX {
-            return Err(Error::invalid("a label must be shorter than 64 KiB"));
-        }
-        Ok(SaveNotes { remarks, metrics })
     }
 }

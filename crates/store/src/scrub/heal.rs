@@ -8,9 +8,10 @@ use crate::gc::{
     FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
     tell_all,
 };
-use crate::index::{Locator, each_image, read_page};
+use crate::images::{each_image, read_page};
+use crate::index::Locator;
 use crate::pace::Pace;
-use crate::restore::{Live, Once, Subtree};
+use crate::read::{Live, Once, Subtree};
 use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{ImageRef, Manifest, SegmentRef};

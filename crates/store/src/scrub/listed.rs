@@ -1,6 +1,7 @@
 //! What the segments of a job's checkpoints list, as far as they can be read.
 
-use crate::index::{ByFingerprint, pages_of, read_segment, segments_of_all};
+use crate::images::{pages_of, segments_of_all};
+use crate::index::{ByFingerprint, read_segment};
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest};
 use outlive_pool::{Place, Pool};
 use outlive_types::{ErrorKind, Fingerprint, PackId, Result};

@@ -4,7 +4,8 @@
 use super::heal::Heal;
 use super::listed::Listed;
 use crate::index::Locator;
-use crate::restore::{ReadPlan, Wanted};
+use crate::index::Wanted;
+use crate::read::ReadPlan;
 use crate::save::{Lane, Packer};
 use crate::verify::is_damage;
 use outlive_format::EntryKind;

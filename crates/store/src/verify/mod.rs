@@ -3,14 +3,15 @@
 
 mod passed;
 
-use crate::Job;
 use crate::commit::history;
-use crate::index::{each_image, pages_of, read_segment, segments_of_all};
-use crate::owners::Opened;
-use crate::restore::{ReadPlan, Wanted};
+use crate::images::{each_image, pages_of, segments_of_all};
+use crate::index::Wanted;
+use crate::index::read_segment;
+use crate::read::AnyImage;
+use crate::read::ReadPlan;
 use outlive_format::{Image, Manifest};
 use outlive_pool::{Place, Pool, StoredShard};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result, Rng};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
 
@@ -91,29 +92,37 @@ pub fn is_damage(error: &Error) -> bool {
     }
 }
 
-impl Job {
-    /// Reads and verifies the chosen checkpoints (all without a choice), and the job's log. A chunk
-    /// that several checkpoints share is read once.
-    ///
-    /// # Errors
-    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist; that the
-    /// medium cannot be asked, or may not. Damage is in the report.
-    pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
-        self.verify_sample(only, Sample::ALL)
-    }
+/// Reads and verifies the chosen checkpoints (all without a choice) and the log of a job; of chunks
+/// only a sample.
+///
+/// # Errors
+/// As [`Job::verify`](crate::Job::verify).
+pub fn verify(
+    pool: &Pool,
+    job: &JobName,
+    only: Option<Epoch>,
+    sample: Sample,
+) -> Result<VerifyReport> {
+    Look { pool, job, sample }.until_it_holds(only)
+}
 
-    /// The same with a part of the chunks; the log and all page trees are read whole.
-    ///
-    /// # Errors
-    /// As [`Job::verify`].
-    pub fn verify_sample(&self, only: Option<Epoch>, sample: Sample) -> Result<VerifyReport> {
-        let newest = || self.pool().log().latest(self.name());
+/// What is looked at, and how much of it.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    pool: &'a Pool,
+    job: &'a JobName,
+    sample: Sample,
+}
+
+impl Look<'_> {
+    fn until_it_holds(self, only: Option<Epoch>) -> Result<VerifyReport> {
+        let newest = || self.pool.log().latest(self.job);
         let mut verified: HashSet<Place> = HashSet::new();
         let mut read_bytes = 0;
         let mut attempts = 1;
         loop {
             let before = newest()?;
-            let looked = self.look(only, sample, &mut verified);
+            let looked = self.look(only, &mut verified);
             // A gc may have moved what was looked for, a prune may have dropped it. What was found
             // whole until then is not read again.
             let is_whole = looked.as_ref().is_ok_and(|report| report.findings.is_empty());
@@ -128,18 +137,13 @@ impl Job {
         }
     }
 
-    fn look(
-        &self,
-        only: Option<Epoch>,
-        sample: Sample,
-        verified: &mut HashSet<Place>,
-    ) -> Result<VerifyReport> {
+    fn look(&self, only: Option<Epoch>, verified: &mut HashSet<Place>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         // Each with its place in the log, newest first.
         let mut findings: Vec<(usize, Finding)> = Vec::new();
         let mut manifests: Vec<(usize, Manifest)> = Vec::new();
         let mut later: Option<(u64, Fingerprint)> = None;
-        for (at, entry) in history(self.pool(), self.name())?.enumerate() {
+        for (at, entry) in history(self.pool, self.job)?.enumerate() {
             let mut find = |error| findings.push((at, Finding { epoch: None, error }));
             let record = match &entry.record {
                 Ok(record) => record,
@@ -166,8 +170,8 @@ impl Job {
         let mut passed = Passed::default();
         for (at, manifest) in lines(manifests).into_iter().flatten() {
             report.checkpoints += 1;
-            if let Ok(wanted) = passed.next(self.pool(), self.name(), &manifest) {
-                let (read_bytes, faults) = verify_chunks(self.pool(), wanted, sample, verified);
+            if let Ok(wanted) = passed.next(self.pool, self.job, &manifest) {
+                let (read_bytes, faults) = verify_chunks(self.pool, wanted, self.sample, verified);
                 report.read_bytes += read_bytes;
                 if faults.is_empty() {
                     report.whole += 1;
@@ -176,7 +180,7 @@ impl Job {
             }
             // By itself, so that it is found out what is wrong and whom it belongs to.
             passed.forget();
-            let (read_bytes, found) = self.look_at(&manifest, sample, verified)?;
+            let (read_bytes, found) = self.look_at(&manifest, verified)?;
             report.read_bytes += read_bytes;
             report.whole += u64::from(found.is_empty());
             findings.extend(found.into_iter().map(|finding| (at, finding)));
@@ -185,7 +189,7 @@ impl Job {
         report.findings = findings.into_iter().map(|(_, finding)| finding).collect();
         match only {
             Some(epoch) if report.checkpoints == 0 && report.findings.is_empty() => {
-                Err(Error::invalid(format!("job {} has no checkpoint {epoch}", self.name())))
+                Err(Error::invalid(format!("job {} has no checkpoint {epoch}", self.job)))
             }
             _ => Ok(report),
         }
@@ -196,12 +200,11 @@ impl Job {
     fn look_at(
         &self,
         manifest: &Manifest,
-        sample: Sample,
         verified: &mut HashSet<Place>,
     ) -> Result<(u64, Vec<Finding>)> {
         let (mut all_bytes, mut all) = (0, Vec::new());
-        let looked = each_image(self.pool(), manifest, &mut |image| {
-            let (read_bytes, found) = self.look_at_image(manifest, image, sample, verified)?;
+        let looked = each_image(self.pool, manifest, &mut |image| {
+            let (read_bytes, found) = self.look_at_image(manifest, image, verified)?;
             all_bytes += read_bytes;
             all.extend(found);
             Ok(())
@@ -210,7 +213,7 @@ impl Job {
             // Nothing but a page of the image table is damaged here.
             Err(error) if is_damage(&error) => {
                 let epoch = manifest.epoch;
-                let error = error.context(format!("checkpoint {epoch} of job {}", self.name()));
+                let error = error.context(format!("checkpoint {epoch} of job {}", self.job));
                 all.push(Finding { epoch: Some(epoch), error });
             }
             looked => looked?,
@@ -222,27 +225,22 @@ impl Job {
         &self,
         manifest: &Manifest,
         image: &Image,
-        sample: Sample,
         verified: &mut HashSet<Place>,
     ) -> Result<(u64, Vec<Finding>)> {
-        let pool = self.pool();
+        let pool = self.pool;
         let epoch = manifest.epoch;
         let of = || match manifest.world_size {
-            1 => format!("checkpoint {epoch} of job {}", self.name()),
-            _ => format!(
-                "rank {} of checkpoint {epoch} of job {}",
-                image.reference.rank,
-                self.name()
-            ),
+            1 => format!("checkpoint {epoch} of job {}", self.job),
+            _ => format!("rank {} of checkpoint {epoch} of job {}", image.reference.rank, self.job),
         };
         let finding = |error: Error| Finding { epoch: Some(epoch), error: error.context(of()) };
-        let opened = match Opened::image(pool, self.name(), manifest, image.clone()) {
+        let opened = match AnyImage::image(pool, self.job, manifest, image.clone()) {
             Ok(opened) => opened,
             Err(error) if !is_damage(&error) => return Err(error),
             Err(error) => return Ok((0, vec![Finding { epoch: Some(epoch), error }])),
         };
         let (wanted, missing) = opened.wanted();
-        let (read_bytes, faults) = verify_chunks(pool, wanted, sample, verified);
+        let (read_bytes, faults) = verify_chunks(pool, wanted, self.sample, verified);
         let mut errors = missing.iter().chain(faults.iter().map(|(_, error)| error));
         if let Some(error) = errors.find(|error| !is_damage(error)) {
             return Err(error.clone().context(of()));

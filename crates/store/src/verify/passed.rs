@@ -1,8 +1,10 @@
 //! What checkpoints have been found to need so far: of the next one only the rest is looked at.
 
-use crate::files::FilesCheckpoint;
-use crate::index::{Rolling, Stepped, only_image};
-use crate::restore::{Wanted, check_packed, read_catalog, read_inner, read_leaves};
+use crate::images::only_image;
+use crate::index::Wanted;
+use crate::index::{Rolling, Stepped};
+use crate::read::files::FilesCheckpoint;
+use crate::read::{check_packed, read_catalog, read_inner, read_leaves};
 use outlive_format::{
     Image, ImageKind, ImageRef, LEVEL_MAX, Leaf, Manifest, NODE_CHILDREN, TreeRef,
 };

@@ -1,0 +1,436 @@
+//! Gets files back: in container order, as much at a time as a window of memory describes.
+
+use super::choice::{Choice, ChosenItems};
+use super::in_order::{InOrder, InOrderStats, in_order};
+use super::making::{Making, Shared, Simple, in_the_way, lock, make_dir};
+use super::place::Placer;
+use super::trouble::{TroubleKind, Troubles};
+use outlive_chunk::parallel;
+use outlive_format::{Content, Item, ItemKind, Piece};
+use outlive_pool::check_outside;
+use outlive_store::FilesCheckpoint;
+use outlive_store::index::Wanted;
+use outlive_store::read::ReadPlan;
+use outlive_types::{Epoch, Error, ErrorKind, Result};
+use rustix::io::Errno;
+use std::borrow::Cow;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// Chunks that are read in one plan: about 30 MiB of memory, and two GiB of data.
+const WINDOW_PIECES: usize = 128 << 10;
+/// Files, links or directories that are made in one go.
+const WINDOW_FILES: usize = 16 << 10;
+/// What is in the way and named in a plan.
+const NAMED_MAX: usize = 1000;
+
+/// How a get goes about it.
+#[derive(Clone, Debug, Default)]
+pub struct GetOptions {
+    /// The directory to get files into; made if it is missing.
+    pub to: PathBuf,
+    /// What is wanted.
+    pub choice: Choice,
+    /// Replace files that are there.
+    pub overwrite: bool,
+    /// Set it to end the get early.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What a get will do.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GetPlan {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Everything with a name.
+    pub items: u64,
+    /// How many of them are files; further names of one do not count.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The first thousand names that are taken.
+    pub in_the_way: Vec<Vec<u8>>,
+}
+
+/// What a get did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GetReport {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Everything with a name that was made or found there.
+    pub items: u64,
+    /// Files made.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes read from the target.
+    pub read_bytes: u64,
+    /// What could not be done.
+    pub troubles: Troubles,
+}
+
+/// Gets, as a checkpoint of files offers them.
+pub trait GetFiles {
+    /// Says what a get would do, and changes nothing.
+    ///
+    /// # Errors
+    /// `Invalid` for paths that are not in the checkpoint, and a directory that is a pool's own;
+    /// `Damaged` if its listing is.
+    fn plan_get(&self, options: &GetOptions) -> Result<GetPlan>;
+
+    /// Gets files. Every byte is verified before it is written. A damaged file is left out and told
+    /// in the report; so is what the file system or the user's rights do not allow.
+    ///
+    /// # Errors
+    /// `Invalid` if something is in the way, or the directory cannot be written or is a pool's own;
+    /// `Damaged` if the listing is; `Full`. Files that were begun and not finished are removed.
+    fn get(&self, options: &GetOptions) -> Result<GetReport>;
+
+    /// Hands all chosen items and their contents to `take`, one after the other. What is read and not
+    /// due yet is kept in at most `memory_bytes`, or what two containers hold if that is more.
+    ///
+    /// # Errors
+    /// `Damaged` for the first thing that is missing or wrong: all before it was right. What `take`
+    /// reports.
+    fn in_order(
+        &self,
+        choice: &Choice,
+        memory_bytes: u64,
+        take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
+    ) -> Result<InOrderStats>;
+}
+
+impl GetFiles for FilesCheckpoint {
+    fn plan_get(&self, options: &GetOptions) -> Result<GetPlan> {
+        check_outside(&options.to)?;
+        let mut plan = GetPlan { epoch: self.epoch(), ..GetPlan::default() };
+        let there = Placer::new(&options.to, options.overwrite).ok();
+        let mut items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
+        while let Some((item, _)) = items.next().map_err(|e| self.context(e))? {
+            plan.items += 1;
+            if matches!(item.kind, ItemKind::File | ItemKind::Stream) {
+                plan.files += 1;
+                plan.bytes = plan.bytes.saturating_add(item.bytes);
+            }
+            if plan.in_the_way.len() < NAMED_MAX
+                && there.as_ref().is_some_and(|there| there.is_in_the_way(&item.path, item.kind))
+            {
+                plan.in_the_way.push(item.path);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn get(&self, options: &GetOptions) -> Result<GetReport> {
+        let to = options.to.as_path();
+        check_outside(to)?;
+        let is_new = fs::read_dir(to).map_or(true, |mut there| there.next().is_none());
+        if !is_new && !options.overwrite {
+            let plan = self.plan_get(options)?;
+            if let Some(first) = plan.in_the_way.first() {
+                return Err(in_the_way(to, first));
+            }
+        }
+        let items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
+        make_dir(to)?;
+        let placer = Placer::new(to, options.overwrite);
+        let placer = placer.map_err(|e| Error::io_named("opening", to, &e.into()))?;
+        let mut getter = Getter {
+            checkpoint: self,
+            options,
+            shared: Shared::new(placer, to, self),
+            window: Window::default(),
+            directories: Vec::new(),
+            in_order: items.is_in_order(),
+            report: GetReport { epoch: self.epoch(), ..GetReport::default() },
+        };
+        let outcome = getter.run(items);
+        if outcome.is_err() {
+            getter.window.abandon(&getter.shared);
+        }
+        outcome?;
+        let Getter { shared, mut report, .. } = getter;
+        report.files = shared.files.into_inner();
+        report.bytes = shared.bytes.into_inner();
+        let lost = shared.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.items -= lost.len() as u64;
+        report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.troubles.sort();
+        Ok(report)
+    }
+
+    fn in_order(
+        &self,
+        choice: &Choice,
+        memory_bytes: u64,
+        take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
+    ) -> Result<InOrderStats> {
+        in_order(self, choice, memory_bytes, take)
+    }
+}
+
+/// What is done in one go.
+#[derive(Default)]
+struct Window {
+    wanted: Vec<Wanted>,
+    /// For each of `wanted` the file and the offset in it.
+    places: Vec<(u32, u64)>,
+    files: Vec<Arc<Making>>,
+    simple: Vec<Simple>,
+    links: Vec<Item>,
+    /// How many directories were made.
+    directories: usize,
+}
+
+impl Window {
+    fn is_full(&self) -> bool {
+        let Window { wanted, files, simple, links, directories, .. } = self;
+        let names = [files.len(), simple.len(), links.len(), *directories];
+        wanted.len() >= WINDOW_PIECES || names.into_iter().any(|count| count >= WINDOW_FILES)
+    }
+
+    /// Removes files that were begun.
+    fn abandon(&self, shared: &Shared<'_>) {
+        self.files.iter().for_each(|file| shared.give_up(file));
+        for file in lock(&shared.open).drain(..) {
+            shared.give_up(&file);
+        }
+    }
+}
+
+struct Getter<'a> {
+    checkpoint: &'a FilesCheckpoint,
+    options: &'a GetOptions,
+    shared: Shared<'a>,
+    window: Window,
+    /// Directories that are not finished, each before those in it.
+    directories: Vec<Item>,
+    /// Items come in the order of the listing, so a directory is over when it is left.
+    in_order: bool,
+    report: GetReport,
+}
+
+impl Getter<'_> {
+    fn run(&mut self, mut items: ChosenItems) -> Result<()> {
+        while let Some((item, _)) = items.next().map_err(|e| self.checkpoint.context(e))? {
+            if self.options.stop.load(Ordering::Relaxed) {
+                return Err(stopped());
+            }
+            self.report.items += 1;
+            self.item(item)?;
+        }
+        self.flush()?;
+        self.finish_directories(|_| true)
+    }
+
+    fn item(&mut self, item: Item) -> Result<()> {
+        // What is wanted under another name than its first may come before its directory.
+        if !self.in_order
+            && let Err(error) = self.shared.placer.directories_above(&item.path)
+        {
+            return self.shared.cannot_make(&item.path, error);
+        }
+        if self.window.is_full() {
+            self.flush()?;
+            if self.in_order {
+                self.finish_directories(|dir| !is_within(&item.path, &dir.path))?;
+            }
+        }
+        let is_device = matches!(item.kind, ItemKind::CharDevice | ItemKind::BlockDevice);
+        match item.kind {
+            ItemKind::Directory => match self.shared.placer.directory(&item.path) {
+                Ok(()) => {
+                    self.directories.push(item);
+                    self.window.directories += 1;
+                }
+                Err(error) => self.shared.cannot_make(&item.path, error)?,
+            },
+            ItemKind::File | ItemKind::Stream => self.file(item)?,
+            ItemKind::HardLink => self.window.links.push(item),
+            _ => match self.shared.placer.special(&item) {
+                Ok(refusals) => self.shared.refusals(&item.path, refusals),
+                Err(Errno::PERM) if is_device => {
+                    let why = "only root can make devices";
+                    self.shared.lose(&item.path, TroubleKind::Incomplete, why);
+                }
+                Err(error) => self.shared.cannot_make(&item.path, error)?,
+            },
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, mut item: Item) -> Result<()> {
+        let content = std::mem::take(&mut item.content);
+        let file = Arc::new(Making::new(item.clone()));
+        let inline = match content {
+            Content::Empty => Some(Vec::new()),
+            Content::Inline(bytes) => Some(bytes),
+            pieces => {
+                item.content = pieces;
+                None
+            }
+        };
+        if let Some(bytes) = inline {
+            self.window.simple.push(Simple::File(file, bytes));
+            return Ok(());
+        }
+        self.window.files.push(file.clone());
+        let checkpoint = self.checkpoint;
+        let mut offset = 0;
+        // Damage concerns this file; what ends the get may look alike.
+        let mut ended = false;
+        let read = checkpoint.pieces(&item, &mut |piece: Piece| {
+            let wanted = if piece.is_zeros() { None } else { Some(checkpoint.wanted_of(&piece)?) };
+            let added = self.piece(&file, offset, piece, wanted);
+            ended = added.is_err();
+            offset += piece.bytes;
+            added
+        });
+        match read {
+            Err(error) if error.kind() == ErrorKind::Damaged && !ended => {
+                self.damaged(&file, &error);
+                Ok(())
+            }
+            read => read,
+        }
+    }
+
+    fn piece(
+        &mut self,
+        file: &Arc<Making>,
+        offset: u64,
+        piece: Piece,
+        wanted: Option<Wanted>,
+    ) -> Result<()> {
+        match wanted {
+            Some(wanted) => {
+                self.window.wanted.push(wanted);
+                self.window.places.push((self.window.files.len() as u32 - 1, offset));
+            }
+            None if file.item.holes => self.shared.wrote(file, piece.bytes)?,
+            None => self.window.simple.push(Simple::Zeros(file.clone(), offset, piece.bytes)),
+        }
+        if self.window.wanted.len() >= WINDOW_PIECES {
+            self.flush()?;
+            self.window.files.push(file.clone());
+        }
+        match self.options.stop.load(Ordering::Relaxed) {
+            true => Err(stopped()),
+            false => Ok(()),
+        }
+    }
+
+    fn damaged(&self, file: &Making, error: &Error) {
+        self.shared.give_up(file);
+        self.shared.lose(&file.item.path, TroubleKind::Damaged, error.message());
+    }
+
+    /// Does what has gathered.
+    fn flush(&mut self) -> Result<()> {
+        self.report.read_bytes += self.read()?;
+        let threads = self.checkpoint.pool().config().tuning.threads();
+        let simple = std::mem::take(&mut self.window.simple);
+        let shared = &self.shared;
+        for done in parallel(simple, threads, |simple| simple.run(shared)) {
+            done?;
+        }
+        for link in std::mem::take(&mut self.window.links) {
+            let lost = lock(&self.shared.lost).get(&link.target).copied();
+            if let Some(kind) = lost {
+                // What an earlier get has left under that name is another file.
+                let why = "it is a further name of a file that was left out";
+                self.shared.lose(&link.path, kind, why);
+            } else if let Err(error) = self.shared.placer.hard_link(&link) {
+                self.shared.cannot_make(&link.path, error)?;
+            }
+        }
+        self.window = Window::default();
+        Ok(())
+    }
+
+    /// Reads what the window wants, and writes it to its files. What a gc has moved meanwhile is
+    /// read where it is now. Answers how many bytes were read.
+    fn read(&self) -> Result<u64> {
+        let Getter { checkpoint, shared, window, .. } = self;
+        let pool = checkpoint.pool();
+        let threads = pool.config().tuning.threads();
+        let failed = |error: Error| {
+            lock(&shared.failure).get_or_insert(error.clone());
+            error
+        };
+        let write = |number: usize, bytes: &[u8]| {
+            if let Some(error) = &*lock(&shared.failure) {
+                return Err(error.clone());
+            }
+            if self.options.stop.load(Ordering::Relaxed) {
+                return Err(failed(stopped()));
+            }
+            let (file, offset) = window.places[number];
+            shared.write(&window.files[file as usize], offset, bytes).map_err(failed)
+        };
+        let mut read_bytes = 0;
+        // What is wanted, and its numbers in the window, if that is not all of it.
+        let mut wanted = Cow::Borrowed(&window.wanted);
+        let mut numbers: Option<Vec<usize>> = None;
+        loop {
+            let number_of = |at: usize| numbers.as_ref().map_or(at, |numbers| numbers[at]);
+            let plan = ReadPlan::new(pool, &wanted);
+            read_bytes += plan.read_bytes;
+            let take = |at: usize, bytes: &[u8]| write(number_of(at), bytes);
+            let faults = plan.execute(pool, threads, true, &take);
+            if let Some(error) = lock(&shared.failure).take() {
+                return Err(error);
+            }
+            let (mut again, mut again_numbers) = (Vec::new(), Vec::new());
+            for fault in faults {
+                let number = number_of(fault.wanted);
+                let file = &window.files[window.places[number].0 as usize];
+                // A target that does not answer has lost nothing.
+                if fault.error.kind() != ErrorKind::Damaged {
+                    return Err(fault.error);
+                }
+                // One fault is enough to give a file up.
+                if file.is_over() {
+                    continue;
+                }
+                match checkpoint.moved(&wanted[fault.wanted])? {
+                    Some(moved) => {
+                        again.push(moved);
+                        again_numbers.push(number);
+                    }
+                    None => self.damaged(file, &fault.error),
+                }
+            }
+            if again.is_empty() {
+                return Ok(read_bytes);
+            }
+            (wanted, numbers) = (Cow::Owned(again), Some(again_numbers));
+        }
+    }
+
+    /// Finishes directories, those further down first.
+    fn finish_directories(&mut self, is_over: impl Fn(&Item) -> bool) -> Result<()> {
+        let (over, rest) = self.directories.drain(..).partition(|dir| is_over(dir));
+        self.directories = rest;
+        let over: Vec<Item> = over;
+        for item in over.iter().rev() {
+            match self.shared.placer.finish_directory(item) {
+                Ok(refusals) => self.shared.refusals(&item.path, refusals),
+                Err(error) => self.shared.cannot_make(&item.path, error)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error of a get that was told to stop.
+fn stopped() -> Error {
+    Error::retry("stopped on request; what was finished stays")
+}
+
+/// Whether a path is in a directory, or is it.
+fn is_within(path: &[u8], dir: &[u8]) -> bool {
+    dir == b"." || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}

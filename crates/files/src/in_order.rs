@@ -1,0 +1,307 @@
+//! Gives files back in the order of the listing, for streams. The recipe of a long window is known
+//! before its first byte is read, so `planner` decides which container is read when and what
+//! of it is kept until it is due; a thread reads ahead by a bounded number of bytes.
+
+use super::choice::{Choice, ChosenItems};
+use super::planner::{Item as Use, Memory, StreamPlan, best};
+use outlive_format::{Content, Item, Piece};
+use outlive_store::FilesCheckpoint;
+use outlive_store::index::Wanted;
+use outlive_types::{Error, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// Bytes read in one go. Three times as many may be in memory besides what is kept.
+const AHEAD_BYTES: u64 = 16 << 20;
+/// Items and chunks of a window that is planned as one: about 64 MiB of memory, 4 GiB of data.
+const WINDOW_PARTS: usize = 256 << 10;
+
+/// So many containers fit in the memory, as planners see it.
+const CONTAINERS_MAX: u64 = 64;
+
+/// What comes next.
+#[derive(Debug)]
+pub enum InOrder<'a> {
+    /// An item; its content follows.
+    Item(&'a Item),
+    /// The next bytes of its content, verified.
+    Bytes(&'a [u8]),
+    /// So many zeros of its content.
+    Zeros(u64),
+}
+
+/// What reading in order took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InOrderStats {
+    /// Containers read, as planned.
+    pub container_reads: u64,
+}
+
+#[derive(Debug)]
+enum Part {
+    Item(Box<Item>),
+    Inline(Vec<u8>),
+    Zeros(u64),
+    /// A chunk, by its number in the window.
+    Chunk(usize),
+}
+
+/// A chunk from a certain read.
+type Key = (u32, Use);
+
+/// What was read in one go, and what can be handed on with it.
+struct Batch {
+    chunks: Vec<(Key, Vec<u8>)>,
+    /// Chunks are named by key, with whether that was their last use.
+    parts: Vec<(Part, Option<(Key, bool)>)>,
+}
+
+/// Carries out [`GetFiles::in_order`](super::get::GetFiles::in_order).
+///
+/// # Errors
+/// As told there.
+pub fn in_order(
+    checkpoint: &FilesCheckpoint,
+    choice: &Choice,
+    memory_bytes: u64,
+    take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
+) -> Result<InOrderStats> {
+    let (sender, batches) = sync_channel::<Result<Batch>>(1);
+    std::thread::scope(|scope| {
+        let work = move || {
+            let mut ahead = Ahead {
+                checkpoint,
+                memory_bytes,
+                parts: Vec::new(),
+                wanted: Vec::new(),
+                stats: InOrderStats::default(),
+                sender,
+            };
+            if let Err(Some(error)) = ahead.run(choice) {
+                let _ = ahead.sender.send(Err(checkpoint.context(error)));
+            }
+            ahead.stats
+        };
+        let thread = std::thread::Builder::new().name("outlive-ahead".to_owned());
+        let ahead = thread.spawn_scoped(scope, work);
+        let ahead = ahead.map_err(|error| Error::no_thread("reading ahead", &error))?;
+        let mut kept: HashMap<Key, Vec<u8>> = HashMap::new();
+        for batch in batches {
+            let Batch { chunks, parts } = batch?;
+            kept.extend(chunks);
+            for (part, key) in &parts {
+                take(match part {
+                    Part::Item(item) => InOrder::Item(item),
+                    Part::Inline(bytes) => InOrder::Bytes(bytes),
+                    Part::Zeros(bytes) => InOrder::Zeros(*bytes),
+                    Part::Chunk(_) => {
+                        let bytes = key.as_ref().and_then(|(key, _)| kept.get(key));
+                        InOrder::Bytes(bytes.ok_or_else(|| {
+                            Error::bug("a chunk of a stream is due and was not read")
+                        })?)
+                    }
+                })?;
+                if let Some((key, true)) = key {
+                    kept.remove(key);
+                }
+            }
+        }
+        ahead.join().map_err(|_| Error::bug("the thread that reads ahead has panicked"))
+    })
+}
+
+/// The thread that reads ahead.
+struct Ahead<'a> {
+    checkpoint: &'a FilesCheckpoint,
+    memory_bytes: u64,
+    parts: Vec<Part>,
+    wanted: Vec<Wanted>,
+    stats: InOrderStats,
+    sender: SyncSender<Result<Batch>>,
+}
+
+/// Without an error: nobody listens any more.
+type Ended = std::result::Result<(), Option<Error>>;
+
+impl Ahead<'_> {
+    fn run(&mut self, choice: &Choice) -> Ended {
+        let checkpoint = self.checkpoint;
+        let mut items = ChosenItems::new(checkpoint, choice)?;
+        while let Some((mut item, _)) = items.next()? {
+            let content = std::mem::take(&mut item.content);
+            let bare = Item { content: Content::Empty, ..item.clone() };
+            self.parts.push(Part::Item(Box::new(bare)));
+            if let Content::Inline(bytes) = content {
+                self.parts.push(Part::Inline(bytes));
+            } else {
+                item.content = content;
+                let mut gone = false;
+                let each = &mut |piece: Piece| match self.piece(piece) {
+                    Ok(()) => Ok(()),
+                    Err(Some(error)) => Err(error),
+                    Err(None) => {
+                        gone = true;
+                        Err(Error::retry("nobody listens any more"))
+                    }
+                };
+                if let Err(error) = checkpoint.pieces(&item, each) {
+                    if gone {
+                        return Err(None);
+                    }
+                    // What is known to be right goes first.
+                    self.window()?;
+                    return Err(Some(error));
+                }
+            }
+            if self.parts.len() >= WINDOW_PARTS {
+                self.window()?;
+            }
+        }
+        self.window()
+    }
+
+    fn piece(&mut self, piece: Piece) -> Ended {
+        if piece.is_zeros() {
+            self.parts.push(Part::Zeros(piece.bytes));
+            return Ok(());
+        }
+        let wanted = self.checkpoint.wanted_of(&piece)?;
+        self.parts.push(Part::Chunk(self.wanted.len()));
+        self.wanted.push(wanted);
+        if self.parts.len() >= WINDOW_PARTS {
+            self.window()?;
+        }
+        Ok(())
+    }
+
+    /// Plans and reads what has gathered.
+    fn window(&mut self) -> Ended {
+        let parts = std::mem::take(&mut self.parts);
+        let wanted = std::mem::take(&mut self.wanted);
+        let uses = uses_of(&wanted, self.checkpoint.pool().config().format.container_bytes);
+        let plan = best(&uses, memory_for(&uses, self.memory_bytes));
+        self.stats.container_reads += plan.reads.len() as u64;
+        let mut needs = Needs::of(&plan, &uses);
+        let mut parts = parts.into_iter().peekable();
+        let mut read = 0;
+        loop {
+            let mut chunks = Vec::new();
+            let mut bytes = 0;
+            while read < plan.reads.len() && (bytes == 0 || bytes < AHEAD_BYTES) {
+                for at in needs.first_uses(read) {
+                    bytes += u64::from(uses[at].length);
+                    chunks.push(at);
+                }
+                read += 1;
+            }
+            // All before the next read can be handed on.
+            let until = plan.reads.get(read).map_or(uses.len(), |(_, at)| *at);
+            let mut due = Vec::new();
+            while let Some(part) =
+                parts.next_if(|part| !matches!(part, Part::Chunk(at) if *at >= until))
+            {
+                let key = match &part {
+                    Part::Chunk(at) => Some(((plan.from[*at], uses[*at]), needs.is_last(*at))),
+                    _ => None,
+                };
+                due.push((part, key));
+            }
+            let chunks = match self.read(&chunks, &wanted, &plan, &uses) {
+                Ok(chunks) => chunks,
+                Err(error) => {
+                    // What is right before the damage goes first.
+                    let one = |at: &usize| self.read(&[*at], &wanted, &plan, &uses).ok();
+                    let whole: Vec<_> = chunks.iter().filter_map(one).flatten().collect();
+                    let mut lost: HashSet<Key> =
+                        chunks.iter().map(|at| (plan.from[*at], uses[*at])).collect();
+                    lost.retain(|key| !whole.iter().any(|(there, _)| there == key));
+                    let is_lost = |key: &Option<(Key, bool)>| {
+                        key.as_ref().is_some_and(|(key, _)| lost.contains(key))
+                    };
+                    let before = due.iter().take_while(|(_, key)| !is_lost(key)).count();
+                    due.truncate(before);
+                    let batch = Batch { chunks: whole, parts: due };
+                    self.sender.send(Ok(batch)).map_err(|_| None)?;
+                    return Err(Some(error));
+                }
+            };
+            self.sender.send(Ok(Batch { chunks, parts: due })).map_err(|_| None)?;
+            if read == plan.reads.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        chunks: &[usize],
+        wanted: &[Wanted],
+        plan: &StreamPlan,
+        uses: &[Use],
+    ) -> Result<Vec<(Key, Vec<u8>)>> {
+        let piece = |Wanted { fp, place }: Wanted| Piece { fp, bytes: place.length.into() };
+        let pieces: Vec<Piece> = chunks.iter().map(|at| piece(wanted[*at])).collect();
+        let out = self.checkpoint.read(&pieces)?;
+        Ok(chunks.iter().map(|at| (plan.from[*at], uses[*at])).zip(out).collect())
+    }
+}
+
+/// Chunks as planners name them: each place has a number, which stands for its offset, since the
+/// chunks of a frame have one offset together.
+fn uses_of(wanted: &[Wanted], container_bytes: u64) -> Vec<Use> {
+    let mut containers = HashMap::new();
+    let mut places = HashMap::new();
+    let mut uses = Vec::with_capacity(wanted.len());
+    for Wanted { place, .. } in wanted {
+        let container = (place.pack, u64::from(place.offset) / container_bytes);
+        let new = containers.len() as u32;
+        let container = *containers.entry(container).or_insert(new);
+        let new = places.len() as u32;
+        let offset = *places.entry(*place).or_insert(new);
+        uses.push(Use { container, offset, length: place.length });
+    }
+    uses
+}
+
+/// Memory as planners count it: a container is as large as what is used of it, decompressed.
+fn memory_for(uses: &[Use], bytes: u64) -> Memory {
+    let mut used: HashMap<u32, u64> = HashMap::new();
+    let mut seen = HashSet::new();
+    for item in uses.iter().filter(|item| seen.insert(**item)) {
+        *used.entry(item.container).or_default() += u64::from(item.length);
+    }
+    // Planners try so many splits of the memory as containers fit in it.
+    let container_bytes = used.into_values().max().unwrap_or(1).max(bytes / CONTAINERS_MAX);
+    Memory { bytes: bytes.max(2 * container_bytes), container_bytes }
+}
+
+/// Which chunks each read must bring, and when they are used for the last time.
+struct Needs {
+    /// By read: the first item that uses each of its chunks.
+    first: Vec<Vec<usize>>,
+    last: Vec<bool>,
+}
+
+impl Needs {
+    fn of(plan: &StreamPlan, uses: &[Use]) -> Needs {
+        let mut first = vec![Vec::new(); plan.reads.len()];
+        let mut last = vec![false; uses.len()];
+        let mut seen: HashMap<Key, usize> = HashMap::new();
+        for (at, (read, item)) in plan.from.iter().zip(uses).enumerate() {
+            match seen.insert((*read, *item), at) {
+                Some(before) => last[before] = false,
+                None => first[*read as usize].push(at),
+            }
+            last[at] = true;
+        }
+        Needs { first, last }
+    }
+
+    fn first_uses(&mut self, read: usize) -> Vec<usize> {
+        std::mem::take(&mut self.first[read])
+    }
+
+    fn is_last(&self, at: usize) -> bool {
+        self.last[at]
+    }
+}

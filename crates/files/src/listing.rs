@@ -1,0 +1,81 @@
+//! Writes a listing item by item, and holds no more of it than a few chunks.
+
+use super::recipe::{Emit, RecipeBuilder};
+use outlive_format::{Item, Piece, TreeRef, checksum, listing_end, listing_head};
+use outlive_pool::FormatConfig;
+use outlive_types::{Fingerprint, Result};
+
+/// Shortest chunk of a listing, and where cuts become more frequent.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+const CHUNK_BYTES_AVERAGE: usize = 16 << 10;
+/// Of so many items one ends its chunk, before and behind the average length.
+const ENDS_BEFORE: u64 = 64;
+const ENDS_BEHIND: u64 = 8;
+
+/// Stores a chunk and answers its fingerprint.
+pub type Store<'s> = dyn FnMut(&[u8]) -> Result<Fingerprint> + 's;
+
+/// Takes items in their order. A chunk holds whole items, and the names of items decide where it
+/// ends, so a changed item changes its own chunk and no other.
+pub struct ListingWriter {
+    buffer: Vec<u8>,
+    chunk_bytes_max: usize,
+    recipe: RecipeBuilder,
+    bytes: u64,
+    /// Items so far.
+    pub items: u64,
+}
+
+impl ListingWriter {
+    /// A listing without items.
+    pub fn new(format: &FormatConfig) -> ListingWriter {
+        let chunk_bytes_max = format.chunk_bytes_max as usize;
+        let buffer = listing_head().to_vec();
+        let recipe = RecipeBuilder::new(format.container_bytes);
+        ListingWriter { buffer, chunk_bytes_max, recipe, bytes: 0, items: 0 }
+    }
+
+    /// Adds an item.
+    ///
+    /// # Errors
+    /// `Invalid` for one that cannot be listed (then it was not); what `store` and `emit` report.
+    pub fn push(&mut self, item: &Item, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<()> {
+        let before = self.buffer.len();
+        item.encode(&mut self.buffer)?;
+        self.items += 1;
+        if self.buffer.len() > self.chunk_bytes_max && before > 0 {
+            self.cut(before, store, emit)?;
+        }
+        while self.buffer.len() > self.chunk_bytes_max {
+            self.cut(self.chunk_bytes_max, store, emit)?;
+        }
+        let length = self.buffer.len();
+        let ends = if length < CHUNK_BYTES_AVERAGE { ENDS_BEFORE } else { ENDS_BEHIND };
+        let min = CHUNK_BYTES_MIN.min(self.chunk_bytes_max / 4);
+        if length >= min && checksum(&item.path).is_multiple_of(ends) {
+            self.cut(length, store, emit)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, at: usize, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<()> {
+        let fp = store(&self.buffer[..at])?;
+        self.buffer.drain(..at);
+        self.bytes += at as u64;
+        self.recipe.push(Piece { fp, bytes: at as u64 }, emit)
+    }
+
+    /// Ends the listing.
+    ///
+    /// # Errors
+    /// What `store` and `emit` report.
+    pub fn finish(mut self, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<TreeRef> {
+        let end = listing_end(self.items);
+        if self.buffer.len() + end.len() > self.chunk_bytes_max {
+            self.cut(self.buffer.len(), store, emit)?;
+        }
+        self.buffer.extend(end);
+        self.cut(self.buffer.len(), store, emit)?;
+        Ok(TreeRef { bytes: self.bytes, root: self.recipe.finish(emit)? })
+    }
+}

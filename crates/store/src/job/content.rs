@@ -1,0 +1,169 @@
+//! The interface of the store for content that is no program's memory: files, today. Whoever has
+//! some hands its chunks and nodes to a [`ContentStore`], and the job commits what was stored as one
+//! checkpoint. What such a checkpoint shares with others is found as for memory.
+
+use super::Job;
+use crate::index::{Known, SharedChunks};
+use crate::read::files::FilesCheckpoint;
+use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
+use outlive_format::{ImageKind, ImageRef, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{Fingerprint, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Takes content of one checkpoint, from any thread.
+pub struct ContentStore<'a> {
+    pool: &'a Pool,
+    packer: &'a Packer<'a>,
+    sink: &'a ChunkSink<'a>,
+}
+
+/// One thread's way into a [`ContentStore`]: what it stores lies side by side.
+pub struct ContentLane<'a> {
+    sink: &'a ChunkSink<'a>,
+    lane: Lane<'a>,
+}
+
+/// What was stored, before it is committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Content {
+    /// The listing.
+    pub listing: TreeRef,
+    /// Items that it lists.
+    pub items: u64,
+    /// Bytes of all content.
+    pub bytes: u64,
+    /// Bytes that were read to be stored.
+    pub read_bytes: u64,
+    /// Bytes of zeros and holes.
+    pub zero_bytes: u64,
+    /// Bytes of new nodes.
+    pub node_bytes: u64,
+}
+
+impl<'a> ContentStore<'a> {
+    /// The pool.
+    pub fn pool(&self) -> &'a Pool {
+        self.pool
+    }
+
+    /// A way for one thread. Each fills a container of its own.
+    pub fn lane(&self) -> ContentLane<'a> {
+        ContentLane { sink: self.sink, lane: self.packer.lane() }
+    }
+
+    /// How many lanes can be filled side by side.
+    pub fn lanes_max(&self) -> usize {
+        self.packer.lanes_max()
+    }
+
+    /// Stores what the lanes that have ended left over.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn join_lanes(&self) -> Result<()> {
+        self.packer.join_lanes()
+    }
+}
+
+impl ContentLane<'_> {
+    /// Stores a chunk, unless it is stored already.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn chunk(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.sink.store(&mut self.lane, bytes, fp)
+    }
+
+    /// Stores a node: what names chunks or other nodes.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn node(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.lane.append_node(bytes, fp)
+    }
+
+    /// Sends what waits on its way.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn finish(self) -> Result<()> {
+        self.lane.finish()
+    }
+}
+
+impl Job {
+    /// Stores content and commits it as a checkpoint of this job. Waits first for a save under way, and
+    /// lets none begin meanwhile. `store` gets the newest checkpoint of files that opens, and stores
+    /// what differs from it; its result is returned with the figures. `index_for` tells for how many
+    /// bytes the index of the whole pool is worth reading.
+    ///
+    /// # Errors
+    /// `Fenced`; the failure of an earlier save that nobody has been told; those of `store`; what the
+    /// pool reports. Nothing was committed then.
+    pub fn store_content<R>(
+        &self,
+        notes: &SaveNotes,
+        index_for: &dyn Fn(Option<&FilesCheckpoint>) -> u64,
+        store: impl FnOnce(&ContentStore<'_>, Option<&FilesCheckpoint>) -> Result<(Content, R)>,
+    ) -> Result<(SaveStats, R)> {
+        self.wait_for_turn(|inner| {
+            let pool = &inner.pool;
+            let started = pool.env().clock.monotonic();
+            let mut writer = inner.writer();
+            let writer = &mut *writer;
+            let packs = writer.begin(pool)?;
+            let parent = FilesCheckpoint::newest(pool, &inner.name)?;
+            let (rank, bytes) = (&mut writer.rank, index_for(parent.as_ref()));
+            SharedChunks::refresh(&mut rank.shared, pool, bytes, &rank.condemned)?;
+            let packer = Packer::new(pool, &packs, 0).for_files();
+            // It takes what it knows from its parent's segments.
+            let known = Known::new(0);
+            let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
+            let locator = parent.as_ref().map(FilesCheckpoint::locator);
+            let sink = ChunkSink::new(&known, locator.as_deref(), shared);
+            let into = ContentStore { pool, packer: &packer, sink: &sink };
+            let stored = store(&into, parent.as_ref());
+            // Whether a gc has taken what was read is known to the log.
+            let (content, told) = stored.map_err(|error| writer.committer.blame(pool, error))?;
+            let image = new_image(&content, sink, parent);
+            let order = Order { started, notes: notes.clone() };
+            let stats = writer.commit_content(pool, &packs, packer, image, &order)?;
+            Ok((stats, told))
+        })
+    }
+}
+
+fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesCheckpoint>) -> NewImage {
+    let stats = SaveStats {
+        state_bytes: content.bytes,
+        changed_bytes: content.read_bytes,
+        zero_bytes: content.zero_bytes,
+        known_bytes: sink.counts.known_bytes.load(Ordering::Relaxed),
+        raw_bytes: sink.counts.raw_bytes.load(Ordering::Relaxed),
+        node_bytes: content.node_bytes,
+        ..SaveStats::default()
+    };
+    let lent = sink.lent();
+    let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
+    NewImage {
+        reference: ImageRef {
+            rank: 0,
+            kind: ImageKind::Files,
+            regions: content.items,
+            state_bytes: content.bytes,
+            catalog: content.listing,
+            packed: TreeRef::EMPTY,
+        },
+        parent: parent.map(|parent| Base {
+            epoch: parent.epoch(),
+            segments: parent.segments().to_vec(),
+            as_of: parent.as_of(),
+            ..Base::default()
+        }),
+        hits,
+        lent,
+        stats,
+    }
+}

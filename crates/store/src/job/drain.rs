@@ -1,0 +1,60 @@
+//! The background half of a save: what goes on after the program was let go.
+
+use super::handle::SaveHandle;
+use super::inner::Inner;
+use crate::save::{Order, PackNumbers, SavePlan, SaveStats};
+use outlive_io::make_way;
+use outlive_types::{Error, Frozen, Result};
+use std::sync::Arc;
+
+/// Everything that goes on after the program was let go.
+pub(crate) struct Drain {
+    pub inner: Arc<Inner>,
+    pub frozen: Arc<dyn Frozen>,
+    pub plan: SavePlan,
+    pub packs: PackNumbers,
+    pub handle: SaveHandle,
+    pub order: Order,
+}
+
+impl Drain {
+    pub fn run(self) {
+        let Drain { inner, frozen, plan, packs, handle, order } = self;
+        if plan.live_blocks == 0 {
+            make_way();
+        }
+        let live_done = || {
+            frozen.release_live();
+            handle.set_live_done();
+        };
+        let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
+            let mut writer = inner.writer();
+            let stats = writer.execute(&inner.pool, &packs, &plan, &*frozen, &order, &live_done)?;
+            // The source's baseline and the store's base move together, under the writer's lock.
+            frozen.settle(Some(stats.epoch));
+            Ok(stats)
+        });
+        let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
+            let what = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Error::bug(format!("the save panicked: {what}; please report this")))
+        });
+        if outcome.is_err() {
+            live_done();
+            frozen.settle(None);
+        }
+        let total = inner.pool.env().clock.monotonic().saturating_sub(order.started);
+        let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if let Err(error) = &outcome {
+            inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));
+        }
+        // What this thread holds of the image and the job goes before anybody is told: who waited
+        // may free the memory, or count on the job's end.
+        drop(frozen);
+        drop(inner);
+        handle.settle(outcome);
+    }
+}

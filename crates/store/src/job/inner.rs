@@ -1,0 +1,102 @@
+//! What a job's handles and its drain share.
+
+use super::handle::SaveHandle;
+use crate::read::Checkpoint;
+use crate::restore::LazyFill;
+use crate::save::{PackNumbers, SavePlan, Writer};
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard};
+use outlive_types::{Error, Frozen, JobName, PageSource, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A job, opened.
+pub(crate) struct Inner {
+    pub pool: Pool,
+    pub name: JobName,
+    /// Saves closer together than this are not due.
+    pub every: Option<Duration>,
+    /// Threads do not survive a fork; the child must know that this is not its job.
+    pub process_id: u32,
+    /// Held for the whole of a drain.
+    pub writer: Mutex<Writer>,
+    /// Held while a save is being started: saves start one after the other.
+    pub starting: Mutex<Option<SaveHandle>>,
+    /// The lazy restore that still fills memory.
+    pub filling: Mutex<Option<LazyFill>>,
+    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
+    pub last_start_ns: AtomicU64,
+}
+
+impl Inner {
+    pub fn check_process(&self) -> Result<()> {
+        if self.process_id == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the job {} was opened by process {} and this is process {}, forked from it: open the \
+             pool and a job of its own here",
+            self.name,
+            self.process_id,
+            std::process::id()
+        )))
+    }
+
+    pub fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn filling(&self) -> MutexGuard<'_, Option<LazyFill>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A first save after this is refused if others have saved meanwhile. A job that has a session
+    /// open hears of others by being fenced.
+    pub fn note_position(&self) -> Result<()> {
+        self.writer().committer.head.note_position(&self.pool)
+    }
+
+    pub fn wait_filled(&self) -> Result<()> {
+        let Some(fill) = self.filling().clone() else { return Ok(()) };
+        match fill.wait(None) {
+            Some(Err(error)) => Err(error.context("a lazy restore has failed")),
+            _ => {
+                self.filling().take();
+                Ok(())
+            }
+        }
+    }
+
+    pub fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn freeze(
+        &self,
+        source: &mut dyn PageSource,
+    ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
+        let mut writer = self.writer();
+        let packs = writer.begin(&self.pool)?;
+        let epoch = writer.committer.head.last_epoch + 1;
+        let (frozen, plan) = writer.rank.freeze(&self.pool, epoch, source)?;
+        Ok((frozen, packs, plan))
+    }
+
+    /// Makes a restored checkpoint what the next save follows.
+    pub fn adopt(&self, checkpoint: &Checkpoint) {
+        self.writer().rank.follow_restored(&self.pool, checkpoint);
+    }
+}
+
+impl Drop for Inner {
+    /// The last handle is gone: a clean end is worth a record, but not an error.
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = writer.committer.head.close(&self.pool) {
+                self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a job has: its checkpoints, opened for reading, checked, and chosen by rules.
+
+use super::Job;
+use crate::commit::history;
+use crate::read::files::FilesCheckpoint;
+use crate::read::{Checkpoint, Kind, Select, Skipped, first_good, first_manifest, first_of_rank};
+use crate::retention::{RetentionPlan, Rules};
+use crate::save::remark;
+use crate::verify::{Sample, VerifyReport, verify};
+use outlive_format::{Manifest, Remarks};
+use outlive_types::{Epoch, Rank, Result};
+use std::collections::BTreeSet;
+
+/// A committed checkpoint, as the log tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EpochInfo {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Length of the manifest's record.
+    pub record_bytes: u64,
+}
+
+impl Job {
+    /// The committed checkpoints, oldest first. Manifests that cannot be read are left out; `verify`
+    /// names them.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn epochs(&self) -> Result<Vec<EpochInfo>> {
+        let mut epochs = Vec::new();
+        for entry in history(self.pool(), self.name())? {
+            let entry = entry.unless_unread()?;
+            if let Some(manifest) = entry.manifest().cloned() {
+                let (epoch, record_bytes) = (manifest.epoch, entry.bytes);
+                epochs.push(EpochInfo { epoch, manifest, record_bytes });
+            }
+        }
+        epochs.reverse();
+        Ok(epochs)
+    }
+
+    /// What rules would make of the job's checkpoints; without any, those that `pool.toml` gives.
+    ///
+    /// # Errors
+    /// Those of [`Rules::plan`], and what the log reports.
+    pub fn retention(&self, rules: &Rules) -> Result<RetentionPlan> {
+        let mut rules = rules.clone();
+        let keep = &self.pool().config().tuning.keep;
+        if rules.is_empty() && !keep.is_empty() {
+            rules.add(keep).map_err(|e| e.context("tuning.keep in pool.toml"))?;
+        }
+        let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
+        for entry in history(self.pool(), self.name())? {
+            let entry = entry.unless_unread()?;
+            if let Some(manifest) = entry.manifest() {
+                hurt.extend(entry.hurt.then_some(manifest.epoch));
+                manifests.push(manifest.clone());
+            }
+        }
+        rules.plan(&manifests, &hurt, self.pool().env().clock.unix_ns())
+    }
+
+    /// Changes what is said about a checkpoint, and returns what holds then. Its program may save
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
+    pub fn note(&self, epoch: Epoch, change: impl Fn(&mut Remarks)) -> Result<Remarks> {
+        remark(self.pool(), self.name(), epoch, &change)
+    }
+
+    /// Opens a checkpoint for reading. `None` if the job has none.
+    ///
+    /// # Errors
+    /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
+    /// damaged.
+    pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Skipped)>> {
+        first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
+            .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+    }
+
+    /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have. `None` if
+    /// the job has no checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint`]; `Invalid` if the checkpoint has no such rank.
+    pub fn checkpoint_of_rank(
+        &self,
+        select: Select,
+        rank: Rank,
+    ) -> Result<Option<(Checkpoint, Skipped)>> {
+        self.attempt_rank(select, rank, &mut |_| Ok(()))
+            .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+    }
+
+    /// The same, and does `attempt` with it: reads its streams, say. If something proves damaged then,
+    /// the next older checkpoint takes its place, unless an epoch was asked for. If a gc has moved
+    /// something meanwhile, `attempt` is called again.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint_of_rank`], and those of `attempt`.
+    pub fn attempt_rank<T>(
+        &self,
+        select: Select,
+        rank: Rank,
+        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+    ) -> Result<Option<(Checkpoint, T, Skipped)>> {
+        first_of_rank(self.pool(), self.name(), select, rank, attempt)
+    }
+
+    /// Opens a checkpoint of files. Without a choice the newest that opens, whatever checkpoints of
+    /// memory there are besides. `None` if the job has none at all.
+    ///
+    /// # Errors
+    /// `Invalid` if the epoch asked for does not exist or holds memory; `Damaged` if it, or every
+    /// one, is damaged.
+    pub fn files(&self, select: Select) -> Result<Option<(FilesCheckpoint, Skipped)>> {
+        let (pool, name) = (self.pool(), self.name());
+        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, name, manifest);
+        let kind = Kind { is: &Manifest::is_of_files, opens: &opens };
+        let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
+            FilesCheckpoint::open(pool, name, manifest.clone(), as_of)
+        })?;
+        Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
+    }
+
+    /// Reads and verifies the chosen checkpoints (all without a choice), and the job's log. A chunk
+    /// that several checkpoints share is read once.
+    ///
+    /// # Errors
+    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist; that the
+    /// medium cannot be asked, or may not. Damage is in the report.
+    pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
+        self.verify_sample(only, Sample::ALL)
+    }
+
+    /// The same with a part of the chunks; the log and all page trees are read whole.
+    ///
+    /// # Errors
+    /// As [`Job::verify`].
+    pub fn verify_sample(&self, only: Option<Epoch>, sample: Sample) -> Result<VerifyReport> {
+        verify(self.pool(), self.name(), only, sample)
+    }
+}

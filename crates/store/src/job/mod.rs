@@ -1,0 +1,218 @@
+//! A job: the handle through which a program saves, and restores.
+
+mod content;
+mod drain;
+mod handle;
+mod inner;
+mod look;
+mod restore;
+
+pub use content::{Content, ContentLane, ContentStore};
+pub use handle::SaveHandle;
+pub use look::EpochInfo;
+pub use restore::{Prepared, Restored};
+
+use crate::save::{Order, SaveNotes, Writer};
+use drain::Drain;
+use inner::Inner;
+use outlive_pool::Pool;
+use outlive_types::sync::{self, Mutex};
+use outlive_types::{Error, Frozen, JobName, PageSource, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How a job behaves.
+#[derive(Clone, Debug, Default)]
+pub struct JobOptions {
+    /// Saves closer together than this are not due.
+    pub every: Option<Duration>,
+}
+
+/// A named series of checkpoints. All methods may be called from any thread.
+pub struct Job {
+    inner: Arc<Inner>,
+}
+
+impl Job {
+    /// Opens a job; nothing is read or written yet.
+    pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
+        let name = JobName::new(name)?;
+        let writer = Writer::new(pool, name.clone());
+        let inner = Inner {
+            pool: pool.clone(),
+            name,
+            every: options.every,
+            process_id: std::process::id(),
+            writer: Mutex::new(writer),
+            starting: Mutex::new(None),
+            filling: Mutex::new(None),
+            last_start_ns: AtomicU64::new(0),
+        };
+        Ok(Job { inner: Arc::new(inner) })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &JobName {
+        &self.inner.name
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// True if a save is due: always without an interval, else once it has passed since the last
+    /// save began.
+    pub fn due(&self) -> bool {
+        let last = self.inner.last_start_ns.load(Ordering::Relaxed);
+        match self.inner.every {
+            Some(every) if last > 0 => {
+                let now = self.inner.pool.env().clock.monotonic();
+                now.saturating_sub(Duration::from_nanos(last - 1)) >= every
+            }
+            _ => true,
+        }
+    }
+
+    /// The failure of an earlier save that nobody has been told of; told now.
+    pub fn unseen_failure(&self) -> Option<Error> {
+        self.inner
+            .check_process()
+            .err()
+            .or_else(|| self.inner.starting().as_ref().and_then(SaveHandle::unseen_failure))
+    }
+
+    /// Saves what `source` holds. Returns when the program may write its memory again; the handle
+    /// tells when the checkpoint is committed. Waits first for an earlier save to be over.
+    ///
+    /// # Errors
+    /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`; and the
+    /// failure of an earlier save, if nobody has been told it yet (then nothing new was begun).
+    pub fn save(&self, source: &mut dyn PageSource) -> Result<SaveHandle> {
+        self.save_with(source, SaveNotes::default())
+    }
+
+    /// Like [`Job::save`]; `notes` are kept with the checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::save`].
+    pub fn save_with(&self, source: &mut dyn PageSource, notes: SaveNotes) -> Result<SaveHandle> {
+        let inner = &self.inner;
+        inner.check_process()?;
+        let mut current = inner.starting();
+        inner.wait_filled()?;
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error.context("an earlier save failed"));
+            }
+        }
+        let clock = inner.pool.env().clock.clone();
+        let started = clock.monotonic();
+        let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
+        inner.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
+
+        let (frozen, packs, plan) = inner.freeze(source)?;
+        let frozen: Arc<dyn Frozen> = Arc::from(frozen);
+        let handle = SaveHandle::new(plan.epoch);
+        let order = Order { started, notes };
+        let drain =
+            Drain { inner: inner.clone(), frozen, plan, packs, handle: handle.clone(), order };
+        if drain.plan.live_blocks == 0 {
+            drain.frozen.release_live();
+            handle.set_live_done();
+        }
+        sync::spawn("outlive-drain", move || drain.run())
+            .map_err(|e| Error::no_thread("the save", &e))?;
+        *current = Some(handle.clone());
+        handle.wait_live();
+        let stall = clock.monotonic().saturating_sub(started);
+        handle.set_stall(stall);
+        Ok(handle)
+    }
+
+    /// Does `work` when no save is under way, and lets none begin meanwhile.
+    pub(crate) fn wait_for_turn<T>(&self, work: impl FnOnce(&Inner) -> Result<T>) -> Result<T> {
+        self.inner.check_process()?;
+        let current = self.inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error.context("an earlier save failed"));
+            }
+        }
+        work(&self.inner)
+    }
+
+    /// Whether a save is under way. Never waits: while a save is being started, or another call holds
+    /// saves back, that counts as one.
+    pub fn is_saving(&self) -> bool {
+        let Some(current) = self.inner.starting.try_lock() else { return true };
+        current.as_ref().is_some_and(|handle| !handle.done())
+    }
+
+    /// Waits until a lazy restore has filled all memory. A save and a close do so by themselves.
+    ///
+    /// # Errors
+    /// Why it never will.
+    pub fn wait_filled(&self) -> Result<()> {
+        self.inner.check_process()?;
+        self.inner.wait_filled()
+    }
+
+    /// Waits until no save is under way.
+    ///
+    /// # Errors
+    /// The last save's failure, if nobody has been told it yet.
+    pub fn wait(&self) -> Result<()> {
+        self.inner.check_process()?;
+        let current = self.inner.starting().clone();
+        if let Some(handle) = current {
+            handle.wait_done(None);
+            if let Some(error) = handle.unseen_failure() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The save under way or the last one.
+    pub fn current(&self) -> Option<SaveHandle> {
+        self.inner.check_process().ok()?;
+        self.inner.starting().clone()
+    }
+
+    /// Completes the drain and ends the session in the log. The job can be used again afterwards.
+    ///
+    /// # Errors
+    /// The last save's failure, if nobody has been told it yet; what the log reports.
+    pub fn close(&self) -> Result<()> {
+        self.wait_filled()?;
+        self.close_at_exit()
+    }
+
+    /// The same at the end of the process, which needs no memory any more: a lazy restore that still
+    /// fills it is not waited for.
+    ///
+    /// # Errors
+    /// As [`Job::close`].
+    pub fn close_at_exit(&self) -> Result<()> {
+        self.inner.check_process()?;
+        // Held to the end: a save that began now would be committed in a session that is over, and a
+        // gc would not know of it.
+        let current = self.inner.starting();
+        let failure = current.as_ref().and_then(|handle| {
+            handle.wait_done(None);
+            handle.unseen_failure()
+        });
+        let closed = self.inner.writer().committer.head.close(&self.inner.pool);
+        failure.map_or(closed, Err)
+    }
+
+    /// Says that the next save may leave behind what others have saved since this job restored, or was
+    /// closed. Without it that save is refused as `Fenced`.
+    pub fn take_over(&self) {
+        self.inner.writer().committer.head.take_over();
+    }
+}

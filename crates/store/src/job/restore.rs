@@ -1,0 +1,125 @@
+//! Restores: at once, or lazily.
+
+use super::Job;
+use crate::commit::{Entry, history};
+use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, View, refuse_suspect};
+use outlive_types::{Epoch, Result};
+use std::sync::Arc;
+
+/// Which streams to read, and the sink to put them into.
+pub type Prepared<S> = (Vec<usize>, S);
+
+/// What a restore did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// The epoch that was restored.
+    pub epoch: Epoch,
+    /// Figures.
+    pub stats: RestoreStats,
+    /// Newer checkpoints that were passed over, and why.
+    pub skipped: Skipped,
+}
+
+impl Job {
+    /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
+    /// regions and answers which streams to read and where to put them; an error from it ends the
+    /// restore before anything was written. If the data then prove damaged, the next older one
+    /// takes its place. `done` is called with the sink that holds the restored bytes.
+    ///
+    /// When every stream was read, the next save is incremental to what was restored: the source
+    /// must then be given memory that holds just these bytes as its baseline.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint`], and those of `prepare` and `done`.
+    pub fn restore<S: RestoreSink>(
+        &self,
+        select: Select,
+        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
+        done: &mut dyn FnMut(&Checkpoint, S) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        self.wait()?;
+        self.wait_filled()?;
+        self.inner.note_position()?;
+        let mut attempt = |checkpoint: &Checkpoint| {
+            let (selected, sink) = prepare(checkpoint)?;
+            let stats = checkpoint.read(&selected, &sink)?;
+            Ok((selected.len(), sink, stats))
+        };
+        let Some((checkpoint, (selected, sink, stats), skipped)) =
+            first_good(self.pool(), self.name(), select, &mut attempt)?
+        else {
+            return Ok(None);
+        };
+        done(&checkpoint, sink)?;
+        if selected == checkpoint.streams().len() {
+            // A save that began meanwhile goes on from the base it was planned for.
+            let current = self.inner.starting();
+            if let Some(handle) = current.as_ref() {
+                handle.wait_done(None);
+            }
+            self.inner.adopt(&checkpoint);
+        }
+        Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
+    }
+
+    /// Restores lazily: returns when the page tree is read, and what the sink does not fill lazily. The
+    /// rest follows while the program runs; saves, closes and restores wait for it. Otherwise as
+    /// [`Job::restore`], but that damage found after the return ends the fill: `ends` says what
+    /// becomes of the program then, whose memory has holes. If no thread can be started for the rest,
+    /// memory is whole when this returns. Checkpoints of which somebody has said before that something
+    /// is damaged are passed over.
+    ///
+    /// # Errors
+    /// As [`Job::restore`].
+    pub fn restore_lazily<S: LazySink>(
+        &self,
+        select: Select,
+        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
+        ends: LazyEnds<S>,
+    ) -> Result<Option<(Restored, LazyFill)>> {
+        self.wait()?;
+        self.wait_filled()?;
+        let (pool, name) = (self.pool(), self.name());
+        self.inner.note_position()?;
+        // Taken before the log is read: what is in use then stays until memory is filled.
+        let reading = pool.log().lock_reading()?;
+        let listed = pool.log().latest(name)?;
+        let mut attempt = |checkpoint: &Checkpoint| {
+            let is_it = |entry: &Entry| {
+                entry.manifest().is_some_and(|manifest| manifest.epoch == checkpoint.epoch())
+            };
+            let hurt = history(pool, name)?.find(is_it).is_some_and(|entry| entry.hurt);
+            refuse_suspect(checkpoint, hurt, select)?;
+            let (selected, sink) = prepare(checkpoint)?;
+            let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
+            Ok((selected, sink, stats))
+        };
+        let Some((checkpoint, (selected, sink, stats), skipped)) =
+            first_good(pool, name, select, &mut attempt)?
+        else {
+            return Ok(None);
+        };
+        if reading.is_none() {
+            pool.warn(format!(
+                "{} has no locks that this program can take: until the lazy restore of job {name} has \
+                 filled memory, let no `outlive gc` or prune run on the pool, or it may delete what is \
+                 still to be read",
+                pool.log().describe()
+            ));
+        }
+        let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
+        let inner = self.inner.clone();
+        let follow = Box::new(move |checkpoint: &Checkpoint| inner.adopt(checkpoint));
+        // From the moment at which nothing drains any more until the fill is known, no save begins;
+        // those that come later wait for the fill, so no base is replaced under a drain.
+        let current = self.inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+        }
+        let view = View { checkpoint: Arc::new(checkpoint), listed, reading };
+        let fill = Runner::start(follow, view, &selected, sink, ends);
+        *self.inner.filling() = Some(fill.clone());
+        Ok(Some((restored, fill)))
+    }
+}

@@ -1,0 +1,141 @@
+//! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
+
+use crate::index::Locator;
+use crate::index::Wanted;
+use crate::read::files::{FilesCheckpoint, file_words};
+use crate::read::{Checkpoint, RestorePlan, stream_words};
+use outlive_format::{Image, Manifest, Piece};
+use outlive_pool::Pool;
+use outlive_types::{Error, Fingerprint, JobName, Result};
+use std::collections::HashMap;
+
+/// What of a checkpoint needs a chunk: the first, and how many more there are.
+#[derive(Clone, Default)]
+struct Owners {
+    first: String,
+    more: u64,
+}
+
+/// A checkpoint of either kind, opened.
+pub enum AnyImage {
+    /// Of a program's memory.
+    Memory(Box<Checkpoint>),
+    /// Of files.
+    Files(Box<FilesCheckpoint>),
+}
+
+impl AnyImage {
+    /// Opens what `manifest` describes.
+    ///
+    /// # Errors
+    /// `Damaged` if its metadata is missing or wrong.
+    pub fn new(pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<AnyImage> {
+        let manifest = manifest.clone();
+        Ok(match manifest.is_of_files() {
+            true => AnyImage::Files(Box::new(FilesCheckpoint::open(pool, job, manifest, 0)?)),
+            false => AnyImage::Memory(Box::new(Checkpoint::open(pool, job, manifest)?)),
+        })
+    }
+
+    /// Opens one image of what `manifest` describes.
+    ///
+    /// # Errors
+    /// As [`AnyImage::new`].
+    pub fn image(
+        pool: &Pool,
+        job: &JobName,
+        manifest: &Manifest,
+        image: Image,
+    ) -> Result<AnyImage> {
+        match manifest.is_of_files() {
+            true => AnyImage::new(pool, job, manifest),
+            false => Checkpoint::open_image(pool, job, manifest.clone(), image, 0)
+                .map(|checkpoint| AnyImage::Memory(Box::new(checkpoint))),
+        }
+    }
+
+    /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that
+    /// has no place, a recipe that is missing or wrong.
+    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+        match self {
+            AnyImage::Memory(checkpoint) => checkpoint.wanted(),
+            AnyImage::Files(checkpoint) => checkpoint.wanted(),
+        }
+    }
+
+    /// For each of `chunks` what needs it, in words. Reads the metadata once more.
+    ///
+    /// # Errors
+    /// `Damaged` if any of it is missing or wrong.
+    pub fn owners(
+        &self,
+        pool: &Pool,
+        chunks: impl Iterator<Item = Fingerprint>,
+    ) -> Result<HashMap<Fingerprint, String>> {
+        let mut found: HashMap<Fingerprint, Owners> =
+            chunks.map(|fp| (fp, Owners::default())).collect();
+        match self {
+            AnyImage::Memory(checkpoint) => regions(pool, checkpoint, &mut found)?,
+            AnyImage::Files(checkpoint) => files(checkpoint, &mut found)?,
+        }
+        let metadata = match self {
+            AnyImage::Memory(_) => "the catalog",
+            AnyImage::Files(_) => "the listing of files",
+        };
+        let words = |(fp, Owners { first, more })| {
+            let words = match (first.is_empty(), more) {
+                (true, _) => metadata.to_owned(),
+                (false, 0) => first,
+                (false, more) => format!("{first} and {more} more"),
+            };
+            (fp, words)
+        };
+        Ok(found.into_iter().map(words).collect())
+    }
+}
+
+fn note(owners: &mut Owners, name: &dyn Fn() -> String) {
+    match owners.first.is_empty() {
+        true => owners.first = name(),
+        false => owners.more += 1,
+    }
+}
+
+fn regions(
+    pool: &Pool,
+    checkpoint: &Checkpoint,
+    found: &mut HashMap<Fingerprint, Owners>,
+) -> Result<()> {
+    let locator = Locator::load(pool, checkpoint.segments())?;
+    for stream in checkpoint.streams() {
+        let mut wanted = RestorePlan::wanted(pool, &locator, &[(0, &stream.tree)])?;
+        wanted.sort_unstable_by_key(|wanted| wanted.fp);
+        wanted.dedup_by_key(|wanted| wanted.fp);
+        let name = || stream_words(&stream.name);
+        for Wanted { fp, .. } in wanted {
+            if let Some(owners) = found.get_mut(&fp) {
+                note(owners, &name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files(checkpoint: &FilesCheckpoint, found: &mut HashMap<Fingerprint, Owners>) -> Result<()> {
+    let mut items = checkpoint.items();
+    while let Some(item) = items.next_item()? {
+        let name = || file_words(&item);
+        let mut seen: Vec<Fingerprint> = Vec::new();
+        checkpoint.pieces(&item, &mut |Piece { fp, .. }| {
+            if let Some(owners) = found.get_mut(&fp)
+                && !seen.contains(&fp)
+            {
+                // Damaged chunks are few, and each counts once for a file.
+                seen.push(fp);
+                note(owners, &name);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

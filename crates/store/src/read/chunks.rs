@@ -1,0 +1,308 @@
+//! Reads many chunks or nodes in container order, verifies each, and hands it on.
+
+use crate::index::Wanted;
+use outlive_chunk::{Decompressor, fingerprint, on_threads};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_pool::{Place, Pool, Span, SpanBytes};
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Reads asked for over all threads: the engine has eight under way, the others are ready when a
+/// thread comes back from verifying.
+const READS_IN_FLIGHT: usize = 14;
+
+/// Longest wait for a buffer by somebody who holds none.
+const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What to read in one go: a span, and which of the sorted wanted it covers.
+#[derive(Clone, Debug)]
+struct Step {
+    span: Span,
+    items: std::ops::Range<usize>,
+}
+
+/// A plan: each needed byte is read once, in container order; ranges closer than the gap are one.
+#[derive(Debug)]
+pub struct ReadPlan {
+    /// The wanted in container order, each with its number in the caller's list.
+    sorted: Vec<(u32, Wanted)>,
+    steps: Vec<Step>,
+    /// Bytes that will be read.
+    pub read_bytes: u64,
+}
+
+/// Something that could not be read or did not verify.
+#[derive(Debug)]
+pub struct ReadFault {
+    /// Which of the wanted.
+    pub wanted: usize,
+    /// Why.
+    pub error: Error,
+}
+
+impl ReadPlan {
+    /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
+    pub fn new(pool: &Pool, wanted: &[Wanted]) -> ReadPlan {
+        ReadPlan::within(pool, wanted, u64::MAX)
+    }
+
+    /// The same in reads of at most `span_bytes_max`, but for single frames and chunks: somebody else
+    /// who wants something small does not wait long behind them.
+    pub fn within(pool: &Pool, wanted: &[Wanted], span_bytes_max: u64) -> ReadPlan {
+        let container = pool.config().format.container_bytes;
+        let gap_max = pool.config().tuning.read_gap_bytes;
+        let mut sorted: Vec<(u32, Wanted)> =
+            wanted.iter().enumerate().map(|(at, w)| (at as u32, *w)).collect();
+        sorted.sort_unstable_by_key(|(at, w)| (w.place, *at));
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, (_, w)) in sorted.iter().enumerate() {
+            let place = w.place;
+            let end = u64::from(place.offset) + u64::from(place.stored_bytes());
+            if let Some(last) = steps.last_mut() {
+                let last_end = u64::from(last.span.offset) + u64::from(last.span.length);
+                let same_container = last.span.pack == place.pack
+                    && u64::from(last.span.offset) / container == (end - 1) / container;
+                let span_bytes = last_end.max(end) - u64::from(last.span.offset);
+                if same_container
+                    && u64::from(place.offset) <= last_end + gap_max
+                    && (span_bytes <= span_bytes_max || end <= last_end)
+                {
+                    last.span.length = span_bytes as u32;
+                    last.items.end = at + 1;
+                    continue;
+                }
+            }
+            let span =
+                Span { pack: place.pack, offset: place.offset, length: place.stored_bytes() };
+            steps.push(Step { span, items: at..at + 1 });
+        }
+        let read_bytes = steps.iter().map(|s| u64::from(s.span.length)).sum();
+        ReadPlan { sorted, steps, read_bytes }
+    }
+
+    /// Number of read operations.
+    pub fn reads(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// For each of the wanted, the read that brings it.
+    pub fn step_of(&self) -> Vec<u32> {
+        let mut step_of = vec![0; self.sorted.len()];
+        for (number, step) in self.steps.iter().enumerate() {
+            for (at, _) in &self.sorted[step.items.clone()] {
+                step_of[*at as usize] = number as u32;
+            }
+        }
+        step_of
+    }
+
+    /// Reads everything with `threads` threads and hands each verified item to `take`, with its
+    /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
+    /// the work.
+    pub fn execute(
+        &self,
+        pool: &Pool,
+        threads: usize,
+        keep_going: bool,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
+        let next = AtomicUsize::new(0);
+        let next = || Some(next.fetch_add(1, Ordering::Relaxed));
+        self.execute_as(pool, (threads, READS_IN_FLIGHT), keep_going, &next, take)
+    }
+
+    /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
+    /// ends a thread. `(threads, depth)`: reads asked for over all threads are at most `depth`.
+    pub fn execute_as(
+        &self,
+        pool: &Pool,
+        (threads, depth): (usize, usize),
+        keep_going: bool,
+        next: &(dyn Fn() -> Option<usize> + Sync),
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
+        let stop = AtomicBool::new(false);
+        let faults = Mutex::new(Vec::new());
+        let threads = threads.clamp(1, self.steps.len().max(1)).min(depth);
+        let worker = Worker {
+            plan: self,
+            pool,
+            next,
+            stop: &stop,
+            faults: &faults,
+            keep_going,
+            take,
+            depth: depth / threads,
+            alive: &AtomicUsize::new(0),
+        };
+        on_threads(threads, || worker.run());
+        faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Reads everything at once into buffers made for it: for a few small reads that must not wait for
+    /// those of others to come back.
+    ///
+    /// # Errors
+    /// `Damaged` for the first thing that is missing or wrong.
+    pub fn execute_now(
+        &self,
+        pool: &Pool,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let read = |step: &Step| {
+            // Wherever it begins within a page.
+            let bytes = (step.span.length as usize + PAGE_BYTES).next_multiple_of(PAGE_BYTES);
+            pool.read(step.span, AlignedBuf::zeroed(bytes))
+        };
+        let tickets: Vec<_> = self.steps.iter().map(read).collect();
+        let (stop, faults) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        let (next, keep_going, depth) = (&|| None, false, 1);
+        let (stop, faults, alive) = (&stop, &faults, &AtomicUsize::new(0));
+        let worker =
+            Worker { plan: self, pool, next, stop, faults, keep_going, take, depth, alive };
+        let mut frame = Frame::default();
+        for (step, ticket) in self.steps.iter().zip(tickets) {
+            worker.hand_on(step, ticket.wait(), &mut frame);
+        }
+        let mut faults = faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        faults.pop().map_or(Ok(()), |fault: ReadFault| Err(fault.error))
+    }
+}
+
+struct Worker<'a> {
+    plan: &'a ReadPlan,
+    pool: &'a Pool,
+    next: &'a (dyn Fn() -> Option<usize> + Sync),
+    stop: &'a AtomicBool,
+    faults: &'a Mutex<Vec<ReadFault>>,
+    keep_going: bool,
+    take: &'a (dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    depth: usize,
+    /// Threads that read.
+    alive: &'a AtomicUsize,
+}
+
+impl Worker<'_> {
+    fn run(&self) {
+        self.alive.fetch_add(1, Ordering::AcqRel);
+        let done = self.read_all();
+        let is_last = self.alive.fetch_sub(1, Ordering::AcqRel) == 1;
+        // The others read the rest, if there are any.
+        if let Err(error) = done
+            && is_last
+        {
+            self.give_up(error);
+        }
+    }
+
+    /// Reads until nothing is left.
+    ///
+    /// # Errors
+    /// There is no memory for even one buffer.
+    fn read_all(&self) -> Result<()> {
+        let mut in_flight: VecDeque<(usize, Ticket<Result<SpanBytes>>)> = VecDeque::new();
+        let mut frame = Frame::default();
+        loop {
+            while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
+                // With reads of our own under way their buffers will come back; without, wait.
+                let buffer = match self.pool.staging().try_take() {
+                    Some(buffer) => buffer,
+                    // If others hold them all and wait for us, a buffer of our own gets us on.
+                    None if in_flight.is_empty() => {
+                        let staging = self.pool.staging();
+                        let waited = staging.take_timeout(BUFFER_WAIT_MAX);
+                        let bytes = staging.buffer_bytes();
+                        match waited.or_else(|| AlignedBuf::try_not_inherited(bytes)) {
+                            Some(buffer) => buffer,
+                            None => return Err(Error::no_memory("a buffer to read into", bytes)),
+                        }
+                    }
+                    None => break,
+                };
+                let Some(at) = (self.next)() else { break };
+                let Some(step) = self.plan.steps.get(at) else { break };
+                in_flight.push_back((at, self.pool.read(step.span, buffer)));
+            }
+            let Some((at, ticket)) = in_flight.pop_front() else { return Ok(()) };
+            self.hand_on(&self.plan.steps[at], ticket.wait(), &mut frame);
+        }
+    }
+
+    /// Nobody reads what is left, if anything is.
+    fn give_up(&self, error: Error) {
+        let left = (self.next)().and_then(|at| self.plan.steps.get(at));
+        let Some(step) = left.filter(|_| !self.stop.swap(true, Ordering::Relaxed)) else { return };
+        let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (wanted, _) in &self.plan.sorted[step.items.clone()] {
+            faults.push(ReadFault { wanted: *wanted as usize, error: error.clone() });
+        }
+    }
+
+    fn hand_on(&self, step: &Step, read: Result<SpanBytes>, frame: &mut Frame) {
+        frame.place = None;
+        let mut verified: Option<(Place, Fingerprint)> = None;
+        for (number, wanted) in &self.plan.sorted[step.items.clone()] {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let outcome = match &read {
+                Err(error) => Err(error.clone()),
+                Ok(bytes) => frame.chunk(bytes, &step.span, &wanted.place).and_then(|bytes| {
+                    // The same chunk wanted for several destinations is verified once.
+                    if verified == Some((wanted.place, wanted.fp))
+                        || fingerprint(bytes) == wanted.fp
+                    {
+                        verified = Some((wanted.place, wanted.fp));
+                        (self.take)(*number as usize, bytes)
+                    } else {
+                        Err(mismatch(wanted))
+                    }
+                }),
+            };
+            if let Err(error) = outcome {
+                let mut faults =
+                    self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                faults.push(ReadFault { wanted: *number as usize, error });
+                if !self.keep_going {
+                    self.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// The frame decompressed last: its chunks are wanted one after the other.
+#[derive(Default)]
+struct Frame {
+    place: Option<u32>,
+    decompressor: Decompressor,
+}
+
+impl Frame {
+    /// The bytes at `place`, which lies in what was read as `span`.
+    fn chunk<'a>(&'a mut self, read: &'a [u8], span: &Span, place: &Place) -> Result<&'a [u8]> {
+        let start = (place.offset - span.offset) as usize;
+        let stored = &read[start..start + place.stored_bytes() as usize];
+        let Some(frame) = place.frame else { return Ok(stored) };
+        if self.place != Some(place.offset) {
+            self.place = None;
+            let raw_bytes = frame.raw_bytes as usize;
+            self.decompressor
+                .decompress(frame.codec, stored, raw_bytes)
+                .map_err(|e| e.context(format!("at {} of pack {}", place.offset, place.pack)))?;
+            self.place = Some(place.offset);
+        }
+        // Where chunks lie in their frame was checked when the directory was decoded.
+        Ok(&self.decompressor.last()[frame.first as usize..][..place.length as usize])
+    }
+}
+
+fn mismatch(wanted: &Wanted) -> Error {
+    Error::damaged(format!(
+        "{} bytes at {} of pack {} do not match their fingerprint {:?}",
+        wanted.place.length, wanted.place.offset, wanted.place.pack, wanted.fp
+    ))
+}

@@ -1,0 +1,268 @@
+//! A checkpoint of files, opened for reading.
+
+use super::listing::{Items, ListingChunks};
+use super::recipe::{Pieces, wrong_length};
+use super::whereabouts::Whereabouts;
+use crate::commit::history;
+use crate::images::only_image;
+use crate::index::Locator;
+use crate::index::Wanted;
+use crate::read::{Kind, Select, first_manifest};
+use outlive_format::{Content, Image, ImageKind, ImageRef, Item, Manifest, Piece, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown_path};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A checkpoint of files whose segments and recipes of the listing have been read and verified.
+/// About 60 bytes of memory for each chunk.
+#[derive(Debug)]
+pub struct FilesCheckpoint {
+    job: JobName,
+    manifest: Manifest,
+    image: Image,
+    /// Number of the newest record of the log when this was opened.
+    as_of: u64,
+    whereabouts: Arc<Whereabouts>,
+    listing: Arc<ListingChunks>,
+}
+
+impl FilesCheckpoint {
+    /// Whether the checkpoint that `manifest` describes opens.
+    pub(crate) fn opens(pool: &Pool, job: &JobName, manifest: &Manifest) -> bool {
+        FilesCheckpoint::open(pool, job, manifest.clone(), 0).is_ok()
+    }
+
+    /// Opens the checkpoint that `manifest` describes, knowing the log up to record `as_of`.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not one of files, `Damaged` if any of its metadata is missing or wrong.
+    pub fn open(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<FilesCheckpoint> {
+        let epoch = manifest.epoch;
+        FilesCheckpoint::open_inner(pool, job, manifest, as_of)
+            .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
+    }
+
+    fn open_inner(
+        pool: &Pool,
+        job: &JobName,
+        manifest: Manifest,
+        as_of: u64,
+    ) -> Result<FilesCheckpoint> {
+        let image = only_image(&manifest)?.clone();
+        if image.reference.kind != ImageKind::Files {
+            return Err(Error::invalid(
+                "it holds a program's memory and no files: restore it with `Job.restore`, or take \
+                 its regions out with `outlive export`",
+            ));
+        }
+        let whereabouts = Arc::new(Whereabouts::load(pool, job, &manifest, as_of)?);
+        let listing = ListingChunks::read(pool, &whereabouts.locator(), image.reference.catalog)?;
+        let listing = Arc::new(listing);
+        let job = job.clone();
+        Ok(FilesCheckpoint { job, manifest, image, as_of, whereabouts, listing })
+    }
+
+    /// The newest checkpoint of files that opens. Damaged ones are told and passed over.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
+        // A log may be long, and is read whole only if its newest checkpoint of files does not open.
+        if let Some(newest) = FilesCheckpoint::newest_at_once(pool, job)? {
+            return Ok(newest);
+        }
+        // What a scrub has found hurt may open: the damage lies in chunks.
+        let hurt: HashSet<Epoch> = history(pool, job)?
+            .filter(|entry| entry.hurt)
+            .filter_map(|entry| entry.manifest().map(|manifest| manifest.epoch))
+            .collect();
+        let is_sound =
+            |manifest: &Manifest| manifest.is_of_files() && !hurt.contains(&manifest.epoch);
+        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, job, manifest);
+        let kind = Kind { is: &is_sound, opens: &opens };
+        let newest = first_manifest(pool, job, Select::Newest, kind, &mut |found, as_of| {
+            FilesCheckpoint::open(pool, job, found.clone(), as_of)
+        });
+        match newest {
+            Ok(found) => Ok(found.map(|(_, checkpoint, _)| checkpoint)),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                pool.warn(format!("nothing is taken over from damaged checkpoints: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same if nothing newer is damaged; `None` if something is.
+    fn newest_at_once(pool: &Pool, job: &JobName) -> Result<Option<Option<FilesCheckpoint>>> {
+        let mut as_of = 0;
+        for entry in history(pool, job)? {
+            as_of = as_of.max(entry.number);
+            if entry.record.is_err() {
+                return Ok(None);
+            }
+            let is_sound = |manifest: &&Manifest| manifest.is_of_files() && !entry.hurt;
+            let Some(manifest) = entry.manifest().filter(is_sound) else { continue };
+            return match FilesCheckpoint::open(pool, job, manifest.clone(), as_of) {
+                Ok(checkpoint) => Ok(Some(Some(checkpoint))),
+                Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        Ok(Some(None))
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.manifest.epoch
+    }
+
+    /// Its job.
+    pub fn job(&self) -> &JobName {
+        &self.job
+    }
+
+    /// Its image.
+    pub fn image(&self) -> &ImageRef {
+        &self.image.reference
+    }
+
+    /// The segments that listed what it needs when it was opened.
+    pub(crate) fn segments(&self) -> &[SegmentRef] {
+        &self.image.segments
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where it is.
+    pub fn pool(&self) -> &Pool {
+        self.whereabouts.pool()
+    }
+
+    pub(crate) fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    /// The places of chunks, as far as they are known.
+    pub(crate) fn locator(&self) -> Arc<Locator> {
+        self.whereabouts.locator()
+    }
+
+    /// Fingerprints of the recipes above the chunks of the listing.
+    pub fn listing_recipes(&self) -> &[Fingerprint] {
+        &self.listing.recipes
+    }
+
+    /// Reads chunks whole, wherever a gc has put them by now.
+    ///
+    /// # Errors
+    /// `Damaged` if one is missing, wrong, or not as long as its piece.
+    pub fn read(&self, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
+        self.whereabouts.read(pieces)
+    }
+
+    /// Its items, in the order of the listing.
+    pub fn items(&self) -> Items {
+        Items::new(&self.whereabouts, &self.listing, self.image.reference.regions)
+    }
+
+    /// Says which checkpoint an error is about.
+    pub fn context(&self, error: Error) -> Error {
+        error.context(format!("checkpoint {} of job {}", self.epoch(), self.job))
+    }
+
+    /// Calls `each` with the pieces of an item's content, in their order.
+    ///
+    /// # Errors
+    /// `Damaged` if a recipe is missing or wrong; what `each` reports.
+    pub fn pieces(&self, item: &Item, each: &mut dyn FnMut(Piece) -> Result<()>) -> Result<()> {
+        match &item.content {
+            Content::Empty | Content::Inline(_) => Ok(()),
+            Content::Pieces(pieces) => pieces.iter().try_for_each(|piece| each(*piece)),
+            Content::Recipe(root) => {
+                let mut ignore = |_| {};
+                let read = |pieces: &[Piece]| self.whereabouts.read(pieces);
+                let mut pieces = Pieces::of(&read, *root, item.bytes, &mut ignore)?;
+                while let Some(piece) = pieces.next_piece()? {
+                    each(piece)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Where a chunk is.
+    ///
+    /// # Errors
+    /// `Damaged` if it is in none of the segments, or not as long as its piece.
+    pub fn wanted_of(&self, piece: &Piece) -> Result<Wanted> {
+        let place = self.whereabouts.locator().find(&piece.fp)?;
+        if u64::from(place.length) != piece.bytes {
+            return Err(wrong_length(piece, place.length));
+        }
+        Ok(Wanted { fp: piece.fp, place })
+    }
+
+    /// The same chunk where a gc has put it since, if one has.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn moved(&self, wanted: &Wanted) -> Result<Option<Wanted>> {
+        let find = |locator: &Locator| {
+            let place = locator.find(&wanted.fp).ok().filter(|place| *place != wanted.place);
+            place.map(|place| Wanted { fp: wanted.fp, place })
+        };
+        let seen = self.whereabouts.locator();
+        if let Some(moved) = find(&seen) {
+            return Ok(Some(moved));
+        }
+        match self.whereabouts.moved_since(&seen)? {
+            true => Ok(find(&self.whereabouts.locator())),
+            false => Ok(None),
+        }
+    }
+
+    /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found
+    /// of the listing, of recipes and chunks.
+    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+        let mut seen: HashSet<Fingerprint> = HashSet::new();
+        let (mut wanted, mut faults) = (Vec::new(), Vec::new());
+        let mut add = |piece: Piece| -> Result<()> {
+            if !piece.is_zeros() && seen.insert(piece.fp) {
+                wanted.push(self.wanted_of(&piece)?);
+            }
+            Ok(())
+        };
+        let listed = self.listing.chunks.iter().try_for_each(|piece| add(*piece));
+        faults.extend(listed.err().map(|e| e.context("the listing of files")));
+        let mut items = self.items();
+        loop {
+            match items.next_item() {
+                Ok(Some(item)) => {
+                    let found = self.pieces(&item, &mut add);
+                    faults.extend(found.err().map(|e| e.context(file_words(&item))));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    faults.push(error.context("the listing of files"));
+                    break;
+                }
+            }
+        }
+        (wanted, faults)
+    }
+}
+
+/// What a file is called, for people.
+pub(crate) fn file_words(item: &Item) -> String {
+    format!("\"{}\"", shown_path(&item.path))
+}

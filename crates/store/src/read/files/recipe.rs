@@ -1,0 +1,147 @@
+//! Takes recipes apart without holding all of one.
+
+use crate::index::Locator;
+use crate::index::Wanted;
+use crate::read::ReadPlan;
+use outlive_format::{Piece, Recipe};
+use outlive_pool::Pool;
+use outlive_types::{Error, Fingerprint, Result};
+use std::sync::{Mutex, PoisonError};
+
+/// Reads recipes, or the chunks of a listing: all of them at once, in container order.
+///
+/// # Errors
+/// `Damaged` if one is missing, wrong, or not as long as `pieces` say (0: any length).
+pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
+    let wanted = pieces.iter().map(|piece| {
+        let place = locator.find(&piece.fp)?;
+        if piece.bytes > 0 && u64::from(place.length) != piece.bytes {
+            return Err(wrong_length(piece, place.length));
+        }
+        Ok(Wanted { fp: piece.fp, place })
+    });
+    let wanted = wanted.collect::<Result<Vec<Wanted>>>()?;
+    let out = Mutex::new(vec![Vec::new(); wanted.len()]);
+    let take = |at: usize, bytes: &[u8]| {
+        out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
+        Ok(())
+    };
+    let threads = pool.config().tuning.threads();
+    match ReadPlan::new(pool, &wanted).execute(pool, threads, false, &take).into_iter().next() {
+        Some(fault) => Err(fault.error),
+        None => Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// Reads recipes: all of them at once, as [`read_pieces`] does.
+pub type Read<'r> = dyn Fn(&[Piece]) -> Result<Vec<Vec<u8>>> + 'r;
+
+/// The error for a chunk that is not as long as a recipe or item says.
+pub fn wrong_length(piece: &Piece, there: u32) -> Error {
+    let Piece { fp, bytes } = piece;
+    Error::damaged(format!("chunk {fp:?} has {there} bytes, not {bytes}"))
+}
+
+/// The pieces below a recipe, in the order of the stream. Holds the recipes of one node for each
+/// level.
+pub struct Pieces<'a> {
+    read: &'a Read<'a>,
+    /// Recipes whose children are still to come, the deepest last; children of each, the next last.
+    open: Vec<(u8, Vec<Opened>)>,
+    /// Called with each recipe's fingerprint.
+    seen: &'a mut dyn FnMut(Fingerprint),
+    pieces: std::vec::IntoIter<Piece>,
+}
+
+/// A recipe that was read, but not taken apart.
+struct Opened(Recipe);
+
+impl<'a> Pieces<'a> {
+    /// The pieces below `root`.
+    ///
+    /// # Errors
+    /// `Damaged` if it is missing or wrong, or the stream is not `bytes` long.
+    pub fn of(
+        read: &'a Read<'a>,
+        root: Fingerprint,
+        bytes: u64,
+        seen: &'a mut dyn FnMut(Fingerprint),
+    ) -> Result<Pieces<'a>> {
+        let first = read_recipes(read, &[Piece { fp: root, bytes }], None)?;
+        seen(root);
+        let level = first.first().map_or(0, |recipe| recipe.0.level);
+        let open = vec![(level, first)];
+        Ok(Pieces { read, open, seen, pieces: Vec::new().into_iter() })
+    }
+
+    /// The next piece.
+    ///
+    /// # Errors
+    /// `Damaged` if a recipe is missing or wrong.
+    pub fn next_piece(&mut self) -> Result<Option<Piece>> {
+        loop {
+            if let Some(piece) = self.pieces.next() {
+                return Ok(Some(piece));
+            }
+            let Some((level, waiting)) = self.open.last_mut() else { return Ok(None) };
+            let level = *level;
+            match waiting.pop() {
+                None => {
+                    self.open.pop();
+                }
+                Some(Opened(recipe)) if level == 0 => self.pieces = recipe.children.into_iter(),
+                Some(Opened(recipe)) => {
+                    let children = &recipe.children;
+                    let below = Some(level - 1);
+                    let mut read = read_recipes(self.read, children, below)?;
+                    children.iter().for_each(|child| (self.seen)(child.fp));
+                    read.reverse();
+                    self.open.push((level - 1, read));
+                }
+            }
+        }
+    }
+}
+
+fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Result<Vec<Opened>> {
+    let nodes: Vec<Piece> = children.iter().map(|child| Piece { bytes: 0, ..*child }).collect();
+    let read = read(&nodes)?;
+    children
+        .iter()
+        .zip(read)
+        .map(|(child, bytes)| {
+            let recipe = Recipe::decode(&bytes)?;
+            if level.is_some_and(|level| level != recipe.level) || recipe.bytes() != child.bytes {
+                return Err(Error::damaged(format!(
+                    "recipe {:?} is not what refers to it expects",
+                    child.fp
+                )));
+            }
+            Ok(Opened(recipe))
+        })
+        .collect()
+}
+
+/// Fingerprints of all recipes below `root`, itself included, without reading those of level 0.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn recipes_below(
+    read: &Read<'_>,
+    root: Piece,
+    each: &mut dyn FnMut(Fingerprint),
+) -> Result<()> {
+    let mut wave = read_recipes(read, &[root], None)?;
+    each(root.fp);
+    while let Some(Opened(recipe)) = wave.pop() {
+        if recipe.level == 0 {
+            continue;
+        }
+        recipe.children.iter().for_each(|child| each(child.fp));
+        if recipe.level > 1 {
+            let below = Some(recipe.level - 1);
+            wave.extend(read_recipes(read, &recipe.children, below)?);
+        }
+    }
+    Ok(())
+}

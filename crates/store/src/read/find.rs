@@ -1,0 +1,265 @@
+//! Finds the checkpoint to restore: the newest that is whole.
+
+use super::image::Checkpoint;
+use crate::commit::{Entry, history};
+use crate::images::image_of;
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
+
+/// How often the search begins anew because a prune or gc has changed the log under it.
+const ATTEMPTS: usize = 16;
+
+/// Which checkpoint to restore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Select {
+    /// The newest that is whole.
+    Newest,
+    /// The newest that opens and that nobody has found damaged, for whoever reads only a part.
+    Sound,
+    /// This one or none.
+    Epoch(Epoch),
+}
+
+/// Checkpoints that were passed over, newest first, and why. Epoch 0: the manifest could not be read.
+pub type Skipped = Vec<(Epoch, Error)>;
+
+/// The epoch that was found, what the attempt made of it, and what was passed over.
+type Found<T> = (Epoch, T, Skipped);
+
+/// Which checkpoints are looked for.
+#[derive(Clone, Copy)]
+pub struct Kind<'a> {
+    /// Whether a manifest is of one of them.
+    pub is: &'a dyn Fn(&Manifest) -> bool,
+    /// Whether a checkpoint opens: who asked for one that is damaged is told of others.
+    pub opens: &'a dyn Fn(&Manifest) -> bool,
+}
+
+/// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
+/// next older one; all others end the search. A gc moves chunks while this reads: what is missing
+/// then is looked for again as the log has it now.
+///
+/// # Errors
+/// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found.
+pub fn first_good<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+) -> Result<Option<(Checkpoint, T, Skipped)>> {
+    let is_memory = |manifest: &Manifest| !manifest.is_of_files();
+    let opens = |manifest: &Manifest| Checkpoint::open(pool, name, manifest.clone()).is_ok();
+    let kind = Kind { is: &is_memory, opens: &opens };
+    let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
+        let found = Checkpoint::open_as_of(pool, name, manifest.clone(), as_of)?;
+        attempt(&found).map(|value| (found, value))
+    })?;
+    Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
+}
+
+/// What one rank has of the newest checkpoint of memory that opens for it, and on which `attempt`
+/// succeeds; otherwise as [`first_good`].
+///
+/// # Errors
+/// As [`first_good`]; `Invalid` if a checkpoint has no such rank.
+pub fn first_of_rank<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    rank: Rank,
+    attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
+) -> Result<Option<(Checkpoint, T, Skipped)>> {
+    let open = |manifest: &Manifest| Checkpoint::open_rank(pool, name, manifest.clone(), rank);
+    let is_memory = |manifest: &Manifest| !manifest.is_of_files();
+    let opens = |manifest: &Manifest| open(manifest).is_ok();
+    let kind = Kind { is: &is_memory, opens: &opens };
+    let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
+        let image = image_of(pool, manifest, rank)?;
+        let found = Checkpoint::open_image(pool, name, manifest.clone(), image, as_of)?;
+        attempt(&found).map(|value| (found, value))
+    })?;
+    Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
+}
+
+/// The newest manifest of a kind on which `attempt`, which gets the number of the newest record
+/// besides, succeeds; otherwise as [`first_good`]. An epoch that is asked for may be of any kind.
+///
+/// # Errors
+/// As [`first_good`].
+pub fn first_manifest<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    kind: Kind<'_>,
+    attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+) -> Result<Option<Found<T>>> {
+    let mut attempts = 1;
+    loop {
+        let (listed, as_of, newest, skipped) = Default::default();
+        let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped };
+        let found = search.run(attempt)?;
+        let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.listed;
+        if !moved || attempts >= ATTEMPTS {
+            return search.conclude(found);
+        }
+        attempts += 1;
+    }
+}
+
+/// Does `work`, and does it again if something was missing and the log of one of `jobs` has changed
+/// meanwhile: then a prune or gc has moved what was looked for.
+///
+/// # Errors
+/// Those of `work`; what the log reports.
+pub fn while_moving<T>(
+    pool: &Pool,
+    jobs: &[&JobName],
+    work: &mut dyn FnMut() -> Result<T>,
+) -> Result<T> {
+    let newest = || jobs.iter().map(|job| pool.log().latest(job)).collect::<Result<Vec<u64>>>();
+    let mut attempts = 1;
+    loop {
+        let before = newest()?;
+        let done = work();
+        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
+        if attempts >= ATTEMPTS || !done.as_ref().is_err_and(is_damage) || newest()? == before {
+            return done;
+        }
+        attempts += 1;
+    }
+}
+
+/// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
+pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
+    Error::damaged(format!(
+        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `{}` \
+         says where, or clears the mark if all of it is whole again",
+        pool.command("verify", &[job.as_str()])
+    ))
+}
+
+/// Why a checkpoint is passed over that a scrub has recorded as hurt.
+pub fn hurt(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
+    Error::damaged(format!(
+        "checkpoint {epoch} of job {job} is hurt: a scrub has found that something of it is lost; \
+         `{}` says what",
+        pool.command("verify", &[job.as_str(), "--epoch", &epoch.to_string()])
+    ))
+}
+
+struct Search<'a> {
+    pool: &'a Pool,
+    name: &'a JobName,
+    select: Select,
+    kind: Kind<'a>,
+    /// Number of the log's newest record when the search began.
+    listed: u64,
+    /// Number of the newest record that was read: an archive may have taken the place of others.
+    as_of: u64,
+    /// Newest epoch seen.
+    newest: Epoch,
+    skipped: Skipped,
+}
+
+impl Search<'_> {
+    fn run<T>(
+        &mut self,
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<(Epoch, T)>> {
+        let Search { pool, name, select, kind, .. } = *self;
+        for entry in history(pool, name)? {
+            if self.listed == 0 {
+                self.listed = entry.number;
+            }
+            self.as_of = self.as_of.max(entry.number);
+            let outcome = match (&entry.record, entry.manifest()) {
+                (Ok(_), None) => continue,
+                (Ok(_), Some(manifest)) => {
+                    self.newest = self.newest.max(manifest.epoch);
+                    match select {
+                        Select::Epoch(epoch) if epoch != manifest.epoch => continue,
+                        Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
+                        Select::Newest | Select::Sound if manifest.remarks.suspect => {
+                            let why = suspect(pool, manifest.epoch, name);
+                            self.skipped.push((manifest.epoch, why));
+                            continue;
+                        }
+                        Select::Sound if entry.hurt => {
+                            let why = hurt(pool, manifest.epoch, name);
+                            self.skipped.push((manifest.epoch, why));
+                            continue;
+                        }
+                        _ => {}
+                    }
+                    attempt(manifest, self.as_of)
+                        .map(|value| (manifest.epoch, value))
+                        .map_err(|error| (manifest.epoch, error))
+                }
+                // What cannot be read may have been a checkpoint; its epoch is not known.
+                (Err(error), _) => Err((0, error.clone())),
+            };
+            match outcome {
+                Ok(found) => return Ok(Some(found)),
+                Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
+                    self.skipped.push((epoch, error));
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn conclude<T>(self, found: Option<(Epoch, T)>) -> Result<Option<Found<T>>> {
+        let Search { pool, name, select, newest, .. } = self;
+        let skipped = &self.skipped;
+        if let Some((epoch, value)) = found {
+            for (_, error) in skipped {
+                pool.warn(format!(
+                    "passed over a damaged checkpoint and took epoch {epoch}: {error}"
+                ));
+            }
+            return Ok(Some((epoch, value, self.skipped)));
+        }
+        match (select, skipped.first()) {
+            (Select::Epoch(epoch), None) => Err(Error::invalid(format!(
+                "job {name} has no checkpoint {epoch}{}",
+                if newest > 0 { format!("; its newest is {newest}") } else { String::new() }
+            ))),
+            (Select::Epoch(epoch), Some((_, first))) => Err(self.one_damaged(epoch, first)),
+            (_, Some((_, first))) => Err(Error::damaged(format!(
+                "no whole checkpoint of job {name} was found ({} damaged): {first}",
+                skipped.len()
+            ))),
+            (Select::Newest | Select::Sound, None) => Ok(None),
+        }
+    }
+
+    /// The error for an epoch that was asked for and is damaged; others may be whole.
+    fn one_damaged(&self, epoch: Epoch, why: &Error) -> Error {
+        let (pool, name) = (self.pool, self.name);
+        let of = format!("checkpoint {epoch} of job {name}");
+        let why = why.message().strip_prefix(&format!("{of}: ")).unwrap_or(why.message());
+        // A program's memory does not help who asked for files, nor the other way round.
+        let is_asked = |entry: &Entry| entry.manifest().is_some_and(|m| m.epoch == epoch);
+        let asked = history(pool, name).ok().and_then(|mut entries| entries.find(is_asked));
+        let kind = asked.as_ref().and_then(Entry::manifest).map(Manifest::is_of_files);
+        let is_sound = |entry: &Entry, manifest: &Manifest| {
+            let is_marked = entry.hurt || manifest.remarks.suspect;
+            let is_kind = kind.is_none_or(|kind| manifest.is_of_files() == kind);
+            let is_other = manifest.epoch != epoch && is_kind;
+            is_other && !is_marked && (self.kind.opens)(manifest)
+        };
+        let sound = history(pool, name).ok().and_then(|mut entries| {
+            entries.find_map(|entry| {
+                let manifest = entry.manifest().filter(|manifest| is_sound(&entry, manifest))?;
+                Some(manifest.epoch)
+            })
+        });
+        let others = match sound {
+            Some(sound) => format!("the newest without known damage is {sound}"),
+            None => "no other is known to be whole".to_owned(),
+        };
+        Error::damaged(format!("{of} is damaged: {why}; {others}"))
+    }
+}

@@ -1,0 +1,127 @@
+//! What page trees need: every node and chunk below their roots.
+
+use super::nodes::{Lost, Raw, merge_from, read_what_is_there};
+use crate::index::{Locator, Wanted};
+use outlive_format::{Leaf, LeafKind, TreeRef};
+use outlive_pool::Pool;
+use outlive_types::{Fingerprint, Result};
+use std::collections::{HashMap, HashSet};
+
+/// Something that a tree needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Live {
+    /// A node, and where it is.
+    Node(Wanted),
+    /// A chunk.
+    Chunk(Fingerprint),
+}
+
+/// A node with all below it: its fingerprint and level. Levels beyond those of trees tell catalogs
+/// and recipes apart.
+pub type Subtree = (Fingerprint, u8);
+
+/// Takes what a walk over the needs of checkpoints finds.
+pub trait Needs {
+    /// `of` (the checkpoint itself: none) has the subtree. Returns whether to look into it.
+    fn enter(&mut self, subtree: Subtree, of: Option<Subtree>) -> bool;
+
+    /// The subtree needs something, besides the subtrees below it.
+    ///
+    /// # Errors
+    /// Whatever ends the walk.
+    fn add(&mut self, of: Subtree, live: Live) -> Result<()>;
+}
+
+/// Calls `each` with every node and chunk that is needed, some of them more than once. Subtrees in
+/// `visited` were dealt with before, and are left out.
+pub struct Once<'a> {
+    /// Subtrees that were looked into.
+    pub visited: &'a mut HashSet<Subtree>,
+    /// Called with what is needed.
+    pub each: &'a mut dyn FnMut(Live) -> Result<()>,
+}
+
+impl Needs for Once<'_> {
+    fn enter(&mut self, subtree: Subtree, _: Option<Subtree>) -> bool {
+        self.visited.insert(subtree)
+    }
+
+    fn add(&mut self, _: Subtree, live: Live) -> Result<()> {
+        (self.each)(live)
+    }
+}
+
+/// Finds every node and chunk that trees need; each root comes with what it belongs to. The locator
+/// must know all nodes.
+///
+/// # Errors
+/// `Damaged` if a node is missing or wrong, unless `lost` takes that; what `needs` reports.
+pub fn walk_live(
+    pool: &Pool,
+    locator: &Locator,
+    roots: &[(TreeRef, Option<Subtree>)],
+    needs: &mut dyn Needs,
+    mut lost: Lost<'_>,
+) -> Result<()> {
+    let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();
+    let mut tops: Vec<Fingerprint> = Vec::new();
+    let mut wave: Vec<Subtree> = Vec::new();
+    for (root, of) in roots {
+        let root = (root.root, root.level());
+        if !root.0.is_zero() && needs.enter(root, *of) {
+            wave.push(root);
+        }
+    }
+    tops.extend(wave.iter().filter(|root| root.1 == 0).map(|root| root.0));
+    while !wave.is_empty() {
+        wave.sort_unstable();
+        wave.dedup();
+        wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
+        let mut next = Vec::new();
+        for (fp, level, place, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
+            match raw {
+                Raw::Inner(inner) => {
+                    needs.add((fp, level), Live::Node(Wanted { fp, place }))?;
+                    for child in inner.children.into_iter().filter(|child| !child.is_zero()) {
+                        if needs.enter((child, level - 1), Some((fp, level))) {
+                            next.push((child, level - 1));
+                            if level == 1 {
+                                tops.push(child);
+                            }
+                        }
+                    }
+                }
+                Raw::Leaf(leaf) => {
+                    // A base is needed to know what its delta leaves of it, visited or not.
+                    if let LeafKind::Delta { base, .. } = leaf.kind {
+                        next.push((base, 0));
+                    }
+                    leaves.insert(fp, leaf);
+                }
+            }
+        }
+        wave = next;
+    }
+    for fp in tops {
+        let top = (fp, 0);
+        let mut link = Some(fp);
+        while let Some((fp, leaf)) = link.and_then(|fp| Some((fp, leaves.get(&fp)?))) {
+            needs.add(top, Live::Node(Wanted { fp, place: locator.find(&fp)? }))?;
+            link = match leaf.kind {
+                LeafKind::Delta { base, .. } => Some(base),
+                LeafKind::Full => None,
+            };
+        }
+        let merged = match (merge_from(&leaves, fp), &mut lost) {
+            (Err(_), Some(lost)) => {
+                lost(fp);
+                continue;
+            }
+            (merged, _) => merged?,
+        };
+        for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
+            needs.add(top, Live::Chunk(chunk))?;
+        }
+    }
+    Ok(())
+}

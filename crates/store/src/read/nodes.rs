@@ -1,0 +1,219 @@
+//! Reads nodes of page trees: many of one level are one plan in container order.
+
+use super::chunks::ReadPlan;
+use crate::index::{Locator, Wanted};
+use crate::tree::LeafNode;
+use outlive_format::{InnerNode, Leaf, LeafKind};
+use outlive_pool::{Place, Pool};
+use outlive_types::{Error, ErrorKind, Fingerprint, Result};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Called with what is missing or wrong, by whoever wants the rest all the same; without it, that
+/// is an error.
+pub type Lost<'a> = Option<&'a mut dyn FnMut(Fingerprint)>;
+
+/// A decoded node, before its children are known.
+pub(super) enum Raw {
+    Inner(InnerNode),
+    Leaf(Leaf),
+}
+
+/// Reads inner nodes of one level.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_inner(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+    level: u8,
+) -> Result<HashMap<Fingerprint, InnerNode>> {
+    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, level)).collect();
+    wave.sort_unstable();
+    wave.dedup();
+    let read = read_wave(pool, locator, &wave)?;
+    let inner = read.into_iter().map(|(fp, _, _, raw)| match raw {
+        Raw::Inner(inner) => Ok((fp, inner)),
+        Raw::Leaf(_) => Err(misplaced(fp)),
+    });
+    inner.collect()
+}
+
+/// Reads leaves as they are, without the chains below them.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_leaf_nodes(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+) -> Result<Vec<(Fingerprint, Leaf)>> {
+    let mut wave: Vec<(Fingerprint, u8)> = fps.iter().map(|fp| (*fp, 0)).collect();
+    wave.sort_unstable();
+    wave.dedup();
+    let read = read_wave(pool, locator, &wave)?;
+    let leaves = read.into_iter().map(|(fp, _, _, raw)| match raw {
+        Raw::Leaf(leaf) => Ok((fp, leaf)),
+        Raw::Inner(_) => Err(misplaced(fp)),
+    });
+    leaves.collect()
+}
+
+/// Reads leaves, each merged with the chain below it into a full one.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn read_leaves(
+    pool: &Pool,
+    locator: &Locator,
+    fps: &[Fingerprint],
+) -> Result<HashMap<Fingerprint, Leaf>> {
+    let mut parts: HashMap<Fingerprint, Leaf> = HashMap::new();
+    let mut wave = fps.to_vec();
+    while !wave.is_empty() {
+        wave.retain(|fp| !parts.contains_key(fp));
+        let mut next = Vec::new();
+        for (fp, leaf) in read_leaf_nodes(pool, locator, &wave)? {
+            if let LeafKind::Delta { base, .. } = leaf.kind {
+                next.push(base);
+            }
+            parts.insert(fp, leaf);
+        }
+        wave = next;
+    }
+    fps.iter().map(|fp| Ok((*fp, merge_from(&parts, *fp)?))).collect()
+}
+
+/// The leaf `fp` merged with the chain below it.
+pub(super) fn merge_from(leaves: &HashMap<Fingerprint, Leaf>, fp: Fingerprint) -> Result<Leaf> {
+    let mut parts: Vec<&Leaf> = Vec::new();
+    let mut next = Some(fp);
+    while let Some(fp) = next {
+        let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
+        // A delta's chain is one longer than its base's, so this ends.
+        if parts.last().is_some_and(|above| leaf.chain() + 1 != above.chain()) {
+            return Err(misplaced(fp));
+        }
+        parts.push(leaf);
+        next = match leaf.kind {
+            LeafKind::Delta { base, .. } => Some(base),
+            LeafKind::Full => None,
+        };
+    }
+    merge(&parts).ok_or_else(|| misplaced(fp))
+}
+
+pub(super) fn read_wave(
+    pool: &Pool,
+    locator: &Locator,
+    wave: &[(Fingerprint, u8)],
+) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
+    read_what_is_there(pool, locator, wave, &mut None)
+}
+
+/// The nodes of a wave; `lost` takes those that are not there.
+pub(super) fn read_what_is_there(
+    pool: &Pool,
+    locator: &Locator,
+    wave: &[(Fingerprint, u8)],
+    lost: &mut Lost<'_>,
+) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
+    let mut listed: Vec<(Fingerprint, u8)> = Vec::with_capacity(wave.len());
+    let mut wanted: Vec<Wanted> = Vec::with_capacity(wave.len());
+    for (fp, level) in wave {
+        match (locator.find(fp), &mut *lost) {
+            (Err(_), Some(lost)) => lost(*fp),
+            (place, _) => {
+                wanted.push(Wanted { fp: *fp, place: place? });
+                listed.push((*fp, *level));
+            }
+        }
+    }
+    let wave = &listed;
+    let out = Mutex::new(Vec::with_capacity(wave.len()));
+    let take = |at: usize, bytes: &[u8]| {
+        let (fp, level) = wave[at];
+        let raw = match level {
+            0 => Raw::Leaf(Leaf::decode(bytes)?),
+            _ => {
+                let inner = InnerNode::decode(bytes)?;
+                if inner.level != level {
+                    return Err(Error::damaged(format!(
+                        "node {fp:?} has level {} where {level} belongs",
+                        inner.level
+                    )));
+                }
+                Raw::Inner(inner)
+            }
+        };
+        let place = wanted[at].place;
+        out.lock().unwrap_or_else(PoisonError::into_inner).push((fp, level, place, raw));
+        Ok(())
+    };
+    let threads = pool.config().tuning.threads();
+    let faults = ReadPlan::new(pool, &wanted).execute(pool, threads, lost.is_some(), &take);
+    for fault in faults {
+        match lost {
+            Some(lost) if fault.error.kind() == ErrorKind::Damaged => lost(wave[fault.wanted].0),
+            _ => return Err(fault.error.context("reading the page tree")),
+        }
+    }
+    Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Reads the chains of leaves that are not kept, merged into one full leaf each.
+///
+/// # Errors
+/// `Damaged`, and what the target reports.
+pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
+    if leaves.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted: Vec<Wanted> = leaves
+        .iter()
+        .flat_map(|leaf| &leaf.chain)
+        .map(|link| Wanted { fp: link.fp, place: link.place })
+        .collect();
+    let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
+    let take = |at: usize, bytes: &[u8]| {
+        let leaf = Leaf::decode(bytes)?;
+        decoded.lock().unwrap_or_else(PoisonError::into_inner).insert(at, leaf);
+        Ok(())
+    };
+    let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, false, &take);
+    if let Some(fault) = faults.into_iter().next() {
+        return Err(fault.error.context("reading back a leaf of the page tree"));
+    }
+    let mut decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut at = 0;
+    leaves
+        .iter()
+        .map(|leaf| {
+            let mut merged: Option<Leaf> = None;
+            for _ in &leaf.chain {
+                let next = decoded.remove(&at).ok_or_else(|| Error::bug("a leaf was not read"))?;
+                at += 1;
+                merged = Some(match merged {
+                    None => next,
+                    Some(base) => Leaf::overlay(&base, &next),
+                });
+            }
+            merged.ok_or_else(|| Error::bug("a leaf without a chain"))
+        })
+        .collect()
+}
+
+/// Merges a chain given newest first; the last is a full leaf.
+pub(super) fn merge(parts: &[&Leaf]) -> Option<Leaf> {
+    let (full, deltas) = parts.split_last()?;
+    let mut merged = (*full).clone();
+    for delta in deltas.iter().rev() {
+        merged = Leaf::overlay(&merged, delta);
+    }
+    Some(merged)
+}
+
+pub(super) fn misplaced(fp: Fingerprint) -> Error {
+    Error::damaged(format!("node {fp:?} is not what its parent says"))
+}

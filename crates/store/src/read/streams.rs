@@ -1,0 +1,262 @@
+//! The restore plan: which chunk goes where. The destination takes writes in any order, so chunks
+//! are read in container order, each once, and scattered.
+
+use super::chunks::ReadPlan;
+use super::nodes::read_merged;
+use crate::index::Locator;
+use crate::index::Wanted;
+use crate::tree::{LeafNode, PageTree};
+use outlive_format::Leaf;
+use outlive_pool::Pool;
+use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result, blocks_of};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Leaves merged at a time: bounds the memory for those that are not kept.
+const LEAF_BATCH: usize = 256;
+
+/// Receives verified bytes, from several threads, in any order, no byte twice. Offsets are within
+/// the stream; ranges never reach beyond its end.
+pub trait RestoreSink: Sync {
+    /// Takes bytes of a stream.
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]);
+    /// Takes a range of zeros.
+    fn zero(&self, stream: usize, offset: u64, length: u64);
+}
+
+/// Part of a chunk and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub stream: u32,
+    /// Bytes from the chunk's start.
+    from: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Bytes from the stream's start.
+    pub to: u64,
+}
+
+impl Piece {
+    /// Its part of the chunk.
+    pub fn of<'a>(&self, chunk: &'a [u8]) -> &'a [u8] {
+        &chunk[self.from as usize..][..self.length as usize]
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Zeros {
+    pub stream: u32,
+    pub to: u64,
+    pub length: u64,
+}
+
+/// Where the bytes of streams, or of parts of them, come from: for each piece what is wanted for it.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    pub wanted: Vec<Wanted>,
+    pub pieces: Vec<Piece>,
+    pub zeros: Vec<Zeros>,
+}
+
+/// What a restore will read and write.
+#[derive(Debug)]
+pub struct RestorePlan {
+    reads: ReadPlan,
+    pieces: Vec<Piece>,
+    zeros: Vec<Zeros>,
+    /// Bytes that will be handed over, zeros included.
+    pub total_bytes: u64,
+}
+
+/// What a restore did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RestoreStats {
+    /// Bytes handed over, zeros included.
+    pub total_bytes: u64,
+    /// Bytes read from the target, gaps included.
+    pub read_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+}
+
+impl RestorePlan {
+    /// Plans the reading of trees, each with the number that its stream has for the sink.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    pub fn new(
+        pool: &Pool,
+        locator: &Locator,
+        trees: &[(usize, &PageTree)],
+    ) -> Result<RestorePlan> {
+        let Pieces { wanted, pieces, zeros } = Pieces::of(pool, locator, trees)?;
+        let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
+        Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })
+    }
+
+    /// The chunks of trees, once for each use.
+    ///
+    /// # Errors
+    /// As [`RestorePlan::new`].
+    pub fn wanted(
+        pool: &Pool,
+        locator: &Locator,
+        trees: &[(usize, &PageTree)],
+    ) -> Result<Vec<Wanted>> {
+        Pieces::of(pool, locator, trees).map(|pieces| pieces.wanted)
+    }
+
+    /// Reads, verifies and hands over.
+    ///
+    /// # Errors
+    /// `Damaged` for the first chunk that is missing or wrong.
+    pub fn execute(&self, pool: &Pool, sink: &dyn RestoreSink) -> Result<RestoreStats> {
+        for zeros in &self.zeros {
+            sink.zero(zeros.stream as usize, zeros.to, zeros.length);
+        }
+        let total_bytes: u64 = self.pieces.iter().map(|p| u64::from(p.length)).sum();
+        let done = AtomicU64::new(0);
+        let step_bytes = (total_bytes / 256).max(1 << 20);
+        let take = |at: usize, bytes: &[u8]| {
+            let piece = &self.pieces[at];
+            sink.write(piece.stream as usize, piece.to, piece.of(bytes));
+            let length = u64::from(piece.length);
+            let before = done.fetch_add(length, Ordering::Relaxed);
+            if before / step_bytes != (before + length) / step_bytes {
+                let done_bytes = before + length;
+                let progress = Progress { what: "restore", done_bytes, total_bytes };
+                pool.env().observer.event(Event::Progress(progress));
+            }
+            Ok(())
+        };
+        let threads = pool.config().tuning.threads();
+        match self.reads.execute(pool, threads, false, &take).into_iter().next() {
+            Some(fault) => Err(fault.error),
+            None => Ok(RestoreStats {
+                total_bytes: self.total_bytes,
+                read_bytes: self.reads.read_bytes,
+                reads: self.reads.reads() as u64,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for RestorePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "restore {} bytes: {} reads of {} bytes in all for {} pieces, {} ranges of zeros",
+            self.total_bytes,
+            self.reads.reads(),
+            self.reads.read_bytes,
+            self.pieces.len(),
+            self.zeros.len()
+        )
+    }
+}
+
+impl Pieces {
+    /// Of whole trees.
+    ///
+    /// # Errors
+    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Pieces> {
+        let mut pieces = Pieces::default();
+        for (number, tree) in trees {
+            pieces.tree(pool, locator, *number as u32, tree)?;
+        }
+        Ok(pieces)
+    }
+
+    fn tree(&mut self, pool: &Pool, locator: &Locator, stream: u32, tree: &PageTree) -> Result<()> {
+        let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
+        tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
+        let mut part = Part { locator, stream, range: 0..tree.bytes };
+        for batch in leaves.chunks(LEAF_BATCH) {
+            let unkept: Vec<&LeafNode> =
+                batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
+            let mut read = read_merged(pool, &unkept)?.into_iter();
+            for (block, node) in batch {
+                match &node.kept {
+                    Some(kept) => self.leaf(&mut part, *block, kept)?,
+                    None => {
+                        let leaf = read.next().ok_or_else(|| Error::bug("a leaf was not read"))?;
+                        self.leaf(&mut part, *block, &leaf)?;
+                    }
+                }
+            }
+        }
+        self.zeros_until(&mut part, tree.bytes);
+        Ok(())
+    }
+
+    /// Adds a part of a stream. `leaf_of` gives the leaf of a block, `None` where all pages are zero.
+    ///
+    /// # Errors
+    /// Those of `leaf_of`; `Damaged` if a chunk is nowhere or too short.
+    pub fn range(
+        &mut self,
+        locator: &Locator,
+        stream: u32,
+        range: Range<u64>,
+        leaf_of: &mut dyn FnMut(u64) -> Result<Option<Arc<Leaf>>>,
+    ) -> Result<()> {
+        let (first, end) = (range.start / BLOCK_BYTES as u64, range.end);
+        let mut part = Part { locator, stream, range };
+        for block in first..blocks_of(end) {
+            if let Some(leaf) = leaf_of(block)? {
+                self.leaf(&mut part, block, &leaf)?;
+            }
+        }
+        self.zeros_until(&mut part, end);
+        Ok(())
+    }
+
+    fn leaf(&mut self, part: &mut Part<'_>, block: u64, leaf: &Leaf) -> Result<()> {
+        let page = PAGE_BYTES as u64;
+        for extent in leaf.page_extents() {
+            let Some(fp) = extent.chunk else { continue };
+            let begin = block * BLOCK_BYTES as u64 + u64::from(extent.page) * page;
+            // A stream that has become shorter may end inside an extent.
+            let end = (begin + u64::from(extent.pages) * page).min(part.range.end);
+            let to = begin.max(part.range.start);
+            if begin >= part.range.end {
+                break;
+            }
+            if to >= end {
+                continue;
+            }
+            let place = part.locator.find(&fp)?;
+            let from = u32::from(extent.first) * PAGE_BYTES as u32 + (to - begin) as u32;
+            let length = (end - to) as u32;
+            if from.checked_add(length).is_none_or(|last| last > place.length) {
+                return Err(Error::damaged(format!(
+                    "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
+                    place.length
+                )));
+            }
+            self.zeros_until(part, to);
+            part.range.start = end;
+            self.wanted.push(Wanted { fp, place });
+            self.pieces.push(Piece { stream: part.stream, from, length, to });
+        }
+        Ok(())
+    }
+
+    fn zeros_until(&mut self, part: &mut Part<'_>, end: u64) {
+        let to = part.range.start;
+        if to < end {
+            self.zeros.push(Zeros { stream: part.stream, to, length: end - to });
+            part.range.start = end;
+        }
+    }
+}
+
+/// The part of a stream that pieces are looked for; what has a source is cut off its start.
+struct Part<'a> {
+    locator: &'a Locator,
+    stream: u32,
+    range: Range<u64>,
+}
