@@ -29,7 +29,7 @@ pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };
 pub use read::files::FilesCheckpoint;
-pub use read::{Checkpoint, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
+pub use read::{Checkpoint, RangeReader, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
 pub use restore::{LazyEnds, LazyFill, LazySink};
-pub use save::{SaveNotes, SavePlan, SaveStats};
+pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, without_collected};

@@ -11,7 +11,7 @@ pub use pages::PageDiff;
 
 use crate::read::AnyImage;
 use crate::read::files::FilesCheckpoint;
-use crate::read::{Kind, Select, Skipped, first_manifest, while_moving};
+use crate::read::{Kind, Logs, Select, Skipped, first_manifest, while_moving};
 use memory::MemoryImage;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
@@ -67,7 +67,7 @@ enum Image {
 /// `Invalid` for a checkpoint that is not there, or two of different kinds; `Damaged` if what must be
 /// read is missing or wrong.
 pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
-    while_moving(pool, &chosen.map(|chosen| &chosen.job), &mut || {
+    while_moving(pool, Logs::Of(&chosen.map(|chosen| &chosen.job)), &mut || {
         let (a, epoch_a, skipped_a) = open(pool, chosen[0])?;
         let (b, epoch_b, skipped_b) = open(pool, chosen[1])?;
         let differences = match (&a, &b) {

@@ -6,13 +6,11 @@ use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness};
 use super::share::Share;
 use super::survey::{FirstPacks, JobState, Survey};
+use crate::read::{Again, Logs};
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::BTreeSet;
-
-/// How often everything is read again because a gc or prune has moved it meanwhile.
-const ATTEMPTS: usize = 4;
 
 /// Of what the usage is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,7 +61,7 @@ pub struct Usage {
 /// `Invalid` for a job or epoch that is not there; `Damaged` if the whole log is missing; what target
 /// and log report. Damaged checkpoints are told in the answer.
 pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
-    let mut attempts = 1;
+    let mut again = Again::new(pool, Logs::All)?;
     loop {
         // Nobody need know of this session.
         let survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
@@ -72,10 +70,9 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
             Ok(usage) => usage.unknown.is_empty(),
             Err(error) => error.kind() != outlive_types::ErrorKind::Damaged,
         };
-        if is_final || attempts >= ATTEMPTS || !has_moved(pool, &survey)? {
+        if is_final || !again.is_worth_it()? {
             return usage;
         }
-        attempts += 1;
     }
 }
 
@@ -88,15 +85,6 @@ fn row(job: &JobState, manifests: &[&Manifest]) -> UsageRow {
         needed_bytes: 0,
         only_bytes: 0,
     }
-}
-
-fn has_moved(pool: &Pool, survey: &Survey) -> Result<bool> {
-    for job in &survey.jobs {
-        if pool.log().latest(&job.name)? != job.number {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 struct Reading<'a> {

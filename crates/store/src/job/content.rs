@@ -8,7 +8,7 @@ use crate::read::files::FilesCheckpoint;
 use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Fingerprint, Result};
+use outlive_types::{Error, Fingerprint, Result};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -121,16 +121,20 @@ impl Job {
             // It takes what it knows from its parent's segments.
             let known = Known::new(0);
             let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
-            let locator = parent.as_ref().map(FilesCheckpoint::locator);
-            let sink = ChunkSink::new(&known, locator.as_deref(), shared);
+            let places = parent.as_ref().map(FilesCheckpoint::places);
+            let sink =
+                ChunkSink::new(&known, places.as_ref().map(|places| &places.locator), shared);
             let into = ContentStore { pool, packer: &packer, sink: &sink };
             let stored = store(&into, parent.as_ref());
+            let epoch = writer.committer.head.last_epoch + 1;
+            let failed = |error: &Error| inner.events.failed(pool, epoch, error);
             // Whether a gc has taken what was read is known to the log.
-            let (content, told) = stored.map_err(|error| writer.committer.blame(pool, error))?;
+            let stored = stored.map_err(|error| writer.committer.blame(pool, error));
+            let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);
             let order = Order { started, notes: notes.clone() };
-            let stats = writer.commit_content(pool, &packs, packer, image, &order)?;
-            Ok((stats, told))
+            let committed = writer.commit_content(pool, &packs, packer, image, &order);
+            Ok((committed.inspect_err(failed)?, told))
         })
     }
 }

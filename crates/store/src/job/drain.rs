@@ -50,6 +50,7 @@ impl Drain {
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
         if let Err(error) = &outcome {
             inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));
+            inner.events.failed(&inner.pool, handle.epoch(), error);
         }
         // What this thread holds of the image and the job goes before anybody is told: who waited
         // may free the memory, or count on the job's end.

@@ -3,7 +3,7 @@
 use super::handle::SaveHandle;
 use crate::read::Checkpoint;
 use crate::restore::LazyFill;
-use crate::save::{PackNumbers, SavePlan, Writer};
+use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Error, Frozen, JobName, PageSource, Result};
@@ -21,6 +21,8 @@ pub(crate) struct Inner {
     pub process_id: u32,
     /// Held for the whole of a drain.
     pub writer: Mutex<Writer>,
+    /// Of the writer, for those who cannot wait for it.
+    pub events: CommitEvents,
     /// Held while a save is being started: saves start one after the other.
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.

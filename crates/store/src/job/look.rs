@@ -3,7 +3,9 @@
 use super::Job;
 use crate::commit::history;
 use crate::read::files::FilesCheckpoint;
-use crate::read::{Checkpoint, Kind, Select, Skipped, first_good, first_manifest, first_of_rank};
+use crate::read::{
+    Checkpoint, Kind, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
+};
 use crate::retention::{RetentionPlan, Rules};
 use crate::save::remark;
 use crate::verify::{Sample, VerifyReport, verify};
@@ -108,6 +110,16 @@ impl Job {
         attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
     ) -> Result<Option<(Checkpoint, T, Skipped)>> {
         first_of_rank(self.pool(), self.name(), select, rank, attempt)
+    }
+
+    /// Opens what one rank has of a checkpoint, for whoever reads parts of its regions. `None` if the
+    /// job has no checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::checkpoint_of_rank`].
+    pub fn ranges(&self, select: Select, rank: Rank) -> Result<Option<(RangeReader, Skipped)>> {
+        let found = self.checkpoint_of_rank(select, rank)?;
+        Ok(found.map(|(image, skipped)| (RangeReader::new(image), skipped)))
     }
 
     /// Opens a checkpoint of files. Without a choice the newest that opens, whatever checkpoints of

@@ -12,7 +12,7 @@ pub use handle::SaveHandle;
 pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
 
-use crate::save::{Order, SaveNotes, Writer};
+use crate::save::{CommitEvents, Order, SaveNotes, Writer};
 use drain::Drain;
 use inner::Inner;
 use outlive_pool::Pool;
@@ -39,12 +39,14 @@ impl Job {
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
         let writer = Writer::new(pool, name.clone());
+        let events = writer.committer.events.clone();
         let inner = Inner {
             pool: pool.clone(),
             name,
             every: options.every,
             process_id: std::process::id(),
             writer: Mutex::new(writer),
+            events,
             starting: Mutex::new(None),
             filling: Mutex::new(None),
             last_start_ns: AtomicU64::new(0),
@@ -60,6 +62,11 @@ impl Job {
     /// Its pool.
     pub fn pool(&self) -> &Pool {
         &self.inner.pool
+    }
+
+    /// Tells what becomes of its checkpoints, in the order of the saves.
+    pub fn events(&self) -> &CommitEvents {
+        &self.inner.events
     }
 
     /// True if a save is due: always without an interval, else once it has passed since the last

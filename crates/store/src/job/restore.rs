@@ -3,9 +3,8 @@
 use super::Job;
 use crate::commit::{Entry, history};
 use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
-use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, View, refuse_suspect};
+use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_types::{Epoch, Result};
-use std::sync::Arc;
 
 /// Which streams to read, and the sink to put them into.
 pub type Prepared<S> = (Vec<usize>, S);
@@ -117,8 +116,7 @@ impl Job {
         if let Some(handle) = current.as_ref() {
             handle.wait_done(None);
         }
-        let view = View { checkpoint: Arc::new(checkpoint), listed, reading };
-        let fill = Runner::start(follow, view, &selected, sink, ends);
+        let fill = Runner::start(follow, (checkpoint, listed), reading, &selected, sink, ends);
         *self.inner.filling() = Some(fill.clone());
         Ok(Some((restored, fill)))
     }

@@ -1,14 +1,12 @@
 //! Finds the checkpoint to restore: the newest that is whole.
 
+use super::again::{Again, Logs};
 use super::image::Checkpoint;
 use crate::commit::{Entry, history};
 use crate::images::image_of;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
-
-/// How often the search begins anew because a prune or gc has changed the log under it.
-const ATTEMPTS: usize = 16;
 
 /// Which checkpoint to restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,39 +92,18 @@ pub fn first_manifest<T>(
     kind: Kind<'_>,
     attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
 ) -> Result<Option<Found<T>>> {
-    let mut attempts = 1;
+    let jobs = [name];
+    let mut again: Option<Again<'_>> = None;
     loop {
         let (listed, as_of, newest, skipped) = Default::default();
         let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped };
         let found = search.run(attempt)?;
-        let moved = !search.skipped.is_empty() && pool.log().latest(name)? != search.listed;
-        if !moved || attempts >= ATTEMPTS {
+        let since = || Again::since(pool, Logs::Of(&jobs), name, search.listed);
+        let is_over =
+            search.skipped.is_empty() || !again.get_or_insert_with(since).is_worth_it()?;
+        if is_over {
             return search.conclude(found);
         }
-        attempts += 1;
-    }
-}
-
-/// Does `work`, and does it again if something was missing and the log of one of `jobs` has changed
-/// meanwhile: then a prune or gc has moved what was looked for.
-///
-/// # Errors
-/// Those of `work`; what the log reports.
-pub fn while_moving<T>(
-    pool: &Pool,
-    jobs: &[&JobName],
-    work: &mut dyn FnMut() -> Result<T>,
-) -> Result<T> {
-    let newest = || jobs.iter().map(|job| pool.log().latest(job)).collect::<Result<Vec<u64>>>();
-    let mut attempts = 1;
-    loop {
-        let before = newest()?;
-        let done = work();
-        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
-        if attempts >= ATTEMPTS || !done.as_ref().is_err_and(is_damage) || newest()? == before {
-            return done;
-        }
-        attempts += 1;
     }
 }
 

@@ -70,11 +70,7 @@ impl Checkpoint {
         image: Image,
         as_of: u64,
     ) -> Result<Checkpoint> {
-        let (epoch, rank) = (manifest.epoch, image.reference.rank);
-        let of = match manifest.world_size {
-            1 => format!("checkpoint {epoch} of job {job}"),
-            _ => format!("rank {rank} of checkpoint {epoch} of job {job}"),
-        };
+        let of = image_words(job, &manifest, image.reference.rank);
         Checkpoint::open_inner(pool, job, manifest, image, as_of).map_err(|e| e.context(of))
     }
 
@@ -151,6 +147,11 @@ impl Checkpoint {
             regions,
             streams,
         })
+    }
+
+    /// What it is called, for people.
+    pub(crate) fn words(&self) -> String {
+        image_words(&self.job, &self.manifest, self.image.rank)
     }
 
     /// Its epoch.
@@ -237,8 +238,7 @@ impl Checkpoint {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        RestorePlan::new(&self.pool, &self.locator, &trees)
-            .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+        RestorePlan::new(&self.pool, &self.locator, &trees).map_err(|e| e.context(self.words()))
     }
 
     /// Reads `selected` streams into `sink`, every byte verified before it is handed over.
@@ -247,9 +247,7 @@ impl Checkpoint {
     /// `Damaged` if anything is missing or wrong; what was handed over until then was right, but is
     /// not all.
     pub fn read(&self, selected: &[usize], sink: &dyn RestoreSink) -> Result<RestoreStats> {
-        self.plan(selected)?
-            .execute(&self.pool, sink)
-            .map_err(|e| e.context(format!("checkpoint {} of job {}", self.epoch(), self.job)))
+        self.plan(selected)?.execute(&self.pool, sink).map_err(|e| e.context(self.words()))
     }
 
     /// Every chunk of the image with its place, the catalog's included; and for each region of
@@ -278,9 +276,8 @@ impl Checkpoint {
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
             Some(stream) if stream.name == PACKED_STREAM => {
-                read_whole(&self.pool, &self.locator, stream.clone()).map_err(|e| {
-                    e.context(format!("checkpoint {} of job {}", self.epoch(), self.job))
-                })
+                read_whole(&self.pool, &self.locator, stream.clone())
+                    .map_err(|e| e.context(self.words()))
             }
             _ => Ok(Vec::new()),
         }
@@ -289,6 +286,15 @@ impl Checkpoint {
     /// Number of the stream that holds a region of its own.
     pub fn stream_of(&self) -> HashMap<&str, usize> {
         self.streams.iter().enumerate().map(|(at, stream)| (stream.name.as_str(), at)).collect()
+    }
+}
+
+/// What an image is called, for people.
+pub(crate) fn image_words(job: &JobName, manifest: &Manifest, rank: Rank) -> String {
+    let epoch = manifest.epoch;
+    match manifest.world_size {
+        1 => format!("checkpoint {epoch} of job {job}"),
+        _ => format!("rank {rank} of checkpoint {epoch} of job {job}"),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Reading, the floor below saves, restores, gcs, copies and diffs: manifest -> places -> page trees
 //! or listings -> a plan in container order -> verified bytes.
 //!
-//! `find` chooses a checkpoint of a job, and looks again where a gc has moved something; `image` and
-//! `files` open what one rank has of it; `trees`, `nodes` and `live` walk over what it needs;
-//! `streams` plans what goes where; `chunks` reads.
+//! `find` chooses a checkpoint of a job, and `again` looks again where a gc has moved something; `image`
+//! and `files` open what one rank has of it; `trees`, `nodes` and `live` walk over what it needs;
+//! `streams` plans what goes where, `ranges` for parts; `chunks` reads.
 
+mod again;
 mod any;
 mod chunks;
 pub mod files;
@@ -12,16 +13,20 @@ mod find;
 mod image;
 mod live;
 mod nodes;
+mod ranges;
 mod streams;
 mod trees;
 
+pub(crate) use again::{Again, Current, Logs, while_moving};
 pub use any::AnyImage;
 pub use chunks::{ReadFault, ReadPlan};
 pub use find::{Kind, Select, Skipped, first_good, first_manifest, first_of_rank};
-pub(crate) use find::{hurt, suspect, while_moving};
+pub(crate) use find::{hurt, suspect};
 pub use image::{Checkpoint, Stream};
-pub(crate) use image::{check_packed, read_catalog, read_stream, stream_words};
+pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};
 pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
 pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merged};
+pub(crate) use ranges::Leaves;
+pub use ranges::RangeReader;
 pub(crate) use streams::{Piece, Pieces};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};

@@ -4,7 +4,7 @@
 mod order;
 mod run;
 
-pub(crate) use run::{Runner, View};
+pub(crate) use run::Runner;
 
 use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, hurt, suspect};
 use order::Order;

@@ -3,15 +3,11 @@
 use super::order::Order;
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::Wanted;
-use crate::read::{Checkpoint, Pieces, ReadPlan, RestoreStats, Select, first_good, read_merged};
+use crate::read::{Checkpoint, Current, Leaves, Pieces, ReadPlan, RestoreStats};
 use crate::save::remark;
-use crate::tree::Node;
-use outlive_format::Leaf;
 use outlive_target::LockGuard;
-use outlive_types::sync::{self, Mutex, MutexGuard};
-use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
-use std::collections::HashMap;
-use std::ops::Range;
+use outlive_types::sync::{self, Mutex};
+use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Progress, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -26,20 +22,9 @@ const READS_IN_FLIGHT: usize = 14;
 const SPAN_BYTES_MAX: u64 = 2 << 20;
 /// What is read first after a fault, from the fault's block on.
 const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// Leaves that were too large to keep, kept for faults.
-const LEAVES_MAX: usize = 256;
 /// How often what cannot be read is tried again, and how long after.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// The checkpoint as the log has it now: a gc may move chunks while they are being fetched.
-pub(crate) struct View {
-    pub checkpoint: Arc<Checkpoint>,
-    /// The log's newest record before the checkpoint was looked for.
-    pub listed: u64,
-    /// Keeps gcs from deleting what the fill needs, where the medium has locks.
-    pub reading: Option<LockGuard>,
-}
 
 /// Called when all of a checkpoint has been restored: the next save follows it.
 pub(crate) type Follow = Box<dyn Fn(&Checkpoint) + Send + Sync>;
@@ -53,8 +38,11 @@ pub(crate) struct Runner<S> {
     streams: Vec<usize>,
     /// Every stream was asked for.
     whole: bool,
-    view: Mutex<View>,
-    leaves: Mutex<HashMap<(usize, u64), Arc<Leaf>>>,
+    /// The image as the log has it now: a gc may move chunks while they are being fetched.
+    image: Current<Checkpoint>,
+    /// Keeps gcs from deleting what the fill needs, where the medium has locks.
+    reading: Mutex<Option<LockGuard>>,
+    leaves: Leaves,
     fill: LazyFill,
     ends: Mutex<Option<LazyEnds<S>>>,
 }
@@ -72,10 +60,10 @@ impl<S: LazySink> Runner<S> {
     ) -> Result<RestoreStats> {
         let eager: Vec<usize> = selected.iter().copied().filter(|at| !sink.is_lazy(*at)).collect();
         let mut stats = checkpoint.read(&eager, sink)?;
-        let leaves = Mutex::default();
+        let leaves = Leaves::default();
         let mut pieces = Pieces::default();
         for (stream, range) in sink.edges() {
-            add_range(checkpoint, &leaves, &mut pieces, stream, range)?;
+            checkpoint.add_range(&leaves, &mut pieces, stream, range)?;
         }
         for zeros in &pieces.zeros {
             sink.write_edge(zeros.stream as usize, zeros.to, &vec![0; zeros.length as usize]);
@@ -99,20 +87,26 @@ impl<S: LazySink> Runner<S> {
     /// is over when this returns.
     pub fn start(
         follow: Follow,
-        view: View,
+        (image, listed): (Checkpoint, u64),
+        reading: Option<LockGuard>,
         selected: &[usize],
         sink: S,
         ends: LazyEnds<S>,
     ) -> LazyFill {
         let streams: Vec<usize> = selected.iter().copied().filter(|at| sink.is_lazy(*at)).collect();
-        let streams_of = &view.checkpoint.clone();
-        let bytes = |stream: &usize| streams_of.streams()[*stream].tree.bytes;
+        let bytes = |stream: &usize| image.streams()[*stream].tree.bytes;
         let fill = LazyFill::new(streams.iter().map(bytes).sum());
-        let whole = selected.len() == streams_of.streams().len();
-        let view = Mutex::new(view);
-        let (leaves, ends) = (Mutex::default(), Mutex::new(Some(ends)));
-        let runner =
-            Runner { follow, sink, streams, whole, view, leaves, fill: fill.clone(), ends };
+        let runner = Runner {
+            follow,
+            sink,
+            streams,
+            whole: selected.len() == image.streams().len(),
+            image: image.current(listed),
+            reading: Mutex::new(reading),
+            leaves: Leaves::default(),
+            fill: fill.clone(),
+            ends: Mutex::new(Some(ends)),
+        };
         let runner = Arc::new(runner);
         if runner.streams.is_empty() {
             runner.fill();
@@ -135,14 +129,6 @@ impl<S: LazySink> Runner<S> {
         fill
     }
 
-    fn view(&self) -> MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn checkpoint(&self) -> Arc<Checkpoint> {
-        self.view().checkpoint.clone()
-    }
-
     fn is_stopping(&self) -> bool {
         self.fill.0.stopping.load(Ordering::Relaxed)
     }
@@ -154,7 +140,10 @@ impl<S: LazySink> Runner<S> {
         while let Some(missing) = self.sink.next_missing() {
             buffer.clear();
             buffer.resize(missing.length, 0);
-            match self.attempt(&mut |checkpoint| self.fetch(checkpoint, &missing, &mut buffer)) {
+            let (stream, offset) = (missing.stream, missing.offset);
+            let fetch =
+                &mut |image: &Checkpoint| image.fetch(&self.leaves, stream, offset, &mut buffer);
+            match self.attempt(fetch) {
                 Ok(()) => self.sink.deliver(&missing, &buffer),
                 Err(error) => return self.fail(error),
             }
@@ -163,30 +152,11 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    /// Reads and verifies a range.
-    fn fetch(&self, checkpoint: &Checkpoint, missing: &Missing, into: &mut [u8]) -> Result<()> {
-        let mut pieces = Pieces::default();
-        let range = missing.offset..missing.offset + missing.length as u64;
-        add_range(checkpoint, &self.leaves, &mut pieces, missing.stream, range)?;
-        into.fill(0);
-        let into = Mutex::new(into);
-        ReadPlan::new(checkpoint.pool(), &pieces.wanted).execute_now(
-            checkpoint.pool(),
-            &|at, bytes| {
-                let piece = &pieces.pieces[at];
-                let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
-                into[(piece.to - missing.offset) as usize..][..piece.length as usize]
-                    .copy_from_slice(piece.of(bytes));
-                Ok(())
-            },
-        )
-    }
-
     /// Does `work`, again if something is missing that a gc has moved, or the medium hesitates.
     fn attempt(&self, work: &mut dyn FnMut(&Checkpoint) -> Result<()>) -> Result<()> {
         let mut attempts = 1;
         loop {
-            let checkpoint = self.checkpoint();
+            let checkpoint = self.image.get();
             let Err(error) = work(&checkpoint) else { return Ok(()) };
             self.again(&checkpoint, error, &mut attempts)?;
         }
@@ -199,36 +169,12 @@ impl<S: LazySink> Runner<S> {
             return Err(error);
         }
         match error.kind() {
-            ErrorKind::Damaged if self.has_moved(seen)? => Ok(()),
+            ErrorKind::Damaged if self.image.moved_since(seen)? => Ok(()),
             ErrorKind::Retry if *attempts <= ATTEMPTS => {
                 sync::sleep(PAUSE);
                 Ok(())
             }
             _ => Err(error),
-        }
-    }
-
-    /// Opens the checkpoint again if the log has changed since `seen` was opened.
-    fn has_moved(&self, seen: &Arc<Checkpoint>) -> Result<bool> {
-        let mut view = self.view();
-        if !Arc::ptr_eq(&view.checkpoint, seen) {
-            return Ok(true);
-        }
-        let (pool, job, epoch) = (seen.pool(), seen.job(), seen.epoch());
-        let listed = pool.log().latest(job)?;
-        if listed == view.listed {
-            return Ok(false);
-        }
-        match first_good(pool, job, Select::Epoch(epoch), &mut |_| Ok(())) {
-            Ok(Some((checkpoint, (), _))) => {
-                (view.checkpoint, view.listed) = (Arc::new(checkpoint), listed);
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::Invalid => Err(Error::retry(format!(
-                "checkpoint {epoch} of job {job} was pruned while memory was filled from it"
-            ))),
-            Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
-            _ => Ok(false),
         }
     }
 
@@ -247,7 +193,7 @@ impl<S: LazySink> Runner<S> {
         let mut brought: Vec<AtomicBool> = Vec::new();
         let mut attempts = 1;
         while !self.streams.is_empty() {
-            let checkpoint = self.checkpoint();
+            let checkpoint = self.image.get();
             let outcome = self.pass(&checkpoint, &mut brought, &mut stats);
             if let Some(error) = self.sink.failure() {
                 return Err(error);
@@ -315,18 +261,23 @@ impl<S: LazySink> Runner<S> {
 
     // --- The end ------------------------------------------------------------------------------------
 
+    /// Lets gcs delete again what was read.
+    fn let_go(&self) {
+        drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     fn take_ends(&self) -> Option<LazyEnds<S>> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn succeed(&self, stats: RestoreStats) {
         let Some(ends) = self.take_ends() else { return };
-        let checkpoint = self.checkpoint();
+        let checkpoint = self.image.get();
         (ends.filled)(&checkpoint, &self.sink);
         if self.whole {
             (self.follow)(&checkpoint);
         }
-        drop(self.view().reading.take());
+        self.let_go();
         self.fill.end(Ok(stats));
         self.sink.stop();
     }
@@ -335,7 +286,7 @@ impl<S: LazySink> Runner<S> {
     fn fail(&self, error: Error) {
         let Some(ends) = self.take_ends() else { return };
         self.fill.0.stopping.store(true, Ordering::Relaxed);
-        let checkpoint = self.checkpoint();
+        let checkpoint = self.image.get();
         let (pool, epoch, job) = (checkpoint.pool(), checkpoint.epoch(), checkpoint.job());
         let mut what = format!("filling memory from checkpoint {epoch} of job {job}");
         if error.kind() == ErrorKind::Damaged {
@@ -347,43 +298,12 @@ impl<S: LazySink> Runner<S> {
             };
         }
         let error = error.context(what);
-        drop(self.view().reading.take());
+        self.let_go();
         (ends.failed)(&error);
         self.sink.give_up();
         self.fill.end(Err(error));
         self.sink.stop();
     }
-}
-
-/// Adds a range of a stream; leaves that are not kept with the tree are read, and kept for a while.
-fn add_range(
-    checkpoint: &Checkpoint,
-    leaves: &Mutex<HashMap<(usize, u64), Arc<Leaf>>>,
-    pieces: &mut Pieces,
-    stream: usize,
-    range: Range<u64>,
-) -> Result<()> {
-    let tree = &checkpoint.streams()[stream].tree;
-    let mut leaf_of = |block: u64| {
-        let Some(node) = tree.leaf(block) else { return Ok(None) };
-        let Node::Leaf(node) = node.as_ref() else { return Ok(None) };
-        if let Some(kept) = &node.kept {
-            return Ok(Some(kept.clone()));
-        }
-        let known = || leaves.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leaf) = known().get(&(stream, block)) {
-            return Ok(Some(leaf.clone()));
-        }
-        let read = read_merged(checkpoint.pool(), &[node])?.pop();
-        let leaf = Arc::new(read.ok_or_else(|| Error::bug("a leaf was not read"))?);
-        let mut known = known();
-        if known.len() >= LEAVES_MAX {
-            known.clear();
-        }
-        known.insert((stream, block), leaf.clone());
-        Ok(Some(leaf))
-    };
-    pieces.range(checkpoint.locator(), stream as u32, range, &mut leaf_of)
 }
 
 /// When to tell how far it is: 256 times in all.

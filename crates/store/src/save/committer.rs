@@ -1,5 +1,6 @@
 //! Makes images exist: one manifest for those of all ranks.
 
+use super::events::CommitEvents;
 use super::packer::{PackNumbers, Packer};
 use super::pages::store_table;
 use crate::commit::{Commit, LogHead, Opened};
@@ -36,6 +37,8 @@ pub struct Draft {
 pub struct Committer {
     /// The log.
     pub head: LogHead,
+    /// Tells what becomes of its checkpoints.
+    pub events: CommitEvents,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
 }
@@ -43,7 +46,7 @@ pub struct Committer {
 impl Committer {
     /// One that has looked at nothing yet.
     pub fn new(job: JobName) -> Committer {
-        Committer { head: LogHead::new(job), packs: None }
+        Committer { events: CommitEvents::new(job.clone()), head: LogHead::new(job), packs: None }
     }
 
     /// Opens the session if there is none. What the answer says is for every rank.
@@ -70,7 +73,11 @@ impl Committer {
     /// target and log report. The previous checkpoint stays as it was.
     pub fn commit(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Commit> {
         let manifest = self.manifest(pool, draft, images)?;
-        self.head.commit(pool, &manifest)
+        let outcome = self.head.commit(pool, &manifest)?;
+        if let Commit::Done(_) = outcome {
+            self.events.committed(pool, draft.epoch);
+        }
+        Ok(outcome)
     }
 
     fn manifest(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Manifest> {

@@ -6,6 +6,7 @@
 mod chunks;
 mod committer;
 mod content;
+mod events;
 mod execute;
 mod follow;
 mod lane;
@@ -24,6 +25,7 @@ mod writer;
 pub(crate) use chunks::ChunkSink;
 pub use committer::{Committer, Draft, RankImage};
 pub(crate) use content::NewImage;
+pub use events::{CommitEvent, CommitEvents, Watch};
 pub use execute::Order;
 pub(crate) use lane::Lane;
 pub use leaves::Wish;

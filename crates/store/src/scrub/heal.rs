@@ -11,7 +11,7 @@ use crate::gc::{
 use crate::images::{each_image, read_page};
 use crate::index::Locator;
 use crate::pace::Pace;
-use crate::read::{Live, Once, Subtree};
+use crate::read::{Again, Live, Logs, Once, Subtree};
 use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{ImageRef, Manifest, SegmentRef};
@@ -19,9 +19,6 @@ use outlive_pool::{Place, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-/// How often a scrub looks again because a gc has moved what it looked at.
-const ATTEMPTS: usize = 8;
 
 /// What was done about damaged packs, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -103,13 +100,8 @@ fn look(
     pace: &Pace,
     dry_run: bool,
 ) -> Result<(bool, HealReport)> {
-    let newest = || -> Result<Vec<(JobName, u64)>> {
-        let jobs = pool.jobs()?.into_iter();
-        jobs.map(|job| pool.log().latest(&job).map(|number| (job, number))).collect()
-    };
-    let mut attempts = 1;
+    let mut again = Again::new(pool, Logs::All)?;
     loop {
-        let before = newest()?;
         let mut head = LogHead::new(JobName::gc());
         let begun = Heal::begin(pool, SessionId([0xFF; 12]), &mut head, suspects, pace);
         let looked = begun.and_then(|mut heal| {
@@ -122,10 +114,9 @@ fn look(
             Ok((_, report)) => *report == HealReport::default(),
             Err(error) => !is_damage(error),
         };
-        if is_calm || attempts >= ATTEMPTS || newest()? == before {
+        if is_calm || !again.is_worth_it()? {
             return looked;
         }
-        attempts += 1;
     }
 }
 

@@ -7,16 +7,13 @@ use crate::commit::history;
 use crate::images::{each_image, pages_of, segments_of_all};
 use crate::index::Wanted;
 use crate::index::read_segment;
-use crate::read::AnyImage;
 use crate::read::ReadPlan;
+use crate::read::{Again, AnyImage, Logs, image_words};
 use outlive_format::{Image, Manifest};
 use outlive_pool::{Place, Pool, StoredShard};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
-
-/// How often a job is looked at again because its log has changed meanwhile.
-const ATTEMPTS: usize = 8;
 
 /// Something wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -116,24 +113,22 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn until_it_holds(self, only: Option<Epoch>) -> Result<VerifyReport> {
-        let newest = || self.pool.log().latest(self.job);
+        let jobs = [self.job];
+        let mut again = Again::new(self.pool, Logs::Of(&jobs))?;
         let mut verified: HashSet<Place> = HashSet::new();
         let mut read_bytes = 0;
-        let mut attempts = 1;
         loop {
-            let before = newest()?;
             let looked = self.look(only, &mut verified);
             // A gc may have moved what was looked for, a prune may have dropped it. What was found
             // whole until then is not read again.
             let is_whole = looked.as_ref().is_ok_and(|report| report.findings.is_empty());
-            if is_whole || attempts >= ATTEMPTS || newest()? == before {
+            if is_whole || !again.is_worth_it()? {
                 return looked.map(|mut report| {
                     report.read_bytes += read_bytes;
                     report
                 });
             }
             read_bytes += looked.map_or(0, |report| report.read_bytes);
-            attempts += 1;
         }
     }
 
@@ -229,10 +224,7 @@ impl Look<'_> {
     ) -> Result<(u64, Vec<Finding>)> {
         let pool = self.pool;
         let epoch = manifest.epoch;
-        let of = || match manifest.world_size {
-            1 => format!("checkpoint {epoch} of job {}", self.job),
-            _ => format!("rank {} of checkpoint {epoch} of job {}", image.reference.rank, self.job),
-        };
+        let of = || image_words(self.job, manifest, image.reference.rank);
         let finding = |error: Error| Finding { epoch: Some(epoch), error: error.context(of()) };
         let opened = match AnyImage::image(pool, self.job, manifest, image.clone()) {
             Ok(opened) => opened,

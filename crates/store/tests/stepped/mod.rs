@@ -10,6 +10,7 @@ use outlive_target::{
     ShardWriter, Target, WriteTicket,
 };
 use outlive_types::{JobName, Result};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ type Hook = Arc<dyn Fn(u64, &str) + Send + Sync>;
 
 /// Counts operations and calls the hook before each.
 #[derive(Clone, Default)]
-pub struct Steps(Arc<Mutex<(u64, Option<Hook>)>>);
+pub struct Steps(Arc<Mutex<(u64, Option<Hook>)>>, Arc<AtomicU64>);
 
 impl Steps {
     /// From now on counts from 0 again, and calls `hook` with each operation's number and name.
@@ -28,6 +29,11 @@ impl Steps {
     /// How many operations there were.
     pub fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Bytes that were read from shards in all.
+    pub fn read_bytes(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 
     fn step(&self, what: &str) {
@@ -67,6 +73,8 @@ impl Target for SteppedTarget {
         ranges: Vec<ReadRange>,
     ) -> Vec<Ticket<Result<AlignedBuf>>> {
         self.1.step("read shard");
+        let bytes: u64 = ranges.iter().map(|range| range.length as u64).sum();
+        self.1.1.fetch_add(bytes, Ordering::Relaxed);
         self.0.read_ranges(shard, ranges)
     }
     fn length(&self, shard: ShardName) -> Result<u64> {

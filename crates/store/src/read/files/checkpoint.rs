@@ -2,7 +2,7 @@
 
 use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
-use super::whereabouts::Whereabouts;
+use super::whereabouts::{Places, Whereabouts};
 use crate::commit::history;
 use crate::images::only_image;
 use crate::index::Locator;
@@ -62,7 +62,8 @@ impl FilesCheckpoint {
             ));
         }
         let whereabouts = Arc::new(Whereabouts::load(pool, job, &manifest, as_of)?);
-        let listing = ListingChunks::read(pool, &whereabouts.locator(), image.reference.catalog)?;
+        let listing =
+            ListingChunks::read(pool, &whereabouts.places().locator, image.reference.catalog)?;
         let listing = Arc::new(listing);
         let job = job.clone();
         Ok(FilesCheckpoint { job, manifest, image, as_of, whereabouts, listing })
@@ -153,8 +154,8 @@ impl FilesCheckpoint {
     }
 
     /// The places of chunks, as far as they are known.
-    pub(crate) fn locator(&self) -> Arc<Locator> {
-        self.whereabouts.locator()
+    pub(crate) fn places(&self) -> Arc<Places> {
+        self.whereabouts.places()
     }
 
     /// Fingerprints of the recipes above the chunks of the listing.
@@ -205,7 +206,7 @@ impl FilesCheckpoint {
     /// # Errors
     /// `Damaged` if it is in none of the segments, or not as long as its piece.
     pub fn wanted_of(&self, piece: &Piece) -> Result<Wanted> {
-        let place = self.whereabouts.locator().find(&piece.fp)?;
+        let place = self.whereabouts.places().locator.find(&piece.fp)?;
         if u64::from(place.length) != piece.bytes {
             return Err(wrong_length(piece, place.length));
         }
@@ -221,12 +222,12 @@ impl FilesCheckpoint {
             let place = locator.find(&wanted.fp).ok().filter(|place| *place != wanted.place);
             place.map(|place| Wanted { fp: wanted.fp, place })
         };
-        let seen = self.whereabouts.locator();
-        if let Some(moved) = find(&seen) {
+        let seen = self.whereabouts.places();
+        if let Some(moved) = find(&seen.locator) {
             return Ok(Some(moved));
         }
         match self.whereabouts.moved_since(&seen)? {
-            true => Ok(find(&self.whereabouts.locator())),
+            true => Ok(find(&self.whereabouts.places().locator)),
             false => Ok(None),
         }
     }

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod listing;
+mod ranges;
 mod recipe;
 mod walk;
 mod whereabouts;

@@ -6,6 +6,7 @@ use crate::read::ReadPlan;
 use outlive_format::{Piece, Recipe};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Reads recipes, or the chunks of a listing: all of them at once, in container order.
@@ -144,4 +145,38 @@ pub fn recipes_below(
         }
     }
     Ok(())
+}
+
+/// The pieces below `root` that lie in a range of its stream, each with its offset in the stream. Reads
+/// only recipes above them, level by level.
+///
+/// # Errors
+/// `Damaged` if one is missing or wrong.
+pub fn pieces_within(
+    read: &Read<'_>,
+    root: Piece,
+    range: &Range<u64>,
+) -> Result<Vec<(u64, Piece)>> {
+    let mut wave = vec![(0, root)];
+    let mut level = None;
+    loop {
+        let nodes: Vec<Piece> = wave.iter().map(|(_, piece)| *piece).collect();
+        let recipes = read_recipes(read, &nodes, level)?;
+        let reached = recipes.first().map_or(0, |recipe| recipe.0.level);
+        let mut below = Vec::new();
+        for ((from, _), Opened(recipe)) in wave.iter().zip(recipes) {
+            let mut at = *from;
+            for child in recipe.children {
+                let end = at + child.bytes;
+                if at < range.end && end > range.start {
+                    below.push((at, child));
+                }
+                at = end;
+            }
+        }
+        if reached == 0 || below.is_empty() {
+            return Ok(below);
+        }
+        (wave, level) = (below, Some(reached - 1));
+    }
 }

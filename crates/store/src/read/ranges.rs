@@ -1,0 +1,179 @@
+//! Parts of regions: bytes a to b, verified, without the rest.
+
+use super::again::Current;
+use super::chunks::ReadPlan;
+use super::find::{Select, first_of_rank};
+use super::image::Checkpoint;
+use super::nodes::read_merged;
+use super::streams::Pieces;
+use crate::tree::Node;
+use outlive_format::Leaf;
+use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionPlace, Result};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Leaves that are kept in memory for whoever reads parts.
+const LEAVES_MAX: usize = 256;
+/// Shorter ranges are read at once; longer ones by all threads, through the staging memory.
+const AT_ONCE_BYTES: u64 = 4 << 20;
+
+/// Leaves that are too large to be kept with their tree, by stream and block.
+#[derive(Debug, Default)]
+pub(crate) struct Leaves(Mutex<HashMap<(usize, u64), Arc<Leaf>>>);
+
+impl Checkpoint {
+    /// Adds what a range of a stream comes from.
+    ///
+    /// # Errors
+    /// `Damaged` if a leaf or chunk is missing or wrong.
+    pub(crate) fn add_range(
+        &self,
+        leaves: &Leaves,
+        pieces: &mut Pieces,
+        stream: usize,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let tree = &self.streams()[stream].tree;
+        let mut leaf_of = |block: u64| {
+            let Some(node) = tree.leaf(block) else { return Ok(None) };
+            let Node::Leaf(node) = node.as_ref() else { return Ok(None) };
+            if let Some(kept) = &node.kept {
+                return Ok(Some(kept.clone()));
+            }
+            let known = || leaves.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(leaf) = known().get(&(stream, block)) {
+                return Ok(Some(leaf.clone()));
+            }
+            let read = read_merged(self.pool(), &[node])?.pop();
+            let leaf = Arc::new(read.ok_or_else(|| Error::bug("a leaf was not read"))?);
+            let mut known = known();
+            if known.len() >= LEAVES_MAX {
+                known.clear();
+            }
+            known.insert((stream, block), leaf.clone());
+            Ok(Some(leaf))
+        };
+        pieces.range(self.locator(), stream as u32, range, &mut leaf_of)
+    }
+
+    /// Reads and verifies a range of a stream that begins at `offset` and is as long as `into`.
+    ///
+    /// # Errors
+    /// `Damaged` if anything of it is missing or wrong; then `into` holds part of it.
+    pub(crate) fn fetch(
+        &self,
+        leaves: &Leaves,
+        stream: usize,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<()> {
+        let mut pieces = Pieces::default();
+        self.add_range(leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
+        into.fill(0);
+        let into = Mutex::new(into);
+        let take = |at: usize, bytes: &[u8]| {
+            let piece = &pieces.pieces[at];
+            let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
+            let to = (piece.to - offset) as usize;
+            into[to..][..piece.length as usize].copy_from_slice(piece.of(bytes));
+            Ok(())
+        };
+        let plan = ReadPlan::new(self.pool(), &pieces.wanted);
+        if plan.read_bytes <= AT_ONCE_BYTES {
+            return plan.execute_now(self.pool(), &take);
+        }
+        let threads = self.pool().config().tuning.threads();
+        let faults = plan.execute(self.pool(), threads, false, &take);
+        faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
+    }
+
+    /// The same image as the log has it now; `None` if that is damaged.
+    ///
+    /// # Errors
+    /// `Retry` if its checkpoint was pruned; what the log reports.
+    pub(crate) fn reopen(&self) -> Result<Option<Checkpoint>> {
+        let (pool, job, epoch) = (self.pool(), self.job(), self.epoch());
+        let (select, rank) = (Select::Epoch(epoch), self.image().rank);
+        match first_of_rank(pool, job, select, rank, &mut |_| Ok(())) {
+            Ok(found) => Ok(found.map(|(checkpoint, (), _)| checkpoint)),
+            Err(error) if error.kind() == ErrorKind::Invalid => Err(Error::retry(format!(
+                "checkpoint {epoch} of job {job} was pruned while it was read"
+            ))),
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For whoever reads by it for long, knowing the log up to record `listed`.
+    pub(crate) fn current(self, listed: u64) -> Current<Checkpoint> {
+        let (pool, job) = (self.pool().clone(), self.job().clone());
+        Current::new(&pool, &job, listed, self, Box::new(Checkpoint::reopen))
+    }
+}
+
+/// Reads parts of the regions of one image, wherever a gc puts them meanwhile. Its page trees are in
+/// memory, about 6 MiB for each GiB; of the regions only what is asked for is read. May be used by many
+/// threads at once.
+#[derive(Debug)]
+pub struct RangeReader {
+    image: Current<Checkpoint>,
+    leaves: Leaves,
+}
+
+impl RangeReader {
+    /// Reads by an image that was opened.
+    pub fn new(image: Checkpoint) -> RangeReader {
+        let listed = image.as_of();
+        RangeReader { image: image.current(listed), leaves: Leaves::default() }
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.image.get().epoch()
+    }
+
+    /// Its regions, in the order in which they were saved.
+    pub fn regions(&self) -> Vec<RegionDesc> {
+        self.image.get().regions().to_vec()
+    }
+
+    /// Reads the bytes of a region from `offset` on into all of `into`. Every chunk that holds some of
+    /// them is verified first.
+    ///
+    /// # Errors
+    /// `Invalid` for a region that the image does not have, or bytes beyond its end; `Damaged` if
+    /// something is missing or wrong, then `into` holds part of it; `Retry` if the checkpoint has been
+    /// pruned.
+    pub fn read(&self, region: &str, offset: u64, into: &mut [u8]) -> Result<()> {
+        let image = self.image.get();
+        let of = || format!("region \"{}\" of {}", region.escape_debug(), image.words());
+        let found = image.regions().iter().find(|desc| desc.name == region);
+        let desc = found.ok_or_else(|| {
+            let names = image.regions().iter().take(8).map(|desc| format!("{:?}", desc.name));
+            let names = names.collect::<Vec<_>>().join(", ");
+            Error::invalid(format!("there is no {}; its first regions: {names}", of()))
+        })?;
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > desc.bytes) {
+            return Err(Error::invalid(format!(
+                "{} has {} bytes: {} bytes from {offset} on cannot be read",
+                of(),
+                desc.bytes,
+                into.len()
+            )));
+        }
+        if into.is_empty() {
+            return Ok(());
+        }
+        let (stream, from) = match desc.place {
+            // The packed stream comes first.
+            RegionPlace::Packed { offset: from } => (0, from),
+            RegionPlace::Own => {
+                let at = image.streams().iter().position(|stream| stream.name == region);
+                (at.ok_or_else(|| Error::bug("a region has no stream"))?, 0)
+            }
+        };
+        let mut fetch = |image: &Checkpoint| image.fetch(&self.leaves, stream, from + offset, into);
+        self.image.read(&mut fetch).map_err(|error| error.context(of()))
+    }
+}

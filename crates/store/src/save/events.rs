@@ -1,0 +1,133 @@
+//! What became of checkpoints, for whoever waits for that: outputs that must not be seen before the
+//! state behind them is safe, say.
+
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard};
+use outlive_types::{Epoch, Error, JobName};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+
+/// What became of one checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommitEvent {
+    /// It exists from now on, whatever happens to this program.
+    Committed {
+        /// Its job.
+        job: JobName,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// It is not known to exist. The job's next checkpoint may get the same epoch.
+    Failed {
+        /// Its job.
+        job: JobName,
+        /// The epoch that it would have had.
+        epoch: Epoch,
+        /// Why.
+        error: Error,
+    },
+}
+
+type Watcher = Arc<dyn Fn(&CommitEvent) + Send + Sync>;
+
+/// Tells what becomes of the checkpoints of one writer: saves, puts and copies. Clones tell of the same
+/// ones.
+///
+/// Events come one after the other, in the order of the saves; epochs that were committed rise. An epoch
+/// that was committed never fails afterwards. A save that was refused before its memory was frozen has
+/// no event: its caller was told.
+#[derive(Clone)]
+pub struct CommitEvents(Arc<Shared>);
+
+struct Shared {
+    job: JobName,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    watchers: Vec<(u64, Watcher)>,
+    next: u64,
+    /// Newest epoch that was committed.
+    committed: Epoch,
+}
+
+/// Events are told as long as this is kept. When it goes, one that is being told may still arrive.
+pub struct Watch {
+    of: CommitEvents,
+    number: u64,
+}
+
+impl CommitEvents {
+    pub(crate) fn new(job: JobName) -> CommitEvents {
+        CommitEvents(Arc::new(Shared { job, state: Mutex::default() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `watcher` with each event from now on, until the answer is dropped. It is called by the
+    /// thread that commits, before anybody who waits for the save is told: it must return quickly, and
+    /// must not save, wait for saves or close the job.
+    #[must_use = "events are told as long as the watch is kept"]
+    pub fn watch(&self, watcher: impl Fn(&CommitEvent) + Send + Sync + 'static) -> Watch {
+        let mut state = self.state();
+        let number = state.next;
+        state.next += 1;
+        state.watchers.push((number, Arc::new(watcher)));
+        Watch { of: self.clone(), number }
+    }
+
+    /// A checkpoint exists.
+    pub(crate) fn committed(&self, pool: &Pool, epoch: Epoch) {
+        self.state().committed = epoch;
+        self.tell(pool, &CommitEvent::Committed { job: self.0.job.clone(), epoch });
+    }
+
+    /// A checkpoint will not be committed, unless it has been.
+    pub fn failed(&self, pool: &Pool, epoch: Epoch, error: &Error) {
+        if epoch > self.state().committed {
+            let (job, error) = (self.0.job.clone(), error.clone());
+            self.tell(pool, &CommitEvent::Failed { job, epoch, error });
+        }
+    }
+
+    fn tell(&self, pool: &Pool, event: &CommitEvent) {
+        // Without the lock: a watcher may drop its own watch.
+        let watchers: Vec<Watcher> =
+            self.state().watchers.iter().map(|(_, it)| it.clone()).collect();
+        for watcher in watchers {
+            if catch_unwind(AssertUnwindSafe(|| watcher(event))).is_err() {
+                pool.warn(format!(
+                    "somebody who watches the checkpoints of job {} has panicked: the checkpoints are as \
+                     they were told",
+                    self.0.job
+                ));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for CommitEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let watchers = self.state().watchers.len();
+        f.debug_struct("CommitEvents")
+            .field("job", &self.0.job)
+            .field("watchers", &watchers)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("of", &self.of).finish()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.of.state().watchers.retain(|(number, _)| *number != self.number);
+    }
+}
