@@ -6,6 +6,7 @@ use crate::programs::{Actor, Done, End};
 use crate::state::{Memory, State};
 use crate::truth::Pending;
 use outlive_capture::{HashTracker, MemorySource};
+use outlive_format::Message;
 use outlive_pool::Pool;
 use outlive_store::commit::{Changes, Commit, Opened};
 use outlive_store::save::{
@@ -87,6 +88,12 @@ impl Member {
         self.writer.follow_restored(&self.pool, &checkpoint);
         Ok(Some((checkpoint, memory)))
     }
+}
+
+/// What another process gets of a message.
+fn sent(message: Message) -> Message {
+    let bytes = message.encode().expect("a message that can be sent");
+    Message::decode(&bytes).expect("the message that was sent")
 }
 
 /// A group at work.
@@ -228,6 +235,7 @@ impl Work<'_> {
         let states: Vec<State> = self.members.iter().map(|member| member.state.clone()).collect();
         actor.luck.turns().remark(|| format!("epoch {epoch} of {name} will be {states:?}"));
         actor.truth.will_commit(actor.number, &name, Pending::Ranks(states));
+        let Message::Session(opened) = sent(Message::Session(opened)) else { return Err(End) };
         let made = self.each(move |member| member.make(&opened, epoch))?;
         self.met("an image", made, &also_now())?;
         if actor.rng.below(8) == 0 {
@@ -247,7 +255,12 @@ impl Work<'_> {
         let draft = Draft { epoch, ..Draft::default() };
         let committed = loop {
             let made = self.members.iter().filter_map(|member| member.made.as_ref());
-            let images: Vec<RankImage> = made.map(|made| made.stored.image().clone()).collect();
+            let received =
+                made.filter_map(|made| match sent(Message::Image(made.stored.image().clone())) {
+                    Message::Image(image) => Some(image),
+                    _ => None,
+                });
+            let images: Vec<RankImage> = received.collect();
             let outcome = self.committer.commit(&actor.pool, &draft, &images);
             let is_there = actor.truth.has_committed(actor.number, &name, epoch);
             if outcome.is_err() && is_there && !actor.is_dead() && !actor.luck.has_failed() {
@@ -259,6 +272,9 @@ impl Work<'_> {
             match actor.met("a commit of ranks", &name, outcome, &also(actor, &name))? {
                 Commit::Done(committed) => break committed,
                 Commit::Changed(changes) => {
+                    let Message::Changed(changes) = sent(Message::Changed(changes)) else {
+                        return Err(End);
+                    };
                     let mended = self.each(move |member| member.mend(&changes))?;
                     self.met("a mending", mended, &also(actor, &name))?;
                     actor.luck.achieved("mending of ranks");

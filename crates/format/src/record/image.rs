@@ -78,7 +78,7 @@ impl Image {
         Image::bytes_for(self.segments.len())
     }
 
-    pub(super) fn write(&self, out: &mut Writer) {
+    pub(crate) fn write(&self, out: &mut Writer) {
         let ImageRef { rank, kind, regions, state_bytes, catalog, packed } = self.reference;
         out.u32(rank);
         kind.write(out);
@@ -91,7 +91,7 @@ impl Image {
         self.segments.iter().for_each(|segment| segment.write(out));
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Image> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Image> {
         let (rank, kind) = (from.u32()?, ImageKind::read(from)?);
         let (regions, state_bytes) = (from.u64()?, from.u64()?);
         let (next_pack, segment_count) = (from.u32()?, from.u32()?);
@@ -101,7 +101,7 @@ impl Image {
         Ok(Image { reference, next_pack, segments })
     }
 
-    pub(super) fn check(&self) -> Check {
+    pub(crate) fn check(&self) -> Check {
         let ImageRef { rank, kind, catalog, packed, .. } = self.reference;
         demand!(rank != COMMITTER, "an image cannot have rank {rank}");
         catalog.check()?;

@@ -221,14 +221,14 @@ impl Manifest {
 }
 
 impl SaveFigures {
-    fn write(&self, out: &mut Writer) {
+    pub(crate) fn write(&self, out: &mut Writer) {
         let SaveFigures { new_bytes, changed_bytes, known_bytes, zero_bytes, .. } = *self;
         let counted = [new_bytes, changed_bytes, known_bytes, zero_bytes];
         let timed = [self.raw_bytes, self.stall_ns, self.drain_ns];
         counted.into_iter().chain(timed).for_each(|figure| out.u64(figure));
     }
 
-    fn read(from: &mut Reader<'_>) -> Result<SaveFigures> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<SaveFigures> {
         Ok(SaveFigures {
             new_bytes: from.u64()?,
             changed_bytes: from.u64()?,

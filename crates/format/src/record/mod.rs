@@ -10,7 +10,9 @@ pub use archive::Archive;
 pub use image::{Image, ImageKind, ImageRef};
 pub use manifest::{Images, LABEL_BYTES_MAX, Manifest, Remarks, SaveFigures};
 pub use segment::{SegmentKind, SegmentRef};
+pub(crate) use segment::{check_segments, read_segments};
 pub use table::{ImageTable, PageRef, SegmentLists, TablePage, page_of};
+pub(crate) use table::{check_pages, read_pages, write_pages};
 
 use crate::codec::{Check, Reader, Writer, damaged, demand, encodable, fingerprint};
 use outlive_types::{Epoch, Fingerprint, PackId, Result, SessionId};

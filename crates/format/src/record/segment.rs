@@ -34,7 +34,7 @@ pub struct SegmentRef {
 }
 
 impl SegmentRef {
-    pub(super) fn write(&self, out: &mut Writer) {
+    pub(crate) fn write(&self, out: &mut Writer) {
         out.bytes(&self.pack.0);
         out.u32(self.offset);
         out.u32(self.length);
@@ -57,7 +57,7 @@ impl SegmentRef {
     }
 }
 
-pub(super) fn read_segments(count: u32, from: &mut Reader<'_>) -> Result<Vec<SegmentRef>> {
+pub(crate) fn read_segments(count: u32, from: &mut Reader<'_>) -> Result<Vec<SegmentRef>> {
     let mut segments = Vec::with_capacity(from.count(count.into(), SEGMENT_BYTES)?);
     for _ in 0..count {
         segments.push(SegmentRef::read(from)?);
@@ -65,7 +65,7 @@ pub(super) fn read_segments(count: u32, from: &mut Reader<'_>) -> Result<Vec<Seg
     Ok(segments)
 }
 
-pub(super) fn check_segments(segments: &[SegmentRef]) -> Check {
+pub(crate) fn check_segments(segments: &[SegmentRef]) -> Check {
     demand!(u32::try_from(segments.len()).is_ok(), "it has too many segments");
     for segment in segments {
         demand!(segment.length > 0 && !segment.fp.is_zero(), "{segment:?} is empty");

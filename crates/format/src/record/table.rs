@@ -56,11 +56,11 @@ pub fn page_of(pages: &[PageRef], rank: Rank) -> Option<&PageRef> {
     pages[..pages.partition_point(|page| page.first_rank <= rank)].last()
 }
 
-pub(super) fn write_pages(pages: &[PageRef], out: &mut Writer) {
+pub(crate) fn write_pages(pages: &[PageRef], out: &mut Writer) {
     pages.iter().for_each(|page| page.write(out));
 }
 
-pub(super) fn read_pages(count: u32, from: &mut Reader<'_>) -> Result<Vec<PageRef>> {
+pub(crate) fn read_pages(count: u32, from: &mut Reader<'_>) -> Result<Vec<PageRef>> {
     let mut pages = Vec::with_capacity(from.count(count.into(), PAGE_REF_BYTES)?);
     for _ in 0..count {
         pages.push(PageRef::read(from)?);
@@ -68,7 +68,7 @@ pub(super) fn read_pages(count: u32, from: &mut Reader<'_>) -> Result<Vec<PageRe
     Ok(pages)
 }
 
-pub(super) fn check_pages(pages: &[PageRef]) -> Check {
+pub(crate) fn check_pages(pages: &[PageRef]) -> Check {
     demand!(u32::try_from(pages.len()).is_ok(), "there are too many pages");
     demand!(pages.first().is_none_or(|first| first.first_rank == 0), "rank 0 is on no page");
     let ascend = pages.windows(2).all(|pair| pair[0].first_rank < pair[1].first_rank);

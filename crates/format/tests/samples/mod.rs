@@ -314,7 +314,7 @@ pub struct Structure {
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 11] = [
+pub const STRUCTURES: [Structure; 12] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -385,7 +385,36 @@ pub const STRUCTURES: [Structure; 11] = [
         again: |bytes| Record::decode(bytes)?.encode(),
         seal: Some(seal_fingerprint),
     },
+    Structure {
+        name: "message",
+        samples: || messages().iter().map(|message| message.encode().unwrap()).collect(),
+        again: |bytes| Message::decode(bytes)?.encode(),
+        seal: Some(seal_checksum),
+    },
 ];
+
+/// One message of each kind, and changes without anything.
+pub fn messages() -> Vec<Message> {
+    let moved = Moved {
+        number: 9,
+        segments: image(0).segments,
+        lists: vec![page_ref(0, 0x3000)],
+        epochs: vec![4, 12],
+    };
+    let changes = Changes {
+        condemned: [pack(1), pack(2)].into(),
+        moved: Some(moved),
+        dropped: [3, 5].into(),
+    };
+    let figures = manifest().figures;
+    vec![
+        Message::Session(Opened { session: session(), changes: changes.clone() }),
+        Message::Image(RankImage { image: image(7), parent: 12, figures }),
+        Message::Changed(changes),
+        Message::Changed(Changes::default()),
+        Message::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),
+    ]
+}
 
 fn seal_checksum(bytes: &mut [u8]) {
     if let Some((body, stored)) = bytes.split_last_chunk_mut::<8>() {

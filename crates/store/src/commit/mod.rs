@@ -5,5 +5,6 @@ mod position;
 mod session;
 
 pub use history::{Entry, History, history};
+pub use outlive_format::{Changes, Committed, Moved, Opened};
 pub use position::{Position, Reading};
-pub use session::{Changes, Commit, Committed, LogHead, Moved, Opened, append_note};
+pub use session::{Commit, LogHead, append_note, segments_of};

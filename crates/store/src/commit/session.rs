@@ -4,76 +4,29 @@
 use super::{Position, Reading, history};
 use crate::images::list_of;
 use outlive_format::{
-    Archive, Body, Close, Images, Manifest, Note, PageRef, Record, SegmentRef, Session, fingerprint,
+    Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
+    Session, fingerprint,
 };
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
-use outlive_types::{
-    Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result, SessionId,
-};
-use std::collections::HashSet;
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 
 /// How often a session tries to open, or a manifest to be appended, while others append.
 const ATTEMPTS: usize = 32;
 
-/// A session that is open, as every rank must know it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Opened {
-    /// The session.
-    pub session: SessionId,
-    /// What prunes and gcs have done since this was last asked.
-    pub changes: Changes,
-}
-
-/// What prunes and gcs have done to a job's log since this writer last looked.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Changes {
-    /// Packs that nobody may refer to from now on.
-    pub condemned: HashSet<PackId>,
-    /// What has become of the older manifests.
-    pub moved: Option<Moved>,
-    /// Checkpoints that were dropped. By itself that moves nothing: what they share stays until it is
-    /// condemned.
-    pub dropped: HashSet<Epoch>,
-}
-
-/// An archive, as far as a writer needs it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Moved {
-    /// Number of its record.
-    pub number: u64,
-    /// They resolve whatever images in the manifests kept need.
-    pub segments: Vec<SegmentRef>,
-    /// Pages with what the ranks in the image tables of the manifests kept need.
-    pub lists: Vec<PageRef>,
-    /// Epochs of the manifests kept, ascending, but for those of which something is lost.
-    pub epochs: Vec<Epoch>,
-}
-
-impl Moved {
-    /// Where the chunks of a rank are now, if its image stood in a manifest or `in_table`.
-    ///
-    /// # Errors
-    /// `Damaged` if the page that says so is missing or wrong.
-    pub fn segments_of(&self, pool: &Pool, rank: Rank, in_table: bool) -> Result<Vec<SegmentRef>> {
-        match in_table {
-            true => list_of(pool, &self.lists, rank),
-            false => Ok(self.segments.clone()),
-        }
-    }
-}
-
-impl Changes {
-    /// True if everything is still where it was.
-    pub fn is_empty(&self) -> bool {
-        self.condemned.is_empty() && self.moved.is_none()
-    }
-
-    /// Adds what happened later.
-    pub fn then(&mut self, later: Changes) {
-        self.condemned.extend(later.condemned);
-        self.dropped.extend(later.dropped);
-        self.moved = later.moved.or(self.moved.take());
+/// Where the chunks of a rank are after an archive, if its image stood in a manifest or `in_table`.
+///
+/// # Errors
+/// `Damaged` if the page that says so is missing or wrong.
+pub fn segments_of(
+    pool: &Pool,
+    moved: &Moved,
+    rank: Rank,
+    in_table: bool,
+) -> Result<Vec<SegmentRef>> {
+    match in_table {
+        true => list_of(pool, &moved.lists, rank),
+        false => Ok(moved.segments.clone()),
     }
 }
 
@@ -94,17 +47,6 @@ fn find_session(pool: &Pool, job: &JobName, id: SessionId) -> Option<Session> {
         _ => None,
     });
     sessions.into_iter().find(|session| session.session == id)
-}
-
-/// The record of a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Committed {
-    /// Its number.
-    pub number: u64,
-    /// Its length.
-    pub record_bytes: u64,
-    /// Whether the images stand in a table.
-    pub in_table: bool,
 }
 
 /// The newest record as this writer knows it. While it holds a session, that record is its own.

@@ -4,20 +4,11 @@ use super::events::CommitEvents;
 use super::packer::{PackNumbers, Packer};
 use super::pages::store_table;
 use crate::commit::{Commit, LogHead, Opened};
-use outlive_format::{Image, ImageKind, ImageTable, Images, Manifest, Remarks, SaveFigures};
+use outlive_format::{
+    Image, ImageKind, ImageTable, Images, Manifest, RankImage, Remarks, SaveFigures,
+};
 use outlive_pool::Pool;
 use outlive_types::{COMMITTER, Epoch, Error, JobName, Result};
-
-/// One rank's image, stored and durable but for the commit: what a rank sends to the committer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RankImage {
-    /// The image.
-    pub image: Image,
-    /// The checkpoint that it shares subtrees with; 0 for none.
-    pub parent: Epoch,
-    /// What its save did.
-    pub figures: SaveFigures,
-}
 
 /// What a checkpoint says besides its images.
 #[derive(Clone, PartialEq, Debug, Default)]

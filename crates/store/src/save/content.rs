@@ -1,6 +1,6 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
-use super::committer::{Draft, RankImage};
+use super::committer::Draft;
 use super::execute::Order;
 use super::mend::{Borrowed, list_lent};
 use super::named::{Hits, Named};
@@ -10,7 +10,7 @@ use super::stored::StoredImage;
 use super::writer::{Base, Writer};
 use crate::commit::{Changes, Committed};
 use crate::index::Lent;
-use outlive_format::{Image, ImageRef, Manifest, SaveFigures, SegmentRef};
+use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Result};
 

@@ -1,7 +1,7 @@
 //! Carries out a plan: all stages in order, then the commit.
 
 use super::chunks::{Chunker, Pages};
-use super::committer::{Draft, RankImage};
+use super::committer::Draft;
 use super::leaves::{LeafStage, Wish, within_budget};
 use super::mend::{Borrowed, list_lent};
 use super::named::{Hits, Named};
@@ -16,7 +16,7 @@ use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::Diff;
 use outlive_format::{
-    Catalog, CatalogRegion, Image, ImageKind, ImageRef, InnerNode, SaveFigures, TreeRef,
+    Catalog, CatalogRegion, Image, ImageKind, ImageRef, InnerNode, RankImage, SaveFigures, TreeRef,
 };
 use outlive_pool::Pool;
 use outlive_types::{

@@ -5,7 +5,7 @@ use super::named::{Hits, Named};
 use super::packer::{Listed, PackNumbers, Packer};
 use super::stored::StoredImage;
 use super::writer::{Base, RankWriter};
-use crate::commit::{Changes, Moved};
+use crate::commit::{Changes, Moved, segments_of};
 use crate::index::Wanted;
 use crate::index::{Lent, Locator};
 use crate::read::ReadPlan;
@@ -126,7 +126,7 @@ impl RankWriter {
             )));
         }
         let before = match (moved, parent) {
-            (Some(moved), Some(parent)) => moved.segments_of(pool, self.rank, parent.in_table)?,
+            (Some(moved), Some(parent)) => segments_of(pool, moved, self.rank, parent.in_table)?,
             _ => old_segments.clone(),
         };
         let locator = Locator::load(pool, &before)?;
@@ -196,7 +196,7 @@ fn follow(pool: &Pool, rank: Rank, mut base: Base, moved: &Moved) -> Result<Opti
     if moved.epochs.binary_search(&base.epoch).is_err() {
         return Ok(None);
     }
-    base.segments = moved.segments_of(pool, rank, base.in_table)?;
+    base.segments = segments_of(pool, moved, rank, base.in_table)?;
     base.as_of = moved.number;
     let locator = Locator::load(pool, &base.segments)?;
     relink(&mut base, &locator)?;

@@ -23,7 +23,7 @@ mod stored;
 mod writer;
 
 pub(crate) use chunks::ChunkSink;
-pub use committer::{Committer, Draft, RankImage};
+pub use committer::{Committer, Draft};
 pub(crate) use content::NewImage;
 pub use events::{CommitEvent, CommitEvents, Watch};
 pub use execute::Order;
@@ -32,6 +32,7 @@ pub use leaves::Wish;
 pub(crate) use mend::store_segments;
 pub use named::{Hits, Named};
 pub use notes::{SaveNotes, remark};
+pub use outlive_format::RankImage;
 pub use packer::PackNumbers;
 pub(crate) use packer::Packer;
 pub(crate) use pages::{store_lists, store_page};

@@ -1,12 +1,12 @@
 //! An image between its storing and its commit.
 
-use super::committer::RankImage;
 use super::leaves::Wish;
 use super::named::Named;
 use super::stats::SaveStats;
 use super::writer::Base;
 use crate::commit::Changes;
 use crate::index::Fingerprints;
+use outlive_format::RankImage;
 
 /// An image that is stored and durable, and what it takes to mend it before the commit, and to follow
 /// it afterwards.
