@@ -3,7 +3,7 @@
 use crate::HashTracker;
 use crate::ahead::Ahead;
 use crate::fork::ForkImage;
-use crate::hold::{Hold, Piece, gather};
+use crate::hold::{HeldPiece, Hold, gather};
 use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
@@ -33,7 +33,7 @@ pub(crate) struct FrozenMemory {
     /// For each run, where its bytes are.
     pub holds: Vec<Hold>,
     /// Of those that were partly copied ahead.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<HeldPiece>,
     /// The copies.
     pub ahead: Option<Ahead>,
     /// The child that holds the forked ones.

@@ -25,7 +25,7 @@ pub(crate) enum Hold {
 
 /// Part of a run, by its addresses in the program's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct HeldPiece {
     pub addresses: Range<usize>,
     /// Where the arena holds it; `None`: its pages were copied ahead.
     pub copied: Option<usize>,
@@ -46,7 +46,7 @@ pub(crate) struct HoldPlan<'a> {
     /// For each run.
     pub holds: Vec<Hold>,
     /// Of runs that are held in pieces; those of one run side by side and by address.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<HeldPiece>,
     /// Runs before this one may be live; none after.
     pub live_runs: usize,
     /// What goes to the arena, one behind another.
@@ -116,7 +116,7 @@ impl<'a> HoldPlan<'a> {
             let copied = (!is_ahead).then_some(0);
             match self.pieces[first..].last_mut() {
                 Some(last) if last.copied == copied => last.addresses.end = end,
-                _ => self.pieces.push(Piece { addresses: at..end, copied }),
+                _ => self.pieces.push(HeldPiece { addresses: at..end, copied }),
             }
             found += if is_ahead { (end - at) as u64 } else { 0 };
             at = end;
@@ -191,7 +191,7 @@ fn in_program<'a>(layout: &'a Layout, run: &Run) -> Option<(Source<'a>, usize)> 
 /// Gathers `addresses` of a run that is held in `pieces`, from `arena` and from what was copied ahead,
 /// into `into`, which has their length.
 pub(crate) fn gather(
-    pieces: &[Piece],
+    pieces: &[HeldPiece],
     addresses: Range<usize>,
     arena: &[u8],
     ahead: &Ahead,

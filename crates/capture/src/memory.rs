@@ -1,7 +1,7 @@
 //! Raw program memory: what is outside of this file sees slices.
 #![allow(unsafe_code)]
 
-use crate::track::Place;
+use crate::track::RegionSpan;
 use outlive_io::fresh::{FreshMemory, is_offered};
 use outlive_io::{AlignedBuf, copy_past_cache};
 use outlive_types::{Error, Result};
@@ -63,10 +63,10 @@ impl Memory {
     }
 
     /// Where it lies, if the program may change it and it has any byte.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<RegionSpan> {
         match self {
             Memory::Raw(raw) if raw.length > 0 && raw.check().is_ok() => {
-                Some(Place { start: raw.start.addr(), length: raw.length })
+                Some(RegionSpan { start: raw.start.addr(), length: raw.length })
             }
             _ => None,
         }

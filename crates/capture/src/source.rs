@@ -22,13 +22,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct MemorySource {
     tracker: Arc<HashTracker>,
-    image: Image,
+    image: SourceRegions,
     attachment: Arc<[u8]>,
     threads: usize,
 }
 
 #[derive(Debug)]
-enum Image {
+enum SourceRegions {
     Given(Vec<Region>),
     LaidOut(Arc<Layout>),
 }
@@ -45,7 +45,7 @@ impl MemorySource {
     ) -> MemorySource {
         MemorySource {
             tracker,
-            image: Image::Given(regions),
+            image: SourceRegions::Given(regions),
             attachment: attachment.into(),
             threads,
         }
@@ -65,11 +65,11 @@ impl MemorySource {
     /// The regions' places, worked out once.
     fn layout(&mut self) -> Result<Arc<Layout>> {
         match &mut self.image {
-            Image::LaidOut(layout) => Ok(Arc::clone(layout)),
-            Image::Given(regions) => {
+            SourceRegions::LaidOut(layout) => Ok(Arc::clone(layout)),
+            SourceRegions::Given(regions) => {
                 Layout::check(regions)?;
                 let layout = Arc::new(Layout::new(std::mem::take(regions)));
-                self.image = Image::LaidOut(Arc::clone(&layout));
+                self.image = SourceRegions::LaidOut(Arc::clone(&layout));
                 Ok(layout)
             }
         }
@@ -134,7 +134,7 @@ impl PageSource for MemorySource {
             let in_place = self.tracker.guard(forked(&all, &plan.holds, &layout));
             with_child = Some((plan, in_place));
         };
-        let way::Taken { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
+        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
         let (fork, mappings) = fork.unzip();
         let mut in_place = None;
         match with_child {

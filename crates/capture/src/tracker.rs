@@ -6,7 +6,7 @@ use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::track::{
-    self, Look, PageTracker, Pages, Place, Refusal, TrackerChoice, TrackerKind, Watches,
+    self, Look, PageTracker, Pages, Refusal, RegionSpan, TrackerChoice, TrackerKind, Watches,
 };
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_io::make_way;
@@ -293,7 +293,7 @@ impl HashTracker {
         let State { watches, streams: hashes, baseline: has, .. } = &mut *state;
         let known = baseline.is_some() && baseline == *has;
         let streams = &layout.streams;
-        let places: Vec<Option<Place>> = (0..streams.len())
+        let places: Vec<Option<RegionSpan>> = (0..streams.len())
             .map(|stream| layout.memory(stream).and_then(Memory::place))
             .collect();
         let named = streams.iter().zip(&places);
@@ -424,7 +424,7 @@ impl HashTracker {
 fn look(
     watches: &mut Watches,
     name: &str,
-    place: Place,
+    place: RegionSpan,
     old: Option<&PageHashes>,
     bytes: &[u8],
     ahead: Option<&mut Ahead>,

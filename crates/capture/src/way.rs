@@ -104,7 +104,7 @@ pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Choice
 }
 
 /// A fork, if it was chosen and done, with what it freezes.
-pub(crate) struct Taken {
+pub(crate) struct ForkOutcome {
     /// The image and the mappings that it was taken of.
     pub fork: Option<(ForkImage, Mappings)>,
     /// The way and why, for the report.
@@ -118,8 +118,8 @@ pub(crate) fn take(
     mut dirty: Dirty,
     unfrozen_bytes: impl FnOnce(&Mappings) -> u64,
     before_fork: impl FnOnce(&Mappings),
-) -> Taken {
-    let copy = |why: String| Taken { fork: None, why: format!("copy: {why}") };
+) -> ForkOutcome {
+    let copy = |why: String| ForkOutcome { fork: None, why: format!("copy: {why}") };
     if let Some(Choice::Copy(why)) = at_once(mode, dirty) {
         return copy(why);
     }
@@ -139,7 +139,9 @@ pub(crate) fn take(
         Choice::Fork(why) => {
             before_fork(&mappings);
             match ForkImage::take() {
-                Ok(image) => Taken { fork: Some((image, mappings)), why: format!("fork: {why}") },
+                Ok(image) => {
+                    ForkOutcome { fork: Some((image, mappings)), why: format!("fork: {why}") }
+                }
                 Err(refusal) => refused(refusal),
             }
         }

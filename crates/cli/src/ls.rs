@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// A checkpoint.
-struct Listed {
+struct CheckpointRow {
     manifest: Manifest,
     /// Length of its record.
     record_bytes: u64,
@@ -23,7 +23,7 @@ struct Listed {
 /// A job's checkpoints, oldest first, and what could not be read.
 struct Listing {
     /// The manifests.
-    epochs: Vec<Listed>,
+    epochs: Vec<CheckpointRow>,
     unreadable: Vec<String>,
 }
 
@@ -36,7 +36,8 @@ impl Listing {
                 Ok(_) => {
                     let (record_bytes, hurt) = (entry.bytes, entry.hurt);
                     let manifest = entry.manifest().cloned();
-                    let listed = manifest.map(|manifest| Listed { manifest, record_bytes, hurt });
+                    let listed =
+                        manifest.map(|manifest| CheckpointRow { manifest, record_bytes, hurt });
                     listing.epochs.extend(listed);
                 }
             }
@@ -177,7 +178,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
         ">REGIONS",
         "REMARKS",
     ]);
-    for Listed { manifest, record_bytes, hurt } in &listing.epochs {
+    for CheckpointRow { manifest, record_bytes, hurt } in &listing.epochs {
         table.row(vec![
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),

@@ -9,7 +9,7 @@ use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_pool::check_outside;
 use outlive_store::FilesCheckpoint;
-use outlive_store::index::Wanted;
+use outlive_store::index::ReadItem;
 use outlive_store::read::ReadPlan;
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
@@ -174,7 +174,7 @@ impl GetFiles for FilesCheckpoint {
 /// What is done in one go.
 #[derive(Default)]
 struct Window {
-    wanted: Vec<Wanted>,
+    wanted: Vec<ReadItem>,
     /// For each of `wanted` the file and the offset in it.
     places: Vec<(u32, u64)>,
     files: Vec<Arc<Making>>,
@@ -302,7 +302,7 @@ impl Getter<'_> {
         file: &Arc<Making>,
         offset: u64,
         piece: Piece,
-        wanted: Option<Wanted>,
+        wanted: Option<ReadItem>,
     ) -> Result<()> {
         match wanted {
             Some(wanted) => {

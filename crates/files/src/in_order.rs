@@ -6,7 +6,7 @@ use super::choice::{Choice, ChosenItems};
 use super::planner::{Item as Use, Memory, StreamPlan, best};
 use outlive_format::{Content, Item, Piece};
 use outlive_store::FilesCheckpoint;
-use outlive_store::index::Wanted;
+use outlive_store::index::ReadItem;
 use outlive_types::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -38,7 +38,7 @@ pub struct InOrderStats {
 }
 
 #[derive(Debug)]
-enum Part {
+enum StreamPart {
     Item(Box<Item>),
     Inline(Vec<u8>),
     Zeros(u64),
@@ -53,7 +53,7 @@ type Key = (u32, Use);
 struct Batch {
     chunks: Vec<(Key, Vec<u8>)>,
     /// Chunks are named by key, with whether that was their last use.
-    parts: Vec<(Part, Option<(Key, bool)>)>,
+    parts: Vec<(StreamPart, Option<(Key, bool)>)>,
 }
 
 /// Carries out [`GetFiles::in_order`](super::get::GetFiles::in_order).
@@ -91,10 +91,10 @@ pub fn in_order(
             kept.extend(chunks);
             for (part, key) in &parts {
                 take(match part {
-                    Part::Item(item) => InOrder::Item(item),
-                    Part::Inline(bytes) => InOrder::Bytes(bytes),
-                    Part::Zeros(bytes) => InOrder::Zeros(*bytes),
-                    Part::Chunk(_) => {
+                    StreamPart::Item(item) => InOrder::Item(item),
+                    StreamPart::Inline(bytes) => InOrder::Bytes(bytes),
+                    StreamPart::Zeros(bytes) => InOrder::Zeros(*bytes),
+                    StreamPart::Chunk(_) => {
                         let bytes = key.as_ref().and_then(|(key, _)| kept.get(key));
                         InOrder::Bytes(bytes.ok_or_else(|| {
                             Error::bug("a chunk of a stream is due and was not read")
@@ -114,8 +114,8 @@ pub fn in_order(
 struct Ahead<'a> {
     checkpoint: &'a FilesCheckpoint,
     memory_bytes: u64,
-    parts: Vec<Part>,
-    wanted: Vec<Wanted>,
+    parts: Vec<StreamPart>,
+    wanted: Vec<ReadItem>,
     stats: InOrderStats,
     sender: SyncSender<Result<Batch>>,
 }
@@ -130,9 +130,9 @@ impl Ahead<'_> {
         while let Some((mut item, _)) = items.next()? {
             let content = std::mem::take(&mut item.content);
             let bare = Item { content: Content::Empty, ..item.clone() };
-            self.parts.push(Part::Item(Box::new(bare)));
+            self.parts.push(StreamPart::Item(Box::new(bare)));
             if let Content::Inline(bytes) = content {
-                self.parts.push(Part::Inline(bytes));
+                self.parts.push(StreamPart::Inline(bytes));
             } else {
                 item.content = content;
                 let mut gone = false;
@@ -162,11 +162,11 @@ impl Ahead<'_> {
 
     fn piece(&mut self, piece: Piece) -> Ended {
         if piece.is_zeros() {
-            self.parts.push(Part::Zeros(piece.bytes));
+            self.parts.push(StreamPart::Zeros(piece.bytes));
             return Ok(());
         }
         let wanted = self.checkpoint.wanted_of(&piece)?;
-        self.parts.push(Part::Chunk(self.wanted.len()));
+        self.parts.push(StreamPart::Chunk(self.wanted.len()));
         self.wanted.push(wanted);
         if self.parts.len() >= WINDOW_PARTS {
             self.window()?;
@@ -198,10 +198,12 @@ impl Ahead<'_> {
             let until = plan.reads.get(read).map_or(uses.len(), |(_, at)| *at);
             let mut due = Vec::new();
             while let Some(part) =
-                parts.next_if(|part| !matches!(part, Part::Chunk(at) if *at >= until))
+                parts.next_if(|part| !matches!(part, StreamPart::Chunk(at) if *at >= until))
             {
                 let key = match &part {
-                    Part::Chunk(at) => Some(((plan.from[*at], uses[*at]), needs.is_last(*at))),
+                    StreamPart::Chunk(at) => {
+                        Some(((plan.from[*at], uses[*at]), needs.is_last(*at)))
+                    }
                     _ => None,
                 };
                 due.push((part, key));
@@ -235,11 +237,11 @@ impl Ahead<'_> {
     fn read(
         &self,
         chunks: &[usize],
-        wanted: &[Wanted],
+        wanted: &[ReadItem],
         plan: &StreamPlan,
         uses: &[Use],
     ) -> Result<Vec<(Key, Vec<u8>)>> {
-        let piece = |Wanted { fp, place }: Wanted| Piece { fp, bytes: place.length.into() };
+        let piece = |ReadItem { fp, place }: ReadItem| Piece { fp, bytes: place.length.into() };
         let pieces: Vec<Piece> = chunks.iter().map(|at| piece(wanted[*at])).collect();
         let out = self.checkpoint.read(&pieces)?;
         Ok(chunks.iter().map(|at| (plan.from[*at], uses[*at])).zip(out).collect())
@@ -248,11 +250,11 @@ impl Ahead<'_> {
 
 /// Chunks as planners name them: each place has a number, which stands for its offset, since the
 /// chunks of a frame have one offset together.
-fn uses_of(wanted: &[Wanted], container_bytes: u64) -> Vec<Use> {
+fn uses_of(wanted: &[ReadItem], container_bytes: u64) -> Vec<Use> {
     let mut containers = HashMap::new();
     let mut places = HashMap::new();
     let mut uses = Vec::with_capacity(wanted.len());
-    for Wanted { place, .. } in wanted {
+    for ReadItem { place, .. } in wanted {
         let container = (place.pack, u64::from(place.offset) / container_bytes);
         let new = containers.len() as u32;
         let container = *containers.entry(container).or_insert(new);

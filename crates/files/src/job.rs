@@ -2,7 +2,7 @@
 
 use super::patterns::Patterns;
 use super::plan::{Planner, PutPlan, stopped};
-use super::put::{Image, Source};
+use super::put::{Source, StoredFiles};
 use super::putter::Putter;
 use super::scan::{Selection, identity, open_roots};
 use super::trouble::{Trouble, Troubles};
@@ -150,7 +150,7 @@ impl PutFiles for Job {
             };
             Ok((content, image))
         })?;
-        let Image { plan, troubles, items, files, .. } = image;
+        let StoredFiles { plan, troubles, items, files, .. } = image;
         Ok(PutReport { plan, items, files, stats, troubles })
     }
 }

@@ -30,7 +30,7 @@ pub enum Source<'a> {
 }
 
 /// What was stored, before the commit.
-pub struct Image {
+pub struct StoredFiles {
     /// The listing.
     pub listing: TreeRef,
     /// Its items.
@@ -54,7 +54,7 @@ impl<'a> Putter<'a> {
     ///
     /// # Errors
     /// What the pool reports; `Retry` if it was stopped.
-    pub fn run(&self, source: Source<'_>) -> Result<Image> {
+    pub fn run(&self, source: Source<'_>) -> Result<StoredFiles> {
         let meta = RefCell::new(Metadata::new(self));
         let mut assembly = Assembly::new(self, &meta);
         let zero_bytes = AtomicU64::new(0);
@@ -73,7 +73,7 @@ impl<'a> Putter<'a> {
         self.into.join_lanes()?;
         troubles.sort();
         let zero_bytes = zero_bytes.into_inner();
-        Ok(Image { listing, items, files, bytes, plan, troubles, node_bytes, zero_bytes })
+        Ok(StoredFiles { listing, items, files, bytes, plan, troubles, node_bytes, zero_bytes })
     }
 
     fn stream(

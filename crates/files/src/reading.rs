@@ -95,7 +95,7 @@ impl Worker<'_> {
                 Ok(opened) => opened,
                 Err(found) => return trouble(found),
             };
-            let Opened { file, stat, mut item, ranges, mut without } = opened;
+            let OpenFile { file, stat, mut item, ranges, mut without } = opened;
             // Further names were listed as those of the file that was there then.
             let replaced = (item.device, item.inode) != (scanned.device, scanned.inode);
             let data_bytes: u64 = ranges.iter().filter(|r| !r.hole).map(|r| r.bytes).sum();
@@ -157,7 +157,12 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn open(&self, path: &[u8], root: usize, now_ns: u64) -> std::result::Result<Opened, Trouble> {
+    fn open(
+        &self,
+        path: &[u8],
+        root: usize,
+        now_ns: u64,
+    ) -> std::result::Result<OpenFile, Trouble> {
         let fault = |error| Trouble::reading(path, error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let root = &self.roots[root];
@@ -181,12 +186,12 @@ impl Worker<'_> {
         item.holes = holes;
         // What is missing of it is looked for again next time.
         item.unsettled = without.is_some() || is_unsettled(&file, item.ctime, item.mtime, now_ns);
-        Ok(Opened { file, stat, item, ranges, without })
+        Ok(OpenFile { file, stat, item, ranges, without })
     }
 }
 
 /// A file that was opened and looked at.
-struct Opened {
+struct OpenFile {
     file: OwnedFd,
     stat: Stat,
     item: Item,

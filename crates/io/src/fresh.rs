@@ -39,7 +39,7 @@ const MEASURED_FOR_BYTES: u64 = 256 << 20;
 
 /// What first touches have cost so far, in this process.
 #[derive(Clone, Debug)]
-struct Known {
+struct TouchCosts {
     /// Nanoseconds for a block; small and huge pages.
     samples: [Vec<f64>; 2],
     /// Blocks taken since the other kind was tried.
@@ -52,19 +52,19 @@ struct Known {
 }
 
 /// A forked child pays for first touches what its parent did, and has the same mappings.
-static KNOWN: PerProcess<Known> = PerProcess::new(Known::inherit);
+static KNOWN: PerProcess<TouchCosts> = PerProcess::new(TouchCosts::inherit);
 /// Memory that is [`Offered`]: length by address.
 static OFFERED: PerProcess<BTreeMap<usize, usize>> =
     PerProcess::new(|old| old.cloned().unwrap_or_default());
 
-impl Known {
-    const fn new() -> Known {
+impl TouchCosts {
+    const fn new() -> TouchCosts {
         let samples = [Vec::new(), Vec::new()];
-        Known { samples, since: 0, try_after: TRY_AFTER, offered_bytes: 0, told: None }
+        TouchCosts { samples, since: 0, try_after: TRY_AFTER, offered_bytes: 0, told: None }
     }
 
-    fn inherit(old: Option<&Known>) -> Known {
-        old.cloned().unwrap_or_else(Known::new)
+    fn inherit(old: Option<&TouchCosts>) -> TouchCosts {
+        old.cloned().unwrap_or_else(TouchCosts::new)
     }
 
     fn cost_ns(&self, kind: PageKind) -> Option<f64> {
@@ -224,7 +224,7 @@ pub fn is_offered(part: &Range<usize>) -> bool {
 #[derive(Debug)]
 pub struct FreshMemory {
     inner: Range<usize>,
-    known: &'static PerProcess<Known>,
+    known: &'static PerProcess<TouchCosts>,
     /// What the kernel was last asked for, for all of it; nothing once it has ended.
     asked: Mutex<Option<PageKind>>,
     /// A bit for each block that was used.
@@ -246,7 +246,10 @@ impl FreshMemory {
 
     /// # Safety
     /// As [`FreshMemory::new`].
-    unsafe fn by(known: &'static PerProcess<Known>, memory: &Range<usize>) -> Option<FreshMemory> {
+    unsafe fn by(
+        known: &'static PerProcess<TouchCosts>,
+        memory: &Range<usize>,
+    ) -> Option<FreshMemory> {
         let inner = blocks_in(memory)?;
         let asked = known.lock().preferred();
         // SAFETY: passed on to the caller.
@@ -419,9 +422,9 @@ mod tests {
 
     #[test]
     fn the_cheaper_kind_is_taken_and_the_other_one_tried_at_times() {
-        let mut known = Known::new();
+        let mut known = TouchCosts::new();
         // What a machine makes of each kind; after a while of something else.
-        let run = |known: &mut Known, small: f64, huge: f64, blocks: usize| {
+        let run = |known: &mut TouchCosts, small: f64, huge: f64, blocks: usize| {
             let mut taken = [0; 2];
             for _ in 0..blocks {
                 let (kind, _) = known.choose();
@@ -449,7 +452,7 @@ mod tests {
 
     #[test]
     fn one_slow_block_decides_nothing() {
-        let mut known = Known::new();
+        let mut known = TouchCosts::new();
         for _ in 0..4 {
             known.learn(PageKind::Small, 1000.0);
             known.learn(PageKind::Huge, 500.0);
@@ -485,7 +488,7 @@ mod tests {
     fn fresh(buffer: &AlignedBuf) -> (Range<usize>, FreshMemory) {
         let start = buffer.as_ptr().expose_provenance();
         let memory = start..start + buffer.len();
-        let known = Box::leak(Box::new(PerProcess::new(Known::inherit)));
+        let known = Box::leak(Box::new(PerProcess::new(TouchCosts::inherit)));
         // SAFETY: the buffer is a mapping of its own, and stays until the test ends.
         let fresh = unsafe { FreshMemory::by(known, &memory) }.unwrap();
         (memory, fresh)
@@ -507,7 +510,7 @@ mod tests {
         assert_eq!((known(), present(1)), ([0, 1], BLOCK_PAGES));
         fresh.take(&(block(2)..block(2) + 5), false);
         assert_eq!((known(), present(2)), ([1, 1], BLOCK_PAGES));
-        *fresh.known.lock() = Known::new();
+        *fresh.known.lock() = TouchCosts::new();
         for (kind, ns) in [(PageKind::Small, 1.0), (PageKind::Huge, 1e12)] {
             fresh.known.lock().learn(kind, ns);
         }

@@ -2,7 +2,7 @@
 
 use crate::state::{Memory, Restored};
 use crate::truth::Committed;
-use crate::world::Place;
+use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::{Job, JobOptions, Select};
@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 const QUIET_GCS_MAX: u32 = 3;
 
 /// Checks a pool. Nobody is at work any more, and whoever comes now is not disturbed.
-pub fn check(place: &Place, rng: &SeededRng) -> Result<(), String> {
+pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Old handles are of no use now, and what was not durable when the power was cut is gone.
     place.world.reboot();
     let (pool, read) = place.quiet_pool(rng.next_u64());
@@ -63,7 +63,7 @@ fn garbage(pool: &Pool, read: &BTreeSet<PackId>) -> Result<(), String> {
     }
 }
 
-fn checkpoints(pool: &Pool, place: &Place) -> Result<(), String> {
+fn checkpoints(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     for name in place.truth.jobs() {
         let committed = place.truth.committed(&name);
         let job = Job::open(pool, name.as_str(), JobOptions::default());

@@ -5,7 +5,7 @@ use crate::check::check;
 use crate::policy::Policy;
 use crate::programs::{Program, Role};
 use crate::turns::{self, Start, Turns};
-use crate::world::{Luck, Place};
+use crate::world::{Luck, PoolWorld};
 use outlive_types::SeededRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let shown = policy.to_string();
     let turns = Turns::new(policy, keep_trace);
     let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
-    let (here, there) = (Place::new("here", case.log, &luck), Place::new("there", case.log, &luck));
+    let (here, there) =
+        (PoolWorld::new("here", case.log, &luck), PoolWorld::new("there", case.log, &luck));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(case.name.family, &here, &there, &rng, &luck);
     if case.scratched {
@@ -80,7 +81,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
 const BEFORE: usize = 1_000;
 
 /// What is in the pools before anybody meets.
-fn prepare(family: Family, here: &Place, there: &Place, rng: &SeededRng, luck: &Arc<Luck>) {
+fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng, luck: &Arc<Luck>) {
     let mut number = BEFORE;
     let mut run = |role: Role| {
         number += 1;

@@ -5,7 +5,7 @@ use crate::group::Group;
 use crate::hold::{Looking, Saving};
 use crate::state::{Restored, State};
 use crate::truth::{Pending, Truth};
-use crate::world::{Luck, Place};
+use crate::world::{Luck, PoolWorld};
 use outlive_capture::HashTracker;
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, copy};
@@ -100,9 +100,9 @@ pub struct Program {
     /// What it does.
     pub role: Role,
     /// Its pool.
-    pub place: Place,
+    pub place: PoolWorld,
     /// The second pool.
-    pub other: Place,
+    pub other: PoolWorld,
     /// What it decides by.
     pub rng: SeededRng,
     /// What goes wrong.
@@ -117,7 +117,7 @@ pub(crate) type Done<T = ()> = std::result::Result<T, End>;
 /// A program at work.
 pub(crate) struct Actor {
     pub number: usize,
-    pub place: Place,
+    pub place: PoolWorld,
     pub truth: Truth,
     pub pool: Pool,
     pub process: FaultProcess,
@@ -428,7 +428,7 @@ impl Actor {
         }
     }
 
-    fn copy(&self, to: &Place) -> Done {
+    fn copy(&self, to: &PoolWorld) -> Done {
         let (pool, process) = to.pool(self.number, self.rng.next_u64());
         // All that there may be: one may begin just before the copy asks which there are.
         for job in [A, B].map(|job| JobName::new(job).expect("a job's name")) {

@@ -138,7 +138,7 @@ impl Clock for Luck {
 
 /// One pool of a schedule.
 #[derive(Clone)]
-pub struct Place {
+pub struct PoolWorld {
     /// Its name in messages.
     pub name: &'static str,
     /// What is stored.
@@ -152,9 +152,9 @@ pub struct Place {
     pub(crate) luck: Arc<Luck>,
 }
 
-impl Place {
+impl PoolWorld {
     /// An empty pool.
-    pub fn new(name: &'static str, kind: LogKind, luck: &Arc<Luck>) -> Place {
+    pub fn new(name: &'static str, kind: LogKind, luck: &Arc<Luck>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
             LogKind::Plain | LogKind::Directory => FaultWorld::new(),
@@ -166,7 +166,7 @@ impl Place {
             Arc::new((DirectoryLog::open(dir.path()), dir))
         });
         let truth = Truth::default();
-        Place { name, world, truth, directory, unreadable: Arc::default(), luck: luck.clone() }
+        PoolWorld { name, world, truth, directory, unreadable: Arc::default(), luck: luck.clone() }
     }
 
     /// The log with nobody between.
@@ -254,7 +254,7 @@ fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment)
 /// One program at one pool.
 pub(crate) struct Me {
     pub number: usize,
-    pub place: Place,
+    pub place: PoolWorld,
     process: FaultProcess,
 }
 

@@ -5,7 +5,7 @@
 //! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
 #![allow(unsafe_code)]
 
-use super::places::{At, Known, Places};
+use super::places::{At, Origin, Places};
 use super::sys::{self, Notice, Placed, Shadow, Uffd};
 use super::unit::{Unit, WINDOW_BYTES, windows};
 use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
@@ -90,7 +90,7 @@ impl Filling {
 
 /// All regions of one restore.
 #[derive(Debug)]
-pub struct Fill {
+pub struct MemoryFill {
     uffd: Uffd,
     /// By address.
     fillings: Vec<Filling>,
@@ -114,16 +114,16 @@ struct State {
     failure: Option<Error>,
 }
 
-impl Fill {
+impl MemoryFill {
     /// Takes on regions that are registered with `uffd` and have lost their pages; `notices` are what the
     /// kernel has said of them since.
-    pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>, notices: Vec<Notice>) -> Fill {
+    pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>, notices: Vec<Notice>) -> MemoryFill {
         fillings.sort_unstable_by_key(|filling| filling.interior.start);
         fillings.iter_mut().enumerate().for_each(|(number, filling)| filling.number = number);
         let state = State { left: fillings.len(), ..State::default() };
         let by_stream = fillings.iter().enumerate().map(|(at, f)| (f.stream, at)).collect();
         let places = Places::new(fillings.iter().map(|filling| filling.interior.clone()));
-        let fill = Fill {
+        let fill = MemoryFill {
             uffd,
             fillings,
             by_stream,
@@ -163,8 +163,8 @@ impl Fill {
     fn heed(&self, places: &mut Places, notice: Notice) -> Option<(usize, usize)> {
         match notice {
             Notice::Fault(address) => match places.known(address) {
-                Known::Home(region, home) => return Some((region, home)),
-                Known::Zero => self.zero(address),
+                Origin::Home(region, home) => return Some((region, home)),
+                Origin::Zero => self.zero(address),
             },
             Notice::Moved(from, to) => {
                 places.moved(&from, to);
@@ -621,7 +621,7 @@ impl Fill {
     }
 }
 
-impl Drop for Fill {
+impl Drop for MemoryFill {
     /// Regions that never became whole are the program's again, with whatever they hold.
     fn drop(&mut self) {
         let places = self.places();

@@ -12,7 +12,7 @@ mod sys;
 mod under_way;
 mod unit;
 
-pub use fill::Fill;
+pub use fill::MemoryFill;
 pub use sys::{Mode, end_program};
 pub(crate) use under_way::wait_for;
 
@@ -84,11 +84,11 @@ pub struct LazyMemory {
 
 /// Whoever waits for a fill when its memory goes waits in vain, and is told.
 #[derive(Debug)]
-struct Owner(Arc<Fill>);
+struct Owner(Arc<MemoryFill>);
 
 impl Deref for Owner {
-    type Target = Fill;
-    fn deref(&self) -> &Fill {
+    type Target = MemoryFill;
+    fn deref(&self) -> &MemoryFill {
         &self.0
     }
 }
@@ -145,8 +145,8 @@ impl LazyMemory {
         fresh::report([small + eager_small, huge + eager_huge])
     }
 
-    fn filling(&self, stream: usize) -> Option<(&Fill, &Filling)> {
-        let fill: &Fill = self.fill.as_ref()?;
+    fn filling(&self, stream: usize) -> Option<(&MemoryFill, &Filling)> {
+        let fill: &MemoryFill = self.fill.as_ref()?;
         fill.filling(stream).map(|filling| (fill, filling))
     }
 
@@ -301,7 +301,7 @@ fn tracked(range: &Range<usize>) -> Option<String> {
 }
 
 /// Registers what can be filled lazily.
-fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Option<Fill> {
+fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Option<MemoryFill> {
     if options.eager {
         "it was asked for".clone_into(&mut how.eager_because);
         return None;
@@ -380,7 +380,7 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
         return None;
     }
     how.mode = Some(uffd.mode);
-    Some(Fill::new(uffd, fillings, notices))
+    Some(MemoryFill::new(uffd, fillings, notices))
 }
 
 #[cfg(test)]

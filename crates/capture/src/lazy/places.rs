@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// Memory side by side that has had one fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
+struct HomePiece {
     /// Number of the region.
     region: usize,
     home: usize,
@@ -24,7 +24,7 @@ struct Piece {
     gone: bool,
 }
 
-impl Piece {
+impl HomePiece {
     fn home(&self) -> Range<usize> {
         self.home..self.home + self.at.len()
     }
@@ -32,7 +32,7 @@ impl Piece {
 
 /// What is known of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum Origin {
     /// It is of this region, and has this home.
     Home(usize, usize),
     /// It is zero, if it is missing: it was given up, or became part of a mapping since, or is of a
@@ -53,7 +53,7 @@ pub(super) enum At {
 #[derive(Debug)]
 pub(super) struct Places {
     /// By home; apart, and so by region. None of a region that is whole: others may have its memory.
-    pieces: Vec<Piece>,
+    pieces: Vec<HomePiece>,
     /// Of each region whether it is whole.
     over: Vec<bool>,
     any_moved: bool,
@@ -69,9 +69,9 @@ impl Places {
     pub fn new(regions: impl Iterator<Item = Range<usize>>) -> Places {
         let piece = |(region, at): (usize, Range<usize>)| {
             let home = at.start;
-            Piece { region, home, at, dropped: false, gone: false }
+            HomePiece { region, home, at, dropped: false, gone: false }
         };
-        let pieces: Vec<Piece> = regions.enumerate().map(piece).collect();
+        let pieces: Vec<HomePiece> = regions.enumerate().map(piece).collect();
         Places { over: vec![false; pieces.len()], pieces, any_moved: false, left: Vec::new() }
     }
 
@@ -87,7 +87,7 @@ impl Places {
     }
 
     /// What a thread that waits at `address` waits for.
-    pub fn known(&self, address: usize) -> Known {
+    pub fn known(&self, address: usize) -> Origin {
         let found = if self.any_moved {
             self.pieces.iter().find(|piece| !piece.gone && piece.at.contains(&address))
         } else {
@@ -96,9 +96,9 @@ impl Places {
         };
         match found {
             Some(piece) if !piece.dropped => {
-                Known::Home(piece.region, piece.home + (address - piece.at.start))
+                Origin::Home(piece.region, piece.home + (address - piece.at.start))
             }
-            _ => Known::Zero,
+            _ => Origin::Zero,
         }
     }
 
@@ -130,7 +130,7 @@ impl Places {
 
     /// Regions that have anything at these addresses and are not whole; each once.
     pub fn overlapping(&self, parts: &[Range<usize>]) -> Vec<usize> {
-        let overlaps = |piece: &&Piece| {
+        let overlaps = |piece: &&HomePiece| {
             let at = &piece.at;
             parts.iter().any(|part| part.start < at.end && at.start < part.end)
         };
@@ -184,7 +184,7 @@ impl Places {
 
     /// Changes the pieces that leave these addresses: where some are gone already it is those, and not
     /// what has come there since.
-    fn leave(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut Piece) -> bool) {
+    fn leave(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut HomePiece) -> bool) {
         let gone = self.pieces.iter().filter(|piece| piece.gone);
         let gone: Vec<_> = gone.flat_map(|piece| overlap(&piece.at, range)).collect();
         let rest = gone.iter().fold(vec![range.clone()], cut);
@@ -197,7 +197,7 @@ impl Places {
     }
 
     /// Changes the pieces within these addresses; those for which `change` says no go.
-    fn change(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut Piece) -> bool) {
+    fn change(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut HomePiece) -> bool) {
         let mut pieces = Vec::with_capacity(self.pieces.len() + 2);
         for piece in self.pieces.drain(..) {
             let (start, end) = (range.start.max(piece.at.start), range.end.min(piece.at.end));
@@ -205,7 +205,7 @@ impl Places {
                 pieces.push(piece);
                 continue;
             }
-            let part = |at: Range<usize>| Piece {
+            let part = |at: Range<usize>| HomePiece {
                 home: piece.home + (at.start - piece.at.start),
                 at,
                 ..piece.clone()

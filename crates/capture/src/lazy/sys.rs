@@ -21,9 +21,9 @@ const UFFDIO_API: u64 = iowr(0x3F, size_of::<Api>());
 const UFFDIO_REGISTER: u64 = iowr(0x00, size_of::<Register>());
 const UFFDIO_UNREGISTER: u64 = ior(0x01, size_of::<Span>());
 const UFFDIO_WAKE: u64 = ior(0x02, size_of::<Span>());
-const UFFDIO_COPY: u64 = iowr(0x03, size_of::<Place>());
+const UFFDIO_COPY: u64 = iowr(0x03, size_of::<PlaceRequest>());
 const UFFDIO_ZEROPAGE: u64 = iowr(0x04, size_of::<Zero>());
-const UFFDIO_MOVE: u64 = iowr(0x05, size_of::<Place>());
+const UFFDIO_MOVE: u64 = iowr(0x05, size_of::<PlaceRequest>());
 
 const FEATURE_MOVE: u64 = 1 << 16;
 /// Notices of `mremap`, of `madvise` that gives memory up, and of `munmap`. Anybody may ask for them.
@@ -60,7 +60,7 @@ struct Register {
 
 /// `struct uffdio_copy` and `struct uffdio_move`.
 #[repr(C)]
-struct Place {
+struct PlaceRequest {
     to: u64,
     from: u64,
     bytes: u64,
@@ -185,7 +185,7 @@ impl Uffd {
 
     /// Places copies of `bytes`, whole pages.
     pub fn copy(&self, to: usize, bytes: &[u8]) -> Placed {
-        let mut place = Place {
+        let mut place = PlaceRequest {
             to: to as u64,
             from: bytes.as_ptr().expose_provenance() as u64,
             bytes: bytes.len() as u64,
@@ -201,7 +201,7 @@ impl Uffd {
     /// # Safety
     /// The pages at `from` must be the caller's, and nobody may use them meanwhile.
     pub unsafe fn move_pages(&self, to: usize, from: usize, bytes: usize) -> Placed {
-        let mut place = Place {
+        let mut place = PlaceRequest {
             to: to as u64,
             from: from as u64,
             bytes: bytes as u64,
@@ -215,7 +215,7 @@ impl Uffd {
     /// read yet, or has just been read. If not, all that was changed before is in notices that were read.
     pub fn is_changing(&self) -> bool {
         // The kernel answers that before it finds that there is nothing to be copied.
-        let mut nothing = Place { to: 0, from: 0, bytes: 0, mode: 0, done: 0 };
+        let mut nothing = PlaceRequest { to: 0, from: 0, bytes: 0, mode: 0, done: 0 };
         let asked = self.ioctl(UFFDIO_COPY, &mut nothing);
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
@@ -233,7 +233,7 @@ impl Uffd {
         }
     }
 
-    fn place(&self, request: u64, place: &mut Place) -> Placed {
+    fn place(&self, request: u64, place: &mut PlaceRequest) -> Placed {
         let mut before = 0;
         loop {
             place.done = 0;
@@ -385,7 +385,7 @@ fn span(range: &Range<usize>) -> Span {
 fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
     // SAFETY: the requests of this file are made from the size of the structure that they take, which
     // may be read and written here. What they do to other memory: they place pages where the program
-    // has none, which no reference can point to (`LazyMemory` says why), and read `Place::from`, which
+    // has none, which no reference can point to (`LazyMemory` says why), and read `PlaceRequest::from`, which
     // is a live slice or what the caller of `move_pages` promised.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
         0.. => Ok(()),

@@ -400,7 +400,7 @@ fn it_can_be_asked_to_wait_and_dropped_early() {
     memory.give_up();
     assert!(memory.wait(None, None) && memory.failure().is_some());
     drop(memory);
-    // SAFETY: there is none in `Fill`'s drop to be waited for: a fork now ends.
+    // SAFETY: there is none in `MemoryFill`'s drop to be waited for: a fork now ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: it ends the child.

@@ -5,7 +5,7 @@
 //! - A *freeze* of memory that is being filled, whichever job or pool fills it: the child that holds an
 //!   image is such a child, and what the kernel copies for us fails or finds nothing.
 
-use super::{Fill, sys};
+use super::{MemoryFill, sys};
 use outlive_io::PerProcess;
 use outlive_types::Result;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct UnderWay {
-    fills: Vec<Weak<Fill>>,
+    fills: Vec<Weak<MemoryFill>>,
     /// Forks call [`complete`].
     hooked: bool,
 }
@@ -26,7 +26,7 @@ static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new(|parent| UnderWay {
 });
 
 /// Has forks and freezes wait for `fill` from now on.
-pub(super) fn watch(fill: &Arc<Fill>) {
+pub(super) fn watch(fill: &Arc<MemoryFill>) {
     let hooked = UNDER_WAY.lock().hooked;
     // Not under the lock: the C library may hold one of its own while it calls `complete`. To be called
     // twice does no harm.
@@ -39,7 +39,7 @@ pub(super) fn watch(fill: &Arc<Fill>) {
     under_way.fills.push(Arc::downgrade(fill));
 }
 
-fn all() -> Vec<Weak<Fill>> {
+fn all() -> Vec<Weak<MemoryFill>> {
     UNDER_WAY.lock().fills.clone()
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::fork::tests::alone;
 use crate::in_place::{Guard, InPlace};
 use crate::track::{
-    Opened, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, Watches, WpAsync,
+    OpenTracker, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, Watches, WpAsync,
 };
 use outlive_types::BLOCK_BYTES;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -655,7 +655,7 @@ fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
         let Ok(wp_async) = WpAsync::open() else { return };
         let unruly = Unruly { tracker: Arc::new(wp_async), before_arm: Arc::default() };
         let tracker = Arc::new(HashTracker::new());
-        let opened = Opened { tracker: Arc::new(unruly.clone()), dense_pages: 100 };
+        let opened = OpenTracker { tracker: Arc::new(unruly.clone()), dense_pages: 100 };
         tracker.lock().watches = Watches::new(Some(opened));
         let mapping = Mapping::aligned();
         let region = &mapping.bytes()[..];

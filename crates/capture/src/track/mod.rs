@@ -25,8 +25,8 @@ pub use outlive_types::{TrackerChoice, TrackerKind};
 pub use owned::OwnedPages;
 pub(crate) use pins::Pins;
 pub use probe::{Costs, Probed, probe};
-pub(crate) use probe::{Opened, open};
-pub(crate) use watch::{Look, Place};
+pub(crate) use probe::{OpenTracker, open};
+pub(crate) use watch::{Look, RegionSpan};
 pub(crate) use watches::Watches;
 pub use wp_async::WpAsync;
 

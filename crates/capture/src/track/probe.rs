@@ -51,7 +51,7 @@ pub fn probe() -> Vec<Probed> {
 }
 
 /// An opened tracker, and from how many written pages on a block is cheaper compared.
-pub(crate) struct Opened {
+pub(crate) struct OpenTracker {
     pub tracker: Arc<dyn PageTracker>,
     pub dense_pages: usize,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 /// Why the choice does not work here.
-pub(crate) fn open(choice: TrackerChoice) -> Result<Option<Opened>, Refusal> {
+pub(crate) fn open(choice: TrackerChoice) -> Result<Option<OpenTracker>, Refusal> {
     let kind = match choice {
         TrackerChoice::Auto => TrackerKind::WpAsync,
         TrackerChoice::Only(TrackerKind::Hash) => return Ok(None),
@@ -74,7 +74,7 @@ pub(crate) fn open(choice: TrackerChoice) -> Result<Option<Opened>, Refusal> {
             TrackerKind::Mprotect => Arc::new(Mprotect::new()?),
             _ => Arc::new(WpAsync::open()?),
         };
-        Ok(Some(Opened { tracker, dense_pages }))
+        Ok(Some(OpenTracker { tracker, dense_pages }))
     });
     opened.map_err(|Refusal(why)| Refusal(format!("{kind} does not work here: {why}")))
 }

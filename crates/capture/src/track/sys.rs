@@ -132,7 +132,7 @@ pub(super) fn collapse(pages: Pages) -> bool {
 /// Side by side pages of the same categories, as the kernel lists them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Listed {
+pub(super) struct PageRun {
     pub start: u64,
     pub end: u64,
     pub categories: u64,
@@ -199,7 +199,7 @@ pub(super) fn scan(
     found: &mut Vec<Pages>,
 ) -> io::Result<()> {
     const LISTED_MAX: usize = 1024;
-    let mut list = [MaybeUninit::<Listed>::uninit(); LISTED_MAX];
+    let mut list = [MaybeUninit::<PageRun>::uninit(); LISTED_MAX];
     let flags = match search {
         Search { rearm: true, .. } => SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
         Search { registered: true, .. } => SCAN_CHECK_WPASYNC,

@@ -483,7 +483,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     memory.fill(7);
     let hashes = PageHashes::compute(&memory, 1);
     let told = Told::new(memory.as_ptr().addr());
-    let place = Place { start: memory.as_ptr().addr(), length: memory.len() };
+    let place = RegionSpan { start: memory.as_ptr().addr(), length: memory.len() };
     // SAFETY: the tracker is told what happens; it does nothing to the memory.
     let mut watch = unsafe { watch::Watch::begin(&told, place, PAGES) }.unwrap();
     watch.settle();
@@ -511,7 +511,7 @@ fn what_stays_armed_is_asked_in_proportion() {
     const BLOCK: usize = 2 * MIB;
     let start = 1 << 40;
     let told = Told::new(start);
-    let place = Place { start, length: BLOCKS * BLOCK };
+    let place = RegionSpan { start, length: BLOCKS * BLOCK };
     // SAFETY: nothing looks at the memory.
     let mut watch = unsafe { watch::Watch::begin(&told, place, 100) }.unwrap();
     let area = |at: usize| Pages { start: start + at * BLOCK, end: start + (at + 1) * BLOCK };

@@ -52,14 +52,14 @@ struct Block {
 
 /// Where a region lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegionSpan {
     /// Address of its first byte.
     pub start: usize,
     /// Its length in bytes.
     pub length: usize,
 }
 
-impl Place {
+impl RegionSpan {
     /// The hardware pages that hold nothing but the region; others share theirs with the program's
     /// other data and are compared at each freeze.
     pub fn inner(self) -> Option<Pages> {
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl RegionSpan {
     /// The region's pages that lie mostly in these hardware pages, which hold nothing but the region. Of
     /// a region that does not begin with a page, each of them ends another of the region's pages, too.
     fn mostly_in(self, pages: Pages) -> PageRange {
@@ -112,7 +112,7 @@ thread_local! {
 /// A watched region.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    pub place: Place,
+    pub place: RegionSpan,
     inner: Pages,
     blocks: Vec<Block>,
     /// Pages that may differ from the baseline although they are armed again: found by a freeze whose
@@ -143,7 +143,7 @@ impl Watch {
     #[allow(unsafe_code)]
     pub unsafe fn begin(
         tracker: &dyn PageTracker,
-        place: Place,
+        place: RegionSpan,
         dense_pages: usize,
     ) -> Result<Watch, Refusal> {
         let too_small = || Refusal("it has no page of its own".into());

@@ -1,7 +1,7 @@
 //! The watched regions of a job.
 
-use super::watch::{Look, Place, Watch};
-use super::{Opened, PageTracker, Pages, Pins, Refusal, TrackerKind};
+use super::watch::{Look, RegionSpan, Watch};
+use super::{OpenTracker, PageTracker, Pages, Pins, Refusal, TrackerKind};
 use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
 use outlive_chunk::{Diff, PageHashes};
@@ -34,9 +34,9 @@ pub(crate) struct Watches {
 
 impl Watches {
     /// No region yet. Without a tracker everything is compared.
-    pub fn new(opened: Option<Opened>) -> Watches {
+    pub fn new(opened: Option<OpenTracker>) -> Watches {
         let mut watches = Watches::default();
-        if let Some(Opened { tracker, dense_pages }) = opened {
+        if let Some(OpenTracker { tracker, dense_pages }) = opened {
             (watches.tracker, watches.dense_pages) = (Some(tracker), dense_pages);
         }
         watches
@@ -101,7 +101,7 @@ impl Watches {
 
     /// Begins a freeze of regions at these places, by stream name: lets go of those that went or
     /// moved, and of memory in which a device may write unseen.
-    pub fn begin(&mut self, places: &HashMap<&str, Place>) {
+    pub fn begin(&mut self, places: &HashMap<&str, RegionSpan>) {
         self.refused.clear();
         self.end_guard();
         let Some(tracker) = &self.tracker else { return };
@@ -134,7 +134,7 @@ impl Watches {
     pub unsafe fn look(
         &mut self,
         name: &str,
-        place: Place,
+        place: RegionSpan,
         old: Option<&PageHashes>,
         bytes: &[u8],
         ahead: Option<&mut Ahead>,
@@ -178,7 +178,7 @@ impl Watches {
     /// As [`PageTracker::watch`].
     #[allow(unsafe_code)]
     // SAFETY (of callers): see above.
-    unsafe fn watch(&self, tracker: &dyn PageTracker, place: Place) -> Result<Watch, Refusal> {
+    unsafe fn watch(&self, tracker: &dyn PageTracker, place: RegionSpan) -> Result<Watch, Refusal> {
         if place.length < WATCHED_FROM_BYTES {
             return Err(Refusal(format!("smaller than {} KiB", WATCHED_FROM_BYTES >> 10)));
         }

@@ -3,7 +3,7 @@
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
-use super::state::{Borrowed, Memory};
+use super::state::{BorrowedMemory, Memory};
 use super::{Bench, gib_bytes, median, state};
 use crate::args::BenchChurnArgs;
 use outlive_pool::{Environment, Pool};
@@ -160,7 +160,7 @@ fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) ->
     let checkpoint = Checkpoint::open(&pool, job.name(), info.manifest.clone())?;
     found.open_s.push(started.elapsed().as_secs_f64());
     let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
-    found.stats = checkpoint.read(&all, &Borrowed(memory))?;
+    found.stats = checkpoint.read(&all, &BorrowedMemory(memory))?;
     found.total_s.push(started.elapsed().as_secs_f64());
     found.cpu_s.push(Cpu::now().since(cpu).own_s);
     Ok(())

@@ -3,7 +3,7 @@
 use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Unit};
-use super::state::{Borrowed, JOB, Memory};
+use super::state::{BorrowedMemory, JOB, Memory};
 use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
 use crate::args::BenchIoArgs;
 use outlive_io::AlignedBuf;
@@ -132,7 +132,7 @@ fn restore(path: &Path, memory: &Memory) -> Result<Restored> {
     let job = state::job(&pool)?;
     let restored = job.restore(
         Select::Newest,
-        &mut |checkpoint| Ok(((0..checkpoint.streams().len()).collect(), Borrowed(memory))),
+        &mut |checkpoint| Ok(((0..checkpoint.streams().len()).collect(), BorrowedMemory(memory))),
         &mut |_, _| Ok(()),
     )?;
     restored.ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))

@@ -121,9 +121,9 @@ impl Memory {
 }
 
 /// A [`Memory`] lent to a restore, so that it can be used again.
-pub struct Borrowed<'a>(pub &'a Memory);
+pub struct BorrowedMemory<'a>(pub &'a Memory);
 
-impl RestoreSink for Borrowed<'_> {
+impl RestoreSink for BorrowedMemory<'_> {
     fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         self.0.0.write(stream, offset, bytes);
     }

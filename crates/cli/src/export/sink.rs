@@ -17,12 +17,12 @@ const OPEN_MAX: usize = 256;
 /// Where each stream's bytes go.
 pub struct FileSink {
     /// By the stream's number.
-    places: Vec<Place>,
+    places: Vec<RegionOutput>,
     /// The first failure; nothing is written after it.
     failure: Mutex<Option<Error>>,
 }
 
-enum Place {
+enum RegionOutput {
     /// Nobody asked for it.
     Nowhere,
     /// The packed stream, whose regions become files at the end.
@@ -34,8 +34,8 @@ enum Place {
 impl FileSink {
     /// Makes a temporary file in `dir` for each large region of the plan.
     pub fn create(dir: &Path, checkpoint: &Checkpoint, plan: &ExportPlan) -> Result<FileSink> {
-        let mut places: Vec<Place> = Vec::new();
-        places.resize_with(checkpoint.streams().len(), || Place::Nowhere);
+        let mut places: Vec<RegionOutput> = Vec::new();
+        places.resize_with(checkpoint.streams().len(), || RegionOutput::Nowhere);
         let stream_of = checkpoint.stream_of();
         let missing = || Error::bug("a region has no stream");
         for (number, item) in plan.items.iter().enumerate() {
@@ -48,12 +48,12 @@ impl FileSink {
                 return Err(missing());
             };
             match (&places[*stream], item.region.place) {
-                (Place::Nowhere, RegionPlace::Packed { .. }) => {
+                (RegionOutput::Nowhere, RegionPlace::Packed { .. }) => {
                     debug_assert_eq!(name, PACKED_STREAM);
                     let bytes = checkpoint.streams()[*stream].tree.bytes;
-                    places[*stream] = Place::Memory(Mutex::new(zeros(bytes)?));
+                    places[*stream] = RegionOutput::Memory(Mutex::new(zeros(bytes)?));
                 }
-                (Place::Nowhere, RegionPlace::Own) => {
+                (RegionOutput::Nowhere, RegionPlace::Own) => {
                     places[*stream] = file_place(dir, number, item)?;
                 }
                 _ => {}
@@ -69,11 +69,11 @@ impl FileSink {
     /// Takes bytes of a stream.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         match self.places.get(stream) {
-            Some(Place::Memory(memory)) => {
+            Some(RegionOutput::Memory(memory)) => {
                 let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
                 memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            Some(Place::File { temporary, file, header_bytes, .. }) => {
+            Some(RegionOutput::File { temporary, file, header_bytes, .. }) => {
                 if self.failure().is_some() {
                     return;
                 }
@@ -88,7 +88,7 @@ impl FileSink {
                     self.failure().get_or_insert(error);
                 }
             }
-            Some(Place::Nowhere) | None => {}
+            Some(RegionOutput::Nowhere) | None => {}
         }
     }
 
@@ -100,11 +100,11 @@ impl FileSink {
         let mut packed = Vec::new();
         for place in self.places {
             match place {
-                Place::Nowhere => {}
-                Place::Memory(memory) => {
+                RegionOutput::Nowhere => {}
+                RegionOutput::Memory(memory) => {
                     packed = memory.into_inner().unwrap_or_else(PoisonError::into_inner);
                 }
-                Place::File { temporary, file, item, .. } => {
+                RegionOutput::File { temporary, file, item, .. } => {
                     let file = match file {
                         Some(file) => file,
                         None => temporary
@@ -126,14 +126,14 @@ impl FileSink {
     }
 }
 
-fn file_place(dir: &Path, number: usize, item: &Item) -> Result<Place> {
+fn file_place(dir: &Path, number: usize, item: &Item) -> Result<RegionOutput> {
     let (temporary, mut file) = Temporary::create(dir, &format!("{number}"))?;
     let header_bytes = item.header.len() as u64;
     file.write_all(&item.header)
         .and_then(|()| file.set_len(header_bytes + item.region.bytes))
         .map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     let file = (number < OPEN_MAX).then_some(file);
-    Ok(Place::File { temporary, file, header_bytes, item: number })
+    Ok(RegionOutput::File { temporary, file, header_bytes, item: number })
 }
 
 fn zeros(length: u64) -> Result<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! What an image needs that its base does not: nodes and chunks to look for. Subtrees that the base
 //! needs, too, are left out whole, and their nodes are not read again.
 
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::index::{Fingerprints, Locator};
 use crate::read::files::{FilesCheckpoint, RECIPE, walk_files};
 use crate::read::{Live, Once, read_catalog, read_inner, read_leaf_nodes};
@@ -32,9 +32,9 @@ pub struct NodeSet {
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Nodes.
-    pub nodes: Vec<Wanted>,
+    pub nodes: Vec<ReadItem>,
     /// Chunks, each once.
-    pub chunks: Vec<Wanted>,
+    pub chunks: Vec<ReadItem>,
 }
 
 /// Finds what an image needs besides what is needed by the one whose nodes are `base`; and its own
@@ -49,7 +49,7 @@ pub fn needs(
     image: &ImageRef,
     base: &NodeSet,
 ) -> Result<(Needs, NodeSet)> {
-    let mut found = Found { locator, needs: Needs::default(), seen: Fingerprints::default() };
+    let mut found = Finder { locator, needs: Needs::default(), seen: Fingerprints::default() };
     let nodes = match (image.kind, files) {
         (ImageKind::Memory, _) => memory(pool, &mut found, image, base)?,
         (ImageKind::Files, Some(files)) => files_nodes(pool, &mut found, image, files, base)?,
@@ -58,29 +58,34 @@ pub fn needs(
     Ok((found.needs, nodes))
 }
 
-struct Found<'a> {
+struct Finder<'a> {
     locator: &'a Locator,
     needs: Needs,
     seen: Fingerprints,
 }
 
-impl Found<'_> {
+impl Finder<'_> {
     fn chunk(&mut self, fp: Fingerprint) -> Result<()> {
         if self.seen.insert(fp) {
-            self.needs.chunks.push(Wanted { fp, place: self.locator.find(&fp)? });
+            self.needs.chunks.push(ReadItem { fp, place: self.locator.find(&fp)? });
         }
         Ok(())
     }
 
     fn node(&mut self, fp: Fingerprint) -> Result<()> {
         if self.seen.insert(fp) {
-            self.needs.nodes.push(Wanted { fp, place: self.locator.find(&fp)? });
+            self.needs.nodes.push(ReadItem { fp, place: self.locator.find(&fp)? });
         }
         Ok(())
     }
 }
 
-fn memory(pool: &Pool, found: &mut Found<'_>, image: &ImageRef, base: &NodeSet) -> Result<NodeSet> {
+fn memory(
+    pool: &Pool,
+    found: &mut Finder<'_>,
+    image: &ImageRef,
+    base: &NodeSet,
+) -> Result<NodeSet> {
     let mut roots: Vec<TreeRef> = vec![image.catalog, image.packed];
     if !image.catalog.root.is_zero() {
         let catalog = read_catalog(pool, found.locator, image.catalog)?;
@@ -127,7 +132,7 @@ fn memory(pool: &Pool, found: &mut Found<'_>, image: &ImageRef, base: &NodeSet) 
 /// New leaves: what they have of leaves that the base needs as well is not looked at.
 fn leaves(
     pool: &Pool,
-    found: &mut Found<'_>,
+    found: &mut Finder<'_>,
     tops: &[Fingerprint],
     base: &NodeSet,
     nodes: &mut NodeSet,
@@ -180,7 +185,7 @@ impl NodeSet {
 
 fn files_nodes(
     pool: &Pool,
-    found: &mut Found<'_>,
+    found: &mut Finder<'_>,
     image: &ImageRef,
     files: &FilesCheckpoint,
     base: &NodeSet,

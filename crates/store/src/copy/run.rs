@@ -8,13 +8,15 @@ use crate::Job;
 use crate::commit::Changes;
 use crate::gc::JobState;
 use crate::images::only_image;
-use crate::index::Wanted;
-use crate::index::{Fingerprints, Lent, Locator, SharedChunks};
+use crate::index::ReadItem;
+use crate::index::{Fingerprints, LentSegment, Locator, SharedChunks};
 use crate::pace::Pace;
 use crate::read::AnyImage;
 use crate::read::files::FilesCheckpoint;
 use crate::read::{Kind, Select, first_manifest};
-use crate::save::{Base, ChunkSink, Hits, NewImage, PackNumbers, Packer, SaveStats, Writer};
+use crate::save::{
+    Base, ChunkSink, NewImage, PackNumbers, Packer, ReusedChunks, SaveStats, Writer,
+};
 use outlive_format::{Image, ImageRef, Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -160,8 +162,8 @@ struct Sent<'a> {
     packer: Packer<'a>,
     manifest: Manifest,
     image: ImageRef,
-    hits: Hits,
-    lent: Vec<Lent>,
+    hits: ReusedChunks,
+    lent: Vec<LentSegment>,
     new: Fingerprints,
     nodes: NodeSet,
     stats: SaveStats,
@@ -308,7 +310,7 @@ impl<'a> Copier<'a> {
         let base = self.base.as_ref().map_or(&nothing, |base| &base.nodes);
         let (needs, nodes) = needs(from, &locator, files.as_ref(), &image, base)?;
         drop((locator, files));
-        let bytes = |wanted: &[Wanted]| -> u64 {
+        let bytes = |wanted: &[ReadItem]| -> u64 {
             wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
         };
         self.load_locator();
@@ -322,8 +324,8 @@ impl<'a> Copier<'a> {
         }
         let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
         let sink = ChunkSink::new(&writer.rank.known, self.locator.as_ref(), shared);
-        let is_lacking = |wanted: &&Wanted| !sink.has(wanted.fp, wanted.place.length);
-        let lacking: Vec<Wanted> = needs.chunks.iter().filter(is_lacking).copied().collect();
+        let is_lacking = |wanted: &&ReadItem| !sink.has(wanted.fp, wanted.place.length);
+        let lacking: Vec<ReadItem> = needs.chunks.iter().filter(is_lacking).copied().collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
         let packer = Packer::new(to, packs, expected_bytes);
         let store = Store {

@@ -1,6 +1,6 @@
 //! One checkpoint's chunks and nodes: read and verified here, stored there.
 
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::pace::Pace;
 use crate::read::ReadPlan;
 use crate::save::{ChunkSink, Lane, Packer, Squeezing};
@@ -40,7 +40,7 @@ impl Store<'_, '_> {
     ///
     /// # Errors
     /// What the pool here reports; an error of the pool there is noted in `fault`.
-    pub fn chunks(&self, wanted: &[Wanted]) -> Result<()> {
+    pub fn chunks(&self, wanted: &[ReadItem]) -> Result<()> {
         let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
         let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
         let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +49,7 @@ impl Store<'_, '_> {
             // One for each thread, in the end.
             let idle = lock().pop();
             let mut lane = idle.unwrap_or_else(|| self.packer.lane());
-            let Wanted { fp, place } = wanted[at];
+            let ReadItem { fp, place } = wanted[at];
             // What was worth compressing there is so here.
             let codec = place.frame.map(|frame| frame.codec);
             let stored = lane
@@ -68,7 +68,7 @@ impl Store<'_, '_> {
     ///
     /// # Errors
     /// As [`Store::chunks`].
-    pub fn nodes(&self, wanted: &[Wanted]) -> Result<()> {
+    pub fn nodes(&self, wanted: &[ReadItem]) -> Result<()> {
         let container_bytes = self.to.config().format.container_bytes;
         let take = |at: usize, bytes: &[u8]| {
             self.step(bytes);
@@ -87,7 +87,7 @@ impl Store<'_, '_> {
 
     fn read(
         &self,
-        wanted: &[Wanted],
+        wanted: &[ReadItem],
         threads: usize,
         take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     ) -> Result<()> {

@@ -56,7 +56,7 @@ impl Diff {
     }
 }
 
-enum Image {
+enum ComparedImage {
     Memory(Box<MemoryImage>),
     Files(Box<FilesCheckpoint>),
 }
@@ -71,10 +71,12 @@ pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
         let (a, epoch_a, skipped_a) = open(pool, chosen[0])?;
         let (b, epoch_b, skipped_b) = open(pool, chosen[1])?;
         let differences = match (&a, &b) {
-            (Image::Memory(a), Image::Memory(b)) => {
+            (ComparedImage::Memory(a), ComparedImage::Memory(b)) => {
                 Differences::Memory(memory::compare(pool, a, b, ranges)?)
             }
-            (Image::Files(a), Image::Files(b)) => Differences::Files(files::compare(a, b)?),
+            (ComparedImage::Files(a), ComparedImage::Files(b)) => {
+                Differences::Files(files::compare(a, b)?)
+            }
             _ => {
                 return Err(Error::invalid(
                     "one holds a program's memory and the other files: they cannot be compared",
@@ -85,18 +87,18 @@ pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
     })
 }
 
-fn open(pool: &Pool, chosen: &Chosen) -> Result<(Image, Epoch, Skipped)> {
+fn open(pool: &Pool, chosen: &Chosen) -> Result<(ComparedImage, Epoch, Skipped)> {
     let Chosen { job, select } = chosen;
     let opens = |manifest: &Manifest| AnyImage::new(pool, job, manifest).is_ok();
     let kind = Kind { is: &|_| true, opens: &opens };
     let found = first_manifest(pool, job, *select, kind, &mut |manifest, as_of| {
         if manifest.is_of_files() {
             let opened = FilesCheckpoint::open(pool, job, manifest.clone(), as_of)?;
-            return Ok(Image::Files(Box::new(opened)));
+            return Ok(ComparedImage::Files(Box::new(opened)));
         }
         let opened = MemoryImage::open(pool, manifest)
             .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
-        Ok(Image::Memory(Box::new(opened)))
+        Ok(ComparedImage::Memory(Box::new(opened)))
     })?;
     let (epoch, image, skipped) =
         found.ok_or_else(|| Error::invalid(format!("job {job} has no checkpoint")))?;

@@ -6,7 +6,7 @@ use super::mark::{PackMarks, at_fault, live_of, load, stored_apart};
 use super::share::{Held, Shares};
 use super::survey::JobState;
 use crate::images::only_image;
-use crate::index::{Locator, Part};
+use crate::index::{FingerprintRange, Locator};
 use crate::read::{Live, Lost, Needs, Subtree};
 use outlive_format::Manifest;
 use outlive_pool::{Place, Pool};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What was found of a line, besides its shares.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct LineReport {
     /// Checkpoints that cannot be read.
     pub unknown: BTreeMap<Epoch, Error>,
     /// Packs that their segments name or lie in.
@@ -33,16 +33,16 @@ pub fn line(
     shares: &mut Shares,
     job: &JobState,
     kept: &[&Manifest],
-) -> Result<Found> {
+) -> Result<LineReport> {
     let first_unit = shares.at_work() + 1;
     kept.iter().for_each(|_| shares.next_unit());
     // The order in which a gc looks for places.
     let newest_first: Vec<&Manifest> = kept.iter().rev().copied().collect();
     let segments = inline_segments(&newest_first);
-    let mut found = Found::default();
+    let mut found = LineReport::default();
     found.named.extend(segments.iter().map(|segment| segment.pack));
-    for part in Part::of(&segments, pool.config().tuning.index_bytes_max) {
-        let mut walk = |units: &[&Manifest], first_unit, found: &mut Found| {
+    for part in FingerprintRange::of(&segments, pool.config().tuning.index_bytes_max) {
+        let mut walk = |units: &[&Manifest], first_unit, found: &mut LineReport| {
             let newest_first: Vec<&Manifest> = units.iter().rev().copied().collect();
             let of_them = lines(pool, job, &newest_first).map_err(|(_, error)| error)?;
             let nothing = RankLine::default();
@@ -92,7 +92,7 @@ struct Line<'a> {
     packs: &'a HashMap<PackId, PackMarks>,
     shares: &'a mut Shares,
     locator: &'a Locator,
-    part: Part,
+    part: FingerprintRange,
     /// Of the checkpoint at work and the one before it.
     subtrees: HashMap<Subtree, Needed>,
     before: Needed,
@@ -106,7 +106,7 @@ impl<'a> Line<'a> {
         packs: &'a HashMap<PackId, PackMarks>,
         shares: &'a mut Shares,
         locator: &'a Locator,
-        part: Part,
+        part: FingerprintRange,
     ) -> Line<'a> {
         let (before, at_work) = (Needed::default(), Needed::default());
         let subtrees = HashMap::new();

@@ -5,7 +5,7 @@ use super::lines::{RankLine, at_fault_of, lines};
 use super::share::Shares;
 use super::survey::JobState;
 use crate::images::pages_of;
-use crate::index::{Locator, Part, read_segment};
+use crate::index::{FingerprintRange, Locator, read_segment};
 use crate::read::files::{listing_chunks, walk_files};
 use crate::read::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
@@ -181,7 +181,7 @@ impl Marks {
 
     /// Marks what one rank needs.
     fn line(&mut self, pool: &Pool, job: &JobState, line: &RankLine) -> Result<()> {
-        let parts = Part::of(&line.segments, pool.config().tuning.index_bytes_max);
+        let parts = FingerprintRange::of(&line.segments, pool.config().tuning.index_bytes_max);
         for part in &parts {
             // Another job or rank may have the same subtree at other places, and so has this one once
             // an earlier gc, fenced or not, has moved it. A job that is read again since it has saved
@@ -205,7 +205,13 @@ impl Marks {
 
     /// Marks all nodes, and the chunks of one part. What any of the line's segments names is found: a
     /// gc that moves something gives all its checkpoints the same ones.
-    fn part(&mut self, pool: &Pool, job: &JobState, line: &RankLine, part: Part) -> Result<()> {
+    fn part(
+        &mut self,
+        pool: &Pool,
+        job: &JobState,
+        line: &RankLine,
+        part: FingerprintRange,
+    ) -> Result<()> {
         let loaded = load(pool, job, line, part);
         let locator = loaded.map_err(|error| {
             let of_it = line.images.first().map_or(0, |(epoch, _)| *epoch);
@@ -357,9 +363,14 @@ pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Erro
 
 /// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks. Each
 /// segment is read once, however many checkpoints list it.
-pub fn load(pool: &Pool, job: &JobState, line: &RankLine, part: Part) -> Result<Locator> {
+pub fn load(
+    pool: &Pool,
+    job: &JobState,
+    line: &RankLine,
+    part: FingerprintRange,
+) -> Result<Locator> {
     let segments = &line.segments;
-    if part == Part::ALL {
+    if part == FingerprintRange::ALL {
         return Locator::load(pool, segments);
     }
     let is_node = |entry: &DirectoryEntry| entry.kind == EntryKind::Node;
@@ -400,7 +411,7 @@ pub fn live_entries(
     pool: &Pool,
     marks: &Marks,
     segments: &[SegmentRef],
-    part: Part,
+    part: FingerprintRange,
 ) -> Result<Vec<(DirectoryEntry, PackId)>> {
     let mut live = Vec::new();
     let mut seen = HashSet::new();

@@ -6,8 +6,8 @@ use super::mark::{Marks, live_entries};
 use super::survey::{JobState, Survey};
 use super::tell::Relisted;
 use crate::images::read_page;
-use crate::index::Wanted;
-use crate::index::{Fingerprints, Locator, Part};
+use crate::index::ReadItem;
+use crate::index::{FingerprintRange, Fingerprints, Locator};
 use crate::read::ReadPlan;
 use crate::save::{Packer, Squeezing, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
@@ -72,13 +72,13 @@ impl Gc<'_> {
     }
 
     /// Entries in use of some packs, nodes last.
-    fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<(EntryKind, Wanted)>> {
+    fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<(EntryKind, ReadItem)>> {
         let mut live = Vec::new();
         for pack in packs {
             let (directory, _) = self.pool.directory_of(*pack)?;
             for entry in &directory.entries {
                 if entry.kind.is_resolved() && marks.is_live(pack, entry) {
-                    live.push((entry.kind, Wanted { fp: entry.fp, place: place(*pack, entry) }));
+                    live.push((entry.kind, ReadItem { fp: entry.fp, place: place(*pack, entry) }));
                 }
             }
         }
@@ -90,9 +90,9 @@ impl Gc<'_> {
     /// Answers those that are damaged.
     fn copy(
         &mut self,
-        live: &[(EntryKind, Wanted)],
+        live: &[(EntryKind, ReadItem)],
         copied: &mut Vec<SegmentRef>,
-    ) -> Result<Vec<(Wanted, Error)>> {
+    ) -> Result<Vec<(ReadItem, Error)>> {
         let split = live.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
         let total_bytes: u64 = live.iter().map(|(_, w)| u64::from(w.place.length)).sum();
         let pool = self.pool;
@@ -108,7 +108,7 @@ impl Gc<'_> {
         let mut fail = None;
         let mut lane = packer.lane();
         for (part, is_node) in [(&live[..split], false), (&live[split..], true)] {
-            let wanted: Vec<Wanted> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let wanted: Vec<ReadItem> = part.iter().map(|(_, wanted)| *wanted).collect();
             let sink = Mutex::new((&mut lane, &mut step, &mut fail));
             let take = |at: usize, bytes: &[u8]| {
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,16 +186,21 @@ impl Gc<'_> {
     }
 
     /// Copies what one part of some segments lists of condemned packs and was not copied yet.
-    fn copy_late(&mut self, segments: &[SegmentRef], part: Part, work: &mut Work) -> Result<()> {
+    fn copy_late(
+        &mut self,
+        segments: &[SegmentRef],
+        part: FingerprintRange,
+        work: &mut Work,
+    ) -> Result<()> {
         let live = live_entries(self.pool, &work.marks, segments, part)?;
         let copied = self.copied(work, part)?;
         let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
             work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
         };
-        let mut late: Vec<(EntryKind, Wanted)> = live
+        let mut late: Vec<(EntryKind, ReadItem)> = live
             .iter()
             .filter(is_late)
-            .map(|(e, pack)| (e.kind, Wanted { fp: e.fp, place: place(*pack, e) }))
+            .map(|(e, pack)| (e.kind, ReadItem { fp: e.fp, place: place(*pack, e) }))
             .collect();
         if late.is_empty() {
             return Ok(());
@@ -285,12 +290,12 @@ impl Gc<'_> {
         Ok(stored)
     }
 
-    fn parts(&self, segments: &[SegmentRef]) -> Vec<Part> {
-        Part::of(segments, self.pool.config().tuning.index_bytes_max)
+    fn parts(&self, segments: &[SegmentRef]) -> Vec<FingerprintRange> {
+        FingerprintRange::of(segments, self.pool.config().tuning.index_bytes_max)
     }
 
     /// Where the copied entries of a part are now.
-    fn copied(&self, work: &Work, part: Part) -> Result<Locator> {
+    fn copied(&self, work: &Work, part: FingerprintRange) -> Result<Locator> {
         Locator::load_where(self.pool, &work.copied, |entry| part.holds(&entry.fp))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry::Vacant;
 
 /// Something to read: its name and where it lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct ReadItem {
     /// Fingerprint its bytes must have.
     pub fp: Fingerprint,
     /// Where it is.

@@ -1,22 +1,22 @@
 //! From fingerprints to places: segments as the manifest names them, and the bounded memory of what
 //! is stored already.
 
-mod known;
+mod fingerprint_range;
 mod locator;
-mod part;
 mod pool_index;
 mod rolling;
 mod segments;
 mod shared;
+mod stored_chunks;
 mod survey;
 
-pub use known::Known;
-pub use locator::{Locator, Wanted};
-pub use part::Part;
-pub use pool_index::{Lent, PoolIndex};
+pub use fingerprint_range::FingerprintRange;
+pub use locator::{Locator, ReadItem};
+pub use pool_index::{LentSegment, PoolIndex};
 pub use rolling::{Rolling, Stepped};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};
 pub use shared::SharedChunks;
+pub use stored_chunks::StoredChunks;
 
 use outlive_types::Fingerprint;
 use std::hash::{BuildHasherDefault, Hasher};

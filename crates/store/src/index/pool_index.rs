@@ -39,13 +39,13 @@ pub struct Stored {
 
 /// A segment of another checkpoint, which a manifest lists instead of places out of it.
 #[derive(Clone, Debug)]
-pub struct Lent {
+pub struct LentSegment {
     /// The segment.
     pub segment: SegmentRef,
     directory: Arc<Directory>,
 }
 
-impl Lent {
+impl LentSegment {
     /// Whether it says where a chunk is.
     pub fn lists(&self, fp: &Fingerprint) -> bool {
         self.directory.find(fp).iter().any(|entry| entry.kind == EntryKind::Chunk)
@@ -157,8 +157,8 @@ impl PoolIndex {
     }
 
     /// Which segments a manifest had better list whole, of which a save needs so many chunks each.
-    pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<Lent> {
-        let mut lent: Vec<Lent> = Vec::new();
+    pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<LentSegment> {
+        let mut lent: Vec<LentSegment> = Vec::new();
         let mut numbers: Vec<&u32> = needed.keys().collect();
         numbers.sort_unstable();
         for number in numbers {
@@ -172,7 +172,7 @@ impl PoolIndex {
             let is_sound =
                 !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
             if is_sound && needed[number] * LENT_PART >= directory.entries.len() {
-                lent.push(Lent { segment, directory });
+                lent.push(LentSegment { segment, directory });
             }
         }
         lent

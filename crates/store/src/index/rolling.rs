@@ -2,7 +2,7 @@
 //! segments add is read, so a long line of checkpoints costs little more than its last one.
 
 use super::{Locator, read_segment};
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use outlive_format::{Directory, DirectoryEntry, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
@@ -22,7 +22,7 @@ pub enum Stepped {
     /// Everything may have other places, or none any more.
     Anew,
     /// All that was there has the places that it had. These have got further ones.
-    Further(Vec<Wanted>),
+    Further(Vec<ReadItem>),
 }
 
 impl Rolling {
@@ -49,7 +49,7 @@ impl Rolling {
         let mut further = Vec::new();
         for directory in &added {
             let known = self.locator.extend(directory, &|_| true);
-            further.extend(known.into_iter().map(|(fp, place)| Wanted { fp, place }));
+            further.extend(known.into_iter().map(|(fp, place)| ReadItem { fp, place }));
         }
         self.held = segments.to_vec();
         Ok(Stepped::Further(further))

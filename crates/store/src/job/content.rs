@@ -3,7 +3,7 @@
 //! checkpoint. What such a checkpoint shares with others is found as for memory.
 
 use super::Job;
-use crate::index::{Known, SharedChunks};
+use crate::index::{SharedChunks, StoredChunks};
 use crate::read::files::FilesCheckpoint;
 use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
@@ -119,7 +119,7 @@ impl Job {
             SharedChunks::refresh(&mut rank.shared, pool, bytes, &rank.condemned)?;
             let packer = Packer::new(pool, &packs, 0).for_files();
             // It takes what it knows from its parent's segments.
-            let known = Known::new(0);
+            let known = StoredChunks::new(0);
             let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
             let places = parent.as_ref().map(FilesCheckpoint::places);
             let sink =

@@ -1,7 +1,7 @@
 //! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
 
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::read::files::{FilesCheckpoint, file_words};
 use crate::read::{Checkpoint, RestorePlan, stream_words};
 use outlive_format::{Image, Manifest, Piece};
@@ -56,7 +56,7 @@ impl AnyImage {
 
     /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that
     /// has no place, a recipe that is missing or wrong.
-    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+    pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         match self {
             AnyImage::Memory(checkpoint) => checkpoint.wanted(),
             AnyImage::Files(checkpoint) => checkpoint.wanted(),
@@ -112,7 +112,7 @@ fn regions(
         wanted.sort_unstable_by_key(|wanted| wanted.fp);
         wanted.dedup_by_key(|wanted| wanted.fp);
         let name = || stream_words(&stream.name);
-        for Wanted { fp, .. } in wanted {
+        for ReadItem { fp, .. } in wanted {
             if let Some(owners) = found.get_mut(&fp) {
                 note(owners, &name);
             }

@@ -1,6 +1,6 @@
 //! Reads many chunks or nodes in container order, verifies each, and hands it on.
 
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, fingerprint, on_threads};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
@@ -28,7 +28,7 @@ struct Step {
 #[derive(Debug)]
 pub struct ReadPlan {
     /// The wanted in container order, each with its number in the caller's list.
-    sorted: Vec<(u32, Wanted)>,
+    sorted: Vec<(u32, ReadItem)>,
     steps: Vec<Step>,
     /// Bytes that will be read.
     pub read_bytes: u64,
@@ -45,16 +45,16 @@ pub struct ReadFault {
 
 impl ReadPlan {
     /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
-    pub fn new(pool: &Pool, wanted: &[Wanted]) -> ReadPlan {
+    pub fn new(pool: &Pool, wanted: &[ReadItem]) -> ReadPlan {
         ReadPlan::within(pool, wanted, u64::MAX)
     }
 
     /// The same in reads of at most `span_bytes_max`, but for single frames and chunks: somebody else
     /// who wants something small does not wait long behind them.
-    pub fn within(pool: &Pool, wanted: &[Wanted], span_bytes_max: u64) -> ReadPlan {
+    pub fn within(pool: &Pool, wanted: &[ReadItem], span_bytes_max: u64) -> ReadPlan {
         let container = pool.config().format.container_bytes;
         let gap_max = pool.config().tuning.read_gap_bytes;
-        let mut sorted: Vec<(u32, Wanted)> =
+        let mut sorted: Vec<(u32, ReadItem)> =
             wanted.iter().enumerate().map(|(at, w)| (at as u32, *w)).collect();
         sorted.sort_unstable_by_key(|(at, w)| (w.place, *at));
         let mut steps: Vec<Step> = Vec::new();
@@ -300,7 +300,7 @@ impl Frame {
     }
 }
 
-fn mismatch(wanted: &Wanted) -> Error {
+fn mismatch(wanted: &ReadItem) -> Error {
     Error::damaged(format!(
         "{} bytes at {} of pack {} do not match their fingerprint {:?}",
         wanted.place.length, wanted.place.offset, wanted.place.pack, wanted.fp

@@ -1,10 +1,10 @@
 //! A checkpoint opened for reading: its catalog and page trees, every node of them verified.
 
-use super::streams::{Pieces, RestorePlan, RestoreSink, RestoreStats};
+use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
 use crate::images::{image_of, only_image};
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
@@ -211,10 +211,10 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments.
-    pub(crate) fn pieces(&self, selected: &[usize]) -> Result<Pieces> {
+    pub(crate) fn pieces(&self, selected: &[usize]) -> Result<Transfers> {
         let trees: Vec<(usize, &PageTree)> =
             selected.iter().map(|at| (*at, &self.streams[*at].tree)).collect();
-        Pieces::of(&self.pool, &self.locator, &trees)
+        Transfers::of(&self.pool, &self.locator, &trees)
     }
 
     pub(crate) fn catalog_tree(&self) -> &PageTree {
@@ -252,7 +252,7 @@ impl Checkpoint {
 
     /// Every chunk of the image with its place, the catalog's included; and for each region of
     /// which a chunk is in none of the segments, which.
-    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+    pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let mut add = |tree: &PageTree, words: &dyn Fn() -> String| match RestorePlan::wanted(
             &self.pool,

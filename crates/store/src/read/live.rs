@@ -1,7 +1,7 @@
 //! What page trees need: every node and chunk below their roots.
 
 use super::nodes::{Lost, Raw, merge_from, read_what_is_there};
-use crate::index::{Locator, Wanted};
+use crate::index::{Locator, ReadItem};
 use outlive_format::{Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Fingerprint, Result};
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Clone, Copy, Debug)]
 pub enum Live {
     /// A node, and where it is.
-    Node(Wanted),
+    Node(ReadItem),
     /// A chunk.
     Chunk(Fingerprint),
 }
@@ -81,7 +81,7 @@ pub fn walk_live(
         for (fp, level, place, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
             match raw {
                 Raw::Inner(inner) => {
-                    needs.add((fp, level), Live::Node(Wanted { fp, place }))?;
+                    needs.add((fp, level), Live::Node(ReadItem { fp, place }))?;
                     for child in inner.children.into_iter().filter(|child| !child.is_zero()) {
                         if needs.enter((child, level - 1), Some((fp, level))) {
                             next.push((child, level - 1));
@@ -106,7 +106,7 @@ pub fn walk_live(
         let top = (fp, 0);
         let mut link = Some(fp);
         while let Some((fp, leaf)) = link.and_then(|fp| Some((fp, leaves.get(&fp)?))) {
-            needs.add(top, Live::Node(Wanted { fp, place: locator.find(&fp)? }))?;
+            needs.add(top, Live::Node(ReadItem { fp, place: locator.find(&fp)? }))?;
             link = match leaf.kind {
                 LeafKind::Delta { base, .. } => Some(base),
                 LeafKind::Full => None,

@@ -28,5 +28,5 @@ pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
 pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merged};
 pub(crate) use ranges::Leaves;
 pub use ranges::RangeReader;
-pub(crate) use streams::{Piece, Pieces};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};
+pub(crate) use streams::{Transfer, Transfers};

@@ -1,7 +1,7 @@
 //! Reads nodes of page trees: many of one level are one plan in container order.
 
 use super::chunks::ReadPlan;
-use crate::index::{Locator, Wanted};
+use crate::index::{Locator, ReadItem};
 use crate::tree::LeafNode;
 use outlive_format::{InnerNode, Leaf, LeafKind};
 use outlive_pool::{Place, Pool};
@@ -120,12 +120,12 @@ pub(super) fn read_what_is_there(
     lost: &mut Lost<'_>,
 ) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
     let mut listed: Vec<(Fingerprint, u8)> = Vec::with_capacity(wave.len());
-    let mut wanted: Vec<Wanted> = Vec::with_capacity(wave.len());
+    let mut wanted: Vec<ReadItem> = Vec::with_capacity(wave.len());
     for (fp, level) in wave {
         match (locator.find(fp), &mut *lost) {
             (Err(_), Some(lost)) => lost(*fp),
             (place, _) => {
-                wanted.push(Wanted { fp: *fp, place: place? });
+                wanted.push(ReadItem { fp: *fp, place: place? });
                 listed.push((*fp, *level));
             }
         }
@@ -170,10 +170,10 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
     if leaves.is_empty() {
         return Ok(Vec::new());
     }
-    let wanted: Vec<Wanted> = leaves
+    let wanted: Vec<ReadItem> = leaves
         .iter()
         .flat_map(|leaf| &leaf.chain)
-        .map(|link| Wanted { fp: link.fp, place: link.place })
+        .map(|link| ReadItem { fp: link.fp, place: link.place })
         .collect();
     let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
     let take = |at: usize, bytes: &[u8]| {

@@ -5,7 +5,7 @@ use super::chunks::ReadPlan;
 use super::find::{Select, first_of_rank};
 use super::image::Checkpoint;
 use super::nodes::read_merged;
-use super::streams::Pieces;
+use super::streams::Transfers;
 use crate::tree::Node;
 use outlive_format::Leaf;
 use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionPlace, Result};
@@ -30,7 +30,7 @@ impl Checkpoint {
     pub(crate) fn add_range(
         &self,
         leaves: &Leaves,
-        pieces: &mut Pieces,
+        pieces: &mut Transfers,
         stream: usize,
         range: Range<u64>,
     ) -> Result<()> {
@@ -68,7 +68,7 @@ impl Checkpoint {
         offset: u64,
         into: &mut [u8],
     ) -> Result<()> {
-        let mut pieces = Pieces::default();
+        let mut pieces = Transfers::default();
         self.add_range(leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
         into.fill(0);
         let into = Mutex::new(into);

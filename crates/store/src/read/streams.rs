@@ -4,7 +4,7 @@
 use super::chunks::ReadPlan;
 use super::nodes::read_merged;
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::tree::{LeafNode, PageTree};
 use outlive_format::Leaf;
 use outlive_pool::Pool;
@@ -28,7 +28,7 @@ pub trait RestoreSink: Sync {
 
 /// Part of a chunk and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct Transfer {
     pub stream: u32,
     /// Bytes from the chunk's start.
     from: u32,
@@ -38,7 +38,7 @@ pub struct Piece {
     pub to: u64,
 }
 
-impl Piece {
+impl Transfer {
     /// Its part of the chunk.
     pub fn of<'a>(&self, chunk: &'a [u8]) -> &'a [u8] {
         &chunk[self.from as usize..][..self.length as usize]
@@ -54,9 +54,9 @@ pub struct Zeros {
 
 /// Where the bytes of streams, or of parts of them, come from: for each piece what is wanted for it.
 #[derive(Debug, Default)]
-pub struct Pieces {
-    pub wanted: Vec<Wanted>,
-    pub pieces: Vec<Piece>,
+pub struct Transfers {
+    pub wanted: Vec<ReadItem>,
+    pub pieces: Vec<Transfer>,
     pub zeros: Vec<Zeros>,
 }
 
@@ -64,7 +64,7 @@ pub struct Pieces {
 #[derive(Debug)]
 pub struct RestorePlan {
     reads: ReadPlan,
-    pieces: Vec<Piece>,
+    pieces: Vec<Transfer>,
     zeros: Vec<Zeros>,
     /// Bytes that will be handed over, zeros included.
     pub total_bytes: u64,
@@ -91,7 +91,7 @@ impl RestorePlan {
         locator: &Locator,
         trees: &[(usize, &PageTree)],
     ) -> Result<RestorePlan> {
-        let Pieces { wanted, pieces, zeros } = Pieces::of(pool, locator, trees)?;
+        let Transfers { wanted, pieces, zeros } = Transfers::of(pool, locator, trees)?;
         let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
         Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })
     }
@@ -104,8 +104,8 @@ impl RestorePlan {
         pool: &Pool,
         locator: &Locator,
         trees: &[(usize, &PageTree)],
-    ) -> Result<Vec<Wanted>> {
-        Pieces::of(pool, locator, trees).map(|pieces| pieces.wanted)
+    ) -> Result<Vec<ReadItem>> {
+        Transfers::of(pool, locator, trees).map(|pieces| pieces.wanted)
     }
 
     /// Reads, verifies and hands over.
@@ -157,13 +157,13 @@ impl fmt::Display for RestorePlan {
     }
 }
 
-impl Pieces {
+impl Transfers {
     /// Of whole trees.
     ///
     /// # Errors
     /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
-    pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Pieces> {
-        let mut pieces = Pieces::default();
+    pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Transfers> {
+        let mut pieces = Transfers::default();
         for (number, tree) in trees {
             pieces.tree(pool, locator, *number as u32, tree)?;
         }
@@ -173,7 +173,7 @@ impl Pieces {
     fn tree(&mut self, pool: &Pool, locator: &Locator, stream: u32, tree: &PageTree) -> Result<()> {
         let mut leaves: Vec<(u64, &LeafNode)> = Vec::new();
         tree.for_each_leaf(&mut |block, leaf| leaves.push((block, leaf)));
-        let mut part = Part { locator, stream, range: 0..tree.bytes };
+        let mut part = StreamRange { locator, stream, range: 0..tree.bytes };
         for batch in leaves.chunks(LEAF_BATCH) {
             let unkept: Vec<&LeafNode> =
                 batch.iter().map(|(_, leaf)| *leaf).filter(|leaf| leaf.kept.is_none()).collect();
@@ -204,7 +204,7 @@ impl Pieces {
         leaf_of: &mut dyn FnMut(u64) -> Result<Option<Arc<Leaf>>>,
     ) -> Result<()> {
         let (first, end) = (range.start / BLOCK_BYTES as u64, range.end);
-        let mut part = Part { locator, stream, range };
+        let mut part = StreamRange { locator, stream, range };
         for block in first..blocks_of(end) {
             if let Some(leaf) = leaf_of(block)? {
                 self.leaf(&mut part, block, &leaf)?;
@@ -214,7 +214,7 @@ impl Pieces {
         Ok(())
     }
 
-    fn leaf(&mut self, part: &mut Part<'_>, block: u64, leaf: &Leaf) -> Result<()> {
+    fn leaf(&mut self, part: &mut StreamRange<'_>, block: u64, leaf: &Leaf) -> Result<()> {
         let page = PAGE_BYTES as u64;
         for extent in leaf.page_extents() {
             let Some(fp) = extent.chunk else { continue };
@@ -239,13 +239,13 @@ impl Pieces {
             }
             self.zeros_until(part, to);
             part.range.start = end;
-            self.wanted.push(Wanted { fp, place });
-            self.pieces.push(Piece { stream: part.stream, from, length, to });
+            self.wanted.push(ReadItem { fp, place });
+            self.pieces.push(Transfer { stream: part.stream, from, length, to });
         }
         Ok(())
     }
 
-    fn zeros_until(&mut self, part: &mut Part<'_>, end: u64) {
+    fn zeros_until(&mut self, part: &mut StreamRange<'_>, end: u64) {
         let to = part.range.start;
         if to < end {
             self.zeros.push(Zeros { stream: part.stream, to, length: end - to });
@@ -255,7 +255,7 @@ impl Pieces {
 }
 
 /// The part of a stream that pieces are looked for; what has a source is cut off its start.
-struct Part<'a> {
+struct StreamRange<'a> {
     locator: &'a Locator,
     stream: u32,
     range: Range<u64>,

@@ -1,6 +1,6 @@
 //! Which read comes next: what the program waits for and its neighbours first, else container order.
 
-use crate::read::{Piece, ReadPlan};
+use crate::read::{ReadPlan, Transfer};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Order {
 
 impl Order {
     /// `numbers[n]` is the piece for which the plan's `n`th wanted is.
-    pub fn new(reads: &ReadPlan, pieces: &[Piece], numbers: &[u32]) -> Order {
+    pub fn new(reads: &ReadPlan, pieces: &[Transfer], numbers: &[u32]) -> Order {
         let place = |(piece, step): (&u32, u32)| {
             let piece = &pieces[*piece as usize];
             (piece.stream, piece.to, step)

@@ -2,8 +2,8 @@
 
 use super::order::Order;
 use super::{LazyEnds, LazyFill, LazySink};
-use crate::index::Wanted;
-use crate::read::{Checkpoint, Current, Leaves, Pieces, ReadPlan, RestoreStats};
+use crate::index::ReadItem;
+use crate::read::{Checkpoint, Current, Leaves, ReadPlan, RestoreStats, Transfers};
 use crate::save::remark;
 use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex};
@@ -61,7 +61,7 @@ impl<S: LazySink> Runner<S> {
         let eager: Vec<usize> = selected.iter().copied().filter(|at| !sink.is_lazy(*at)).collect();
         let mut stats = checkpoint.read(&eager, sink)?;
         let leaves = Leaves::default();
-        let mut pieces = Pieces::default();
+        let mut pieces = Transfers::default();
         for (stream, range) in sink.edges() {
             checkpoint.add_range(&leaves, &mut pieces, stream, range)?;
         }
@@ -235,7 +235,7 @@ impl<S: LazySink> Runner<S> {
         }
         let left = |at: &u32| !brought[*at as usize].load(Ordering::Relaxed);
         let numbers: Vec<u32> = (0..pieces.pieces.len() as u32).filter(left).collect();
-        let wanted: Vec<Wanted> = numbers.iter().map(|at| pieces.wanted[*at as usize]).collect();
+        let wanted: Vec<ReadItem> = numbers.iter().map(|at| pieces.wanted[*at as usize]).collect();
         let reads = ReadPlan::within(pool, &wanted, SPAN_BYTES_MAX);
         let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers));
         *self.fill.0.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order.clone());

@@ -1,10 +1,10 @@
 //! The first stage: dirty pages become chunks, on several threads, block by block.
 
 use super::lane::Lane;
-use super::named::Hits;
 use super::packer::Packer;
 use super::plan::SavePlan;
-use crate::index::{Fingerprints, Known, Lent, Locator, PoolIndex};
+use super::segments::ReusedChunks;
+use crate::index::{Fingerprints, LentSegment, Locator, PoolIndex, StoredChunks};
 use outlive_chunk::{cut, fingerprint, is_zero, on_threads};
 use outlive_format::PageExtent;
 use outlive_io::{SpareCores, make_way};
@@ -43,7 +43,7 @@ pub struct ChunkCounts {
 /// Takes fingerprinted chunks and stores those that are not stored yet: of memory and of files alike.
 pub struct ChunkSink<'a> {
     /// Chunks of earlier checkpoints.
-    known: &'a Known,
+    known: &'a StoredChunks,
     /// All that the parent's segments name; for savers that do not keep `known`.
     parent: Option<&'a Locator>,
     /// Chunks of all jobs.
@@ -51,7 +51,7 @@ pub struct ChunkSink<'a> {
     /// Chunks of this save; they become known when it is committed.
     pub new: Mutex<Fingerprints>,
     /// Chunks that were stored before this save; for those of `shared`, where.
-    pub hits: Mutex<Hits>,
+    pub hits: Mutex<ReusedChunks>,
     /// How many of them each segment of `shared` has told.
     told: Mutex<HashMap<u32, usize>>,
     /// Figures.
@@ -61,7 +61,7 @@ pub struct ChunkSink<'a> {
 impl<'a> ChunkSink<'a> {
     /// A sink that knows nothing of this save yet.
     pub fn new(
-        known: &'a Known,
+        known: &'a StoredChunks,
         parent: Option<&'a Locator>,
         shared: Option<&'a PoolIndex>,
     ) -> ChunkSink<'a> {
@@ -116,7 +116,7 @@ impl<'a> ChunkSink<'a> {
     }
 
     /// Segments that tell so much of what this save has found that it lists them whole.
-    pub fn lent(&self) -> Vec<Lent> {
+    pub fn lent(&self) -> Vec<LentSegment> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.map_or_else(Vec::new, |shared| shared.lend(&told))
     }
@@ -161,7 +161,7 @@ impl<'a> Chunker<'a> {
     /// A chunker that knows nothing of this save yet.
     pub fn new(
         packer: &'a Packer<'a>,
-        known: &'a Known,
+        known: &'a StoredChunks,
         shared: Option<&'a PoolIndex>,
         chunk_pages_max: u32,
     ) -> Chunker<'a> {

@@ -2,14 +2,14 @@
 
 use super::committer::Draft;
 use super::execute::Order;
-use super::mend::{Borrowed, list_lent};
-use super::named::{Hits, Named};
-use super::packer::{Listed, PackNumbers, Packed, Packer};
+use super::mend::{BorrowedChunks, list_lent};
+use super::packer::{LoadedSegment, PackNumbers, Packed, Packer};
+use super::segments::{ImageSegments, ReusedChunks};
 use super::stats::SaveStats;
 use super::stored::StoredImage;
 use super::writer::{Base, Writer};
 use crate::commit::{Changes, Committed};
-use crate::index::Lent;
+use crate::index::LentSegment;
 use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Result};
@@ -21,9 +21,9 @@ pub struct NewImage {
     /// The checkpoint that it takes over from.
     pub parent: Option<Base>,
     /// Chunks that it has from elsewhere.
-    pub hits: Hits,
+    pub hits: ReusedChunks,
     /// Segments that list many of them.
-    pub lent: Vec<Lent>,
+    pub lent: Vec<LentSegment>,
     /// Figures so far.
     pub stats: SaveStats,
 }
@@ -92,9 +92,10 @@ impl Writer {
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
         let NewImage { reference, parent, hits, lent, mut stats } = image;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
-        let mut segments: Vec<Listed> = before.iter().map(|segment| (*segment, None)).collect();
+        let mut segments: Vec<LoadedSegment> =
+            before.iter().map(|segment| (*segment, None)).collect();
         list_lent(&mut segments, &lent);
-        let packed = Borrowed::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
+        let packed = BorrowedChunks::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
             segments.extend(borrowed);
             packer.finish(segments)
         });
@@ -106,7 +107,7 @@ impl Writer {
         let image = Image { reference, next_pack: packs.next(), segments: segments.clone() };
         let mut stored = StoredImage {
             base: Base::default(),
-            named: Named { segments, own, hits },
+            named: ImageSegments { segments, own, hits },
             new: Default::default(),
             wishes: Vec::new(),
             image: RankImage { image, parent: parent_epoch, figures },

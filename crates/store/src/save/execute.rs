@@ -3,16 +3,16 @@
 use super::chunks::{Chunker, Pages};
 use super::committer::Draft;
 use super::leaves::{LeafStage, Wish, within_budget};
-use super::mend::{Borrowed, list_lent};
-use super::named::{Hits, Named};
+use super::mend::{BorrowedChunks, list_lent};
 use super::notes::SaveNotes;
-use super::packer::{Listed, PackNumbers, Packed, Packer};
+use super::packer::{LoadedSegment, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
+use super::segments::{ImageSegments, ReusedChunks};
 use super::stats::SaveStats;
 use super::stored::StoredImage;
 use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
-use crate::index::{Fingerprints, Known, Lent, PoolIndex, SharedChunks};
+use crate::index::{Fingerprints, LentSegment, PoolIndex, SharedChunks, StoredChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::Diff;
 use outlive_format::{
@@ -188,9 +188,10 @@ impl RankWriter {
         let nothing = Base::default();
         let base = self.base.as_ref().unwrap_or(&nothing);
         let packed = stages.image(base, live_done).and_then(|image| {
-            let mut segments: Vec<Listed> = base.segments.iter().map(|s| (*s, None)).collect();
+            let mut segments: Vec<LoadedSegment> =
+                base.segments.iter().map(|s| (*s, None)).collect();
             list_lent(&mut segments, &image.lent);
-            segments.extend(Borrowed::of(&image.hits, &image.lent).store(pool, &packer)?);
+            segments.extend(BorrowedChunks::of(&image.hits, &image.lent).store(pool, &packer)?);
             Ok((image, packer.finish(segments)?))
         });
         let (mut written, (packed, segment_bytes)) = packed?;
@@ -207,7 +208,7 @@ impl RankWriter {
         let (parent, figures) = (plan.parent, SaveFigures::default());
         Ok(StoredImage {
             base: written.base,
-            named: Named { segments, own, hits: written.hits },
+            named: ImageSegments { segments, own, hits: written.hits },
             new: written.new,
             wishes: written.wishes,
             image: RankImage { image, parent, figures },
@@ -222,7 +223,7 @@ struct Stages<'a> {
     plan: &'a SavePlan,
     frozen: &'a dyn Frozen,
     rank: Rank,
-    known: &'a Known,
+    known: &'a StoredChunks,
     shared: Option<&'a PoolIndex>,
     packer: &'a Packer<'a>,
 }
@@ -232,8 +233,8 @@ struct Written {
     base: Base,
     reference: ImageRef,
     new: Fingerprints,
-    hits: Hits,
-    lent: Vec<Lent>,
+    hits: ReusedChunks,
+    lent: Vec<LentSegment>,
     wishes: Vec<Wish>,
     stats: SaveStats,
 }

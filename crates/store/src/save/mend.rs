@@ -1,13 +1,13 @@
 //! What a writer does when prunes and gcs have been at work since it last looked: follow chunks to
 //! their new places, save those that were condemned, and offer the manifest again.
 
-use super::named::{Hits, Named};
-use super::packer::{Listed, PackNumbers, Packer};
+use super::packer::{LoadedSegment, PackNumbers, Packer};
+use super::segments::{ImageSegments, ReusedChunks};
 use super::stored::StoredImage;
 use super::writer::{Base, RankWriter};
 use crate::commit::{Changes, Moved, segments_of};
-use crate::index::Wanted;
-use crate::index::{Lent, Locator};
+use crate::index::ReadItem;
+use crate::index::{LentSegment, Locator};
 use crate::read::ReadPlan;
 use crate::tree::Link;
 use outlive_chunk::fingerprint;
@@ -106,7 +106,7 @@ impl RankWriter {
         pool: &Pool,
         packs: &PackNumbers,
         next: &mut Base,
-        named: &mut Named,
+        named: &mut ImageSegments,
         changes: &Changes,
     ) -> Result<u64> {
         self.remember(changes);
@@ -130,8 +130,8 @@ impl RankWriter {
             _ => old_segments.clone(),
         };
         let locator = Locator::load(pool, &before)?;
-        let mut borrowed = Borrowed::default();
-        let mut lost: Vec<Wanted> = Vec::new();
+        let mut borrowed = BorrowedChunks::default();
+        let mut lost: Vec<ReadItem> = Vec::new();
         let mut old = None;
         for (fp, place) in &named.hits {
             if locator.find(fp).is_ok_and(|place| !condemned.contains(&place.pack)) {
@@ -148,13 +148,13 @@ impl RankWriter {
                 }
             };
             match condemned.contains(&place.pack) {
-                true => lost.push(Wanted { fp: *fp, place }),
+                true => lost.push(ReadItem { fp: *fp, place }),
                 false => borrowed.add(*fp, place),
             }
         }
         let expected_bytes = lost.iter().map(|w| u64::from(w.place.length)).sum();
         let packer = Packer::new(pool, packs, expected_bytes);
-        let mut segments: Vec<Listed> =
+        let mut segments: Vec<LoadedSegment> =
             before.into_iter().chain(named.own.iter().copied()).map(|s| (s, None)).collect();
         let packed = rescue(pool, &packer, &lost).and_then(|()| {
             segments.extend(borrowed.store(pool, &packer)?);
@@ -174,9 +174,9 @@ impl RankWriter {
 }
 
 /// Copies chunks out of condemned packs.
-fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[Wanted]) -> Result<()> {
+fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
     let take = |at: usize, bytes: &[u8]| {
-        let wanted: &Wanted = &lost[at];
+        let wanted: &ReadItem = &lost[at];
         packer.append(bytes, wanted.fp, EntryKind::Chunk).map(|_| ())
     };
     match ReadPlan::new(pool, lost).execute(pool, 1, false, &take).into_iter().next() {
@@ -216,16 +216,16 @@ fn relink(base: &mut Base, locator: &Locator) -> Result<()> {
 
 /// Places of chunks in packs that the manifest's other segments do not list.
 #[derive(Debug, Default)]
-pub struct Borrowed {
+pub struct BorrowedChunks {
     packs: Vec<PackId>,
     numbers: HashMap<PackId, u32>,
     entries: Vec<DirectoryEntry>,
 }
 
-impl Borrowed {
+impl BorrowedChunks {
     /// Those among `hits` that have a place of their own, and are in none of the segments `lent`.
-    pub fn of(hits: &Hits, lent: &[Lent]) -> Borrowed {
-        let mut borrowed = Borrowed::default();
+    pub fn of(hits: &ReusedChunks, lent: &[LentSegment]) -> BorrowedChunks {
+        let mut borrowed = BorrowedChunks::default();
         for (fp, place) in hits {
             if let Some(place) = place
                 && !lent.iter().any(|lent| lent.lists(fp))
@@ -260,13 +260,13 @@ impl Borrowed {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn store(self, pool: &Pool, packer: &Packer<'_>) -> Result<Vec<Listed>> {
+    pub fn store(self, pool: &Pool, packer: &Packer<'_>) -> Result<Vec<LoadedSegment>> {
         store_segments(pool, packer, Directory::new(self.packs, self.entries))
     }
 }
 
 /// Adds the segments `lent` to those of a manifest, but for those that it lists already.
-pub fn list_lent(segments: &mut Vec<Listed>, lent: &[Lent]) {
+pub fn list_lent(segments: &mut Vec<LoadedSegment>, lent: &[LentSegment]) {
     let there: HashSet<SegmentRef> = segments.iter().map(|(segment, _)| *segment).collect();
     let lent = lent.iter().map(|lent| lent.segment);
     segments.extend(lent.filter(|segment| !there.contains(segment)).map(|s| (s, None)));
@@ -276,14 +276,18 @@ pub fn list_lent(segments: &mut Vec<Listed>, lent: &[Lent]) {
 ///
 /// # Errors
 /// What the target reports.
-pub fn store_segments(pool: &Pool, packer: &Packer<'_>, all: Directory) -> Result<Vec<Listed>> {
+pub fn store_segments(
+    pool: &Pool,
+    packer: &Packer<'_>,
+    all: Directory,
+) -> Result<Vec<LoadedSegment>> {
     let mut refs = Vec::new();
     // In the worst case each entry has a pack and a frame of its own.
     let entries_max = pool.config().format.container_bytes as usize
         / (Directory::bytes_for(1, 1, 1) - Directory::bytes_for(0, 0, 0))
         - 1;
     for entries in all.entries.chunks(entries_max) {
-        let mut part = Borrowed::default();
+        let mut part = BorrowedChunks::default();
         for entry in entries {
             let Some(pack) = all.packs.get(entry.pack as usize) else {
                 return Err(Error::bug("a directory names a pack that it does not list"));

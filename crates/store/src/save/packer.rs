@@ -147,7 +147,7 @@ impl Drop for Packer<'_> {
 
 /// A segment of the checkpoint, and what it says if that is in memory: one that the same packer has
 /// just stored cannot be read yet.
-pub type Listed = (SegmentRef, Option<Directory>);
+pub type LoadedSegment = (SegmentRef, Option<Directory>);
 
 /// What a packer has written.
 pub struct Packed {
@@ -327,7 +327,7 @@ impl<'a> Packer<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn finish(&self, before: Vec<Listed>) -> Result<(Packed, u64)> {
+    pub fn finish(&self, before: Vec<LoadedSegment>) -> Result<(Packed, u64)> {
         let (segments, segment_bytes) = self.merge_segments(before)?;
         let mut packed = self.close()?;
         packed.segments.splice(0..0, segments);
@@ -368,7 +368,7 @@ impl<'a> Packer<'a> {
 
     /// Every eight segments of a level become one of the next, old ones and those of packs that
     /// this save has closed already alike.
-    fn merge_segments(&self, before: Vec<Listed>) -> Result<(Vec<SegmentRef>, u64)> {
+    fn merge_segments(&self, before: Vec<LoadedSegment>) -> Result<(Vec<SegmentRef>, u64)> {
         let max = self.pool.config().format.container_bytes as u32;
         let mut written = 0;
         // Directories still in memory need not be read back.

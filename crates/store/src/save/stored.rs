@@ -1,7 +1,7 @@
 //! An image between its storing and its commit.
 
 use super::leaves::Wish;
-use super::named::Named;
+use super::segments::ImageSegments;
 use super::stats::SaveStats;
 use super::writer::Base;
 use crate::commit::Changes;
@@ -12,7 +12,7 @@ use outlive_format::RankImage;
 /// it afterwards.
 pub struct StoredImage {
     pub(super) base: Base,
-    pub(super) named: Named,
+    pub(super) named: ImageSegments,
     pub(super) new: Fingerprints,
     pub(super) wishes: Vec<Wish>,
     pub(super) image: RankImage,

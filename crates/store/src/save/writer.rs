@@ -5,7 +5,7 @@ use super::committer::Committer;
 use super::packer::PackNumbers;
 use super::plan::SavePlan;
 use crate::commit::{Changes, Moved, Opened};
-use crate::index::{Known, SharedChunks};
+use crate::index::{SharedChunks, StoredChunks};
 use crate::tree::PageTree;
 use outlive_chunk::PageHashes;
 use outlive_format::SegmentRef;
@@ -42,7 +42,7 @@ pub struct RankWriter {
     /// What the next save follows; `None`: it starts from nothing.
     pub base: Option<Base>,
     /// Chunks that need not be written again.
-    pub known: Known,
+    pub known: StoredChunks,
     /// Clean pages that the next save rewrites.
     pub wishes: Vec<(String, PageRange)>,
     /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
@@ -65,7 +65,7 @@ impl RankWriter {
         RankWriter {
             rank,
             base: None,
-            known: Known::new(index_bytes_max),
+            known: StoredChunks::new(index_bytes_max),
             wishes: Vec::new(),
             rewrite_credit_bytes: 0,
             packs: None,

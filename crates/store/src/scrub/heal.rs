@@ -2,7 +2,7 @@
 //! for just these packs; the protocol is that of docs/design/009-gc.md.
 
 use super::check::check_pack;
-use super::listed::{Listed, Places, add, directory_of};
+use super::listed::{Places, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
 use crate::gc::{
     FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
@@ -168,7 +168,7 @@ impl<'a> Heal<'a> {
         let mut named: BTreeSet<PackId> = BTreeSet::new();
         let mut healed = BTreeSet::new();
         for job in &survey.jobs {
-            let listed = Listed::read(pool, &job.manifests, &bad)?;
+            let listed = SegmentContents::read(pool, &job.manifests, &bad)?;
             named.extend(&listed.packs);
             report.segments += listed.unreadable as u64;
             if !job.hurt.is_empty() {
@@ -236,13 +236,13 @@ impl<'a> Heal<'a> {
     /// Finds out what is lost and who is hurt, without writing anything.
     fn look(&mut self) -> Result<()> {
         for job in self.survey.jobs.clone() {
-            let listed = Listed::read(self.pool, &job.manifests, &self.bad)?;
+            let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
             if listed.concerns(&self.bad) {
                 self.save(&listed, false)?;
             }
         }
         for job in self.survey.jobs.clone() {
-            let listed = Listed::read(self.pool, &job.manifests, &self.bad)?;
+            let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
             if listed.concerns(&self.bad) {
                 let (_, hurt) = self.resolve(&job, listed)?;
                 self.note_hurt(&job.name, &hurt);
@@ -260,7 +260,7 @@ impl<'a> Heal<'a> {
 
     fn run(&mut self) -> Result<()> {
         for job in self.survey.jobs.clone() {
-            let listed = Listed::read(self.pool, &job.manifests, &self.bad)?;
+            let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
             self.save(&listed, true)?;
         }
         // As in a gc, a session that begins now may have read other logs too early.
@@ -274,7 +274,7 @@ impl<'a> Heal<'a> {
             let mut state = JobState::read(pool, name, false)?;
             // After the reading, as in a gc.
             self.head.check(pool)?;
-            let listed = Listed::read(pool, &state.manifests, &self.bad)?;
+            let listed = SegmentContents::read(pool, &state.manifests, &self.bad)?;
             let is_new = |pack: &&PackId| !state.mentions(pack) || listed.packs.contains(*pack);
             let mut anew: Vec<PackId> = self.bad.iter().filter(is_new).copied().collect();
             anew.sort_unstable();
@@ -295,7 +295,11 @@ impl<'a> Heal<'a> {
     }
 
     /// The places of everything that a job lists and that can be read, and its hurt checkpoints.
-    fn resolve(&mut self, state: &JobState, listed: Listed) -> Result<(Places, BTreeSet<Epoch>)> {
+    fn resolve(
+        &mut self,
+        state: &JobState,
+        listed: SegmentContents,
+    ) -> Result<(Places, BTreeSet<Epoch>)> {
         let is_partial = listed.unreadable > 0;
         let mut places = listed.places;
         places.retain(|fp, (_, place)| match self.bad.contains(&place.pack) {

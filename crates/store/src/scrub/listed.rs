@@ -12,7 +12,7 @@ pub type Places = ByFingerprint<(EntryKind, Place)>;
 
 /// What segments list.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct SegmentContents {
     /// Where chunks and nodes are; in packs that are not bad, if there is a choice.
     pub places: Places,
     /// All packs that are named.
@@ -21,13 +21,17 @@ pub struct Listed {
     pub unreadable: usize,
 }
 
-impl Listed {
+impl SegmentContents {
     /// Reads the segments of some manifests.
     ///
     /// # Errors
     /// What the target reports, but for damage.
-    pub fn read(pool: &Pool, manifests: &[Manifest], bad: &HashSet<PackId>) -> Result<Listed> {
-        let mut listed = Listed::default();
+    pub fn read(
+        pool: &Pool,
+        manifests: &[Manifest],
+        bad: &HashSet<PackId>,
+    ) -> Result<SegmentContents> {
+        let mut listed = SegmentContents::default();
         let mut seen = HashSet::new();
         for manifest in manifests {
             listed.packs.extend(pages_of(manifest).map(|page| page.pack));

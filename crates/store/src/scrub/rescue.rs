@@ -2,9 +2,9 @@
 //! way is lost.
 
 use super::heal::Heal;
-use super::listed::Listed;
+use super::listed::SegmentContents;
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::read::ReadPlan;
 use crate::save::{Lane, Packer};
 use crate::verify::is_damage;
@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 impl Heal<'_> {
     /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
-    pub(super) fn save(&mut self, listed: &Listed, write: bool) -> Result<()> {
+    pub(super) fn save(&mut self, listed: &SegmentContents, write: bool) -> Result<()> {
         let is_new = |fp: &Fingerprint, place: &Place| {
             self.bad.contains(&place.pack)
                 && !self.found.contains_key(fp)
@@ -32,12 +32,12 @@ impl Heal<'_> {
             return Ok(());
         }
         let spare = self.find_elsewhere(&mut wanted)?;
-        let mut entries: Vec<(EntryKind, Wanted)> =
-            wanted.into_iter().map(|(fp, (kind, place))| (kind, Wanted { fp, place })).collect();
+        let mut entries: Vec<(EntryKind, ReadItem)> =
+            wanted.into_iter().map(|(fp, (kind, place))| (kind, ReadItem { fp, place })).collect();
         entries.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
         let mut lost = self.copy(&entries, write)?;
         let place_of = |(kind, fp): &(EntryKind, Fingerprint)| {
-            spare.get(fp).map(|place| (*kind, Wanted { fp: *fp, place: *place }))
+            spare.get(fp).map(|place| (*kind, ReadItem { fp: *fp, place: *place }))
         };
         let second: Vec<_> = lost.iter().filter_map(place_of).collect();
         if !second.is_empty() {
@@ -55,7 +55,7 @@ impl Heal<'_> {
         &mut self,
         wanted: &mut HashMap<Fingerprint, (EntryKind, Place)>,
     ) -> Result<HashMap<Fingerprint, Place>> {
-        let mut others: Vec<Wanted> = Vec::new();
+        let mut others: Vec<ReadItem> = Vec::new();
         for pack in &self.good {
             let directory = match self.pool.directory_of(*pack) {
                 Ok((directory, _)) => directory,
@@ -66,7 +66,7 @@ impl Heal<'_> {
                 if wanted.get(&entry.fp).is_some_and(|(kind, _)| *kind == entry.kind) {
                     let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
                     let place = Place { pack: *pack, offset, length, frame };
-                    others.push(Wanted { fp: entry.fp, place });
+                    others.push(ReadItem { fp: entry.fp, place });
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Heal<'_> {
         let faults = ReadPlan::new(self.pool, &others).execute(self.pool, 1, true, &take);
         other_than_damage(faults.into_iter().map(|fault| fault.error))?;
         let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (stay, go): (Vec<Wanted>, Vec<Wanted>) =
+        let (stay, go): (Vec<ReadItem>, Vec<ReadItem>) =
             whole.into_iter().partition(|other| self.named.contains(&other.place.pack));
         for other in stay {
             if wanted.remove(&other.fp).is_some() {
@@ -93,7 +93,7 @@ impl Heal<'_> {
     /// Copies what is whole, chunks first. Answers the rest.
     fn copy(
         &mut self,
-        entries: &[(EntryKind, Wanted)],
+        entries: &[(EntryKind, ReadItem)],
         write: bool,
     ) -> Result<Vec<(EntryKind, Fingerprint)>> {
         let total_bytes: u64 = entries.iter().map(|(_, w)| u64::from(w.place.length)).sum();
@@ -102,7 +102,7 @@ impl Heal<'_> {
         let mut lost = Vec::new();
         let mut whole = Vec::new();
         for part in [&entries[..split], &entries[split..]] {
-            let wanted: Vec<Wanted> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let wanted: Vec<ReadItem> = part.iter().map(|(_, wanted)| *wanted).collect();
             let lane = write.then(|| packer.lane());
             let sink: Mutex<(Option<Lane<'_>>, Option<Error>)> = Mutex::new((lane, None));
             let take = |at: usize, bytes: &[u8]| {
@@ -140,7 +140,7 @@ impl Heal<'_> {
         }
         let packed = packer.close()?;
         let places = Locator::load(self.pool, &packed.own)?;
-        for Wanted { fp, place } in whole {
+        for ReadItem { fp, place } in whole {
             let is_bad = self.bad.contains(&place.pack);
             let now = if write { places.find(&fp)? } else { place };
             self.found.insert(fp, now);

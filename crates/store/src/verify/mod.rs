@@ -5,7 +5,7 @@ mod passed;
 
 use crate::commit::history;
 use crate::images::{each_image, pages_of, segments_of_all};
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::index::read_segment;
 use crate::read::ReadPlan;
 use crate::read::{Again, AnyImage, Logs, image_words};
@@ -273,7 +273,7 @@ fn lines(manifests: Vec<(usize, Manifest)>) -> Vec<Vec<(usize, Manifest)>> {
 /// Bytes read, and which chunks are wrong.
 fn verify_chunks(
     pool: &Pool,
-    mut wanted: Vec<Wanted>,
+    mut wanted: Vec<ReadItem>,
     sample: Sample,
     verified: &mut HashSet<Place>,
 ) -> (u64, Vec<(Fingerprint, Error)>) {

@@ -1,7 +1,7 @@
 //! What checkpoints have been found to need so far: of the next one only the rest is looked at.
 
 use crate::images::only_image;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::index::{Rolling, Stepped};
 use crate::read::files::FilesCheckpoint;
 use crate::read::{check_packed, read_catalog, read_inner, read_leaves};
@@ -36,7 +36,12 @@ impl Passed {
     ///
     /// # Errors
     /// `Damaged` if something is missing or wrong; where is for others to find out.
-    pub fn next(&mut self, pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<Vec<Wanted>> {
+    pub fn next(
+        &mut self,
+        pool: &Pool,
+        job: &JobName,
+        manifest: &Manifest,
+    ) -> Result<Vec<ReadItem>> {
         let Image { reference: image, segments, .. } = only_image(manifest)?;
         let mut wanted = match self.places.step(pool, segments)? {
             Stepped::Further(places) => places,
@@ -63,7 +68,7 @@ impl Passed {
         job: &JobName,
         manifest: &Manifest,
         image: &ImageRef,
-        wanted: &mut Vec<Wanted>,
+        wanted: &mut Vec<ReadItem>,
     ) -> Result<()> {
         let listing = (image.catalog.root, LISTING, image.regions);
         let length = (image.catalog.root, LISTING - 1, image.catalog.bytes);
@@ -80,7 +85,7 @@ impl Passed {
         Ok(())
     }
 
-    fn memory(&mut self, pool: &Pool, image: &ImageRef, wanted: &mut Vec<Wanted>) -> Result<()> {
+    fn memory(&mut self, pool: &Pool, image: &ImageRef, wanted: &mut Vec<ReadItem>) -> Result<()> {
         let locator = self.places.locator();
         let catalog = (image.catalog.root, CATALOG, image.catalog.bytes);
         let packed = (image.catalog.root, CATALOG - 1, image.packed.bytes);
@@ -126,7 +131,7 @@ impl Passed {
         Ok(())
     }
 
-    fn leaf(&self, leaf: &Leaf, end: u64, wanted: &mut Vec<Wanted>) -> Result<()> {
+    fn leaf(&self, leaf: &Leaf, end: u64, wanted: &mut Vec<ReadItem>) -> Result<()> {
         let page = PAGE_BYTES as u64;
         let bytes = match end {
             0 => BLOCK_BYTES as u64,
@@ -140,7 +145,7 @@ impl Passed {
             if u64::from(extent.first) * page + (to - from) > u64::from(place.length) {
                 return Err(Error::damaged(format!("chunk {fp:?} is too short for its leaf")));
             }
-            wanted.push(Wanted { fp, place });
+            wanted.push(ReadItem { fp, place });
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ fn two() -> Places {
 #[test]
 fn what_stays_is_where_it_was() {
     let places = two();
-    assert_eq!(places.known(99), Known::Zero);
-    assert_eq!(places.known(100), Known::Home(0, 100));
-    assert_eq!(places.known(499), Known::Home(1, 499));
-    assert_eq!(places.known(500), Known::Zero);
+    assert_eq!(places.known(99), Origin::Zero);
+    assert_eq!(places.known(100), Origin::Home(0, 100));
+    assert_eq!(places.known(499), Origin::Home(1, 499));
+    assert_eq!(places.known(500), Origin::Zero);
     assert_eq!(places.at(&(150..170)), At::Here(150, 20));
     assert_eq!(places.at(&(150..400)), At::Here(150, 50));
     assert_eq!(places.at(&(200..400)), At::Nowhere(100));
@@ -25,22 +25,22 @@ fn what_stays_is_where_it_was() {
 fn parts_are_moved_given_up_and_unmapped() {
     let mut places = two();
     places.moved(&(350..400), 1000);
-    assert_eq!(places.known(1010), Known::Home(1, 360));
-    assert_eq!(places.known(360), Known::Zero, "it has moved away");
+    assert_eq!(places.known(1010), Origin::Home(1, 360));
+    assert_eq!(places.known(360), Origin::Zero, "it has moved away");
     assert_eq!(places.at(&(340..500)), At::Here(340, 10));
     assert_eq!(places.at(&(350..500)), At::Here(1000, 50));
     assert_eq!(places.overlapping(&[0..0, 1049..1050]), [1]);
     // The kernel says after a move that the old place is unmapped.
     places.unmapped(&(350..400));
-    assert_eq!(places.known(1010), Known::Home(1, 360));
+    assert_eq!(places.known(1010), Origin::Home(1, 360));
     places.dropped(&(1020..1030));
-    assert_eq!(places.known(1025), Known::Zero);
+    assert_eq!(places.known(1025), Origin::Zero);
     assert_eq!(places.at(&(370..500)), At::Nowhere(10));
     assert_eq!(places.at(&(380..500)), At::Here(1030, 20));
     // It moves on, and what was given up with it.
     places.moved(&(1000..1050), 2000);
     assert_eq!(places.at(&(370..380)), At::Nowhere(10));
-    assert_eq!(places.known(2025), Known::Zero);
+    assert_eq!(places.known(2025), Origin::Zero);
     assert_eq!(places.at(&(380..500)), At::Here(2030, 20));
     places.unmapped(&(0..1000));
     assert_eq!(places.at(&(100..200)), At::Nowhere(100));
@@ -56,13 +56,13 @@ fn a_region_that_is_whole_is_nobodys() {
     places.set_over(1);
     assert!(places.is_over(1) && !places.is_over(0));
     assert_eq!((places.of(1).count(), places.of(0).count()), (0, 1));
-    assert_eq!(places.known(400), Known::Zero);
+    assert_eq!(places.known(400), Origin::Zero);
     // Its addresses are free for other memory, which moves on without it.
     places.moved(&(100..200), 400);
-    assert_eq!(places.known(410), Known::Home(0, 110));
+    assert_eq!(places.known(410), Origin::Home(0, 110));
     places.moved(&(400..500), 2000);
-    assert_eq!(places.known(2010), Known::Home(0, 110));
-    assert_eq!(places.known(410), Known::Zero);
+    assert_eq!(places.known(2010), Origin::Home(0, 110));
+    assert_eq!(places.known(410), Origin::Zero);
     assert_eq!(places.overlapping(&[0..9, 9..9000]), [0]);
 }
 
@@ -72,7 +72,7 @@ fn what_has_come_to_a_place_is_not_what_leaves_it() {
     for another_moves in [false, true] {
         let mut places = two();
         places.moved(&(300..400), 100);
-        assert_eq!(places.known(150), Known::Home(1, 350));
+        assert_eq!(places.known(150), Origin::Home(1, 350));
         if another_moves {
             places.moved(&(100..200), 1000);
             assert_eq!(places.at(&(100..200)), At::Here(1000, 100));
@@ -82,7 +82,7 @@ fn what_has_come_to_a_place_is_not_what_leaves_it() {
         places.unmapped(&(300..400));
         assert_eq!(places.at(&(300..350)), At::Here(100, 50));
         assert_eq!(places.at(&(350..400)), At::Here(150, 50));
-        assert_eq!(places.known(150), Known::Home(1, 350));
+        assert_eq!(places.known(150), Origin::Home(1, 350));
         if !another_moves {
             assert_eq!(places.at(&(100..200)), At::Nowhere(100));
         }

@@ -34,13 +34,13 @@ pub struct Mprotect {
 }
 
 /// What of a request lies in one watched range: pages of the slot.
-struct Part<'a> {
+struct SlotRange<'a> {
     slot: &'a Slot,
     first: usize,
     end: usize,
 }
 
-impl Part<'_> {
+impl SlotRange<'_> {
     fn pages(&self) -> Pages {
         let address = |page| self.slot.start() + page * PAGE_BYTES;
         Pages { start: address(self.first), end: address(self.end) }
@@ -98,7 +98,11 @@ impl Mprotect {
     }
 
     /// The watched ranges that make up `pages`.
-    fn parts(&self, table: &'static Table, pages: Pages) -> Result<Vec<Part<'static>>, Refusal> {
+    fn parts(
+        &self,
+        table: &'static Table,
+        pages: Pages,
+    ) -> Result<Vec<SlotRange<'static>>, Refusal> {
         check_pages(pages)?;
         let mut slots: Vec<&Slot> = table
             .watched()
@@ -115,7 +119,7 @@ impl Mprotect {
             }
             let (from, end) = (slot.start(), slot.end().min(pages.end));
             let page = |address: usize| (address - from) / PAGE_BYTES;
-            parts.push(Part { slot, first: page(next), end: page(end) });
+            parts.push(SlotRange { slot, first: page(next), end: page(end) });
             next = end;
         }
         if next < pages.end {
@@ -126,7 +130,7 @@ impl Mprotect {
 
     /// Makes pages read-only whose notes were just forgotten (`taken`), and learns how they are backed.
     /// If it fails they all count as written.
-    fn protect(&self, part: &Part<'_>, taken: &Words) -> Result<(), Refusal> {
+    fn protect(&self, part: &SlotRange<'_>, taken: &Words) -> Result<(), Refusal> {
         let pages = part.pages();
         let done = protect(pages, MprotectFlags::READ);
         let done = done.and_then(|()| self.learn_backing(part, taken));
@@ -139,7 +143,7 @@ impl Mprotect {
     /// Of pages that were armed just now (set in `taken`), remembers which have memory of their own;
     /// of those that were armed before, notes the ones that have lost theirs: `MADV_DONTNEED` and
     /// the like make them zero, and no write is seen.
-    fn learn_backing(&self, part: &Part<'_>, taken: &Words) -> Result<(), Refusal> {
+    fn learn_backing(&self, part: &SlotRange<'_>, taken: &Words) -> Result<(), Refusal> {
         let Some(pagemap) = &self.pagemap else { return Ok(()) };
         let (slot, first) = (part.slot, part.first);
         let first_word = first / 64;
@@ -172,7 +176,7 @@ impl Mprotect {
         guard: &Guard,
         table: &Table,
         pages: Pages,
-        parts: &[Part<'_>],
+        parts: &[SlotRange<'_>],
     ) -> Result<(), Refusal> {
         if self.pagemap.is_none() {
             return Ok(());
@@ -181,7 +185,7 @@ impl Mprotect {
         check_covered(pages, &mappings)?;
         let suspect = |mapping: &&Mapping| mapping.write;
         let armed = |mapping: &Mapping| {
-            let holds = |part: &&Part<'_>| {
+            let holds = |part: &&SlotRange<'_>| {
                 let at = part.pages();
                 at.start < mapping.end && at.end > mapping.start
             };

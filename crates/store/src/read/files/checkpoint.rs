@@ -6,7 +6,7 @@ use super::whereabouts::{Places, Whereabouts};
 use crate::commit::history;
 use crate::images::only_image;
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::read::{Kind, Select, first_manifest};
 use outlive_format::{Content, Image, ImageKind, ImageRef, Item, Manifest, Piece, SegmentRef};
 use outlive_pool::Pool;
@@ -205,22 +205,22 @@ impl FilesCheckpoint {
     ///
     /// # Errors
     /// `Damaged` if it is in none of the segments, or not as long as its piece.
-    pub fn wanted_of(&self, piece: &Piece) -> Result<Wanted> {
+    pub fn wanted_of(&self, piece: &Piece) -> Result<ReadItem> {
         let place = self.whereabouts.places().locator.find(&piece.fp)?;
         if u64::from(place.length) != piece.bytes {
             return Err(wrong_length(piece, place.length));
         }
-        Ok(Wanted { fp: piece.fp, place })
+        Ok(ReadItem { fp: piece.fp, place })
     }
 
     /// The same chunk where a gc has put it since, if one has.
     ///
     /// # Errors
     /// What the log reports.
-    pub fn moved(&self, wanted: &Wanted) -> Result<Option<Wanted>> {
+    pub fn moved(&self, wanted: &ReadItem) -> Result<Option<ReadItem>> {
         let find = |locator: &Locator| {
             let place = locator.find(&wanted.fp).ok().filter(|place| *place != wanted.place);
-            place.map(|place| Wanted { fp: wanted.fp, place })
+            place.map(|place| ReadItem { fp: wanted.fp, place })
         };
         let seen = self.whereabouts.places();
         if let Some(moved) = find(&seen.locator) {
@@ -234,7 +234,7 @@ impl FilesCheckpoint {
 
     /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found
     /// of the listing, of recipes and chunks.
-    pub fn wanted(&self) -> (Vec<Wanted>, Vec<Error>) {
+    pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         let mut seen: HashSet<Fingerprint> = HashSet::new();
         let (mut wanted, mut faults) = (Vec::new(), Vec::new());
         let mut add = |piece: Piece| -> Result<()> {

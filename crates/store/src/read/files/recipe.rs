@@ -1,7 +1,7 @@
 //! Takes recipes apart without holding all of one.
 
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::read::ReadPlan;
 use outlive_format::{Piece, Recipe};
 use outlive_pool::Pool;
@@ -19,9 +19,9 @@ pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<V
         if piece.bytes > 0 && u64::from(place.length) != piece.bytes {
             return Err(wrong_length(piece, place.length));
         }
-        Ok(Wanted { fp: piece.fp, place })
+        Ok(ReadItem { fp: piece.fp, place })
     });
-    let wanted = wanted.collect::<Result<Vec<Wanted>>>()?;
+    let wanted = wanted.collect::<Result<Vec<ReadItem>>>()?;
     let out = Mutex::new(vec![Vec::new(); wanted.len()]);
     let take = |at: usize, bytes: &[u8]| {
         out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
@@ -48,14 +48,14 @@ pub fn wrong_length(piece: &Piece, there: u32) -> Error {
 pub struct Pieces<'a> {
     read: &'a Read<'a>,
     /// Recipes whose children are still to come, the deepest last; children of each, the next last.
-    open: Vec<(u8, Vec<Opened>)>,
+    open: Vec<(u8, Vec<OpenRecipe>)>,
     /// Called with each recipe's fingerprint.
     seen: &'a mut dyn FnMut(Fingerprint),
     pieces: std::vec::IntoIter<Piece>,
 }
 
 /// A recipe that was read, but not taken apart.
-struct Opened(Recipe);
+struct OpenRecipe(Recipe);
 
 impl<'a> Pieces<'a> {
     /// The pieces below `root`.
@@ -90,8 +90,8 @@ impl<'a> Pieces<'a> {
                 None => {
                     self.open.pop();
                 }
-                Some(Opened(recipe)) if level == 0 => self.pieces = recipe.children.into_iter(),
-                Some(Opened(recipe)) => {
+                Some(OpenRecipe(recipe)) if level == 0 => self.pieces = recipe.children.into_iter(),
+                Some(OpenRecipe(recipe)) => {
                     let children = &recipe.children;
                     let below = Some(level - 1);
                     let mut read = read_recipes(self.read, children, below)?;
@@ -104,7 +104,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Result<Vec<Opened>> {
+fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Result<Vec<OpenRecipe>> {
     let nodes: Vec<Piece> = children.iter().map(|child| Piece { bytes: 0, ..*child }).collect();
     let read = read(&nodes)?;
     children
@@ -118,7 +118,7 @@ fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Resul
                     child.fp
                 )));
             }
-            Ok(Opened(recipe))
+            Ok(OpenRecipe(recipe))
         })
         .collect()
 }
@@ -134,7 +134,7 @@ pub fn recipes_below(
 ) -> Result<()> {
     let mut wave = read_recipes(read, &[root], None)?;
     each(root.fp);
-    while let Some(Opened(recipe)) = wave.pop() {
+    while let Some(OpenRecipe(recipe)) = wave.pop() {
         if recipe.level == 0 {
             continue;
         }
@@ -164,7 +164,7 @@ pub fn pieces_within(
         let recipes = read_recipes(read, &nodes, level)?;
         let reached = recipes.first().map_or(0, |recipe| recipe.0.level);
         let mut below = Vec::new();
-        for ((from, _), Opened(recipe)) in wave.iter().zip(recipes) {
+        for ((from, _), OpenRecipe(recipe)) in wave.iter().zip(recipes) {
             let mut at = *from;
             for child in recipe.children {
                 let end = at + child.bytes;

@@ -3,7 +3,7 @@
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::Locator;
-use crate::index::Wanted;
+use crate::index::ReadItem;
 use crate::read::{Live, Lost, Needs};
 use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
@@ -49,7 +49,7 @@ fn walk_listing(
     let of = (root.root, RECIPE);
     let listing = ListingChunks::read(pool, locator, root)?;
     for recipe in &listing.recipes {
-        needs.add(of, Live::Node(Wanted { fp: *recipe, place: locator.find(recipe)? }))?;
+        needs.add(of, Live::Node(ReadItem { fp: *recipe, place: locator.find(recipe)? }))?;
     }
     let mut reader = ListingReader::new();
     for batch in listing.chunks.chunks(64) {
@@ -100,7 +100,7 @@ fn content(
             needs.add(of, Live::Chunk(piece.fp))?;
         }
     }
-    let mut node = |fp| needs.add(of, Live::Node(Wanted { fp, place: locator.find(&fp)? }));
+    let mut node = |fp| needs.add(of, Live::Node(ReadItem { fp, place: locator.find(&fp)? }));
     recipes.into_iter().try_for_each(&mut node)
 }
 

@@ -5,15 +5,15 @@ use outlive_format::SegmentRef;
 use outlive_pool::Place;
 
 /// Chunks that a save found stored already. `None`: where the segments of its base say.
-pub type Hits = ByFingerprint<Option<Place>>;
+pub type ReusedChunks = ByFingerprint<Option<Place>>;
 
 /// A manifest's segments, as a save made them.
 #[derive(Debug, Default)]
-pub struct Named {
+pub struct ImageSegments {
     /// What the manifest lists.
     pub segments: Vec<SegmentRef>,
     /// The directories of the save's own packs.
     pub own: Vec<SegmentRef>,
     /// Chunks that the image has from elsewhere.
-    pub hits: Hits,
+    pub hits: ReusedChunks,
 }

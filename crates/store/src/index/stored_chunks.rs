@@ -10,17 +10,21 @@ const ENTRY_BYTES: u64 = 56;
 /// Two generations: when the young one is full it becomes the old one, and the old one is
 /// forgotten. A duplicate missed that way costs space, nothing else.
 #[derive(Debug)]
-pub struct Known {
+pub struct StoredChunks {
     young: Fingerprints,
     old: Fingerprints,
     generation_max: usize,
 }
 
-impl Known {
+impl StoredChunks {
     /// A memory of at most `bytes_max`.
-    pub fn new(bytes_max: u64) -> Known {
+    pub fn new(bytes_max: u64) -> StoredChunks {
         let generation_max = (bytes_max / ENTRY_BYTES / 2).max(16) as usize;
-        Known { young: Fingerprints::default(), old: Fingerprints::default(), generation_max }
+        StoredChunks {
+            young: Fingerprints::default(),
+            old: Fingerprints::default(),
+            generation_max,
+        }
     }
 
     /// True if the chunk is known to be stored.
@@ -51,7 +55,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_the_newest_are_known() {
-        let mut known = Known::new(ENTRY_BYTES * 2 * 100);
+        let mut known = StoredChunks::new(ENTRY_BYTES * 2 * 100);
         let fp = |n: u32| {
             let mut bytes = [0; 32];
             bytes[..4].copy_from_slice(&n.to_le_bytes());

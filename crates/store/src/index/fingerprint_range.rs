@@ -11,21 +11,21 @@ const BYTES_MIN: u64 = 64 << 10;
 
 /// Every fingerprint is in one of `count` parts, and parts ascend as fingerprints do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct FingerprintRange {
     number: u32,
     count: u32,
 }
 
-impl Part {
+impl FingerprintRange {
     /// Everything.
-    pub const ALL: Part = Part { number: 0, count: 1 };
+    pub const ALL: FingerprintRange = FingerprintRange { number: 0, count: 1 };
 
     /// So many parts that what `segments` list of one fits into `bytes_max` of memory.
-    pub fn of(segments: &[SegmentRef], bytes_max: u64) -> Vec<Part> {
+    pub fn of(segments: &[SegmentRef], bytes_max: u64) -> Vec<FingerprintRange> {
         let stored: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
         let bytes = stored / STORED_BYTES * MEMORY_BYTES;
         let count = bytes.div_ceil(bytes_max.max(BYTES_MIN)).clamp(1, 1 << 20) as u32;
-        (0..count).map(|number| Part { number, count }).collect()
+        (0..count).map(|number| FingerprintRange { number, count }).collect()
     }
 
     /// Whether it is the first of them.
@@ -57,8 +57,8 @@ mod tests {
             level: 0,
             fp: Fingerprint::ZERO,
         };
-        assert_eq!(Part::of(&[segment], 1 << 20), [Part::ALL]);
-        let parts = Part::of(&[segment; 100], 1 << 20);
+        assert_eq!(FingerprintRange::of(&[segment], 1 << 20), [FingerprintRange::ALL]);
+        let parts = FingerprintRange::of(&[segment; 100], 1 << 20);
         assert_eq!(parts.len(), 16);
         let mut before = 0;
         for first in 0..=255u8 {
