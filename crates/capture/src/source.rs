@@ -9,8 +9,9 @@ use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::way::{self, Dirty};
 use crate::{HashTracker, Region, lazy, runs};
+use outlive_chunk::Diff;
 use outlive_types::{
-    Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result,
+    Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, Run,
     pages_of, shown_bytes,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -91,30 +92,8 @@ impl PageSource for MemorySource {
         let copies = ahead.as_mut().and_then(|stopped| stopped.as_mut().ok());
         let Changes { diffs, learn } =
             self.tracker.diff(request.baseline, &layout, &bytes, copies, self.threads);
-        let mut also = runs::wanted(request, &layout.streams);
-        let mut all = Vec::new();
-        let mut fresh = Vec::new();
-        let mut changed_pages = 0;
-        for (stream, diff) in (0..streams).zip(&diffs) {
-            let pages = pages_of(layout.streams[stream as usize].bytes);
-            let whole = PageRange { first: 0, count: pages };
-            match diff {
-                Some(diff) => {
-                    let also = also.remove(&(stream as usize));
-                    runs::push_runs(&mut all, stream, diff.runs(), also);
-                    changed_pages += diff.pages();
-                }
-                None if pages > 0 => {
-                    runs::push_runs(&mut all, stream, &[whole], None);
-                    changed_pages += pages;
-                }
-                None => {}
-            }
-            fresh.push(match diff {
-                Some(_) => None,
-                None => Some(Mutex::default()),
-            });
-        }
+        let (all, changed_pages) = runs_of(request, &layout, streams, &diffs);
+        let fresh = diffs.iter().map(|diff| diff.is_none().then(Mutex::default)).collect();
         let bytes_max = request.freeze_bytes_max;
         let (mut ahead, prelude) = ahead_of(request.freeze, ahead);
         let ahead_bytes = ahead.as_ref().map_or(0, Ahead::copied_bytes);
@@ -190,6 +169,34 @@ impl PageSource for MemorySource {
             is_committed: AtomicBool::new(false),
         }))
     }
+}
+
+/// The runs to be saved, changed or asked for, and how many pages have changed.
+fn runs_of(
+    request: &FreezeRequest,
+    layout: &Layout,
+    streams: u32,
+    diffs: &[Option<Diff>],
+) -> (Vec<Run>, u64) {
+    let mut also = runs::wanted(request, &layout.streams);
+    let (mut all, mut changed_pages) = (Vec::new(), 0);
+    for (stream, diff) in (0..streams).zip(diffs) {
+        let pages = pages_of(layout.streams[stream as usize].bytes);
+        let whole = PageRange { first: 0, count: pages };
+        match diff {
+            Some(diff) => {
+                let also = also.remove(&(stream as usize));
+                runs::push_runs(&mut all, stream, diff.runs(), also);
+                changed_pages += diff.pages();
+            }
+            None if pages > 0 => {
+                runs::push_runs(&mut all, stream, &[whole], None);
+                changed_pages += pages;
+            }
+            None => {}
+        }
+    }
+    (all, changed_pages)
 }
 
 /// What was copied ahead, and how the report begins.

@@ -150,11 +150,14 @@ pub struct ShowArgs {
     pub job: String,
     /// Epoch of the checkpoint [default: the newest that is whole]
     pub epoch: Option<u64>,
+    /// Rank whose regions to show, if the checkpoint is of several; the first one is 0
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
     /// Number of regions, or files, to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
     /// File for a picture (SVG) of all checkpoints of the job: stalls, bytes, what was shared
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions", "rank"])]
     pub plot: Option<PathBuf>,
 }
 
@@ -186,6 +189,9 @@ pub struct ExportArgs {
     pub job: String,
     /// Epoch of the checkpoint [default: the newest that is whole]
     pub epoch: Option<u64>,
+    /// Rank whose regions to write, if the checkpoint is of several; the first one is 0
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
     /// Directory to write to, which is made if it is missing
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,

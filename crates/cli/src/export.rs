@@ -9,7 +9,7 @@ mod sink;
 use crate::args::ExportArgs;
 use crate::chosen::{select, skipped_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
-use crate::show::{no_checkpoint, open_checkpoint, packed_slice, region_json};
+use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
 use crate::{npy, pool, region};
 use names::{file_name, matches};
 use outlive_files::make_dir;
@@ -165,14 +165,16 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
     let dir = &args.to;
     let mut index = Value::Null;
     let mut exported = Vec::new();
-    let mut prepare = |checkpoint: &Checkpoint| {
+    let mut attempt = |checkpoint: &Checkpoint| {
         let plan = ExportPlan::new(checkpoint, &args.only)?;
         if !args.force {
             plan.check_free(dir)?;
         }
         make_dir(dir)?;
         let sink = FileSink::create(dir, checkpoint, &plan)?;
-        Ok((plan.streams.clone(), Work { plan, sink }))
+        let work = Work { plan, sink };
+        let stats = checkpoint.read(&work.plan.streams, &work)?;
+        Ok((work, stats))
     };
     let mut done = |checkpoint: &Checkpoint, Work { plan, sink }: Work| {
         let packed = sink.finish(&plan, dir, args.force)?;
@@ -189,6 +191,7 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         index = json!({
             "job": checkpoint.job().as_str(),
             "epoch": checkpoint.epoch(),
+            "rank": checkpoint.image().rank,
             "regions": listed,
             "attachment": serde_json::from_slice::<Value>(checkpoint.attachment()).ok(),
         });
@@ -196,31 +199,34 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         exported = plan.items;
         Ok(())
     };
-    let restored = job
-        .restore(select(args.epoch), &mut prepare, &mut done)?
-        .ok_or_else(|| no_checkpoint(job))?;
+    let rank = chosen_rank(job, args.epoch, args.rank)?;
+    let found = job.attempt_rank(select(args.epoch), rank, &mut attempt)?;
+    let (checkpoint, (work, stats), skipped) = found.ok_or_else(|| no_checkpoint(job))?;
+    done(&checkpoint, work)?;
+    let epoch = checkpoint.epoch();
     let total_bytes: u64 = exported.iter().map(|item| item.region.bytes).sum();
     let text = format!(
         "Exported {} ({}) of checkpoint {} to {}; {INDEX} says which is where.\n",
         count(exported.len() as u64, "region"),
         bytes(total_bytes),
-        restored.epoch,
+        epoch,
         shown(&dir.display().to_string())
     );
     let json = json!({
         "to": dir.display().to_string(),
         "job": index["job"],
-        "epoch": restored.epoch,
+        "epoch": epoch,
+        "rank": rank,
         "bytes": total_bytes,
-        "read_bytes": restored.stats.read_bytes,
+        "read_bytes": stats.read_bytes,
         "regions": index["regions"],
-        "skipped": skipped_json(&restored.skipped),
+        "skipped": skipped_json(&skipped),
     });
     Ok(Answer::new(text, json))
 }
 
 fn dry_run(args: &ExportArgs, job: &Job) -> Result<Answer> {
-    let (checkpoint, skipped) = open_checkpoint(job, args.epoch)?;
+    let (checkpoint, skipped) = open_checkpoint(job, args.epoch, args.rank)?;
     let plan = ExportPlan::new(&checkpoint, &args.only)?;
     let reads = checkpoint.plan(&plan.streams)?;
     let existing: HashMap<&str, PathBuf> = plan

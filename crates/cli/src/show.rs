@@ -5,8 +5,8 @@ use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::{items, pool, region};
-use outlive_store::{Checkpoint, Job, JobOptions};
-use outlive_types::{Distribution, Epoch, Error, RegionDesc, RegionPlace, Result};
+use outlive_store::{Checkpoint, EpochInfo, Job, JobOptions};
+use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,8 +32,32 @@ pub fn packed_slice<'a>(region: &RegionDesc, packed: &'a [u8]) -> Option<&'a [u8
 pub fn open_checkpoint(
     job: &Job,
     epoch: Option<Epoch>,
+    rank: Option<Rank>,
 ) -> Result<(Checkpoint, Vec<(Epoch, Error)>)> {
-    job.checkpoint(select_sound(epoch))?.ok_or_else(|| no_checkpoint(job))
+    let rank = chosen_rank(job, epoch, rank)?;
+    job.checkpoint_of_rank(select_sound(epoch), rank)?.ok_or_else(|| no_checkpoint(job))
+}
+
+/// The rank that was chosen; the only one, if none was.
+///
+/// # Errors
+/// `Invalid` if there are several to choose from.
+pub fn chosen_rank(job: &Job, epoch: Option<Epoch>, rank: Option<Rank>) -> Result<Rank> {
+    if let Some(rank) = rank {
+        return Ok(rank);
+    }
+    let epochs = job.epochs()?;
+    let is_meant = |info: &&EpochInfo| epoch.is_none_or(|epoch| epoch == info.epoch);
+    match epochs.iter().rev().find(is_meant) {
+        Some(info) if info.manifest.world_size > 1 => Err(Error::invalid(format!(
+            "checkpoint {} of job {} has {} ranks: choose one with `--rank`, from 0 to {}",
+            info.epoch,
+            job.name(),
+            info.manifest.world_size,
+            info.manifest.world_size - 1
+        ))),
+        _ => Ok(0),
+    }
 }
 
 /// The error for a job in which no program has saved its memory yet.
@@ -82,7 +106,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     if shows_files(&job, args.epoch)? {
         return items::show(&job, args);
     }
-    let (checkpoint, skipped) = open_checkpoint(&job, args.epoch)?;
+    let (checkpoint, skipped) = open_checkpoint(&job, args.epoch, args.rank)?;
     let manifest = checkpoint.manifest();
     let packed = checkpoint.packed_bytes()?;
     let regions = checkpoint.regions();
@@ -95,6 +119,9 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
 
     let hurt = is_hurt(&job, manifest.epoch)?;
     let mut text = head_text(&job, manifest, hurt, "region");
+    if manifest.world_size > 1 {
+        let _ = writeln!(text, "{:<13}{}", "this rank", checkpoint.image().rank);
+    }
     let _ = writeln!(text, "attachment   {}\n", bytes(checkpoint.attachment().len() as u64));
 
     let limit = args.regions.unwrap_or(REGIONS_SHOWN);
@@ -128,6 +155,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let json = json!({
         "job": name.as_str(),
         "manifest": manifest_json(manifest, hurt, 0),
+        "rank": checkpoint.image().rank,
         "regions": listed,
         "attachment_bytes": attachment.len(),
         "attachment": serde_json::from_slice::<Value>(attachment).ok(),

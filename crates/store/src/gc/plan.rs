@@ -67,6 +67,36 @@ pub struct GcPlan {
     pub freed_bytes: u64,
 }
 
+/// Small packs if there are several, then those worst in use, until few enough bytes are unused.
+fn worth_rewriting(
+    partly: &[Partly],
+    pack_bytes: u64,
+    thoroughness: Thoroughness,
+) -> HashSet<PackId> {
+    let mut chosen: HashSet<PackId> = HashSet::new();
+    // Small packs become few: by half at least, or the work would come again each time.
+    let small: Vec<_> = partly.iter().filter(|p| p.total < pack_bytes / 2).collect();
+    let small_bytes: u64 = small.iter().map(|p| p.live).sum();
+    if small.len() >= SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize) {
+        chosen.extend(small.iter().map(|p| p.pack));
+    }
+    let mut rest: Vec<&Partly> = partly.iter().filter(|p| !chosen.contains(&p.pack)).collect();
+    // Most unused bytes for each byte to copy first.
+    let worth = |p: &Partly| u128::from(p.unused) * u128::from(u64::MAX) / u128::from(p.live);
+    rest.sort_by(|a, b| worth(b).cmp(&worth(a)).then(a.pack.cmp(&b.pack)));
+    let mut unused: u64 = rest.iter().map(|p| p.unused).sum();
+    let kept: u64 = partly.iter().map(|p| p.live).sum();
+    for p in rest {
+        // What has nothing to give is not touched, however little may stay.
+        if p.unused == 0 || unused as f64 <= thoroughness.unused_max * kept as f64 {
+            break;
+        }
+        unused -= p.unused;
+        chosen.insert(p.pack);
+    }
+    chosen
+}
+
 impl GcPlan {
     /// Chooses packs: all that are dead, small ones if there are several, and then the ones worst in
     /// use until few enough bytes of the rest are unused.
@@ -122,27 +152,7 @@ impl GcPlan {
             plan.freed_bytes = gone_bytes.saturating_sub(plan.written_bytes);
             return plan;
         }
-        let mut chosen: HashSet<PackId> = HashSet::new();
-        // Small packs become few: by half at least, or the work would come again each time.
-        let small: Vec<_> = partly.iter().filter(|p| p.total < pack_bytes / 2).collect();
-        let small_bytes: u64 = small.iter().map(|p| p.live).sum();
-        if small.len() >= SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize) {
-            chosen.extend(small.iter().map(|p| p.pack));
-        }
-        let mut rest: Vec<&Partly> = partly.iter().filter(|p| !chosen.contains(&p.pack)).collect();
-        // Most unused bytes for each byte to copy first.
-        let worth = |p: &Partly| u128::from(p.unused) * u128::from(u64::MAX) / u128::from(p.live);
-        rest.sort_by(|a, b| worth(b).cmp(&worth(a)).then(a.pack.cmp(&b.pack)));
-        let mut unused: u64 = rest.iter().map(|p| p.unused).sum();
-        let kept: u64 = partly.iter().map(|p| p.live).sum();
-        for p in rest {
-            // What has nothing to give is not touched, however little may stay.
-            if p.unused == 0 || unused as f64 <= thoroughness.unused_max * kept as f64 {
-                break;
-            }
-            unused -= p.unused;
-            chosen.insert(p.pack);
-        }
+        let chosen = worth_rewriting(&partly, pack_bytes, thoroughness);
         for Partly { pack, live, total, filled: filled_there, .. } in partly {
             if chosen.contains(&pack) {
                 plan.rewritten.push(pack);

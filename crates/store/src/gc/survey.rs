@@ -41,6 +41,17 @@ pub struct JobState {
     pub held: HashSet<PackId>,
 }
 
+/// What the newer records of a log have said.
+#[derive(Default)]
+struct Seen {
+    /// The session that was closed last.
+    closed: Option<SessionId>,
+    /// A writer has appended something.
+    writer: bool,
+    /// The archive was reached, and what follows was said by it.
+    archive: bool,
+}
+
 impl JobState {
     /// Reads a job's log.
     ///
@@ -64,9 +75,7 @@ impl JobState {
             held: HashSet::new(),
         };
         let mut reading = Reading::default();
-        let mut closed: Option<SessionId> = None;
-        let mut writer_since = false;
-        let mut archive_read = false;
+        let mut seen = Seen::default();
         for entry in history(pool, name)? {
             // Also if it cannot be read: what is told goes behind it.
             if state.number == 0 {
@@ -94,45 +103,50 @@ impl JobState {
                     )));
                 }
             };
-            let condemn = |packs: Vec<PackId>, state: &mut JobState| match writer_since {
-                true => state.released.extend(packs),
-                false => state.held.extend(packs),
-            };
-            match record.body {
-                Body::Manifest(manifest) => {
-                    writer_since |= !archive_read;
-                    if entry.hurt {
-                        state.hurt.insert(manifest.epoch);
-                    }
-                    state.manifests.push(manifest);
-                }
-                Body::Session(session) => {
-                    writer_since = true;
-                    let open = closed != Some(session.session);
-                    state.session.get_or_insert((session, open));
-                }
-                Body::Close(close) => {
-                    writer_since = true;
-                    closed.get_or_insert(close.session);
-                }
-                Body::Sweep(sweep) => condemn(sweep.packs, &mut state),
-                Body::Archive(archive) => {
-                    condemn(archive.condemned, &mut state);
-                    if let (None, Some((session, open))) = (&state.session, archive.session) {
-                        let open = open && closed != Some(session.session);
-                        state.session = Some((session, open));
-                    }
-                    state.archive = entry.number;
-                    archive_read = true;
-                }
-                Body::Prune(_) => state.pruned = true,
-                Body::Note(_) => {}
-            }
+            state.add(record.body, (entry.number, entry.hurt), &mut seen);
         }
         state.last_epoch = reading.position().epoch;
         // What was condemned twice counts as held.
         state.released.retain(|pack| !state.held.contains(pack));
         Ok(state)
+    }
+
+    /// Adds what a record says, which is older than all that were added before.
+    fn add(&mut self, body: Body, (number, hurt): (u64, bool), seen: &mut Seen) {
+        let condemn = |packs: Vec<PackId>, state: &mut JobState| match seen.writer {
+            true => state.released.extend(packs),
+            false => state.held.extend(packs),
+        };
+        match body {
+            Body::Manifest(manifest) => {
+                seen.writer |= !seen.archive;
+                if hurt {
+                    self.hurt.insert(manifest.epoch);
+                }
+                self.manifests.push(manifest);
+            }
+            Body::Session(session) => {
+                seen.writer = true;
+                let open = seen.closed != Some(session.session);
+                self.session.get_or_insert((session, open));
+            }
+            Body::Close(close) => {
+                seen.writer = true;
+                seen.closed.get_or_insert(close.session);
+            }
+            Body::Sweep(sweep) => condemn(sweep.packs, self),
+            Body::Archive(archive) => {
+                condemn(archive.condemned, self);
+                if let (None, Some((session, open))) = (&self.session, archive.session) {
+                    let open = open && seen.closed != Some(session.session);
+                    self.session = Some((session, open));
+                }
+                self.archive = number;
+                seen.archive = true;
+            }
+            Body::Prune(_) => self.pruned = true,
+            Body::Note(_) => {}
+        }
     }
 
     /// Whether a writer may be at work.

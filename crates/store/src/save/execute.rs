@@ -1,6 +1,6 @@
 //! Carries out a plan: all stages in order, then the commit.
 
-use super::chunks::{Chunker, Pages};
+use super::chunks::{BlockExtents, ChunkCounts, Chunker, Pages};
 use super::committer::Draft;
 use super::leaves::{LeafStage, Wish, within_budget};
 use super::mend::{BorrowedChunks, list_lent};
@@ -271,17 +271,7 @@ impl Stages<'_> {
             node_bytes += bytes.len() as u64;
             Ok(self.packer.append_node(&bytes)?.fp)
         };
-        let empty = PageTree::default();
-        let mut streams = HashMap::with_capacity(plan.streams.len());
-        let mut rest = &blocks[..];
-        for (number, stream) in plan.streams.iter().enumerate() {
-            let count = rest.partition_point(|b| b.stream as usize <= number);
-            let old = base.streams.get(&stream.name).unwrap_or(&empty);
-            let edits = leaves.edits(&stream.name, old, stream.bytes, &rest[..count])?;
-            let tree = edit(old, stream.bytes, &edits, &mut emit)?;
-            streams.insert(stream.name.clone(), tree);
-            rest = &rest[count..];
-        }
+        let streams = self.trees(base, &blocks, &mut leaves, &mut emit)?;
         let wishes = std::mem::take(&mut leaves.wishes);
 
         let catalog_bytes = self.catalog(&streams)?;
@@ -294,26 +284,13 @@ impl Stages<'_> {
         catalog_hashes.apply(diff);
 
         let packed = streams.get(PACKED_STREAM).map_or(TreeRef::EMPTY, PageTree::reference);
-        let state_bytes = frozen.regions().iter().map(|r| r.bytes).sum();
-        let evacuated_bytes = plan.evacuated_pages * PAGE_BYTES as u64;
-        let stats = SaveStats {
-            epoch: plan.epoch,
-            state_bytes,
-            changed_bytes: plan.dirty_bytes.saturating_sub(evacuated_bytes),
-            evacuated_bytes,
-            zero_bytes: chunker.sink.counts.zero_bytes.load(Ordering::Relaxed),
-            known_bytes: chunker.sink.counts.known_bytes.load(Ordering::Relaxed),
-            raw_bytes: chunker.sink.counts.raw_bytes.load(Ordering::Relaxed),
-            node_bytes: node_bytes + leaves.stored_bytes,
-            freeze: frozen.report(),
-            ..SaveStats::default()
-        };
+        let stats = self.stats(&chunker.sink.counts, node_bytes + leaves.stored_bytes);
         Ok(Written {
             reference: ImageRef {
                 rank: self.rank,
                 kind: ImageKind::Memory,
                 regions: frozen.regions().len() as u64,
-                state_bytes,
+                state_bytes: stats.state_bytes,
                 catalog: catalog.reference(),
                 packed,
             },
@@ -332,6 +309,44 @@ impl Stages<'_> {
             wishes,
             stats,
         })
+    }
+
+    /// The page tree of each stream, with what is new.
+    fn trees(
+        &self,
+        base: &Base,
+        blocks: &[BlockExtents],
+        leaves: &mut LeafStage<'_>,
+        emit: &mut dyn FnMut(&InnerNode) -> Result<Fingerprint>,
+    ) -> Result<HashMap<String, PageTree>> {
+        let empty = PageTree::default();
+        let mut streams = HashMap::with_capacity(self.plan.streams.len());
+        let mut rest = blocks;
+        for (number, stream) in self.plan.streams.iter().enumerate() {
+            let count = rest.partition_point(|b| b.stream as usize <= number);
+            let old = base.streams.get(&stream.name).unwrap_or(&empty);
+            let edits = leaves.edits(&stream.name, old, stream.bytes, &rest[..count])?;
+            let tree = edit(old, stream.bytes, &edits, emit)?;
+            streams.insert(stream.name.clone(), tree);
+            rest = &rest[count..];
+        }
+        Ok(streams)
+    }
+
+    fn stats(&self, counts: &ChunkCounts, node_bytes: u64) -> SaveStats {
+        let evacuated_bytes = self.plan.evacuated_pages * PAGE_BYTES as u64;
+        SaveStats {
+            epoch: self.plan.epoch,
+            state_bytes: self.frozen.regions().iter().map(|r| r.bytes).sum(),
+            changed_bytes: self.plan.dirty_bytes.saturating_sub(evacuated_bytes),
+            evacuated_bytes,
+            zero_bytes: counts.zero_bytes.load(Ordering::Relaxed),
+            known_bytes: counts.known_bytes.load(Ordering::Relaxed),
+            raw_bytes: counts.raw_bytes.load(Ordering::Relaxed),
+            node_bytes,
+            freeze: self.frozen.report(),
+            ..SaveStats::default()
+        }
     }
 
     fn catalog(&self, streams: &HashMap<String, PageTree>) -> Result<Vec<u8>> {
@@ -374,7 +389,7 @@ fn catalog_extents(
     packer: &Packer<'_>,
     bytes: &[u8],
     diff: &Diff,
-) -> Result<Vec<super::chunks::BlockExtents>> {
+) -> Result<Vec<BlockExtents>> {
     let mut out = Vec::new();
     let mut lane = packer.lane();
     let mut scratch = Vec::new();
@@ -389,7 +404,7 @@ fn catalog_extents(
         });
         let extents = chunker.block(&mut lane, &mut scratch, runs, &OwnBlock(block))?;
         if !extents.is_empty() {
-            out.push(super::chunks::BlockExtents { stream: 0, block: number as u64, extents });
+            out.push(BlockExtents { stream: 0, block: number as u64, extents });
         }
     }
     lane.finish()?;

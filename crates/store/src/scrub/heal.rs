@@ -120,6 +120,63 @@ fn look(
     }
 }
 
+/// Those of the suspects that are still there and still damaged.
+fn bad_packs(
+    pool: &Pool,
+    survey: &Survey,
+    suspects: &BTreeSet<PackId>,
+    pace: &Pace,
+    report: &mut HealReport,
+) -> Result<HashSet<PackId>> {
+    let mut bad: HashSet<PackId> = HashSet::new();
+    for pack in suspects.iter().filter(|pack| survey.packs.contains(pack)) {
+        match check_pack(pool, *pack, pace) {
+            // It was not the medium that was wrong.
+            Ok(_) => {}
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(_) if survey.is_in_progress(pack) => {
+                report.pending.insert(*pack);
+            }
+            Err(_) => {
+                bad.insert(*pack);
+            }
+        }
+    }
+    Ok(bad)
+}
+
+/// The checkpoints of a job that were hurt and still miss something.
+fn still_hurt(pool: &Pool, job: &JobState, listed: &SegmentContents) -> Result<BTreeSet<Epoch>> {
+    let locator = Locator::of(&directory_of(&listed.places));
+    let mut hurt = job.hurt.clone();
+    for manifest in job.manifests.iter().filter(|m| job.hurt.contains(&m.epoch)) {
+        if !walk(pool, manifest, &locator, &mut HashSet::new())? {
+            hurt.remove(&manifest.epoch);
+        }
+    }
+    Ok(hurt)
+}
+
+/// Packs that jobs name, and that are not there.
+fn missing_packs(
+    pool: &Pool,
+    survey: &Survey,
+    named: &BTreeSet<PackId>,
+) -> Result<BTreeSet<PackId>> {
+    let there: BTreeSet<PackId> = survey.packs.iter().copied().collect();
+    let mut missing = BTreeSet::new();
+    for pack in named.difference(&there) {
+        // Packs that have come since the target was listed are there now.
+        match pool.stored_bytes(*pack) {
+            Err(error) if is_damage(&error) => {
+                missing.insert(*pack);
+            }
+            length => drop(length?),
+        }
+    }
+    Ok(missing)
+}
+
 /// A scrub that deals with what it found.
 pub struct Heal<'a> {
     pub(super) pool: &'a Pool,
@@ -151,20 +208,7 @@ impl<'a> Heal<'a> {
     ) -> Result<Heal<'a>> {
         let survey = Survey::new(pool, (session, FirstPacks::default()), false)?;
         let mut report = HealReport::default();
-        let mut bad: HashSet<PackId> = HashSet::new();
-        for pack in suspects.iter().filter(|pack| survey.packs.contains(pack)) {
-            match check_pack(pool, *pack, pace) {
-                // It was not the medium that was wrong.
-                Ok(_) => {}
-                Err(error) if !is_damage(&error) => return Err(error),
-                Err(_) if survey.is_in_progress(pack) => {
-                    report.pending.insert(*pack);
-                }
-                Err(_) => {
-                    bad.insert(*pack);
-                }
-            }
-        }
+        let mut bad = bad_packs(pool, &survey, suspects, pace, &mut report)?;
         let mut named: BTreeSet<PackId> = BTreeSet::new();
         let mut healed = BTreeSet::new();
         for job in &survey.jobs {
@@ -172,29 +216,14 @@ impl<'a> Heal<'a> {
             named.extend(&listed.packs);
             report.segments += listed.unreadable as u64;
             if !job.hurt.is_empty() {
-                let locator = Locator::of(&directory_of(&listed.places));
-                let mut hurt = job.hurt.clone();
-                for manifest in job.manifests.iter().filter(|m| job.hurt.contains(&m.epoch)) {
-                    if !walk(pool, manifest, &locator, &mut HashSet::new())? {
-                        hurt.remove(&manifest.epoch);
-                    }
-                }
+                let hurt = still_hurt(pool, job, &listed)?;
                 if hurt != job.hurt {
                     healed.insert(job.name.clone());
                 }
                 report.hurt.extend((!hurt.is_empty()).then(|| (job.name.clone(), hurt)));
             }
         }
-        let there: BTreeSet<PackId> = survey.packs.iter().copied().collect();
-        for pack in named.difference(&there) {
-            // Packs that have come since the target was listed are there now.
-            match pool.stored_bytes(*pack) {
-                Err(error) if is_damage(&error) => {
-                    report.missing.insert(*pack);
-                }
-                length => drop(length?),
-            }
-        }
+        report.missing = missing_packs(pool, &survey, &named)?;
         if !named.is_empty() && report.missing.len() == named.len() {
             return Err(Error::damaged(format!(
                 "none of the packs that the jobs need is in {}: is everything where it should be? \
