@@ -102,7 +102,7 @@ pub fn prune<'py>(
     core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
     let (plan, report) = in_a_thread(&core.events, tick, &stop, move || {
-        let job = &core_there.job;
+        let job = &core_there.job();
         let plan = job.retention(&rules)?;
         options.drop.insert(job.name().clone(), plan.dropped());
         options.keep_one = plan.keeps_any();

@@ -31,7 +31,7 @@ pub fn put<'py>(
     core.settle_last(tick)?;
     let job = core.clone();
     let report = in_a_thread(&core.events, tick, &stop, move || {
-        job.job.put(PutSource::Paths(&paths), &options)
+        job.job().put(PutSource::Paths(&paths), &options)
     })?;
     drop(inside);
     let PutReport { plan, items, files, stats, troubles } = report;
@@ -65,7 +65,7 @@ pub fn get<'py>(
     core.settle_last(tick)?;
     let job = core.clone();
     let report = in_a_thread(&core.events, tick, &stop, move || {
-        let found = job.job.files(epoch.map_or(Select::Newest, Select::Epoch))?;
+        let found = job.job().files(epoch.map_or(Select::Newest, Select::Epoch))?;
         found.map(|(checkpoint, _)| checkpoint.get(&options)).transpose()
     })?;
     drop(inside);

@@ -1,7 +1,7 @@
 //! A job, opened for Python.
 
 use crate::collect::{Collection, Rules};
-use crate::errors::{OrRaise, to_py};
+use crate::errors::OrRaise;
 use crate::events::Events;
 use crate::named::named;
 use crate::notes::Notes;
@@ -48,11 +48,7 @@ impl Job {
     fn due(&self, py: Python<'_>) -> PyResult<bool> {
         let core = &self.core;
         core.check_process(py)?;
-        let over = core.last().take_if(|last| last.done()).is_some();
-        if over && let Some(error) = core.job.unseen_failure() {
-            return Err(to_py(py, &error.context("an earlier save failed")));
-        }
-        Ok(core.job.due())
+        core.client.due().or_raise(py)
     }
 
     /// True if events wait to be told.
@@ -64,20 +60,20 @@ impl Job {
     /// stays frozen.
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check_process(py)?;
-        self.core.tracker.let_go();
+        self.core.client.let_go();
         Ok(())
     }
 
     /// True while a save is under way or memory is being filled, or if a save has failed and nobody has been told.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.let_go() || self.core.last().is_some())
+        Ok(self.core.let_go() || self.core.client.has_unheard())
     }
 
     /// True while a save is under way or being started. Never waits.
     fn saving(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.job.is_saving())
+        Ok(self.core.job().is_saving())
     }
 
     /// Saves regions, given by their names, dtypes, shapes and leaves.
@@ -157,7 +153,7 @@ impl Job {
     /// The committed checkpoints, oldest first.
     fn epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.core.check_process(py)?;
-        let epochs = py.detach(|| self.core.job.epochs()).or_raise(py)?;
+        let epochs = py.detach(|| self.core.job().epochs()).or_raise(py)?;
         epochs.iter().map(|info| report_of(py, info)).collect()
     }
 
@@ -179,7 +175,7 @@ impl Job {
             }
             remarks.pinned = pin.unwrap_or(remarks.pinned);
         };
-        py.detach(|| self.core.job.note(epoch, change)).or_raise(py).map(drop)
+        py.detach(|| self.core.job().note(epoch, change)).or_raise(py).map(drop)
     }
 
     /// Drops checkpoints by rules and collects, after the save under way is over; answers which are kept
@@ -197,7 +193,7 @@ impl Job {
     /// A picture of all checkpoints, as SVG.
     fn plot(&self, py: Python<'_>) -> PyResult<String> {
         self.core.check_process(py)?;
-        let job = &self.core.job;
+        let job = self.core.job();
         let epochs = py.detach(|| job.epochs()).or_raise(py)?;
         let manifests: Vec<_> = epochs.into_iter().map(|info| info.manifest).collect();
         Ok(outlive_cli::plot(job.name().as_str(), &manifests))
@@ -208,7 +204,7 @@ impl Job {
         let py = tick.py();
         self.core.check_process(py)?;
         self.core.settle_last(tick)?;
-        let waited = py.detach(|| self.core.job.wait());
+        let waited = py.detach(|| self.core.job().wait());
         let told = wait::tell(&self.core.events, tick);
         waited.or_raise(py).and(told)
     }
@@ -216,7 +212,7 @@ impl Job {
     /// Lets the next save leave behind what others have saved since this job restored or was closed.
     fn take_over(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check_process(py)?;
-        py.detach(|| self.core.job.take_over());
+        py.detach(|| self.core.job().take_over());
         Ok(())
     }
 
@@ -232,14 +228,9 @@ impl Job {
         if !at_exit {
             core.settle_fill(tick)?;
         }
-        let closed = py.detach(|| match at_exit {
-            true => core.job.close_at_exit(),
-            false => core.job.close(),
-        });
-        core.tracker.let_go();
+        let closed = py.detach(|| core.client.close(at_exit));
         core.keep_constants(Vec::new());
         drop(inside);
-        core.last().take();
         let told = wait::tell(&core.events, tick);
         closed.or_raise(py).and(told)
     }

@@ -12,7 +12,6 @@ mod events;
 mod files;
 mod job;
 mod lazy;
-mod leave;
 mod named;
 mod notes;
 mod pool;

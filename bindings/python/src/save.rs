@@ -6,7 +6,7 @@ use crate::named::named;
 use crate::shared::Core;
 use crate::values;
 use crate::wait;
-use outlive_capture::{MemorySource, Region};
+use outlive_capture::Region;
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
@@ -125,20 +125,19 @@ pub fn save(
     core.keep_constants(Vec::new());
     let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
     let regions = std::mem::take(&mut leaves.regions);
-    let mut source = MemorySource::new(core.tracker.clone(), regions, attachment, core.threads());
+    let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of it.
     let filled = wait::wait(&core.events, tick, None, &mut |limit| {
         source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
     })?;
     filled.transpose().or_raise(py)?;
-    let saved = py.detach(|| core.job.save_with(&mut source, notes));
+    let saved = py.detach(|| core.client.save_source(&mut source, notes));
     // Its regions point into what goes now.
     drop(source);
     let constants = std::mem::take(&mut leaves.constants);
     drop(leaves);
     drop(inside);
     let handle = saved.or_raise(py)?;
-    core.set_last(handle.clone());
     core.keep_constants(constants);
     wait::tell(&core.events, tick)?;
     Ok(Save { core: core.clone(), handle })
@@ -183,7 +182,7 @@ impl Save {
         let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
             return Ok(None);
         };
-        if self.core.job.current().is_none_or(|save| save.done()) {
+        if self.core.job().current().is_none_or(|save| save.done()) {
             self.core.keep_constants(Vec::new());
         }
         let told = wait::tell(&self.core.events, tick);

@@ -5,27 +5,21 @@ use crate::errors::{invalid, to_py};
 use crate::events::Events;
 use crate::process::Opener;
 use crate::wait::{self, Entry, Inside, Turn};
-use outlive_capture::HashTracker;
+use outlive_client::Client;
 use outlive_pool::Pool;
-use outlive_store::{Job, JobOptions, LazyFill, SaveHandle};
+use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the handles of a job share.
 pub struct Core {
-    /// The engine's job.
-    pub job: Job,
-    /// What the engine remembers of the last image.
-    pub tracker: Arc<HashTracker>,
+    /// The job, and what is known of the program's memory.
+    pub client: Client,
     /// Events of the job's pool.
     pub events: Arc<Events>,
     turn: Turn,
-    /// The last save, until its outcome has been looked at.
-    last: Mutex<Option<SaveHandle>>,
-    /// The last lazy restore, until it is over.
-    fill: Mutex<Option<LazyFill>>,
     /// Buffers that lazy restores fill, each with whether it is over. Threads of the fill do not hold
     /// them: to let go of a buffer takes the GIL.
     kept: Mutex<Vec<(Vec<Buffer>, Arc<AtomicBool>)>>,
@@ -38,7 +32,7 @@ impl Drop for Core {
     /// A save that is still under way reads the constants.
     fn drop(&mut self) {
         if self.constants.get_mut().is_ok_and(|constants| !constants.is_empty())
-            && let Some(handle) = self.job.current()
+            && let Some(handle) = self.job().current()
         {
             handle.wait_done(None);
         }
@@ -49,17 +43,12 @@ impl Core {
     /// Opens a job.
     ///
     /// # Errors
-    /// `Invalid` for an impossible name, or a tracker that is none.
+    /// Those of [`Client::open`].
     pub fn open(pool: &Pool, events: Arc<Events>, name: &str, options: JobOptions) -> Result<Core> {
-        let tracker = pool.config().tuning.tracker()?;
-        let job = Job::open(pool, name, options)?;
         Ok(Core {
-            tracker: Arc::new(HashTracker::for_job(tracker, job.name().as_str())),
-            job,
+            client: Client::open(pool, name, options)?,
             events,
             turn: Turn::default(),
-            last: Mutex::new(None),
-            fill: Mutex::new(None),
             kept: Mutex::default(),
             constants: Mutex::default(),
             opener: Opener::this(),
@@ -68,12 +57,12 @@ impl Core {
 
     /// Refuses in a forked child, before any lock is touched.
     pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        self.opener.check(py, || format!("the job {}", self.job.name()))
+        self.opener.check(py, || format!("the job {}", self.job().name()))
     }
 
-    /// Threads for hashing and copying.
-    pub fn threads(&self) -> usize {
-        self.job.pool().config().tuning.threads()
+    /// The engine's job.
+    pub fn job(&self) -> &Job {
+        self.client.job()
     }
 
     /// Waits until no other thread saves, restores or closes. Refuses where it would wait for itself.
@@ -87,7 +76,7 @@ impl Core {
                      handler, progress callback or logging handler that runs inside another call \
                      of outlive. Nothing was done. Set a flag there, and save where the program \
                      saves next (docs/python.md shows how)",
-                    self.job.name()
+                    self.job().name()
                 ),
             )),
             None => Err(to_py(tick.py(), &Error::bug("a wait without limit ended"))),
@@ -96,7 +85,7 @@ impl Core {
 
     /// Waits until the save under way, if there is one, is over, however it ends.
     pub fn settle_last(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Some(handle) = self.job.current() {
+        if let Some(handle) = self.job().current() {
             wait::wait(&self.events, tick, None, &mut |limit| {
                 handle.wait_done(Some(limit)).then_some(())
             })?;
@@ -106,18 +95,12 @@ impl Core {
 
     /// Waits until memory that is being filled lazily is there.
     pub fn settle_fill(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-        let fill = self.fill.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(fill) = fill {
+        if let Some(fill) = self.client.filling() {
             wait::wait(&self.events, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
-            self.fill.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.client.filling_is_over();
         }
         self.let_go();
         Ok(())
-    }
-
-    /// Remembers a lazy restore.
-    pub fn set_fill(&self, fill: LazyFill) {
-        *self.fill.lock().unwrap_or_else(PoisonError::into_inner) = Some(fill);
     }
 
     /// Keeps what a lazy restore fills until it is `over`.
@@ -147,15 +130,5 @@ impl Core {
         drop(kept);
         // Released without the lock: that may run other Python code.
         drop(before);
-    }
-
-    /// Remembers the newest save.
-    pub fn set_last(&self, handle: SaveHandle) {
-        *self.last() = Some(handle);
-    }
-
-    /// The newest save, until its outcome has been looked at.
-    pub fn last(&self) -> MutexGuard<'_, Option<SaveHandle>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,6 +25,11 @@ impl MutRegion {
         self.0.length()
     }
 
+    /// Address of its first byte.
+    pub fn address(&self) -> usize {
+        self.0.start()
+    }
+
     /// The bytes, if the memory came from [`MutRegion::zeroed`].
     pub fn into_bytes(self) -> Option<AlignedBuf> {
         self.0.into_owned()

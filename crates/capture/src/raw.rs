@@ -57,7 +57,8 @@ impl MutRegion {
     ///
     /// # Safety
     /// Until the value is dropped, the bytes must be initialised and writable from any thread, and nobody
-    /// else may read or write them, be it through another region that overlaps this one. A value that
+    /// else may read or write them while something is filled by it, be it through another region that
+    /// overlaps this one. A value that
     /// nobody uses any more may stay without its memory once [`Advice::end`] of it has returned: it
     /// touches the memory no more then.
     ///

@@ -1,0 +1,134 @@
+//! Opening a job, saving, and closing.
+
+use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_pool::Pool;
+use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
+use outlive_types::{Error, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A job as the program that saves by it has it: the job, and what is known of its memory. All methods
+/// may be called from any thread.
+pub struct Client {
+    pub(crate) job: Job,
+    /// What is remembered of the last image.
+    pub(crate) tracker: Arc<HashTracker>,
+    /// The last save, until its outcome has been looked at.
+    last: Mutex<Option<SaveHandle>>,
+    /// The last lazy restore, until somebody has waited for it.
+    fill: Mutex<Option<LazyFill>>,
+}
+
+impl Client {
+    /// Opens a job; nothing is read or written yet.
+    ///
+    /// # Errors
+    /// `Invalid` for an impossible name, or a tracker in `pool.toml` that is none.
+    pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
+        let choice = pool.config().tuning.tracker()?;
+        let job = Job::open(pool, name, options)?;
+        let tracker = Arc::new(HashTracker::for_job(choice, job.name().as_str()));
+        Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Threads for hashing and copying.
+    fn threads(&self) -> usize {
+        self.job.pool().config().tuning.threads()
+    }
+
+    /// What a save reads: regions in the program's order, and what is kept with their image. For those
+    /// who must wait for it themselves, with [`MemorySource::wait_filled`]; then see
+    /// [`Client::save_source`].
+    pub fn source(&self, regions: Vec<Region>, attachment: Vec<u8>) -> MemorySource {
+        MemorySource::new(self.tracker.clone(), regions, attachment, self.threads())
+    }
+
+    /// Saves regions, with what a front door keeps with their image. Returns when the program may
+    /// write its memory again; the handle tells when the checkpoint is committed.
+    ///
+    /// # Errors
+    /// As [`Job::save`].
+    pub fn save(
+        &self,
+        regions: Vec<Region>,
+        attachment: Vec<u8>,
+        notes: SaveNotes,
+    ) -> Result<SaveHandle> {
+        self.save_source(&mut self.source(regions, attachment), notes)
+    }
+
+    /// The same of a source that [`Client::source`] has made.
+    ///
+    /// # Errors
+    /// As [`Job::save`].
+    pub fn save_source(&self, source: &mut MemorySource, notes: SaveNotes) -> Result<SaveHandle> {
+        let handle = self.job.save_with(source, notes)?;
+        *self.last() = Some(handle.clone());
+        Ok(handle)
+    }
+
+    /// True if a save is due: see [`Job::due`].
+    ///
+    /// # Errors
+    /// The failure of an earlier save that nobody has been told of.
+    pub fn due(&self) -> Result<bool> {
+        let is_over = self.last().take_if(|last| last.done()).is_some();
+        if is_over && let Some(error) = self.job.unseen_failure() {
+            return Err(error.context("an earlier save failed"));
+        }
+        Ok(self.job.due())
+    }
+
+    /// True if a save is under way, or over and nobody has looked at its outcome.
+    pub fn has_unheard(&self) -> bool {
+        self.last().is_some()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<SaveHandle>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lazy restore that may still fill memory. A save, a restore and a close wait for it.
+    pub fn filling(&self) -> Option<LazyFill> {
+        self.fill.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_filling(&self, fill: Option<LazyFill>) {
+        *self.fill.lock().unwrap_or_else(PoisonError::into_inner) = fill;
+    }
+
+    /// Somebody has waited until the lazy restore was over, however it ended.
+    pub fn filling_is_over(&self) {
+        self.set_filling(None);
+    }
+
+    /// Nobody saves by this client any more, or what its tracker knows will be void: others may track
+    /// the memory. What a save under way has frozen stays frozen.
+    pub fn let_go(&self) {
+        self.tracker.let_go();
+    }
+
+    /// Completes the drain and ends the session in the log. `at_exit`: the process ends, so nobody needs
+    /// to wait for memory that is still being filled. The client can be used again afterwards.
+    ///
+    /// # Errors
+    /// As [`Job::close`].
+    pub fn close(&self, at_exit: bool) -> Result<()> {
+        let closed = match at_exit {
+            true => self.job.close_at_exit(),
+            false => self.job.close(),
+        };
+        self.tracker.let_go();
+        self.last().take();
+        closed
+    }
+
+    /// The error of a restore that the engine has carried out without asking what is wanted.
+    pub(crate) fn unasked() -> Error {
+        Error::bug("a checkpoint was restored without a plan")
+    }
+}

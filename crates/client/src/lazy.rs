@@ -1,0 +1,239 @@
+//! Restores that return before memory is there: it follows while the program runs.
+
+use crate::client::Client;
+use crate::leave::{Leave, interrupted};
+use crate::plan::{FillPlan, Offer, Wish};
+use crate::restore::Filled;
+use outlive_capture::fill::MutRegion;
+use outlive_capture::lazy::{How, LazyMemory, LazyOptions, end_program};
+use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use outlive_types::{Error, Event, Missing, RegionDesc, Result};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How memory is to be filled lazily.
+#[derive(Clone, Debug, Default)]
+pub struct Lazily {
+    /// Serve the program's own instructions only, even where system calls could be served too.
+    pub user_only: bool,
+    /// Set once no memory of the program will be touched any more: then it may be let go.
+    pub over: Arc<AtomicBool>,
+}
+
+/// A lazy restore that has returned.
+pub struct LazyRestore {
+    /// What was restored before the program goes on.
+    pub filled: Filled,
+    /// The rest.
+    pub rest: MemoryFill,
+}
+
+/// Memory that is being filled, or was.
+#[derive(Clone, Debug)]
+pub struct MemoryFill {
+    fill: LazyFill,
+    memory: Arc<LazyMemory>,
+    /// Stream of each large region by its name.
+    streams: Arc<HashMap<String, usize>>,
+}
+
+impl MemoryFill {
+    /// True once everything is there, or never will be.
+    pub fn done(&self) -> bool {
+        self.fill.done()
+    }
+
+    /// Bytes brought by the background so far, and in all.
+    pub fn progress(&self) -> (u64, u64) {
+        self.fill.progress()
+    }
+
+    /// How memory is being filled.
+    pub fn how(&self) -> &How {
+        self.memory.how()
+    }
+
+    /// Waits until regions, or everything without any, are there; `None` if that takes longer than
+    /// `limit`. Names that nothing is filled for are there. What is waited for is read first.
+    ///
+    /// # Errors
+    /// Inside: why they never will be.
+    pub fn wait(&self, names: Option<&[String]>, limit: Duration) -> Option<Result<()>> {
+        let Some(names) = names else {
+            return self.fill.wait(Some(limit)).map(|outcome| outcome.map(drop));
+        };
+        let mut streams = names.iter().filter_map(|name| self.streams.get(name).copied());
+        let is_missing = |at: &usize| !self.memory.wait(Some(*at), Some(Duration::ZERO));
+        let Some(stream) = streams.find(is_missing) else {
+            return Some(self.memory.failure().map_or(Ok(()), Err));
+        };
+        self.fill.prefer(stream, 0..u64::MAX);
+        self.memory.wait(Some(stream), Some(limit));
+        None
+    }
+}
+
+/// What a lazy restore fills.
+struct Sink {
+    memory: Arc<LazyMemory>,
+    /// Whether what is not lazy may still be written.
+    leave: Arc<Leave>,
+    /// Name of each stream.
+    names: Vec<String>,
+    /// Every region was asked for.
+    whole: bool,
+}
+
+impl RestoreSink for Sink {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        if self.memory.is_lazy(stream) {
+            self.memory.write(stream, offset, bytes);
+        } else {
+            self.leave.with(|| self.memory.write(stream, offset, bytes));
+        }
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        if self.memory.is_lazy(stream) {
+            self.memory.zero(stream, offset, length);
+        } else {
+            self.leave.with(|| self.memory.zero(stream, offset, length));
+        }
+    }
+}
+
+impl LazySink for Sink {
+    fn is_lazy(&self, stream: usize) -> bool {
+        self.memory.is_lazy(stream)
+    }
+
+    fn edges(&self) -> Vec<(usize, Range<u64>)> {
+        self.memory.edges()
+    }
+
+    fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.leave.with(|| self.memory.write_edge(stream, offset, bytes));
+    }
+
+    fn next_missing(&self) -> Option<Missing> {
+        self.memory.next_missing()
+    }
+
+    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+        self.memory.deliver(missing, bytes);
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.memory.failure()
+    }
+
+    fn give_up(&self) {
+        self.memory.give_up();
+    }
+
+    fn stop(&self) {
+        self.memory.stop();
+    }
+}
+
+/// What is known of the checkpoint that is being restored.
+struct Chosen {
+    memory: Arc<LazyMemory>,
+    names: Vec<String>,
+    /// Streams that go into memory of the restore's own.
+    ours: Vec<usize>,
+    later: Mutex<Vec<(RegionDesc, MutRegion)>>,
+}
+
+impl Client {
+    /// Restores as [`Client::restore`] does, but returns as soon as the page trees are read, and what
+    /// cannot be filled lazily. Memory that the program gave must stay until `lazily.over` is set. If
+    /// damage is found later, the checkpoint is marked, and the program, whose memory has holes, ends.
+    ///
+    /// # Errors
+    /// As [`Job::restore_lazily`](outlive_store::Job::restore_lazily); those of `ask`; `Retry` if
+    /// `leave` was taken back.
+    pub fn restore_lazily(
+        &self,
+        select: Select,
+        leave: &Arc<Leave>,
+        lazily: &Lazily,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+    ) -> Result<Option<LazyRestore>> {
+        let mut chosen: Option<Chosen> = None;
+        let mut prepare = |checkpoint: &Checkpoint| {
+            // The memory of one that could not be restored goes as soon as another is planned.
+            chosen = None;
+            let mut plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
+            let options = LazyOptions {
+                user_only: lazily.user_only,
+                eager_streams: plan.not_theirs(),
+                ..LazyOptions::default()
+            };
+            let ours = plan.ours();
+            let (selected, memory) = plan.take_memory(checkpoint)?;
+            let memory = Arc::new(LazyMemory::new(memory, options)?);
+            let names: Vec<String> =
+                checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
+            let FillPlan { whole, later, .. } = plan;
+            let later = Mutex::new(later);
+            chosen = Some(Chosen { memory: memory.clone(), names: names.clone(), ours, later });
+            Ok((selected, Sink { memory, leave: leave.clone(), names, whole }))
+        };
+        let begun = self.job.restore_lazily(select, &mut prepare, self.ends(lazily));
+        let (restored, fill, Chosen { memory, names, ours, later }) = match (begun, chosen) {
+            (Ok(Some((restored, fill))), Some(chosen)) => (restored, fill, chosen),
+            (begun, chosen) => {
+                if let Some(Chosen { memory, .. }) = chosen {
+                    memory.end_advice();
+                }
+                lazily.over.store(true, Ordering::Release);
+                return begun.map(|_| None);
+            }
+        };
+        self.set_filling(Some(fill.clone()));
+        let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
+        let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
+        let filled = Filled::new(restored, ours, names);
+        let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
+        leave.with(|| filled.fill_later(later)).ok_or_else(interrupted)??;
+        let rest = MemoryFill { fill, memory, streams: Arc::new(streams) };
+        Ok(Some(LazyRestore { filled, rest }))
+    }
+
+    /// What happens when a fill is over. It holds the tracker and not the client, which must not be
+    /// dropped by a thread of the fill.
+    fn ends(&self, lazily: &Lazily) -> LazyEnds<Sink> {
+        let (tracker, observer) = (self.tracker.clone(), self.job.pool().env().observer.clone());
+        let job = self.job.name().clone();
+        let (over_if_whole, over_if_not) = (lazily.over.clone(), lazily.over.clone());
+        LazyEnds {
+            filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+                if sink.whole {
+                    let names = sink.names.iter().enumerate();
+                    let hashes = names.filter_map(|(at, name)| {
+                        Some((name.clone(), sink.memory.take_hashes(at)?))
+                    });
+                    tracker.prime_hashes(checkpoint.epoch(), hashes.collect());
+                }
+                if let Some(report) = sink.memory.fresh_report() {
+                    observer.event(Event::Info(format!("job {job}: {report}")));
+                }
+                // From then on the program may let go of its memory, while this restore is still known.
+                sink.memory.end_advice();
+                over_if_whole.store(true, Ordering::Release);
+            }),
+            failed: Box::new(move |error| {
+                over_if_not.store(true, Ordering::Release);
+                end_program(&format!(
+                    "{}. The memory of this program cannot be completed, so it ends here: start it \
+                     again",
+                    error.message()
+                ))
+            }),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! A program's side of one job: what it saves, what a restore fills, and what is remembered in
+//! between, so that the next save writes only what has changed. Every front door stands on it: Python
+//! today; C, MPI and VELOC's names to come.
+//!
+//! [`Client`] opens a job and saves. A restore asks for each region of a checkpoint what is wanted of
+//! it ([`Wish`]), makes a plan of the answers, fills memory by it, at once or lazily, and primes the
+//! tracker with what it has filled.
+
+mod client;
+mod lazy;
+mod leave;
+mod named;
+mod plan;
+mod restore;
+
+pub use client::Client;
+pub use lazy::{Lazily, LazyRestore, MemoryFill};
+pub use leave::{Leave, interrupted};
+pub use named::Target;
+pub use plan::{Offer, Wish};
+pub use restore::Filled;

@@ -1,0 +1,97 @@
+//! Restores into memory that the program names: what programs in C and MPI do at their start.
+
+use crate::client::Client;
+use crate::leave::Leave;
+use crate::plan::{Offer, Wish};
+use outlive_capture::fill::MutRegion;
+use outlive_store::{Restored, Select};
+use outlive_types::{Error, RegionDesc, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Memory of the program for one region.
+#[derive(Debug)]
+pub struct Target {
+    /// The region's name.
+    pub name: String,
+    /// Type of its elements, as it was saved.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// As many bytes as it has.
+    pub memory: MutRegion,
+}
+
+impl Client {
+    /// Restores all regions of a checkpoint into memory that the program names. `targets` is called for
+    /// each checkpoint that comes into question; names must differ. The next save writes only what has
+    /// changed since. `None` if there is no checkpoint: the program begins anew.
+    ///
+    /// # Errors
+    /// `Invalid` if program and checkpoint do not have the same regions, with the same dtypes, shapes and
+    /// lengths; nothing was written then. Otherwise as [`Client::restore`].
+    pub fn restore_named(
+        &self,
+        select: Select,
+        leave: &Arc<Leave>,
+        targets: &mut dyn FnMut() -> Vec<Target>,
+    ) -> Result<Option<Restored>> {
+        let filled = self.restore(select, leave, &mut |offer| wishes(&offer, targets()))?;
+        Ok(filled.map(|filled| filled.restored))
+    }
+}
+
+/// Each region's memory.
+fn wishes(offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
+    let mut named = HashMap::with_capacity(targets.len());
+    for target in targets {
+        if let Some(Target { name, .. }) = named.insert(target.name.clone(), target) {
+            return Err(Error::invalid(format!("the program names the region {name:?} twice")));
+        }
+    }
+    let mut wishes = Vec::with_capacity(offer.regions.len());
+    for region in &offer.regions {
+        let target = named.remove(&region.name).ok_or_else(|| {
+            Error::invalid(format!(
+                "checkpoint {} has a region {:?}, for which the program names no memory: name it, or \
+                 restore another epoch",
+                offer.epoch, region.name
+            ))
+        })?;
+        check(offer, region, &target)?;
+        wishes.push(Wish::Into(target.memory));
+    }
+    let mut missing: Vec<&str> = named.keys().map(String::as_str).collect();
+    missing.sort_unstable();
+    match missing.first() {
+        None => Ok(wishes),
+        Some(first) => Err(Error::invalid(format!(
+            "the program names {} that checkpoint {} does not have, {first:?} first: leave them out, or \
+             restore another epoch",
+            match missing.len() {
+                1 => "a region".to_owned(),
+                count => format!("{count} regions"),
+            },
+            offer.epoch
+        ))),
+    }
+}
+
+fn check(offer: &Offer, region: &RegionDesc, target: &Target) -> Result<()> {
+    let there = (&region.dtype, &region.shape);
+    if there == (&target.dtype, &target.shape) && target.memory.length() as u64 == region.bytes {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "region {:?} of checkpoint {} has dtype {:?}, shape {:?} and {} bytes; the program has {:?}, {:?} \
+         and {} for it: restore it into memory like what was saved",
+        region.name,
+        offer.epoch,
+        region.dtype,
+        region.shape,
+        region.bytes,
+        target.dtype,
+        target.shape,
+        target.memory.length()
+    )))
+}

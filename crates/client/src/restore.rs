@@ -1,0 +1,159 @@
+//! Restores that fill memory at once.
+
+use crate::client::Client;
+use crate::leave::{Leave, interrupted};
+use crate::plan::{FillPlan, Offer, Wish, stream_name};
+use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_io::AlignedBuf;
+use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
+use outlive_types::{Error, Event, RegionDesc, RegionPlace, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a restore has done, and what it has read into memory of its own.
+#[derive(Debug)]
+pub struct Filled {
+    /// The epoch, figures, and what was passed over.
+    pub restored: Restored,
+    /// By stream.
+    ours: HashMap<usize, AlignedBuf>,
+    streams: HashMap<String, usize>,
+}
+
+impl Filled {
+    pub(crate) fn new(
+        restored: Restored,
+        ours: HashMap<usize, AlignedBuf>,
+        names: Vec<String>,
+    ) -> Filled {
+        let streams = names.into_iter().enumerate().map(|(at, name)| (name, at)).collect();
+        Filled { restored, ours, streams }
+    }
+
+    /// The bytes of a region that was asked for as a copy. `None` if it was not asked for, or went
+    /// straight to its place.
+    pub fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
+        if region.bytes == 0 {
+            return Some(&[]);
+        }
+        let ours = self.ours.get(self.streams.get(stream_name(region))?)?;
+        match region.place {
+            RegionPlace::Own => Some(&ours[..]),
+            RegionPlace::Packed { offset } => {
+                let (offset, length) =
+                    (usize::try_from(offset).ok()?, usize::try_from(region.bytes).ok()?);
+                ours.get(offset..)?.get(..length)
+            }
+        }
+    }
+
+    /// Fills what was packed with others, or overlaps: one region after the other.
+    pub(crate) fn fill_later(&self, later: Vec<(RegionDesc, MutRegion)>) -> Result<()> {
+        for (region, memory) in later {
+            let bytes = self.bytes(&region);
+            let bytes = bytes.ok_or_else(|| Error::bug("a region was asked for and not read"))?;
+            Scatter::new(vec![memory])?.write(0, 0, bytes);
+        }
+        Ok(())
+    }
+}
+
+/// What a restore fills at once.
+struct Sink {
+    scatter: Scatter,
+    leave: Arc<Leave>,
+    /// By stream.
+    names: Vec<String>,
+    whole: bool,
+    /// Streams that go into memory of the restore's own.
+    ours: Vec<usize>,
+    later: Mutex<Vec<(RegionDesc, MutRegion)>>,
+}
+
+impl RestoreSink for Sink {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.leave.with(|| self.scatter.write(stream, offset, bytes));
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.leave.with(|| self.scatter.zero(stream, offset, length));
+    }
+}
+
+impl Client {
+    /// Restores a checkpoint: asks for each that comes into question, newest first, what is wanted of
+    /// its regions, reads that, and answers when it is there. If it proves damaged, the next older one
+    /// is asked for. If every region was wanted, the next save writes only what has changed since.
+    /// `None` if there is no checkpoint.
+    ///
+    /// Memory is touched as long as `leave` allows it: whoever takes it back may free the memory. A save
+    /// under way, and a lazy restore, are waited for.
+    ///
+    /// # Errors
+    /// As [`Job::restore`](outlive_store::Job::restore); those of `ask`; `Retry` if `leave` was taken
+    /// back.
+    pub fn restore(
+        &self,
+        select: Select,
+        leave: &Arc<Leave>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+    ) -> Result<Option<Filled>> {
+        let mut prepare = |checkpoint: &Checkpoint| {
+            let plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
+            sink(checkpoint, plan, leave)
+        };
+        let mut sink = None;
+        let mut done = |_: &Checkpoint, filled: Sink| {
+            leave.with(|| ()).ok_or_else(interrupted)?;
+            sink = Some(filled);
+            Ok(())
+        };
+        let Some(restored) = self.job.restore(select, &mut prepare, &mut done)? else {
+            return Ok(None);
+        };
+        let Sink { scatter, names, whole, ours, later, .. } = sink.ok_or_else(Client::unasked)?;
+        self.tell_memory(scatter.fresh_report());
+        if whole {
+            let named = names.iter().enumerate();
+            let hashes =
+                named.filter_map(|(at, name)| Some((name.clone(), scatter.take_hashes(at)?)));
+            leave
+                .with(|| self.tracker.prime_hashes(restored.epoch, hashes.collect()))
+                .ok_or_else(interrupted)?;
+        }
+        let streams = scatter.into_streams().into_iter().enumerate();
+        let ours = streams.filter(|(at, _)| ours.binary_search(at).is_ok());
+        let ours = ours.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
+        let filled = Filled::new(restored, ours, names);
+        let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
+        leave.with(|| filled.fill_later(later)).ok_or_else(interrupted)??;
+        Ok(Some(filled))
+    }
+
+    /// Tells which pages fresh memory was made of.
+    fn tell_memory(&self, report: Option<String>) {
+        if let Some(report) = report {
+            let text = format!("job {}: {report}", self.job.name());
+            self.job.pool().env().observer.event(Event::Info(text));
+        }
+    }
+}
+
+fn sink(
+    checkpoint: &Checkpoint,
+    mut plan: FillPlan,
+    leave: &Arc<Leave>,
+) -> Result<(Vec<usize>, Sink)> {
+    let (mut selected, ours) = (Vec::new(), plan.ours());
+    let scatter = leave.scatter(|| {
+        let memory;
+        (selected, memory) = plan.take_memory(checkpoint)?;
+        if plan.whole { Scatter::learning(memory) } else { Scatter::new(memory) }
+    })?;
+    let names = checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
+    let FillPlan { whole, later, .. } = plan;
+    Ok((
+        selected,
+        Sink { scatter, leave: leave.clone(), names, whole, ours, later: Mutex::new(later) },
+    ))
+}
