@@ -176,7 +176,7 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         let stats = checkpoint.read(&work.plan.streams, &work)?;
         Ok((work, stats))
     };
-    let mut done = |checkpoint: &Checkpoint, Work { plan, sink }: Work| {
+    let mut done = |checkpoint: &Checkpoint, Work { plan, sink }: Work| -> Result<()> {
         let packed = sink.finish(&plan, dir, args.force)?;
         let listed: Vec<Value> = plan
             .items

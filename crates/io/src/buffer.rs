@@ -1,19 +1,39 @@
 //! Memory that the kernel can read and write directly.
+//!
+//! A buffer has one holder, who may write it ([`AlignedBuf`]), or any number who only read
+//! ([`SharedBuf`]). Either can be a part of a larger one, so one container feeds several targets without a
+//! copy, and several reads fill one span. The memory goes home when the last part is dropped.
+//! After `Bytes` and `BytesMut` of the crate `bytes`, which cannot stand on memory that is aligned.
 #![allow(unsafe_code)]
 
-use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ffi::c_void;
+use crate::memory::Memory;
+use outlive_types::PAGE_BYTES;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
+use std::mem;
+use std::ops::{Deref, DerefMut, Range};
 use std::slice;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
-/// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands. A buffer that
-/// was taken from a [`StagingPool`](crate::StagingPool) goes back there when it is dropped, on whichever thread.
-pub struct AlignedBuf {
+/// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands; its holder is the only
+/// one who reads or writes them. The memory of one that was taken from a [`StagingPool`](crate::StagingPool)
+/// goes back there when the buffer and all its parts are dropped, on whichever thread.
+pub struct AlignedBuf(Part);
+
+/// Bytes of a buffer that nobody writes any more. Clones and slices share its memory.
+#[derive(Clone)]
+pub struct SharedBuf(Part);
+
+/// A range of a buffer's memory. Those of different [`AlignedBuf`]s never overlap, nor do one of an
+/// `AlignedBuf` and one of a [`SharedBuf`].
+#[derive(Clone)]
+struct Part {
+    whole: Arc<Whole>,
+    start: usize,
+    length: usize,
+}
+
+/// Memory and its way home.
+struct Whole {
     memory: Memory,
     home: Option<Weak<dyn Home>>,
 }
@@ -27,41 +47,113 @@ impl AlignedBuf {
     /// A buffer of `length` zero bytes that belongs to no pool. From 2 MiB on it asks for huge
     /// pages. Aborts like any allocation if there is no memory.
     pub fn zeroed(length: usize) -> AlignedBuf {
-        AlignedBuf { memory: Memory::zeroed(length), home: None }
+        AlignedBuf::of(Memory::zeroed(length), None)
     }
 
     /// The same, for what only this process needs: a forked child finds zeros there. So the memory is
     /// never shared with one, and to write it while a child lives copies no page.
     pub fn not_inherited(length: usize) -> AlignedBuf {
-        AlignedBuf { memory: Memory::not_inherited(length), home: None }
+        AlignedBuf::of(Memory::not_inherited(length), None)
     }
 
     /// The same; `None` if there is no memory for it, as under a limit of address space.
     pub fn try_not_inherited(length: usize) -> Option<AlignedBuf> {
-        let memory = Memory::try_not_inherited(length)?;
-        Some(AlignedBuf { memory, home: None })
+        Some(AlignedBuf::of(Memory::try_not_inherited(length)?, None))
+    }
+
+    pub(crate) fn pooled(memory: Memory, home: Weak<dyn Home>) -> AlignedBuf {
+        AlignedBuf::of(memory, Some(home))
+    }
+
+    fn of(memory: Memory, home: Option<Weak<dyn Home>>) -> AlignedBuf {
+        let length = memory.length();
+        AlignedBuf(Part { whole: Arc::new(Whole { memory, home }), start: 0, length })
     }
 
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
     pub fn use_small_pages(&self) {
-        if self.memory.length >= MAPPED_FROM_BYTES {
-            let bytes = layout_of(self.memory.length).size();
-            // SAFETY: the mapping is this buffer's own, and advice changes none of its bytes.
-            let _ = unsafe {
-                madvise(self.memory.start.as_ptr().cast(), bytes, Advice::LinuxNoHugepage)
-            };
-        }
+        self.0.whole.memory.use_small_pages();
     }
 
-    pub(crate) fn pooled(memory: Memory, home: Weak<dyn Home>) -> AlignedBuf {
-        AlignedBuf { memory, home: Some(home) }
+    /// Keeps the first `at` bytes and gives the rest away, as a buffer of its own.
+    ///
+    /// # Panics
+    /// If `at` is neither a multiple of 4096 nor the length, or beyond it.
+    pub fn split_off(&mut self, at: usize) -> AlignedBuf {
+        let Part { whole, start, length } = &mut self.0;
+        assert!(at <= *length, "a buffer of {length} bytes cannot be split at {at}");
+        assert!(
+            at.is_multiple_of(PAGE_BYTES) || at == *length,
+            "a buffer cannot be split at {at}: the rest would not start at a page"
+        );
+        let rest = Part { whole: whole.clone(), start: *start + at, length: *length - at };
+        *length = at;
+        AlignedBuf(rest)
+    }
+
+    /// Puts together again what was split.
+    ///
+    /// # Errors
+    /// Both as they were, if `next` is not what lay behind this one.
+    pub fn unsplit(mut self, next: AlignedBuf) -> Result<AlignedBuf, (AlignedBuf, AlignedBuf)> {
+        let is_next = Arc::ptr_eq(&self.0.whole, &next.0.whole)
+            && self.0.start + self.0.length == next.0.start;
+        if !is_next {
+            return Err((self, next));
+        }
+        self.0.length += next.0.length;
+        Ok(self)
+    }
+
+    /// Ends the writing: from now on any number may read.
+    pub fn share(self) -> SharedBuf {
+        SharedBuf(self.0)
     }
 }
 
-impl Drop for AlignedBuf {
+impl SharedBuf {
+    /// Some of the bytes, without a copy.
+    ///
+    /// # Panics
+    /// If they are not within.
+    pub fn slice(&self, range: Range<usize>) -> SharedBuf {
+        let Part { whole, start, length } = &self.0;
+        assert!(
+            range.start <= range.end && range.end <= *length,
+            "a buffer of {length} bytes has no bytes {range:?}"
+        );
+        SharedBuf(Part { whole: whole.clone(), start: start + range.start, length: range.len() })
+    }
+
+    /// The buffer to write again.
+    ///
+    /// # Errors
+    /// It as it is, if somebody else holds a part of its memory.
+    pub fn unshare(mut self) -> Result<AlignedBuf, SharedBuf> {
+        match Arc::get_mut(&mut self.0.whole) {
+            Some(_) => Ok(AlignedBuf(self.0)),
+            None => Err(self),
+        }
+    }
+}
+
+impl From<AlignedBuf> for SharedBuf {
+    fn from(buffer: AlignedBuf) -> SharedBuf {
+        buffer.share()
+    }
+}
+
+impl Part {
+    fn first(&self) -> *mut u8 {
+        // SAFETY: a part lies within its memory.
+        unsafe { self.whole.memory.start().add(self.start).as_ptr() }
+    }
+}
+
+impl Drop for Whole {
     fn drop(&mut self) {
         if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
-            home.put_back(std::mem::replace(&mut self.memory, Memory::EMPTY));
+            home.put_back(mem::replace(&mut self.memory, Memory::EMPTY));
         }
     }
 }
@@ -70,138 +162,48 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` is valid for `length` initialised bytes while `memory` lives, and only
-        // `&mut self` writes them.
-        unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.length) }
+        // SAFETY: the part's bytes are initialised and live as long as `whole`. No other part that may be
+        // read or written overlaps it, and only `&mut self` writes it.
+        unsafe { slice::from_raw_parts(self.0.first(), self.0.length) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` is the only way to these bytes.
-        unsafe { slice::from_raw_parts_mut(self.memory.start.as_ptr(), self.memory.length) }
+        unsafe { slice::from_raw_parts_mut(self.0.first(), self.0.length) }
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the part's bytes are initialised and live as long as `whole`. Only an `AlignedBuf`
+        // writes, and none overlaps a part that is shared: `share` consumes it, and `unshare` finds
+        // nobody else.
+        unsafe { slice::from_raw_parts(self.0.first(), self.0.length) }
     }
 }
 
 impl fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AlignedBuf({} bytes)", self.memory.length)
+        write!(f, "AlignedBuf({} bytes)", self.0.length)
     }
 }
 
-/// The bytes of a buffer, without the way home.
-pub(crate) struct Memory {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-/// From this size on a buffer is its own mapping, so that the advice for huge pages touches none of
-/// the program's heap, and freed memory goes back to the system.
-const MAPPED_FROM_BYTES: usize = BLOCK_BYTES;
-
-impl Memory {
-    /// No bytes, at an aligned address all the same.
-    const EMPTY: Memory = Memory {
-        start: match NonNull::new(ptr::without_provenance_mut(PAGE_BYTES)) {
-            Some(start) => start,
-            None => unreachable!(),
-        },
-        length: 0,
-    };
-
-    pub(crate) fn zeroed(length: usize) -> Memory {
-        Memory::try_zeroed(length).unwrap_or_else(|| handle_alloc_error(layout_of(length)))
-    }
-
-    fn try_zeroed(length: usize) -> Option<Memory> {
-        if length == 0 {
-            return Some(Memory::EMPTY);
-        }
-        let layout = layout_of(length);
-        let start = if length < MAPPED_FROM_BYTES {
-            // SAFETY: the layout's size is not zero.
-            NonNull::new(unsafe { alloc_zeroed(layout) })
-        } else {
-            map(layout.size())
-        };
-        Some(Memory { start: start?, length })
-    }
-
-    fn not_inherited(length: usize) -> Memory {
-        let memory = Memory::try_not_inherited(length);
-        memory.unwrap_or_else(|| handle_alloc_error(layout_of(length)))
-    }
-
-    /// As [`AlignedBuf::not_inherited`]; less than [`MAPPED_FROM_BYTES`] is of the heap, and inherited.
-    pub(crate) fn try_not_inherited(length: usize) -> Option<Memory> {
-        let memory = Memory::try_zeroed(length)?;
-        if length >= MAPPED_FROM_BYTES {
-            let start = memory.start.as_ptr().cast();
-            // SAFETY: the mapping is this buffer's own, and the advice changes none of its bytes here.
-            // Where it is not known, a child inherits them.
-            let _ = unsafe { madvise(start, layout_of(length).size(), Advice::LinuxWipeOnFork) };
-        }
-        Some(memory)
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuf({} bytes)", self.0.length)
     }
 }
-
-fn layout_of(length: usize) -> Layout {
-    let bytes = length.next_multiple_of(PAGE_BYTES);
-    Layout::from_size_align(bytes, PAGE_BYTES).expect("buffers are far smaller than isize::MAX")
-}
-
-/// Zeroed anonymous memory at a multiple of 2 MiB, so that whole huge pages fit.
-fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let flags = MapFlags::PRIVATE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; the parts cut
-    // off lie within it, at its ends, and nobody has seen them. Addresses stay page-aligned, as
-    // `bytes` is a multiple of the page size.
-    unsafe {
-        let whole = mmap_anonymous(ptr::null_mut(), bytes + BLOCK_BYTES, prot, flags).ok()?;
-        let before = whole.addr().next_multiple_of(BLOCK_BYTES) - whole.addr();
-        let start = whole.byte_add(before);
-        if before > 0 {
-            let _ = munmap(whole, before);
-        }
-        if before < BLOCK_BYTES {
-            let _ = munmap(start.byte_add(bytes), BLOCK_BYTES - before);
-        }
-        // Only advice: without it the buffer works, a little slower.
-        let _ = madvise(start, bytes, Advice::LinuxHugepage);
-        NonNull::new(start.cast())
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.length == 0 {
-            return;
-        }
-        let layout = layout_of(self.length);
-        // SAFETY: `zeroed` obtained exactly this memory in the way that the length tells, and no
-        // borrow outlives the buffer.
-        unsafe {
-            if self.length < MAPPED_FROM_BYTES {
-                dealloc(self.start.as_ptr(), layout);
-            } else {
-                let _ = munmap(self.start.as_ptr().cast::<c_void>(), layout.size());
-            }
-        }
-    }
-}
-
-// SAFETY: the memory is owned by this value alone, so it may move to another thread, and shared
-// references only read it.
-unsafe impl Send for Memory {}
-// SAFETY: see above.
-unsafe impl Sync for Memory {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::StagingPool;
     use crate::mapped::flags_at;
+    use outlive_types::BLOCK_BYTES;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
@@ -248,6 +250,65 @@ mod tests {
             assert!(buffer.iter().all(|byte| *byte == 0));
             buffer.fill(0xA5);
             assert!(buffer.iter().all(|byte| *byte == 0xA5));
+        }
+    }
+
+    #[test]
+    fn parts_are_filled_by_themselves_and_put_together() {
+        let pool = StagingPool::new(4 * PAGE_BYTES, 4 * PAGE_BYTES);
+        let mut first = pool.take();
+        let mut third = first.split_off(2 * PAGE_BYTES);
+        let mut second = first.split_off(PAGE_BYTES);
+        let nothing = third.split_off(third.len());
+        assert_eq!([first.len(), second.len(), third.len(), nothing.len()], [4096, 4096, 8192, 0]);
+        assert!(
+            [&first, &second, &third].iter().all(|part| part.as_ptr().addr() % PAGE_BYTES == 0)
+        );
+        std::thread::scope(|scope| {
+            for (part, byte) in [&mut first, &mut second, &mut third].into_iter().zip(1..) {
+                scope.spawn(move || part.fill(byte));
+            }
+        });
+        let (first, third) = first.unsplit(third).expect_err("the second is missing between them");
+        let foreign = AlignedBuf::zeroed(PAGE_BYTES);
+        let (first, _) = first.unsplit(foreign).expect_err("it is another buffer's");
+        assert!(pool.try_take().is_none());
+        let whole = first.unsplit(second).and_then(|both| both.unsplit(third)).unwrap();
+        let is_filled = |page: (&[u8], u8)| page.0.iter().all(|byte| *byte == page.1);
+        assert!(whole.chunks(PAGE_BYTES).zip([1, 2, 3, 3]).all(is_filled));
+        assert!(pool.try_take().is_none(), "a part of no bytes is a part");
+        drop((whole, nothing));
+        assert!(pool.try_take().is_some());
+    }
+
+    #[test]
+    fn shared_bytes_go_home_with_their_last_reader() {
+        let pool = StagingPool::new(3 * PAGE_BYTES, 3 * PAGE_BYTES);
+        let mut buffer = pool.take();
+        buffer.fill(7);
+        let shared = buffer.share();
+        let slice = shared.slice(PAGE_BYTES..2 * PAGE_BYTES).slice(96..PAGE_BYTES);
+        assert_eq!(*slice, [7; 4000]);
+        let shared = shared.unshare().expect_err("a slice is about");
+        let reader =
+            std::thread::spawn(move || slice.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+        assert_eq!(reader.join().unwrap(), 28_000);
+        let mut buffer = shared.unshare().expect("nobody else has it");
+        buffer[0] = 1;
+        let clone = buffer.share();
+        drop(clone.clone());
+        assert!(pool.try_take().is_none());
+        drop(clone);
+        assert!(pool.try_take().is_some());
+    }
+
+    #[test]
+    fn a_rest_that_starts_within_a_page_is_no_buffer() {
+        for at in [1, 5000, 8193] {
+            let mut buffer = AlignedBuf::zeroed(8192);
+            let split =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buffer.split_off(at)));
+            assert!(split.is_err());
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Moves bytes between memory and disk: aligned buffers from a bounded pool, work in flight as
-//! tickets, and the engine whose threads carry it out. One of the rooms where `unsafe` is allowed.
+//! tickets, the engine whose threads carry it out, and a timer for what is to be done later. One of the
+//! rooms where `unsafe` is allowed.
 
 #[cfg(test)]
 mod asleep;
 mod buffer;
+mod completions;
 mod copy;
 mod direct;
 mod engine;
@@ -11,14 +13,17 @@ mod file;
 pub mod fresh;
 #[doc(hidden)]
 pub mod mapped;
+mod memory;
 mod per_process;
 mod pool;
 mod priority;
 pub mod raw;
 mod spare;
 mod ticket;
+mod timer;
 
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, SharedBuf};
+pub use completions::Completions;
 pub use copy::{copy_past_cache, gather_past_cache};
 pub use direct::DirectFile;
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
@@ -28,3 +33,4 @@ pub use pool::StagingPool;
 pub use priority::make_way;
 pub use spare::SpareCores;
 pub use ticket::{Promise, Ticket};
+pub use timer::{SystemTimer, Timer};

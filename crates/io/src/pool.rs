@@ -1,6 +1,7 @@
 //! A bounded supply of equal buffers: the back-pressure between filling and writing.
 
-use crate::buffer::{AlignedBuf, Home, Memory};
+use crate::buffer::{AlignedBuf, Home};
+use crate::memory::Memory;
 use std::fmt;
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

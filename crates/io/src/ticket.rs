@@ -1,19 +1,24 @@
 //! Outcomes of work in flight.
+//!
+//! Whoever wants an outcome waits for it ([`Ticket::wait`], [`Ticket::wait_until`]), says what is to be done
+//! with it ([`Ticket::on_done`], [`Ticket::map`]), or puts it beside others and takes them as they come
+//! ([`Completions`](crate::Completions)). Only the first two wait, so one thread serves thousands.
 
 use std::any::Any;
 use std::fmt;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::thread;
+use std::time::Instant;
 
 /// The outcome of work that may still be going on. Dropping a ticket does not stop the work.
-#[must_use = "the work's outcome, a failure too, is known only to who waits for it"]
+#[must_use = "the work's outcome, a failure too, is known only to who asks for it"]
 pub struct Ticket<T>(Inner<T>);
 
 enum Inner<T> {
     Done(T),
     Pending(Arc<Shared<T>>),
-    Lazy { ready: Box<dyn Fn() -> bool + Send>, run: Box<dyn FnOnce() -> T + Send> },
 }
 
 /// The other end of a ticket: whoever does the work fulfils it. Dropped without that, the ticket's
@@ -21,6 +26,7 @@ enum Inner<T> {
 pub struct Promise<T>(Arc<Shared<T>>);
 
 type Fallback<T> = Box<dyn FnOnce() -> T + Send>;
+type Callback<T> = Box<dyn FnOnce(thread::Result<T>) + Send>;
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -30,7 +36,7 @@ struct Shared<T> {
 }
 
 enum State<T> {
-    Waiting(Option<Fallback<T>>),
+    Waiting { fallback: Option<Fallback<T>>, callback: Option<Callback<T>> },
     Settled(Outcome<T>),
     Taken,
 }
@@ -42,23 +48,14 @@ enum Outcome<T> {
     Abandoned(Option<Fallback<T>>),
 }
 
+/// Why there is no outcome.
+pub(crate) const GIVEN_UP: &str = "the work behind this ticket was given up without an outcome (it belonged \
+    to the process before a fork, or this is a bug)";
+
 impl<T: Send + 'static> Ticket<T> {
     /// Work that is over.
     pub fn done(value: T) -> Ticket<T> {
         Ticket(Inner::Done(value))
-    }
-
-    /// Work that the waiter does itself, when it waits.
-    pub fn lazy(work: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
-        Ticket::lazy_when(|| true, work)
-    }
-
-    /// As [`Ticket::lazy`], with an answer to [`Ticket::ready`].
-    pub fn lazy_when(
-        ready: impl Fn() -> bool + Send + 'static,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Ticket<T> {
-        Ticket(Inner::Lazy { ready: Box::new(ready), run: Box::new(work) })
     }
 
     /// A promise and its ticket. If the promise is dropped unfulfilled the waiter panics, naming
@@ -75,7 +72,7 @@ impl<T: Send + 'static> Ticket<T> {
 
     fn pair_with(fallback: Option<Fallback<T>>) -> (Promise<T>, Ticket<T>) {
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::Waiting(fallback)),
+            state: Mutex::new(State::Waiting { fallback, callback: None }),
             settled: Condvar::new(),
             pid: process::id(),
         });
@@ -89,50 +86,103 @@ impl<T: Send + 'static> Ticket<T> {
     pub fn wait(self) -> T {
         match self.0 {
             Inner::Done(value) => value,
-            Inner::Pending(shared) => shared.wait(),
-            Inner::Lazy { run, .. } => run(),
+            Inner::Pending(shared) => match shared.outcome(None) {
+                Some(outcome) => outcome.take(),
+                None => unreachable!("without a deadline nobody is late"),
+            },
         }
     }
 
-    /// True if `wait` would not have to wait for somebody else's work.
+    /// Waits for the outcome until `deadline`.
+    ///
+    /// # Errors
+    /// The ticket, if the work is late. It goes on.
+    ///
+    /// # Panics
+    /// As [`Ticket::wait`].
+    pub fn wait_until(self, deadline: Instant) -> Result<T, Ticket<T>> {
+        match self.0 {
+            Inner::Done(value) => Ok(value),
+            Inner::Pending(shared) => match shared.outcome(Some(deadline)) {
+                Some(outcome) => Ok(outcome.take()),
+                None => Err(Ticket(Inner::Pending(shared))),
+            },
+        }
+    }
+
+    /// True if `wait` would not have to wait.
     pub fn ready(&self) -> bool {
         match &self.0 {
             Inner::Done(_) => true,
             Inner::Pending(shared) => shared.ready(),
-            Inner::Lazy { ready, .. } => ready(),
         }
     }
 
-    /// The ticket of `then(outcome)`; `then` runs in the waiter.
-    pub fn map<U: Send + 'static>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Ticket<U> {
+    /// Has `callback` called with the outcome, or with what the work panicked with: at once if it is
+    /// over, else in the thread that ends it. So a callback must not wait, nor take long. In a forked
+    /// child one that the parent asked for is never called.
+    pub fn on_done(self, callback: impl FnOnce(thread::Result<T>) + Send + 'static) {
         match self.0 {
-            Inner::Done(value) => Ticket::lazy(move || then(value)),
-            Inner::Pending(shared) => {
-                let probe = shared.clone();
-                Ticket::lazy_when(move || probe.ready(), move || then(shared.wait()))
-            }
-            Inner::Lazy { ready, run } => {
-                Ticket(Inner::Lazy { ready, run: Box::new(move || then(run())) })
-            }
+            Inner::Done(value) => callback(Ok(value)),
+            Inner::Pending(shared) => shared.call_back(Box::new(callback)),
         }
+    }
+
+    /// The ticket of `then(outcome)`. Where `then` runs, and what it must not do, is said at
+    /// [`Ticket::on_done`].
+    pub fn map<U: Send + 'static>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Ticket<U> {
+        if let Inner::Done(value) = self.0 {
+            return Ticket::done(then(value));
+        }
+        let (promise, ticket) = Ticket::pair();
+        self.on_done(move |outcome| {
+            promise
+                .settle(outcome.and_then(|value| catch_unwind(AssertUnwindSafe(|| then(value)))));
+        });
+        ticket
     }
 }
 
 impl<T> Shared<T> {
-    fn wait(&self) -> T {
+    /// Waits, until the deadline if there is one; `None` if that comes first.
+    fn outcome(&self, deadline: Option<Instant>) -> Option<Outcome<T>> {
         if process::id() != self.pid {
-            return self.after_fork().take();
+            return Some(self.after_fork());
         }
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self
-            .settled
-            .wait_while(state, |state| matches!(state, State::Waiting(_)))
-            .unwrap_or_else(PoisonError::into_inner);
-        let State::Settled(outcome) = std::mem::replace(&mut *state, State::Taken) else {
-            unreachable!("a ticket is consumed by its one wait");
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while matches!(*state, State::Waiting { .. }) {
+            state = match deadline {
+                None => self.settled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    let waited = self.settled.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Settled(outcome) => Some(outcome),
+            _ => unreachable!("a ticket has one outcome, and is consumed by who takes it"),
+        }
+    }
+
+    fn call_back(&self, callback: Callback<T>) {
+        let outcome = if process::id() == self.pid {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *state {
+                State::Waiting { callback: place, .. } => {
+                    *place = Some(callback);
+                    return;
+                }
+                over => match std::mem::replace(over, State::Taken) {
+                    State::Settled(outcome) => outcome,
+                    _ => unreachable!("a ticket has one outcome, and is consumed by who takes it"),
+                },
+            }
+        } else {
+            self.after_fork()
         };
-        drop(state);
-        outcome.take()
+        callback(outcome.into_result());
     }
 
     /// What a forked child can know. The lock may be held by a thread that only the parent has.
@@ -144,7 +194,7 @@ impl<T> Shared<T> {
         };
         match std::mem::replace(&mut *state, State::Taken) {
             State::Settled(outcome) => outcome,
-            State::Waiting(fallback) => Outcome::Abandoned(fallback),
+            State::Waiting { fallback, .. } => Outcome::Abandoned(fallback),
             State::Taken => Outcome::Abandoned(None),
         }
     }
@@ -153,7 +203,7 @@ impl<T> Shared<T> {
         process::id() != self.pid
             || !matches!(
                 *self.state.lock().unwrap_or_else(PoisonError::into_inner),
-                State::Waiting(_)
+                State::Waiting { .. }
             )
     }
 
@@ -163,11 +213,18 @@ impl<T> Shared<T> {
             return;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Waiting(fallback) = &mut *state {
-            let fallback = fallback.take();
-            *state = State::Settled(outcome(fallback));
+        let State::Waiting { fallback, callback } = &mut *state else { return };
+        let outcome = outcome(fallback.take());
+        let Some(callback) = callback.take() else {
+            *state = State::Settled(outcome);
+            drop(state);
             self.settled.notify_all();
-        }
+            return;
+        };
+        *state = State::Taken;
+        drop(state);
+        // A callback that panics has said so; whoever ended the work has nothing to do with it.
+        let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome.into_result())));
     }
 }
 
@@ -177,10 +234,16 @@ impl<T> Outcome<T> {
             Outcome::Value(value) => value,
             Outcome::Panic(payload) => resume_unwind(payload),
             Outcome::Abandoned(Some(fallback)) => fallback(),
-            Outcome::Abandoned(None) => panic!(
-                "the work behind this ticket was given up without an outcome (it belonged to the \
-                 process before a fork, or this is a bug)"
-            ),
+            Outcome::Abandoned(None) => panic!("{GIVEN_UP}"),
+        }
+    }
+
+    fn into_result(self) -> thread::Result<T> {
+        match self {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Panic(payload) => Err(payload),
+            Outcome::Abandoned(Some(fallback)) => catch_unwind(AssertUnwindSafe(fallback)),
+            Outcome::Abandoned(None) => Err(Box::new(GIVEN_UP)),
         }
     }
 }
@@ -188,12 +251,20 @@ impl<T> Outcome<T> {
 impl<T> Promise<T> {
     /// Hands over the outcome.
     pub fn fulfil(self, value: T) {
-        self.0.settle(|_| Outcome::Value(value));
+        self.settle(Ok(value));
     }
 
     /// Says that the work panicked; the waiter panics with `payload`.
     pub fn panicked(self, payload: Box<dyn Any + Send>) {
-        self.0.settle(|_| Outcome::Panic(payload));
+        self.settle(Err(payload));
+    }
+
+    /// Hands over the outcome, or what the work panicked with.
+    pub fn settle(self, outcome: thread::Result<T>) {
+        self.0.settle(|fallback| {
+            drop(fallback);
+            outcome.map_or_else(Outcome::Panic, Outcome::Value)
+        });
     }
 }
 
@@ -208,7 +279,6 @@ impl<T> fmt::Debug for Ticket<T> {
         f.write_str(match self.0 {
             Inner::Done(_) => "Ticket(done)",
             Inner::Pending(_) => "Ticket(in flight)",
-            Inner::Lazy { .. } => "Ticket(done by its waiter)",
         })
     }
 }
@@ -223,8 +293,9 @@ impl<T> fmt::Debug for Promise<T> {
 mod tests {
     use super::*;
     use crate::asleep::{this_thread, until_asleep};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Duration;
 
     #[test]
     fn a_ticket_gives_what_was_promised() {
@@ -239,7 +310,6 @@ mod tests {
         assert_eq!(mapped.wait(), 42);
         worker.join().unwrap();
         assert_eq!(Ticket::done(1).map(|n| n * 2).map(|n| n + 1).wait(), 3);
-        assert_eq!(Ticket::lazy(|| "now").wait(), "now");
     }
 
     #[test]
@@ -261,5 +331,72 @@ mod tests {
         drop(promise);
         assert!(ticket.ready());
         assert!(catch_unwind(AssertUnwindSafe(|| ticket.wait())).is_err());
+        let (promise, ticket) = Ticket::pair_or(|| -2);
+        let mapped = ticket.map(|n| n - 1);
+        drop(promise);
+        assert_eq!(mapped.wait(), -3);
+    }
+
+    /// Who waits need not be there when the work ends, nor the other way round.
+    #[test]
+    fn a_callback_is_called_once_by_whoever_is_last() {
+        let (sender, heard) = channel();
+        let tell = |name: &'static str| {
+            let sender = sender.clone();
+            move |outcome: thread::Result<u8>| {
+                sender.send((name, outcome.ok(), thread::current().id())).unwrap();
+            }
+        };
+        let me = thread::current().id();
+        Ticket::done(1).on_done(tell("done"));
+        assert_eq!(heard.try_recv(), Ok(("done", Some(1), me)));
+        let (promise, ticket) = Ticket::pair();
+        promise.fulfil(2);
+        ticket.on_done(tell("settled"));
+        assert_eq!(heard.try_recv(), Ok(("settled", Some(2), me)));
+        let (promise, ticket) = Ticket::pair();
+        ticket.on_done(tell("later"));
+        assert!(heard.try_recv().is_err());
+        let worker = thread::spawn(move || promise.fulfil(3));
+        let its_id = worker.thread().id();
+        worker.join().unwrap();
+        assert_eq!(heard.try_recv(), Ok(("later", Some(3), its_id)));
+        let (promise, ticket) = Ticket::pair();
+        ticket.on_done(tell("panicked"));
+        promise.panicked(Box::new("no"));
+        assert_eq!(heard.try_recv(), Ok(("panicked", None, me)));
+        let (promise, ticket) = Ticket::pair();
+        ticket.on_done(tell("given up"));
+        drop(promise);
+        assert_eq!(heard.try_recv(), Ok(("given up", None, me)));
+        drop(sender);
+        assert!(heard.recv().is_err(), "none is called twice");
+    }
+
+    #[test]
+    fn a_panic_goes_to_who_waits_and_to_nobody_else() {
+        let (promise, ticket) = Ticket::<u8>::pair();
+        let mapped = ticket.map(|_| panic!("in a map")).map(|n: u8| n + 1);
+        promise.fulfil(1); // and does not panic here
+        let payload = catch_unwind(AssertUnwindSafe(|| mapped.wait())).unwrap_err();
+        assert_eq!(payload.downcast_ref(), Some(&"in a map"));
+    }
+
+    #[test]
+    fn who_is_late_can_be_waited_for_again() {
+        let (promise, ticket) = Ticket::pair();
+        let past = Instant::now();
+        let ticket = ticket.wait_until(past).expect_err("nobody has begun");
+        let ticket = ticket.wait_until(Instant::now() + Duration::from_millis(2)).unwrap_err();
+        let waiter = this_thread();
+        let worker = thread::spawn(move || {
+            until_asleep(&waiter);
+            promise.fulfil(5);
+        });
+        assert_eq!(ticket.wait_until(Instant::now() + Duration::from_secs(300)).unwrap(), 5);
+        worker.join().unwrap();
+        let (promise, ticket) = Ticket::pair();
+        promise.fulfil(6);
+        assert_eq!(ticket.wait_until(past).unwrap(), 6, "what is there is never late");
     }
 }

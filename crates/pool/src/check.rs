@@ -5,7 +5,7 @@ use crate::Pool;
 use crate::packs::shard_of;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::AlignedBuf;
-use outlive_target::{ReadRange, ShardName};
+use outlive_target::{ReadRange, ShardName, read_one};
 use outlive_types::{Error, PAGE_BYTES, PackId, Result};
 use std::fmt;
 
@@ -114,10 +114,7 @@ impl Pool {
 
     fn read_for_check(&self, shard: ShardName, offset: u64, length: usize) -> Result<AlignedBuf> {
         // Lengths come from checked structures, at most a container or a tail.
-        let buffer = AlignedBuf::zeroed(length);
-        match self.target().read_ranges(shard, vec![ReadRange { offset, length, buffer }]).pop() {
-            Some(ticket) => ticket.wait(),
-            None => Err(Error::bug("the target answered no ticket")),
-        }
+        let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length) };
+        Ok(read_one(&**self.target(), shard, range).wait()?)
     }
 }

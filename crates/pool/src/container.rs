@@ -1,7 +1,7 @@
 //! A container being filled.
 
 use outlive_format::{Checksum, Codec, DirectoryEntry, EntryKind, Fragment, InFrame};
-use outlive_io::{AlignedBuf, copy_past_cache};
+use outlive_io::{AlignedBuf, SharedBuf, copy_past_cache};
 use outlive_types::Fingerprint;
 
 /// Entries that a container of this length takes, so that its pack's directory has room for them:
@@ -111,12 +111,12 @@ impl Container {
         other.checksum.update(&other.buffer[..other.used]);
     }
 
-    /// Ends it at `length` bytes, zeros after those in use.
-    pub(crate) fn seal(mut self, length: usize) -> (AlignedBuf, Fragment, Vec<DirectoryEntry>) {
+    /// Ends it at `length` bytes, zeros after those in use, and gives these bytes away.
+    pub(crate) fn seal(mut self, length: usize) -> (SharedBuf, Fragment, Vec<DirectoryEntry>) {
         self.buffer[self.used..length].fill(0);
         self.checksum.update(&self.buffer[self.used..length]);
         let fragment = Fragment { length: length as u32, checksum: self.checksum.value() };
-        (self.buffer, fragment, self.entries)
+        (self.buffer.share().slice(0..length), fragment, self.entries)
     }
 }
 
@@ -160,13 +160,11 @@ mod tests {
         assert_eq!((open.used(), rest.used(), rest.entries().len()), (8000, 3000, 1));
         assert_eq!(rest.entries()[0].offset, 0);
         let (buffer, fragment, entries) = rest.seal(4096);
-        assert_eq!(fragment.checksum, checksum(&buffer[..4096]));
+        assert_eq!(fragment.checksum, checksum(&buffer));
         assert_eq!(entries[0].fp, Fingerprint([3; 32]));
-        assert!(
-            buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0)
-        );
+        assert!(buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..].iter().all(|b| *b == 0));
         let (buffer, fragment, _) = open.seal(8192);
-        assert_eq!(fragment.checksum, checksum(&buffer[..8192]));
+        assert_eq!(fragment.checksum, checksum(&buffer));
         assert_eq!(buffer[5000], 1);
         assert_eq!(buffer[6000], 2);
     }

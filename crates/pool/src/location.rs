@@ -2,7 +2,7 @@
 //! locations is one entry of [`SCHEMES`] and one [`Location`].
 
 use crate::environment::Environment;
-use outlive_target::{DirectoryOptions, DirectoryTarget, Target};
+use outlive_target::{DirectoryOptions, DirectoryTarget, RetryPolicy, RetryTarget, Target};
 use outlive_types::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,7 +78,8 @@ impl Location {
                     DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
                 let target = DirectoryTarget::open(root, &options)?;
                 target.probe(probe);
-                Ok(Arc::new(target))
+                // A network mount may drop a request, and another program may close files.
+                Ok(Arc::new(RetryTarget::new(Arc::new(target), RetryPolicy::default())))
             }
         }
     }

@@ -7,10 +7,9 @@ use outlive_format::{
     Directory, DirectoryEntry, EntryKind, Fragment, InFrame, SHARD_HEADER_BYTES, ShardHeader, Tail,
     fingerprint,
 };
-use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ShardWriter, WriteTicket};
+use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
+use outlive_target::{Fault, ShardWriter};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
-use std::collections::VecDeque;
 
 /// Where a chunk, node or segment lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -47,7 +46,7 @@ pub struct PackWriter {
     entries: Vec<DirectoryEntry>,
     /// What has been sent off.
     fragments: Vec<Fragment>,
-    in_flight: VecDeque<WriteTicket>,
+    in_flight: WritesInFlight,
 }
 
 /// A pack whose last bytes are on their way.
@@ -65,16 +64,17 @@ pub struct FinishedPack {
     pub directory_fp: Fingerprint,
     /// Length of the shard: what the pack costs on its target.
     pub stored_bytes: u64,
-    writes: VecDeque<WriteTicket>,
+    writes: WritesInFlight,
     finish: Ticket<Result<()>>,
 }
 
-/// Takes notice of the oldest writes that are over.
-fn check_writes(in_flight: &mut VecDeque<WriteTicket>) -> Result<usize> {
-    while in_flight.front().is_some_and(Ticket::ready) {
-        if let Some(ticket) = in_flight.pop_front() {
-            ticket.wait().map_err(|fault| fault.error)?;
-        }
+/// Writes by their offset.
+type WritesInFlight = Completions<u64, std::result::Result<(), Fault<SharedBuf>>>;
+
+/// Takes notice of the writes that are over.
+fn check_writes(in_flight: &mut WritesInFlight) -> Result<usize> {
+    while let Some((_, written)) = in_flight.try_next() {
+        written?;
     }
     Ok(in_flight.len())
 }
@@ -93,13 +93,11 @@ impl FinishedPack {
     ///
     /// # Errors
     /// What the target reported first.
-    pub fn wait(self) -> Result<()> {
+    pub fn wait(mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for write in self.writes {
-            let written = write.wait().map_err(|fault| fault.error);
-            outcome = outcome.and(written);
+        while let Some((_, written)) = self.writes.wait_next() {
+            outcome = outcome.and(written.map_err(Error::from));
         }
-        // Waiting for the finish comes after the writes: only then does a retrying target know.
         outcome.and(self.finish.wait())
     }
 }
@@ -133,7 +131,7 @@ impl PackWriter {
             directory_bytes_max,
             entries: Vec::new(),
             fragments: Vec::new(),
-            in_flight: VecDeque::new(),
+            in_flight: Completions::new(),
         })
     }
 
@@ -226,14 +224,14 @@ impl PackWriter {
         let placed = entries.into_iter().map(|e| DirectoryEntry { offset: base + e.offset, ..e });
         self.entries.extend(placed);
         self.fragments.push(fragment);
-        self.write(SHARD_HEADER_BYTES as u64 + self.base, length, buffer)?;
+        self.write(SHARD_HEADER_BYTES as u64 + self.base, buffer)?;
         self.base += length as u64;
         Ok(())
     }
 
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> Result<()> {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> Result<()> {
         let shard = self.shard.as_mut().ok_or_else(|| Error::bug("write after finish"))?;
-        self.in_flight.push_back(shard.write(offset, length, buffer));
+        self.in_flight.push(offset, shard.write(offset, bytes));
         Ok(())
     }
 
@@ -241,7 +239,7 @@ impl PackWriter {
     /// free.
     pub fn give_up(mut self) {
         drop(self.shard.take());
-        self.in_flight.drain(..).for_each(|write| drop(write.wait()));
+        while self.in_flight.wait_next().is_some() {}
     }
 
     /// Writes what is left, the header and the directory; the pack becomes durable in the
@@ -272,8 +270,8 @@ impl PackWriter {
         };
         let tail_offset = header.directory_offset();
         let stored_bytes = tail_offset + tail.len() as u64;
-        self.write(0, SHARD_HEADER_BYTES, aligned(&header.encode()?))?;
-        self.write(tail_offset, tail.len(), aligned(&tail))?;
+        self.write(0, aligned(&header.encode()?))?;
+        self.write(tail_offset, aligned(&tail))?;
 
         let shard = self.shard.take().ok_or_else(|| Error::bug("finish twice"))?;
         Ok(FinishedPack {
@@ -290,10 +288,10 @@ impl PackWriter {
 }
 
 /// Headers and tails are written once a pack, so they are copied into memory of their own.
-fn aligned(bytes: &[u8]) -> AlignedBuf {
+fn aligned(bytes: &[u8]) -> SharedBuf {
     let mut buffer = AlignedBuf::zeroed(bytes.len());
     buffer.copy_from_slice(bytes);
-    buffer
+    buffer.share()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::packs::shard_of;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::ReadRange;
+use outlive_target::{ReadRange, read_one};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 
 /// A range of one container to read in one go.
@@ -35,7 +35,7 @@ impl std::ops::Deref for SpanBytes {
 
 impl Pool {
     /// Starts reading a span into a buffer of the staging pool.
-    pub fn read(&self, span: Span, buffer: AlignedBuf) -> Ticket<Result<SpanBytes>> {
+    pub fn read(&self, span: Span, mut buffer: AlignedBuf) -> Ticket<Result<SpanBytes>> {
         let page = PAGE_BYTES as u64;
         let first = u64::from(span.offset) / page * page;
         let end = (u64::from(span.offset) + u64::from(span.length)).next_multiple_of(page);
@@ -43,27 +43,11 @@ impl Pool {
         if length > buffer.len() {
             return Ticket::done(Err(Error::bug(format!("a span of {length} bytes is too long"))));
         }
+        drop(buffer.split_off(length));
+        let range = ReadRange { offset: SHARD_HEADER_BYTES as u64 + first, buffer };
         let skip = (u64::from(span.offset) - first) as usize;
-        self.read_shard(span.pack, SHARD_HEADER_BYTES as u64 + first, length, buffer, skip, span)
-    }
-
-    fn read_shard(
-        &self,
-        pack: PackId,
-        offset: u64,
-        length: usize,
-        buffer: AlignedBuf,
-        skip: usize,
-        span: Span,
-    ) -> Ticket<Result<SpanBytes>> {
-        let range = ReadRange { offset, length, buffer };
-        let shard = shard_of(pack);
-        match self.target().read_ranges(shard, vec![range]).pop() {
-            Some(ticket) => ticket.map(move |read| {
-                read.map(|buffer| SpanBytes { buffer, skip, length: span.length as usize })
-            }),
-            None => Ticket::done(Err(Error::bug("the target answered no ticket"))),
-        }
+        read_one(&**self.target(), shard_of(span.pack), range)
+            .map(move |read| Ok(SpanBytes { buffer: read?, skip, length: span.length as usize }))
     }
 
     /// Reads a pack's directory, and the length of its containers, in bytes. It is found by the header,
@@ -108,10 +92,7 @@ impl Pool {
     }
 
     fn read_page(&self, pack: PackId, offset: u64) -> Result<AlignedBuf> {
-        let buffer = AlignedBuf::zeroed(PAGE_BYTES);
-        let range = ReadRange { offset, length: PAGE_BYTES, buffer };
-        let read = self.target().read_ranges(shard_of(pack), vec![range]).pop();
-        read.ok_or_else(|| Error::bug("the target answered no ticket"))?.wait()
+        self.read_now(pack, offset, PAGE_BYTES)
     }
 
     fn directory_at(&self, pack: PackId, offset: u64, length: u32) -> Result<Directory> {
@@ -135,10 +116,12 @@ impl Pool {
         length: u32,
     ) -> Result<Vec<u8>> {
         let padded = (length as usize).next_multiple_of(PAGE_BYTES);
-        let buffer = AlignedBuf::zeroed(padded);
         let offset = SHARD_HEADER_BYTES as u64 + u64::from(fragments_bytes);
-        let span = Span { pack, offset: fragments_bytes, length };
-        let bytes = self.read_shard(pack, offset, padded, buffer, 0, span).wait()?;
-        Ok(bytes.to_vec())
+        Ok(self.read_now(pack, offset, padded)?[..length as usize].to_vec())
+    }
+
+    fn read_now(&self, pack: PackId, offset: u64, bytes: usize) -> Result<AlignedBuf> {
+        let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes) };
+        Ok(read_one(&**self.target(), shard_of(pack), range).wait()?)
     }
 }

@@ -4,10 +4,10 @@
 use crate::turns::{mortal, noticing};
 use crate::world::{Lie, Me, killed, lock};
 use outlive_format::{Body, Record};
-use outlive_io::{AlignedBuf, Ticket};
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_target::{
-    Append, Capacity, Lock, LockGuard, ManifestLog, Previous, ReadRange, ShardName, ShardWriter,
-    Target, WriteTicket,
+    Append, Capacity, Fault, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
+    ShardName, ShardWriter, Target, WriteTicket, read_one,
 };
 use outlive_types::{Error, JobName, PackId, Result};
 use std::collections::BTreeSet;
@@ -91,22 +91,35 @@ impl Target for SeenTarget {
         Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
     }
 
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         self.eyes.reads(shard);
         let one = |range: ReadRange| {
             let what = format!("read {shard} at {}", range.offset);
-            let read = self.eyes.step(
+            let offset = range.offset;
+            // Here unless the step passes it on; there it comes back, whatever became of the step.
+            let mut buffer = Some(range.buffer);
+            let stepped = self.eyes.step(
                 || what,
                 || {
-                    let ticket = self.inner.read_ranges(shard, vec![range]).pop();
-                    ticket.ok_or_else(|| Error::bug("a read without a ticket"))?.wait()
+                    let given = buffer.take().ok_or_else(|| Error::bug("a step taken twice"))?;
+                    let range = ReadRange { offset, buffer: given };
+                    match read_one(&*self.inner, shard, range).wait() {
+                        Ok(filled) => {
+                            buffer = Some(filled);
+                            Ok(())
+                        }
+                        Err(fault) => {
+                            buffer = Some(fault.buffer);
+                            Err(fault.error)
+                        }
+                    }
                 },
             );
-            Ticket::done(read)
+            let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(0));
+            Ticket::done(match stepped {
+                Ok(()) => Ok(buffer),
+                Err(error) => Err(Fault { error, buffer }),
+            })
         };
         ranges.into_iter().map(one).collect()
     }
@@ -146,9 +159,9 @@ struct SeenWriter {
 }
 
 impl ShardWriter for SeenWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
         // Nobody sees a part's bytes before it is finished: no turn is needed here.
-        self.inner.write(offset, length, buffer)
+        self.inner.write(offset, bytes)
     }
 
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {

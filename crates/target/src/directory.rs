@@ -6,9 +6,9 @@ mod writer;
 use crate::durable::{make_dir_durable, sync_dir};
 use crate::owner::{adopt_dir, adopt_file};
 use crate::writes::{check_range, exists, missing, short};
-use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target};
+use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use files::Files;
-use outlive_io::{AlignedBuf, DirectFile, DiskEngine, Ticket, read_at};
+use outlive_io::{DirectFile, DiskEngine, Ticket, read_at};
 use outlive_types::{Error, NoObserver, Observer, PackId, Result};
 use std::fmt;
 use std::fs::{self, DirEntry, OpenOptions};
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use writer::{DirectoryWriter, Part};
+use writer::{DirectoryWriter, PartFile};
 
 /// Settings and surroundings of a [`DirectoryTarget`].
 #[derive(Clone)]
@@ -132,7 +132,7 @@ impl DirectoryTarget {
     /// them durably, whatever was known, if it has vanished.
     fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
         let directory = self.dir_of(shard);
-        let durable = |path: &Path| {
+        let durable = |path: &Path| -> Result<()> {
             let is_new = !path.exists();
             make_dir_durable(path)
                 .map_err(|error| Error::io("creating the directory", path, &error))?;
@@ -229,7 +229,7 @@ impl Target for DirectoryTarget {
             other => other,
         };
         let file = file.map_err(|error| Error::io("creating a shard as", &part, &error))?;
-        let writer = DirectoryWriter::new(Part {
+        let writer = DirectoryWriter::new(PartFile {
             files: self.files.clone(),
             made: self.made.clone(),
             shard,
@@ -242,29 +242,27 @@ impl Target for DirectoryTarget {
         Ok(Box::new(writer))
     }
 
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         let file = self.open_shard(shard);
         let read = |mut range: ReadRange| {
             let file = match check_range(shard, &range).and_then(|()| file.clone()) {
                 Ok(file) => file,
-                Err(error) => return Ticket::done(Err(error)),
+                Err(error) => return Ticket::done(Err(Fault { error, buffer: range.buffer })),
             };
             let (files, path, place) = (self.files.clone(), self.path(shard), self.describe());
             DiskEngine::shared().submit(move || {
-                let ReadRange { offset, length, buffer } = &mut range;
-                let got = files
-                    .run(&file, |file| read_at(file, &mut buffer[..*length], *offset))
-                    .map_err(|error| Error::io("reading the shard", &path, &error))?;
-                if got < range.length {
-                    let end = range.offset + got as u64;
-                    let end = file.file().metadata().map_or(end, |metadata| metadata.len());
-                    return Err(short(&place, shard, &range, end));
-                }
-                Ok(range.buffer)
+                let ReadRange { offset, buffer } = &mut range;
+                let read = files.run(&file, |file| read_at(file, buffer, *offset));
+                let error = match read {
+                    Ok(got) if got == range.buffer.len() => return Ok(range.buffer),
+                    Ok(got) => {
+                        let end = range.offset + got as u64;
+                        let end = file.file().metadata().map_or(end, |metadata| metadata.len());
+                        short(&place, shard, &range, end)
+                    }
+                    Err(error) => Error::io("reading the shard", &path, &error),
+                };
+                Err(Fault { error, buffer: range.buffer })
             })
         };
         ranges.into_iter().map(read).collect()

@@ -8,6 +8,7 @@ mod durable;
 mod fault;
 mod log;
 mod memory;
+mod operation;
 mod owner;
 mod relay;
 mod retry;
@@ -22,9 +23,10 @@ pub use log::{DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium,
 pub use memory::MemoryTarget;
 pub use retry::{RetryLog, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
+pub use wrapped::read_one;
 
 use outlive_format::fingerprint;
-use outlive_io::{AlignedBuf, Ticket};
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_types::{Error, Fingerprint, JobName, PackId, Result};
 use std::fmt;
 
@@ -52,28 +54,37 @@ pub struct Capacity {
     pub free_bytes: u64,
 }
 
-/// A range to read, and the buffer to read it into.
+/// A range to read: as long as the buffer that receives it.
 #[derive(Debug)]
 pub struct ReadRange {
     /// Where it starts in the shard: a multiple of 4096.
     pub offset: u64,
-    /// Its length: a multiple of 4096, at most the buffer's length.
-    pub length: usize,
-    /// Receives the bytes at its start.
+    /// Receives the bytes; its length is a multiple of 4096.
     pub buffer: AlignedBuf,
 }
 
-/// A write that failed, and the buffer whose bytes were not written.
+/// An operation on a buffer that failed, and the buffer.
 #[derive(Debug)]
-pub struct WriteFault {
+pub struct Fault<B> {
     /// Why.
     pub error: Error,
-    /// The caller's buffer, unchanged; write it elsewhere, or drop it.
-    pub buffer: AlignedBuf,
+    /// The caller's buffer: to be used for another attempt, here or elsewhere, or to be dropped.
+    pub buffer: B,
 }
 
-/// The outcome of a write still in flight. After success the buffer has gone home to its pool.
-pub type WriteTicket = Ticket<std::result::Result<(), WriteFault>>;
+impl<B> From<Fault<B>> for Error {
+    fn from(fault: Fault<B>) -> Error {
+        fault.error
+    }
+}
+
+/// The outcome of a write still in flight. A buffer that failed comes back unchanged; the target keeps
+/// nothing of one that was written.
+pub type WriteTicket = Ticket<std::result::Result<(), Fault<SharedBuf>>>;
+
+/// The outcome of a read still in flight: the buffer, filled. What a buffer holds whose read failed is
+/// not defined.
+pub type ReadTicket = Ticket<std::result::Result<AlignedBuf, Fault<AlignedBuf>>>;
 
 /// A place that keeps shards: a directory, a device, a storage node, a bucket.
 ///
@@ -90,15 +101,11 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// `Invalid` if a finished shard of that name exists; `Full`; what the medium reports.
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>>;
 
-    /// Reads ranges of a finished shard, overlapped; one ticket each, in the order given. The
-    /// buffer comes back holding the range at its start.
+    /// Reads ranges of a finished shard, overlapped; one ticket each, in the order given. The buffers
+    /// may be parts of one. A read whose ticket is dropped goes on; then its buffer goes home.
     ///
     /// Each ticket's errors: `Damaged` if the shard is missing or ends before the range does.
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>>;
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket>;
 
     /// Length of a finished shard.
     ///
@@ -145,10 +152,10 @@ pub trait Target: Send + Sync + fmt::Debug {
 
 /// Writes one shard. Dropped without `finish`, the shard never existed.
 pub trait ShardWriter: Send {
-    /// Starts writing the first `length` bytes of `buffer` at `offset`; both are multiples of 4096,
-    /// and no range is written twice, but that a write that failed may be repeated at the same
-    /// offset once its ticket has said so. Writes overlap.
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket;
+    /// Starts writing `bytes` at `offset`. That, their length and their address are multiples of 4096. No
+    /// range is written twice, but that a write that failed may be repeated at the same offset once its
+    /// ticket has said so. Writes overlap, and others may read or write the same bytes meanwhile.
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket;
 
     /// Ends the shard at `length` bytes (a multiple of 4096), makes it durable, then visible. Takes
     /// effect after every write before it; fails if one of them failed and was not repeated with

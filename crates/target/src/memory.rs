@@ -1,8 +1,9 @@
 //! A target in memory: for tests, and for state that needs to outlive nothing.
 
+use crate::operation::Outcome;
 use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
-use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target, WriteTicket};
-use outlive_io::{AlignedBuf, Ticket};
+use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,11 +71,7 @@ impl Target for MemoryTarget {
         Ok(Box::new(MemoryWriter { space, shard, bytes_max, bytes: Vec::new(), writes }))
     }
 
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         let bytes = self.0.shards().get(&shard).cloned();
         ranges
             .into_iter()
@@ -107,16 +104,20 @@ pub(crate) fn read(
     shard: ShardName,
     bytes: Option<&Vec<u8>>,
     mut range: ReadRange,
-) -> Result<AlignedBuf> {
-    check_range(shard, &range)?;
-    let bytes = bytes.ok_or_else(|| missing(place, shard))?;
-    let start = usize::try_from(range.offset).unwrap_or(usize::MAX);
-    let wanted = bytes.get(start..).and_then(|rest| rest.get(..range.length));
-    let Some(wanted) = wanted else {
-        return Err(short(place, shard, &range, bytes.len() as u64));
-    };
-    range.buffer[..range.length].copy_from_slice(wanted);
-    Ok(range.buffer)
+) -> Outcome<AlignedBuf, AlignedBuf> {
+    let wanted = check_range(shard, &range).and_then(|()| {
+        let bytes = bytes.ok_or_else(|| missing(place, shard))?;
+        let start = usize::try_from(range.offset).unwrap_or(usize::MAX);
+        let wanted = bytes.get(start..).and_then(|rest| rest.get(..range.buffer.len()));
+        wanted.ok_or_else(|| short(place, shard, &range, bytes.len() as u64))
+    });
+    match wanted {
+        Ok(wanted) => {
+            range.buffer.copy_from_slice(wanted);
+            Ok(range.buffer)
+        }
+        Err(error) => Err(Fault { error, buffer: range.buffer }),
+    }
 }
 
 /// Puts bytes into a growing shard; what lies between is zero.
@@ -138,13 +139,13 @@ struct MemoryWriter {
 }
 
 impl ShardWriter for MemoryWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
         let writing = self.writes.begin(offset);
-        let checked = check_write(self.shard, offset, length, &buffer, self.bytes_max);
+        let checked = check_write(self.shard, offset, &bytes, self.bytes_max);
         if checked.is_ok() {
-            put(&mut self.bytes, offset, &buffer[..length]);
+            put(&mut self.bytes, offset, &bytes);
         }
-        Ticket::done(writing.end(checked, buffer))
+        Ticket::done(writing.end(checked, bytes))
     }
 
     fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {

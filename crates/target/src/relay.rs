@@ -1,49 +1,43 @@
-//! What wrappers share: a writer that passes each write on from a helper thread, so that it may
-//! wait, pause and repeat there.
+//! The writer of a wrapped target: passes each write on, in its manner, and the finish behind all of them.
 
+use crate::operation::{Manner, Operation};
 use crate::writes::Writes;
-use crate::{ShardWriter, WriteFault, WriteTicket};
-use outlive_io::{AlignedBuf, DiskEngine, Ticket};
+use crate::{Fault, ShardWriter, WriteTicket};
+use outlive_io::{DiskEngine, SharedBuf, Ticket};
 use outlive_types::{Error, Result};
+use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub type Written = std::result::Result<(), WriteFault>;
-
-/// What a wrapper does around the calls of the writer within. Runs on helper threads.
-pub trait Around: Send + Sync {
-    /// One write of `length` bytes; `attempt` passes it on and waits for it.
-    fn write(
-        &self,
-        length: usize,
-        buffer: AlignedBuf,
-        attempt: &mut dyn FnMut(AlignedBuf) -> Written,
-    ) -> Written;
-
-    /// Before a finish is passed on.
-    fn before_finish(&self) {}
-}
-
-pub(crate) struct RelayWriter {
+pub(crate) struct RelayWriter<M> {
     inner: Arc<Inner>,
     writes: Arc<Writes>,
-    // Not the shared engine: what waits here may wait for that one.
+    manner: Arc<M>,
     helpers: Arc<DiskEngine>,
-    around: Arc<dyn Around>,
     finishing: bool,
+    // A forked child that drops an inherited writer must not wait for a lock that a thread of its
+    // parent held.
+    pid: u32,
 }
 
 /// The writer within, until it is finished or abandoned.
 struct Inner(Mutex<Option<Box<dyn ShardWriter>>>);
 
-impl RelayWriter {
+impl<M: Manner> RelayWriter<M> {
     pub(crate) fn boxed(
         inner: Box<dyn ShardWriter>,
+        manner: Arc<M>,
         helpers: Arc<DiskEngine>,
-        around: Arc<dyn Around>,
     ) -> Box<dyn ShardWriter> {
         let inner = Arc::new(Inner(Mutex::new(Some(inner))));
         let writes = Arc::default();
-        Box::new(RelayWriter { inner, writes, helpers, around, finishing: false })
+        Box::new(RelayWriter {
+            inner,
+            writes,
+            manner,
+            helpers,
+            finishing: false,
+            pid: process::id(),
+        })
     }
 }
 
@@ -53,10 +47,10 @@ impl Inner {
     }
 
     /// Passes a write on. Holds the lock for its start only, so that writes overlap.
-    fn start_write(&self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+    fn start_write(&self, offset: u64, buffer: SharedBuf) -> WriteTicket {
         match self.lock().as_mut() {
-            Some(writer) => writer.write(offset, length, buffer),
-            None => Ticket::done(Err(WriteFault { error: abandoned(), buffer })),
+            Some(writer) => writer.write(offset, buffer),
+            None => Ticket::done(Err(Fault { error: abandoned(), buffer })),
         }
     }
 
@@ -72,13 +66,16 @@ fn abandoned() -> Error {
     Error::invalid("the shard was abandoned before this was done")
 }
 
-impl ShardWriter for RelayWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+impl<M: Manner> ShardWriter for RelayWriter<M> {
+    fn write(&mut self, offset: u64, buffer: SharedBuf) -> WriteTicket {
         let writing = self.writes.begin(offset);
-        let (inner, around) = (self.inner.clone(), self.around.clone());
-        self.helpers.submit(move || {
-            let mut attempt = |buffer| inner.start_write(offset, length, buffer).wait();
-            let written = around.write(length, buffer, &mut attempt);
+        let inner = self.inner.clone();
+        let operation = Operation {
+            manner: self.manner.clone(),
+            helpers: self.helpers.clone(),
+            start: Box::new(move |buffer| inner.start_write(offset, buffer)),
+        };
+        operation.begin(self.manner.delay(buffer.len()), buffer).map(|written| {
             // The writer within keeps count of failures; here only the order matters.
             drop(writing);
             written
@@ -87,23 +84,27 @@ impl ShardWriter for RelayWriter {
 
     fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
         self.finishing = true;
-        let (inner, around) = (self.inner.clone(), self.around.clone());
-        let helpers = self.helpers.clone();
         let (promise, ticket) =
             Ticket::pair_or(|| Err(Error::bug("finishing a shard was given up")));
-        let last = move || {
-            around.before_finish();
-            promise.fulfil(inner.start_finish(length).wait());
-        };
-        self.writes.after_all(move || drop(helpers.submit(last)));
+        let (inner, manner, helpers) =
+            (self.inner.clone(), self.manner.clone(), self.helpers.clone());
+        self.writes.after_all(move || {
+            let delay = manner.delay(0);
+            let last =
+                move || inner.start_finish(length).on_done(|outcome| promise.settle(outcome));
+            match delay.is_zero() {
+                true => last(),
+                false => manner.timer().after(delay, Box::new(move || drop(helpers.submit(last)))),
+            }
+        });
         ticket
     }
 }
 
-impl Drop for RelayWriter {
+impl<M> Drop for RelayWriter<M> {
     /// Abandons the shard at once, whatever is still on its way to it.
     fn drop(&mut self) {
-        if !self.finishing {
+        if !self.finishing && process::id() == self.pid {
             drop(self.inner.lock().take());
         }
     }

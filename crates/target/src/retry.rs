@@ -1,18 +1,16 @@
 //! Repeats what failed in passing.
 
+use crate::Target;
 use crate::log::{LogMedium, RecordLog};
-use crate::relay::{Around, Written};
-use crate::wrapped::{Manner, WrappedMedium, WrappedTarget, read_one};
-use crate::{ReadRange, ShardName, Target};
-use outlive_io::{AlignedBuf, Ticket};
-use outlive_types::{ErrorKind, Result};
-use std::fmt;
+use crate::operation::Manner;
+use crate::wrapped::{WrappedMedium, WrappedTarget};
+use outlive_io::{SystemTimer, Timer};
+use outlive_types::ErrorKind;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// How often to repeat, and how long to pause before.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RetryPolicy {
     /// Attempts in all, the first one included; at least 1.
     pub attempts_max: u32,
@@ -20,8 +18,8 @@ pub struct RetryPolicy {
     pub pause_first: Duration,
     /// Longest pause.
     pub pause_max: Duration,
-    /// Spends a pause. Tests count instead.
-    pub sleep: Arc<dyn Fn(Duration) + Send + Sync>,
+    /// Lets the pauses pass.
+    pub timer: Arc<dyn Timer>,
 }
 
 impl Default for RetryPolicy {
@@ -31,74 +29,28 @@ impl Default for RetryPolicy {
             attempts_max: 5,
             pause_first: Duration::from_millis(20),
             pause_max: Duration::from_secs(1),
-            sleep: Arc::new(thread::sleep),
+            timer: Arc::new(SystemTimer),
         }
     }
 }
 
-impl RetryPolicy {
-    /// True, after a pause, if a call that has failed with `kind` for the `failures`-th time should
-    /// be repeated.
-    fn again(&self, kind: ErrorKind, failures: u32) -> bool {
+impl Manner for RetryPolicy {
+    fn timer(&self) -> &dyn Timer {
+        &*self.timer
+    }
+
+    fn pause(&self, kind: ErrorKind, failures: u32) -> Option<Duration> {
         if kind != ErrorKind::Retry || failures >= self.attempts_max {
-            return false;
+            return None;
         }
         let doubled = 1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
-        (self.sleep)(self.pause_first.saturating_mul(doubled).min(self.pause_max));
-        true
-    }
-
-    fn run<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut failures = 0;
-        loop {
-            match call() {
-                Err(error) => {
-                    failures += 1;
-                    if !self.again(error.kind(), failures) {
-                        return Err(error);
-                    }
-                }
-                done => return done,
-            }
-        }
-    }
-}
-
-impl fmt::Debug for RetryPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryPolicy")
-            .field("attempts_max", &self.attempts_max)
-            .field("pause_first", &self.pause_first)
-            .field("pause_max", &self.pause_max)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Around for RetryPolicy {
-    fn write(
-        &self,
-        _length: usize,
-        mut buffer: AlignedBuf,
-        attempt: &mut dyn FnMut(AlignedBuf) -> Written,
-    ) -> Written {
-        let mut failures = 0;
-        loop {
-            match attempt(buffer) {
-                Err(fault) => {
-                    failures += 1;
-                    if !self.again(fault.error.kind(), failures) {
-                        return Err(fault);
-                    }
-                    buffer = fault.buffer;
-                }
-                done => return done,
-            }
-        }
+        Some(self.pause_first.saturating_mul(doubled).min(self.pause_max))
     }
 }
 
 /// A target whose `Retry` errors are met by repeating the call, except `finish`, which cannot be
-/// repeated: after a failed sync nobody knows what is on the medium.
+/// repeated: after a failed sync nobody knows what is on the medium. A write or read that is to be repeated
+/// has no thread meanwhile; the calls that answer at once spend their pauses in the caller.
 pub type RetryTarget = WrappedTarget<RetryPolicy>;
 
 impl RetryTarget {
@@ -116,38 +68,6 @@ impl RetryLog {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn LogMedium>, policy: RetryPolicy) -> RetryLog {
         RecordLog::with(inner, Arc::new(policy))
-    }
-}
-
-impl Manner for RetryPolicy {
-    fn call<T>(&self, _bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T> {
-        self.run(call)
-    }
-
-    fn read_ranges(
-        this: &RetryTarget,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
-        let places: Vec<_> =
-            ranges.iter().map(|range| (range.offset, range.length, range.buffer.len())).collect();
-        let tickets = this.inner.read_ranges(shard, ranges);
-        let repeated = tickets.into_iter().zip(places).map(|(ticket, (offset, length, room))| {
-            let (inner, policy) = (this.inner.clone(), this.manner.clone());
-            // In the waiter: reads that fail are rare, and somebody waits for each.
-            ticket.map(move |first| {
-                let mut first = Some(first);
-                policy.run(|| {
-                    if let Some(first) = first.take() {
-                        return first;
-                    }
-                    // The first buffer went down with the error.
-                    let buffer = AlignedBuf::zeroed(room);
-                    read_one(&*inner, shard, ReadRange { offset, length, buffer })
-                })
-            })
-        });
-        repeated.collect()
     }
 }
 

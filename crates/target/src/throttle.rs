@@ -1,13 +1,11 @@
 //! Makes a target or a log as slow as another one would be.
 
+use crate::Target;
 use crate::log::{LogMedium, RecordLog};
-use crate::relay::{Around, Written};
-use crate::wrapped::{Manner, WrappedMedium, WrappedTarget, read_one};
-use crate::{ReadRange, ShardName, Target};
-use outlive_io::{AlignedBuf, Ticket};
-use outlive_types::Result;
+use crate::operation::Manner;
+use crate::wrapped::{WrappedMedium, WrappedTarget};
+use outlive_io::{SystemTimer, Timer};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// A speed limit. Bytes of all operations share one line; latencies overlap.
@@ -30,9 +28,15 @@ impl Line {
     fn new(throttle: Throttle) -> Arc<Line> {
         Arc::new(Line { throttle, busy_until: Mutex::new(Instant::now()) })
     }
+}
 
-    /// Waits as long as an operation on `bytes` bytes takes.
-    fn pass(&self, bytes: usize) {
+impl Manner for Line {
+    fn timer(&self) -> &dyn Timer {
+        &SystemTimer
+    }
+
+    /// As long as an operation on so many bytes takes.
+    fn delay(&self, bytes: usize) -> Duration {
         let now = Instant::now();
         let mut until = now;
         if let Some(bytes_per_s) = self.throttle.bytes_per_s {
@@ -41,28 +45,12 @@ impl Line {
             until = now.max(*busy_until) + takes;
             *busy_until = until;
         }
-        thread::sleep(until - now + self.throttle.latency);
-    }
-}
-
-impl Around for Line {
-    fn write(
-        &self,
-        length: usize,
-        buffer: AlignedBuf,
-        attempt: &mut dyn FnMut(AlignedBuf) -> Written,
-    ) -> Written {
-        self.pass(length);
-        attempt(buffer)
-    }
-
-    fn before_finish(&self) {
-        self.pass(0);
+        until - now + self.throttle.latency
     }
 }
 
 /// A slower target. Buffers stay away as long as the slow medium would keep them, so back-pressure
-/// is real. At most eight operations are in flight.
+/// is real.
 pub type ThrottledTarget = WrappedTarget<Line>;
 
 impl ThrottledTarget {
@@ -82,38 +70,10 @@ impl ThrottledLog {
     }
 }
 
-impl Manner for Line {
-    fn call<T>(&self, bytes: usize, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        self.pass(bytes);
-        call()
-    }
-
-    fn bring(&self, mut call: impl FnMut() -> Result<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>> {
-        let record = call()?;
-        self.pass(record.as_ref().map_or(0, Vec::len));
-        Ok(record)
-    }
-
-    fn read_ranges(
-        this: &ThrottledTarget,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
-        let slow = |range: ReadRange| {
-            let (inner, line) = (this.inner.clone(), this.manner.clone());
-            this.helpers.submit(move || {
-                line.pass(range.length);
-                read_one(&*inner, shard, range)
-            })
-        };
-        ranges.into_iter().map(slow).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryTarget;
+    use crate::{MemoryTarget, ShardName};
     use outlive_io::StagingPool;
     use outlive_types::{PackId, SessionId};
 
@@ -126,7 +86,7 @@ mod tests {
         let started = Instant::now();
         let mut writer = target.create(shard, 1 << 20).unwrap();
         let tickets: Vec<_> =
-            (0..16).map(|index| writer.write(index << 16, 1 << 16, pool.take())).collect();
+            (0..16).map(|index| writer.write(index << 16, pool.take().share())).collect();
         // Of 16 buffers at most 2 are under way, so 14 have passed the line: 87 ms.
         assert!(started.elapsed() >= Duration::from_millis(80), "{:?}", started.elapsed());
         writer.finish(1 << 20).wait().unwrap();

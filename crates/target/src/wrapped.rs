@@ -1,43 +1,21 @@
 //! A target and a log's medium with a manner: something that is done around each of their calls.
 
 use crate::log::{LogMedium, Put, RecordLog};
-use crate::relay::{Around, RelayWriter};
-use crate::{Capacity, Lock, LockGuard, ReadRange, ShardName, ShardWriter, Target};
+use crate::operation::{Manner, Operation};
+use crate::relay::RelayWriter;
+use crate::{
+    Capacity, Fault, Lock, LockGuard, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
+};
 use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
 use outlive_types::{Error, JobName, Result};
-use std::fmt;
 use std::sync::Arc;
-
-/// What is done around calls.
-pub trait Manner: Around + fmt::Debug + Sized + 'static {
-    /// Makes a call that carries `bytes`.
-    ///
-    /// # Errors
-    /// What the call reports.
-    fn call<T>(&self, bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T>;
-
-    /// Makes a call that brings a record, if there is one.
-    ///
-    /// # Errors
-    /// What the call reports.
-    fn bring(&self, call: impl FnMut() -> Result<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>> {
-        self.call(0, call)
-    }
-
-    /// Reads ranges of a shard.
-    fn read_ranges(
-        this: &WrappedTarget<Self>,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>>;
-}
 
 /// A target with a manner.
 #[derive(Debug)]
 pub struct WrappedTarget<M> {
-    pub(crate) inner: Arc<dyn Target>,
-    pub(crate) manner: Arc<M>,
-    pub(crate) helpers: Arc<DiskEngine>,
+    inner: Arc<dyn Target>,
+    manner: Arc<M>,
+    helpers: Arc<DiskEngine>,
 }
 
 impl<M: Manner> WrappedTarget<M> {
@@ -53,15 +31,31 @@ impl<M: Manner> Target for WrappedTarget<M> {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         let writer = self.manner.call(0, || self.inner.create(shard, bytes_max))?;
-        Ok(RelayWriter::boxed(writer, self.helpers.clone(), self.manner.clone()))
+        Ok(RelayWriter::boxed(writer, self.manner.clone(), self.helpers.clone()))
     }
 
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
-        M::read_ranges(self, shard, ranges)
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
+        let operation = |offset| {
+            let inner = self.inner.clone();
+            Operation {
+                manner: self.manner.clone(),
+                helpers: self.helpers.clone(),
+                start: Box::new(move |buffer| {
+                    read_one(&*inner, shard, ReadRange { offset, buffer })
+                }),
+            }
+        };
+        let delay = |range: &ReadRange| self.manner.delay(range.buffer.len());
+        let delays: Vec<_> = ranges.iter().map(delay).collect();
+        if delays.iter().any(|delay| !delay.is_zero()) {
+            let each = ranges.into_iter().zip(delays);
+            return each
+                .map(|(range, delay)| operation(range.offset).begin(delay, range.buffer))
+                .collect();
+        }
+        let offsets: Vec<_> = ranges.iter().map(|range| range.offset).collect();
+        let begun = self.inner.read_ranges(shard, ranges);
+        offsets.into_iter().zip(begun).map(|(at, first)| operation(at).begun(first)).collect()
     }
 
     fn length(&self, shard: ShardName) -> Result<u64> {
@@ -116,7 +110,9 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
-        self.manner.bring(|| self.inner.get(job, number))
+        let record = self.manner.repeat(|| self.inner.get(job, number))?;
+        self.manner.spend(self.manner.delay(record.as_ref().map_or(0, Vec::len)));
+        Ok(record)
     }
 
     fn has(&self, job: &JobName, number: u64) -> Result<bool> {
@@ -152,15 +148,10 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
     }
 }
 
-/// Reads one range and waits for it.
-pub(crate) fn read_one(
-    target: &dyn Target,
-    shard: ShardName,
-    range: ReadRange,
-) -> Result<AlignedBuf> {
-    let mut tickets = target.read_ranges(shard, vec![range]);
-    let ticket = tickets
-        .pop()
-        .ok_or_else(|| Error::bug(format!("{} gave no ticket for a range", target.describe())))?;
-    ticket.wait()
+/// Starts to read one range.
+pub fn read_one(target: &dyn Target, shard: ShardName, range: ReadRange) -> ReadTicket {
+    target.read_ranges(shard, vec![range]).pop().unwrap_or_else(|| {
+        let what = format!("{} gave no ticket for a range", target.describe());
+        Ticket::done(Err(Fault { error: Error::bug(what), buffer: AlignedBuf::zeroed(0) }))
+    })
 }

@@ -1,8 +1,8 @@
 //! What every shard writer keeps count of: which writes are in flight, which failed, and what is to
 //! happen when all are over.
 
-use crate::{ShardName, WriteFault};
-use outlive_io::AlignedBuf;
+use crate::{Fault, ShardName};
+use outlive_io::SharedBuf;
 use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,12 +61,13 @@ impl Writes {
 }
 
 impl Writing {
-    /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home.
+    /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home if
+    /// nobody else has a part of it.
     pub(crate) fn end(
         self,
         outcome: Result<()>,
-        buffer: AlignedBuf,
-    ) -> std::result::Result<(), WriteFault> {
+        buffer: SharedBuf,
+    ) -> std::result::Result<(), Fault<SharedBuf>> {
         let mut state = self.writes.lock();
         match outcome {
             Ok(()) => {
@@ -75,7 +76,7 @@ impl Writing {
             }
             Err(error) => {
                 state.unwritten.insert(self.offset, Some(error.clone()));
-                Err(WriteFault { error, buffer })
+                Err(Fault { error, buffer })
             }
         }
     }
@@ -97,23 +98,26 @@ impl Drop for Writing {
 pub(crate) fn check_write(
     shard: ShardName,
     offset: u64,
-    length: usize,
-    buffer: &AlignedBuf,
+    bytes: &[u8],
     bytes_max: u64,
 ) -> Result<()> {
-    let page = PAGE_BYTES as u64;
-    let fits = offset.checked_add(length as u64).is_some_and(|end| end <= bytes_max);
-    if offset.is_multiple_of(page)
-        && length.is_multiple_of(PAGE_BYTES)
-        && length <= buffer.len()
-        && fits
-    {
+    let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= bytes_max);
+    if fits && is_made_of_pages(offset, bytes) {
         return Ok(());
     }
     Err(Error::bug(format!(
-        "a write of {length} bytes at {offset} to shard {shard} of at most {bytes_max} bytes is \
-         not made of whole pages, or does not fit"
+        "a write of {} bytes at {offset} to shard {shard} of at most {bytes_max} bytes is not made of \
+         whole pages, or does not fit",
+        bytes.len()
     )))
+}
+
+/// True if a direct read or write can have this offset and this memory.
+fn is_made_of_pages(offset: u64, memory: &[u8]) -> bool {
+    let is_page = |number: usize| number.is_multiple_of(PAGE_BYTES);
+    offset.is_multiple_of(PAGE_BYTES as u64)
+        && is_page(memory.len())
+        && is_page(memory.as_ptr().addr())
 }
 
 /// Refuses a length that no backend could finish at.
@@ -129,17 +133,13 @@ pub(crate) fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Res
 
 /// Refuses a range that no backend could read.
 pub(crate) fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
-    let page = PAGE_BYTES as u64;
-    if range.offset.is_multiple_of(page)
-        && range.length.is_multiple_of(PAGE_BYTES)
-        && range.length <= range.buffer.len()
-    {
+    if is_made_of_pages(range.offset, &range.buffer) {
         return Ok(());
     }
     Err(Error::bug(format!(
-        "a read of {} bytes at {} from shard {shard} is not made of whole pages, or longer than \
-         its buffer",
-        range.length, range.offset
+        "a read of {} bytes at {} from shard {shard} is not made of whole pages",
+        range.buffer.len(),
+        range.offset
     )))
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end
         "shard {shard} in {place} is cut short: it ends at byte {end}, but bytes {} to {} are \
          needed",
         range.offset,
-        range.offset.saturating_add(range.length as u64)
+        range.offset.saturating_add(range.buffer.len() as u64)
     ))
 }
 

@@ -114,7 +114,7 @@ fn flaky() -> FaultWorld {
 
 fn patient() -> RetryPolicy {
     // Threads share the numbering, so one of them may meet more than two faults in a row.
-    RetryPolicy { attempts_max: 100, sleep: Arc::new(|_| ()), ..RetryPolicy::default() }
+    RetryPolicy { attempts_max: 100, pause_first: Duration::ZERO, ..RetryPolicy::default() }
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn put(target: &DirectoryTarget, shard: ShardName, byte: u8) {
         .map(|at| {
             let mut buffer = AlignedBuf::zeroed(PAGE_BYTES);
             buffer.fill(byte + at as u8);
-            writer.write((at * PAGE_BYTES) as u64, PAGE_BYTES, buffer)
+            writer.write((at * PAGE_BYTES) as u64, buffer.share())
         })
         .collect();
     writes.into_iter().for_each(|write| write.wait().unwrap());
@@ -86,7 +86,6 @@ fn put(target: &DirectoryTarget, shard: ShardName, byte: u8) {
 fn got(target: &DirectoryTarget, shard: ShardName) -> Vec<u8> {
     let range = |at: u64| ReadRange {
         offset: at * PAGE_BYTES as u64,
-        length: PAGE_BYTES,
         buffer: AlignedBuf::zeroed(PAGE_BYTES),
     };
     let reads = target.read_ranges(shard, (0..8).map(range).collect());

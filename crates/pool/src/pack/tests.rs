@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Environment, FormatConfig, PoolConfig, Tuning};
-use outlive_target::{Capacity, MemoryLog, ReadRange, ShardName, Target};
+use outlive_target::{Capacity, MemoryLog, ReadRange, ReadTicket, ShardName, Target, WriteTicket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ struct Slow {
 
 struct SlowWriter {
     written: Arc<AtomicUsize>,
-    under_way: Vec<outlive_io::Promise<std::result::Result<(), outlive_target::WriteFault>>>,
+    under_way: Vec<outlive_io::Promise<std::result::Result<(), Fault<SharedBuf>>>>,
 }
 
 impl Target for Slow {
@@ -23,7 +23,7 @@ impl Target for Slow {
     fn create(&self, _: ShardName, _: u64) -> Result<Box<dyn ShardWriter>> {
         Ok(Box::new(SlowWriter { written: self.written.clone(), under_way: Vec::new() }))
     }
-    fn read_ranges(&self, _: ShardName, _: Vec<ReadRange>) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, _: ShardName, _: Vec<ReadRange>) -> Vec<ReadTicket> {
         Vec::new()
     }
     fn length(&self, _: ShardName) -> Result<u64> {
@@ -41,7 +41,7 @@ impl Target for Slow {
 }
 
 impl ShardWriter for SlowWriter {
-    fn write(&mut self, _: u64, _: usize, _: AlignedBuf) -> WriteTicket {
+    fn write(&mut self, _: u64, _: SharedBuf) -> WriteTicket {
         let (promise, ticket) = Ticket::pair();
         self.under_way.push(promise);
         ticket

@@ -2,10 +2,9 @@
 
 use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, fingerprint, on_threads};
-use outlive_io::{AlignedBuf, Ticket};
+use outlive_io::{AlignedBuf, Completions};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -203,7 +202,8 @@ impl Worker<'_> {
     /// # Errors
     /// There is no memory for even one buffer.
     fn read_all(&self) -> Result<()> {
-        let mut in_flight: VecDeque<(usize, Ticket<Result<SpanBytes>>)> = VecDeque::new();
+        // As they come: what is late holds up nothing else.
+        let mut in_flight: Completions<usize, Result<SpanBytes>> = Completions::new();
         let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
@@ -224,10 +224,10 @@ impl Worker<'_> {
                 };
                 let Some(at) = (self.next)() else { break };
                 let Some(step) = self.plan.steps.get(at) else { break };
-                in_flight.push_back((at, self.pool.read(step.span, buffer)));
+                in_flight.push(at, self.pool.read(step.span, buffer));
             }
-            let Some((at, ticket)) = in_flight.pop_front() else { return Ok(()) };
-            self.hand_on(&self.plan.steps[at], ticket.wait(), &mut frame);
+            let Some((at, read)) = in_flight.wait_next() else { return Ok(()) };
+            self.hand_on(&self.plan.steps[at], read, &mut frame);
         }
     }
 

@@ -3,11 +3,11 @@
 #![allow(dead_code)] // each test file uses its part
 
 use crate::common::pool_of;
-use outlive_io::{AlignedBuf, Ticket};
+use outlive_io::{SharedBuf, Ticket};
 use outlive_pool::Pool;
 use outlive_target::{
-    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange, ShardName,
-    ShardWriter, Target, WriteTicket,
+    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange, ReadTicket,
+    ShardName, ShardWriter, Target, WriteTicket,
 };
 use outlive_types::{JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,13 +67,9 @@ impl Target for SteppedTarget {
         let writer = self.0.create(shard, bytes_max)?;
         Ok(Box::new(SteppedWriter(writer, self.1.clone())))
     }
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         self.1.step("read shard");
-        let bytes: u64 = ranges.iter().map(|range| range.length as u64).sum();
+        let bytes: u64 = ranges.iter().map(|range| range.buffer.len() as u64).sum();
         self.1.1.fetch_add(bytes, Ordering::Relaxed);
         self.0.read_ranges(shard, ranges)
     }
@@ -104,8 +100,8 @@ impl Target for SteppedTarget {
 struct SteppedWriter(Box<dyn ShardWriter>, Steps);
 
 impl ShardWriter for SteppedWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
-        self.0.write(offset, length, buffer)
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
+        self.0.write(offset, bytes)
     }
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
         self.1.step("finish");

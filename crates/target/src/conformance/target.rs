@@ -1,8 +1,8 @@
 //! Checks of a target.
 
 use super::{Make, run_all};
-use crate::{ReadRange, ShardName, ShardWriter, Target};
-use outlive_io::{AlignedBuf, StagingPool, Ticket};
+use crate::{ReadRange, ShardName, ShardWriter, Target, read_one};
+use outlive_io::{AlignedBuf, Completions, SharedBuf, StagingPool, Ticket};
 use outlive_types::{Error, ErrorKind, PackId, Result, Rng, SeededRng, SessionId};
 use std::sync::Arc;
 use std::thread;
@@ -29,6 +29,9 @@ pub fn check_target(make: impl Fn() -> Arc<dyn Target> + 'static) {
             ("deleted shards are gone", deleted),
             ("shards are listed in order", listed),
             ("buffers come home after writing", buffers_come_home),
+            ("one buffer feeds several shards", shared_buffer),
+            ("several reads fill one buffer", filled_together),
+            ("a read goes on without its ticket", read_without_ticket),
             ("threads do not disturb each other", threads),
             ("a finish goes on without its ticket", finish_without_ticket),
             ("capacity adds up", capacity),
@@ -48,15 +51,18 @@ fn content(seed: u64, pages: usize) -> Vec<u8> {
     bytes
 }
 
-fn buffer_of(bytes: &[u8]) -> AlignedBuf {
+fn buffer_of(bytes: &[u8]) -> SharedBuf {
     let mut buffer = AlignedBuf::zeroed(bytes.len());
     buffer.copy_from_slice(bytes);
-    buffer
+    buffer.share()
+}
+
+fn zeros(length: usize) -> SharedBuf {
+    AlignedBuf::zeroed(length).share()
 }
 
 fn write(writer: &mut dyn ShardWriter, offset: usize, bytes: &[u8]) {
-    let ticket = writer.write(offset as u64, bytes.len(), buffer_of(bytes));
-    ticket.wait().expect("a write in order succeeds");
+    writer.write(offset as u64, buffer_of(bytes)).wait().expect("a write in order succeeds");
 }
 
 fn put(target: &dyn Target, shard: ShardName, bytes: &[u8]) {
@@ -66,13 +72,16 @@ fn put(target: &dyn Target, shard: ShardName, bytes: &[u8]) {
 }
 
 fn range(offset: usize, length: usize) -> ReadRange {
-    ReadRange { offset: offset as u64, length, buffer: AlignedBuf::zeroed(length) }
+    ReadRange { offset: offset as u64, buffer: AlignedBuf::zeroed(length) }
 }
 
 fn get(target: &dyn Target, shard: ShardName, offset: usize, length: usize) -> Result<Vec<u8>> {
     let mut tickets = target.read_ranges(shard, vec![range(offset, length)]);
     assert_eq!(tickets.len(), 1, "one ticket a range");
-    let buffer = tickets.remove(0).wait()?;
+    let buffer = tickets.remove(0).wait().map_err(|fault| {
+        assert_eq!(fault.buffer.len(), length, "a failed read hands its buffer back");
+        fault.error
+    })?;
     assert_eq!(buffer.len(), length, "the buffer comes back as it was given");
     Ok(buffer.to_vec())
 }
@@ -142,7 +151,7 @@ fn any_order(make: &Make<dyn Target>) {
             let part = &bytes[offset..bytes.len().min(offset + CONTAINER)];
             buffer[..part.len()].copy_from_slice(part);
             buffer[part.len()..].fill(0xEE);
-            writer.write(offset as u64, part.len(), buffer)
+            writer.write(offset as u64, buffer.share().slice(0..part.len()))
         })
         .collect();
     writer.finish(bytes.len() as u64).wait().expect("finished after its writes");
@@ -154,7 +163,7 @@ fn any_order(make: &Make<dyn Target>) {
     assert_eq!(tickets.len(), places.len(), "one ticket a range");
     for ((offset, length), ticket) in places.into_iter().zip(tickets) {
         let got = ticket.wait().expect("a range within the shard can be read");
-        assert!(got[..length] == bytes[offset..offset + length], "ranges come in the order asked");
+        assert!(*got == bytes[offset..offset + length], "ranges come in the order asked");
     }
 }
 
@@ -167,7 +176,7 @@ fn abandoned(make: &Make<dyn Target>) {
     drop(writer);
     check_absent(&*target, shard);
     let mut writer = target.create(shard, 1 << 20).expect("an abandoned name is free");
-    let in_flight = writer.write(0, 64 * PAGE, AlignedBuf::zeroed(64 * PAGE));
+    let in_flight = writer.write(0, zeros(64 * PAGE));
     drop(writer);
     check_absent(&*target, shard);
     let _ = in_flight.wait(); // whatever became of it
@@ -179,9 +188,14 @@ fn failed_write(make: &Make<dyn Target>) {
     let target = make();
     let (shard, bytes) = (name(4, 0), content(5, 2));
     let refuse = |writer: &mut dyn ShardWriter| {
-        let fault = writer.write(0, 100, buffer_of(&bytes)).wait();
-        let fault = fault.expect_err("a write of a broken page is refused");
-        assert!(*fault.buffer == bytes[..], "a failed write hands its buffer back unchanged");
+        for broken in [0..100, 100..100 + PAGE] {
+            let fault = writer.write(0, buffer_of(&bytes).slice(broken.clone())).wait();
+            let fault = fault.expect_err("a write of a broken page is refused");
+            assert!(
+                *fault.buffer == bytes[broken],
+                "a failed write hands its bytes back unchanged"
+            );
+        }
     };
     let mut writer = target.create(shard, 1 << 20).expect("created");
     refuse(&mut *writer);
@@ -199,7 +213,7 @@ fn too_long(make: &Make<dyn Target>) {
     let target = make();
     let shard = name(5, 0);
     let mut writer = target.create(shard, 2 * PAGE as u64).expect("created");
-    let fault = writer.write(PAGE as u64, 2 * PAGE, AlignedBuf::zeroed(2 * PAGE)).wait();
+    let fault = writer.write(PAGE as u64, zeros(2 * PAGE)).wait();
     fault.expect_err("a write past the maximum is refused");
     drop(writer);
     for length in [3 * PAGE as u64, 100, u64::MAX] {
@@ -228,8 +242,7 @@ fn broken_ranges(make: &Make<dyn Target>) {
     let target = make();
     let shard = name(6, 0);
     put(&*target, shard, &content(8, 4));
-    let long = ReadRange { offset: 0, length: 2 * PAGE, buffer: AlignedBuf::zeroed(PAGE) };
-    for range in [range(100, PAGE), range(0, 100), long] {
+    for range in [range(100, PAGE), range(0, 100), range(0, PAGE + 100)] {
         for ticket in target.read_ranges(shard, vec![range]) {
             ticket.wait().expect_err("a range that is not made of whole pages is refused");
         }
@@ -271,13 +284,96 @@ fn buffers_come_home(make: &Make<dyn Target>) {
             let taken = pool.take_timeout(Duration::from_secs(300));
             let mut buffer = taken.expect("buffers come home though no ticket is waited for");
             buffer.fill(page as u8 + 1);
-            writer.write((page * PAGE) as u64, PAGE, buffer)
+            writer.write((page * PAGE) as u64, buffer.share())
         })
         .collect();
     writer.finish((pages * PAGE) as u64).wait().expect("finished");
     assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
     let got = get(&*target, shard, 0, pages * PAGE).expect("read");
     assert!(got.chunks(PAGE).zip(1..).all(|(page, byte)| page.iter().all(|b| *b == byte)));
+}
+
+/// A mirror, or the stripes of one container: nothing is copied.
+fn shared_buffer(make: &Make<dyn Target>) {
+    let (one, other) = (make(), make());
+    let pool = StagingPool::new(4 * PAGE, 4 * PAGE);
+    let bytes = content(14, 4);
+    let mut buffer = pool.take();
+    buffer.copy_from_slice(&bytes);
+    let buffer = buffer.share();
+    let begin =
+        |target: &dyn Target, shard| target.create(shard, 4 * PAGE as u64).expect("created");
+    let mut mirrors =
+        [begin(&*one, name(1, 0)), begin(&*one, name(1, 1)), begin(&*other, name(1, 0))];
+    let mut stripes = [begin(&*one, name(2, 0)), begin(&*other, name(2, 1))];
+    let mut tickets: Vec<_> =
+        mirrors.iter_mut().map(|mirror| mirror.write(0, buffer.clone())).collect();
+    for (page, at) in (0..4).map(|page| (page, page * PAGE)) {
+        let stripe = &mut stripes[page % 2];
+        tickets.push(stripe.write((page / 2 * PAGE) as u64, buffer.slice(at..at + PAGE)));
+    }
+    drop(buffer);
+    assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
+    assert!(pool.try_take().is_some(), "the buffer goes home once all is written");
+    mirrors.into_iter().for_each(|mirror| mirror.finish(4 * PAGE as u64).wait().expect("finished"));
+    stripes.into_iter().for_each(|stripe| stripe.finish(2 * PAGE as u64).wait().expect("finished"));
+    for (target, shard) in [(&one, name(1, 0)), (&one, name(1, 1)), (&other, name(1, 0))] {
+        check_content(&**target, shard, &bytes);
+    }
+    let pages =
+        |first: usize| [&bytes[first * PAGE..][..PAGE], &bytes[(first + 2) * PAGE..][..PAGE]];
+    check_content(&*one, name(2, 0), &pages(0).concat());
+    check_content(&*other, name(2, 1), &pages(1).concat());
+}
+
+/// Stripes of two shards and a piece that one of them lacks, read into the parts of one buffer.
+fn filled_together(make: &Make<dyn Target>) {
+    let target = make();
+    let bytes = content(15, 6);
+    put(&*target, name(1, 0), &bytes[..3 * PAGE]);
+    put(&*target, name(1, 1), &bytes[3 * PAGE..]);
+    let mut first = AlignedBuf::zeroed(6 * PAGE);
+    let mut parts: Vec<_> = (1..6).rev().map(|page| first.split_off(page * PAGE)).collect();
+    parts.push(first);
+    parts.reverse();
+    let mut queue = Completions::new();
+    for (page, buffer) in parts.into_iter().enumerate() {
+        // The fifth is asked for where it is not.
+        let (shard, at) = if page == 4 { (0, 4) } else { (page / 3, page % 3) };
+        let range = ReadRange { offset: (at * PAGE) as u64, buffer };
+        queue.push(page, read_one(&*target, name(1, shard as u8), range));
+    }
+    let mut pages: Vec<Option<AlignedBuf>> = (0..6).map(|_| None).collect();
+    while let Some((page, read)) = queue.wait_next() {
+        pages[page] = Some(read.unwrap_or_else(|fault| {
+            assert_eq!((page, fault.error.kind()), (4, ErrorKind::Damaged), "{}", fault.error);
+            let range = ReadRange { offset: PAGE as u64, buffer: fault.buffer };
+            read_one(&*target, name(1, 1), range).wait().expect("it is there")
+        }));
+    }
+    let whole =
+        pages.into_iter().flatten().reduce(|all, next| all.unsplit(next).expect("its part"));
+    assert!(*whole.expect("all came") == bytes[..]);
+}
+
+/// Its buffer comes home all the same: so who reads the same elsewhere meanwhile need not wait.
+fn read_without_ticket(make: &Make<dyn Target>) {
+    let target = make();
+    let bytes = content(16, 64);
+    put(&*target, name(1, 0), &bytes);
+    let pool = StagingPool::new(2 * 64 * PAGE, 64 * PAGE);
+    let read = |buffer| read_one(&*target, name(1, 0), ReadRange { offset: 0, buffer });
+    let mut raced = Completions::new();
+    let late = read(pool.take());
+    raced.push("first", read(pool.take()));
+    drop(late);
+    let buffer = pool.take_timeout(Duration::from_secs(300)).expect("dropped reads end");
+    raced.push("second", read(buffer));
+    let (_, first) = raced.wait_next().expect("two are under way");
+    assert!(*first.expect("read") == bytes[..]);
+    drop(raced);
+    let all = [(); 2].map(|()| pool.take_timeout(Duration::from_secs(300)));
+    assert!(all.iter().all(Option::is_some), "buffers come home");
 }
 
 fn threads(make: &Make<dyn Target>) {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::durable::tests::opens;
+use outlive_io::AlignedBuf;
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
 use std::fs::File;
 
@@ -15,7 +16,7 @@ fn put(target: &DirectoryTarget, shard: ShardName, byte: u8) {
     let mut buffer = AlignedBuf::zeroed(2 * PAGE_BYTES);
     buffer.fill(byte);
     let mut writer = target.create(shard, 1 << 20).unwrap();
-    writer.write(0, buffer.len(), buffer).wait().unwrap();
+    writer.write(0, buffer.share()).wait().unwrap();
     writer.finish(2 * PAGE_BYTES as u64).wait().unwrap();
 }
 
@@ -238,8 +239,8 @@ fn a_shard_cut_short_says_where_it_ends() {
     for length in [4096, 5000] {
         File::options().write(true).open(target.path(shard(1))).unwrap().set_len(length).unwrap();
         let buffer = AlignedBuf::zeroed(8192);
-        let range = ReadRange { offset: 0, length: 8192, buffer };
-        let error = target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap_err();
+        let range = ReadRange { offset: 0, buffer };
+        let error = target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::Damaged);
         assert!(error.message().contains(&format!("ends at byte {length}")), "{error}");
     }
@@ -263,7 +264,7 @@ fn reading_many_packs_keeps_few_files_open() {
         put(&target, shard(number), number as u8);
     }
     for number in 0..100 {
-        let range = ReadRange { offset: 4096, length: 4096, buffer: AlignedBuf::zeroed(4096) };
+        let range = ReadRange { offset: 4096, buffer: AlignedBuf::zeroed(4096) };
         let buffer = target.read_ranges(shard(number), vec![range]).remove(0).wait().unwrap();
         assert_eq!(buffer[0], number as u8);
     }

@@ -4,8 +4,8 @@ use super::Made;
 use super::files::Files;
 use crate::durable::{link_new, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
-use crate::{ShardName, ShardWriter, WriteFault, WriteTicket};
-use outlive_io::{AlignedBuf, DirectFile, DiskEngine, Ticket, write_all_at};
+use crate::{ShardName, ShardWriter, WriteTicket};
+use outlive_io::{DirectFile, DiskEngine, SharedBuf, Ticket, write_all_at};
 use outlive_types::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use std::process;
 use std::sync::Arc;
 
 pub(super) struct DirectoryWriter {
-    part: Arc<Part>,
+    part: Arc<PartFile>,
     writes: Arc<Writes>,
     finishing: bool,
     // A forked child that drops an inherited writer must not remove the parent's file.
@@ -24,7 +24,7 @@ pub(super) struct DirectoryWriter {
 }
 
 /// The file while it is being written.
-pub(super) struct Part {
+pub(super) struct PartFile {
     pub files: Arc<Files>,
     pub made: Arc<Made>,
     pub shard: ShardName,
@@ -35,7 +35,7 @@ pub(super) struct Part {
 }
 
 impl DirectoryWriter {
-    pub(super) fn new(part: Part) -> DirectoryWriter {
+    pub(super) fn new(part: PartFile) -> DirectoryWriter {
         DirectoryWriter {
             part: Arc::new(part),
             writes: Arc::default(),
@@ -66,18 +66,18 @@ impl DirectoryWriter {
 }
 
 impl ShardWriter for DirectoryWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
         let writing = self.writes.begin(offset);
         let part = self.part.clone();
-        if let Err(error) = check_write(part.shard, offset, length, &buffer, part.bytes_max) {
-            return Ticket::done(writing.end(Err(error), buffer));
+        if let Err(error) = check_write(part.shard, offset, &bytes, part.bytes_max) {
+            return Ticket::done(writing.end(Err(error), bytes));
         }
-        DiskEngine::shared().submit(move || -> std::result::Result<(), WriteFault> {
+        DiskEngine::shared().submit(move || {
             let outcome = part
                 .files
-                .run(&part.file, |file| write_all_at(file, &buffer[..length], offset))
+                .run(&part.file, |file| write_all_at(file, &bytes, offset))
                 .map_err(|error| Error::io("writing", &part.path, &error));
-            writing.end(outcome, buffer)
+            writing.end(outcome, bytes)
         })
     }
 
@@ -100,7 +100,7 @@ impl ShardWriter for DirectoryWriter {
     }
 }
 
-impl Part {
+impl PartFile {
     /// Makes the bytes durable, then visible, then the name durable.
     fn publish(&self, length: u64) -> Result<()> {
         check_finish(self.shard, length, self.bytes_max)?;

@@ -3,8 +3,8 @@
 use super::{CutMode, FaultWorld, Kept, Owner, Step, World};
 use crate::memory::{put, read};
 use crate::writes::{Writes, check_finish, check_write, exists, missing};
-use crate::{Capacity, ReadRange, ShardName, ShardWriter, Target, WriteTicket};
-use outlive_io::{AlignedBuf, Ticket};
+use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
+use outlive_io::{SharedBuf, Ticket};
 use outlive_types::{Error, Result};
 use std::sync::Arc;
 
@@ -38,14 +38,13 @@ impl Target for FaultTarget {
         }))
     }
 
-    fn read_ranges(
-        &self,
-        shard: ShardName,
-        ranges: Vec<ReadRange>,
-    ) -> Vec<Ticket<Result<AlignedBuf>>> {
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         let one = |range: ReadRange| {
             let mut world = self.world.lock();
-            world.read_step(&self.owner, || format!("read {shard} at {}", range.offset))?;
+            let what = || format!("read {shard} at {}", range.offset);
+            if let Err(error) = world.read_step(&self.owner, what) {
+                return Err(Fault { error, buffer: range.buffer });
+            }
             let bytes = world.shards.get(&shard).map(|kept| kept.bytes.clone());
             drop(world);
             read(PLACE, shard, bytes.as_deref(), range)
@@ -161,11 +160,11 @@ impl FaultWriter {
 }
 
 impl ShardWriter for FaultWriter {
-    fn write(&mut self, offset: u64, length: usize, buffer: AlignedBuf) -> WriteTicket {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
         let writing = self.writes.begin(offset);
-        let outcome = check_write(self.shard, offset, length, &buffer, self.bytes_max)
-            .and_then(|()| self.write_step(&mut self.world.lock(), offset, &buffer[..length]));
-        Ticket::done(writing.end(outcome, buffer))
+        let outcome = check_write(self.shard, offset, &bytes, self.bytes_max)
+            .and_then(|()| self.write_step(&mut self.world.lock(), offset, &bytes));
+        Ticket::done(writing.end(outcome, bytes))
     }
 
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {

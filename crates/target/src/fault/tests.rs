@@ -15,7 +15,7 @@ fn put(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
     for page in 0..2 {
         let mut buffer = AlignedBuf::zeroed(4096);
         buffer.fill(byte);
-        writer.write(page * 4096, 4096, buffer).wait().map_err(|fault| fault.error)?;
+        writer.write(page * 4096, buffer.share()).wait()?;
     }
     writer.finish(8192).wait()
 }
@@ -32,7 +32,7 @@ fn save(world: &FaultWorld, shard: ShardName, previous: u64) -> Result<Append> {
 }
 
 fn first_byte(world: &FaultWorld, shard: ShardName) -> Result<u8> {
-    let range = ReadRange { offset: 4096, length: 4096, buffer: AlignedBuf::zeroed(4096) };
+    let range = ReadRange { offset: 4096, buffer: AlignedBuf::zeroed(4096) };
     Ok(world.target().read_ranges(shard, vec![range]).remove(0).wait()?[0])
 }
 
@@ -155,7 +155,7 @@ fn a_killed_program_leaves_its_part_and_others_go_on() {
     let (target, log, process) = world.process();
     process.kill_after(2);
     let mut writer = target.create(OLD, 1 << 20).unwrap();
-    let fault = writer.write(0, 4096, AlignedBuf::zeroed(4096)).wait().unwrap_err();
+    let fault = writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap_err();
     assert!(fault.error.message().contains("killed"), "{}", fault.error);
     drop(writer);
     assert!(process.is_killed());

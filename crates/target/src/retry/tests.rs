@@ -1,9 +1,28 @@
 use super::*;
-use crate::{Append, FaultWorld, ManifestLog, MemoryMedium, Previous};
+use crate::wrapped::read_one;
+use crate::{Append, FaultWorld, ManifestLog, MemoryMedium, Previous, ReadRange, ShardName};
+use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_types::{JobName, PackId, SessionId};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
+
+/// Notes the pauses instead of spending them.
+#[derive(Debug)]
+struct Noting(Arc<Mutex<Vec<u128>>>);
+
+impl Timer for Noting {
+    fn after(&self, pause: Duration, job: Box<dyn FnOnce() + Send>) {
+        self.sleep(pause);
+        job();
+    }
+
+    fn sleep(&self, pause: Duration) {
+        self.0.lock().unwrap().push(pause.as_millis());
+    }
+}
 
 /// A policy that notes its pauses instead of spending them.
 fn noting(attempts_max: u32) -> (RetryPolicy, Arc<Mutex<Vec<u128>>>) {
@@ -13,7 +32,7 @@ fn noting(attempts_max: u32) -> (RetryPolicy, Arc<Mutex<Vec<u128>>>) {
         attempts_max,
         pause_first: Duration::from_millis(20),
         pause_max: Duration::from_millis(100),
-        sleep: Arc::new(move |pause| note.lock().unwrap().push(pause.as_millis())),
+        timer: Arc::new(Noting(note)),
     };
     (policy, pauses)
 }
@@ -50,11 +69,11 @@ fn a_write_that_fails_in_passing_is_repeated_with_its_bytes() {
     let mut writer = target.create(SHARD, 8192).unwrap();
     let mut buffer = AlignedBuf::zeroed(8192);
     buffer.fill(7);
-    let ticket = writer.write(0, 8192, buffer);
+    let ticket = writer.write(0, buffer.share());
     writer.finish(8192).wait().unwrap(); // without the write's ticket having been waited for
     ticket.wait().unwrap();
-    let range = ReadRange { offset: 0, length: 8192, buffer: AlignedBuf::zeroed(8192) };
-    assert_eq!(*read_one(&target, SHARD, range).unwrap(), [7; 8192]);
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(8192) };
+    assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [7; 8192]);
 }
 
 #[test]
@@ -97,15 +116,84 @@ fn a_lost_append_is_lost_at_once() {
 }
 
 #[test]
-fn reads_are_repeated_with_a_new_buffer() {
+fn reads_are_repeated_with_their_buffer() {
     let world = FaultWorld::new();
     let target = RetryTarget::new(world.target(), noting(3).0);
     let shard = ShardName { pack: PackId::new(SessionId([2; 12]), 0, 1), shard: 0 };
     let mut writer = target.create(shard, 4096).unwrap();
-    writer.write(0, 4096, AlignedBuf::zeroed(4096)).wait().unwrap();
+    writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap();
     writer.finish(4096).wait().unwrap();
     world.count_reads(true);
     world.fail_at(world.ops(), ErrorKind::Retry);
-    let range = ReadRange { offset: 0, length: 4096, buffer: AlignedBuf::zeroed(8192) };
-    assert_eq!(read_one(&target, shard, range).unwrap().len(), 8192);
+    let staging = StagingPool::new(4096, 4096);
+    let range = ReadRange { offset: 0, buffer: staging.take() };
+    let read = read_one(&target, shard, range).wait().unwrap();
+    assert_eq!((&*read, staging.peak_bytes()), (&[0; 4096][..], 4096));
+    drop(read);
+    assert!(staging.try_take().is_some());
+}
+
+/// Keeps the jobs until it is told that their time has come.
+#[derive(Default)]
+struct Held(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
+}
+
+impl Timer for Held {
+    fn after(&self, _pause: Duration, job: Box<dyn FnOnce() + Send>) {
+        self.0.lock().unwrap().push(job);
+    }
+
+    fn sleep(&self, pause: Duration) {
+        panic!("somebody sleeps for {pause:?}");
+    }
+}
+
+impl Held {
+    fn release(&self) -> usize {
+        let jobs = std::mem::take(&mut *self.0.lock().unwrap());
+        let count = jobs.len();
+        jobs.into_iter().for_each(|job| job());
+        count
+    }
+}
+
+/// A thousand writes, and then as many reads, that fail in passing: none of them has a thread while it
+/// pauses, and nobody has to wait for a ticket so that it goes on.
+#[test]
+fn pauses_hold_up_nobody() {
+    const PAGES: u64 = 1000;
+    let (world, held) = (FaultWorld::new(), Arc::new(Held::default()));
+    let policy = RetryPolicy { attempts_max: 3, timer: held.clone(), ..RetryPolicy::default() };
+    let target = RetryTarget::new(world.target(), policy);
+    let mut writer = target.create(SHARD, PAGES * 4096).unwrap();
+    let seen = Mutex::new(BTreeMap::new());
+    world.count_reads(true);
+    world.fail_when(move |_, name| {
+        let mut seen = seen.lock().unwrap();
+        let times = seen.entry(name.to_owned()).and_modify(|times| *times += 1).or_insert(1);
+        (*times == 1 && !name.starts_with("finish")).then_some(ErrorKind::Retry)
+    });
+    let page = |at: u64| {
+        let mut page = AlignedBuf::zeroed(4096);
+        page.fill(at as u8);
+        page.share()
+    };
+    let writes: Vec<_> = (0..PAGES).map(|at| writer.write(at * 4096, page(at))).collect();
+    let finish = writer.finish(PAGES * 4096);
+    assert!(!finish.ready() && writes.iter().all(|write| !write.ready()));
+    assert_eq!(held.release(), PAGES as usize);
+    finish.wait().unwrap();
+    assert!(writes.iter().all(Ticket::ready), "the finish comes after every write");
+    assert!(writes.into_iter().all(|write| write.wait().is_ok()));
+    let range = |at| ReadRange { offset: at * 4096, buffer: AlignedBuf::zeroed(4096) };
+    let reads = target.read_ranges(SHARD, (0..PAGES).map(range).collect());
+    assert!(reads.iter().all(|read| !read.ready()));
+    assert_eq!(held.release(), PAGES as usize);
+    let got = reads.into_iter().map(|read| read.wait().unwrap());
+    assert!(got.zip(0..).all(|(page, at)| *page == [at as u8; 4096]));
 }

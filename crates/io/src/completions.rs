@@ -1,0 +1,208 @@
+//! Work in flight whose outcomes are taken as they come.
+
+use crate::Ticket;
+use crate::ticket::GIVEN_UP;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::resume_unwind;
+use std::process;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Instant;
+
+/// A completion queue: outcomes in the order in which the work ends, each with the key it was put in with.
+/// What is late holds up nothing else. Dropping the queue stops no work.
+///
+/// It belongs to the process that made it: in a forked child what was in flight has no outcome.
+pub struct Completions<K, T> {
+    queue: Arc<Queue<K, T>>,
+    in_flight: usize,
+    pid: u32,
+}
+
+struct Queue<K, T> {
+    arrived: Mutex<VecDeque<Arrival<K, T>>>,
+    more: Condvar,
+}
+
+type Arrival<K, T> = (K, thread::Result<T>);
+
+impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
+    /// A queue of nothing.
+    pub fn new() -> Completions<K, T> {
+        let queue = Queue { arrived: Mutex::default(), more: Condvar::new() };
+        Completions { queue: Arc::new(queue), in_flight: 0, pid: process::id() }
+    }
+
+    /// Puts work in.
+    pub fn push(&mut self, key: K, work: Ticket<T>) {
+        self.in_flight += 1;
+        let queue = self.queue.clone();
+        work.on_done(move |outcome| {
+            queue.arrived.lock().unwrap_or_else(PoisonError::into_inner).push_back((key, outcome));
+            queue.more.notify_one();
+        });
+    }
+
+    /// Number of outcomes that were not taken yet.
+    pub fn len(&self) -> usize {
+        self.in_flight
+    }
+
+    /// True if every outcome was taken.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// The next outcome, if one is there now.
+    ///
+    /// # Panics
+    /// If the work panicked, with what it panicked with.
+    pub fn try_next(&mut self) -> Option<(K, T)> {
+        let arrival = self.arrived().pop_front();
+        arrival.map(|arrival| self.take(arrival))
+    }
+
+    /// The next outcome; waits for it. `None` if nothing is in flight.
+    ///
+    /// # Panics
+    /// As [`Completions::try_next`]; in a forked child, if it would wait for its parent's work.
+    pub fn wait_next(&mut self) -> Option<(K, T)> {
+        self.wait(None)
+    }
+
+    /// The next outcome; waits for it until `deadline`. `None` if nothing is in flight, or all that is
+    /// is late.
+    ///
+    /// # Panics
+    /// As [`Completions::wait_next`].
+    pub fn wait_next_until(&mut self, deadline: Instant) -> Option<(K, T)> {
+        self.wait(Some(deadline))
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Option<(K, T)> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut arrived = self.arrived();
+        let arrival = loop {
+            if let Some(arrival) = arrived.pop_front() {
+                break arrival;
+            }
+            assert!(process::id() == self.pid, "{GIVEN_UP}");
+            let more = &self.queue.more;
+            arrived = match deadline {
+                None => more.wait(arrived).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    more.wait_timeout(arrived, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        };
+        drop(arrived);
+        Some(self.take(arrival))
+    }
+
+    fn arrived(&self) -> MutexGuard<'_, VecDeque<Arrival<K, T>>> {
+        if process::id() == self.pid {
+            return self.queue.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        // In a forked child the lock may have been inherited from a thread that is not there.
+        match self.queue.arrived.try_lock() {
+            Ok(arrived) => arrived,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => panic!("{GIVEN_UP}"),
+        }
+    }
+
+    fn take(&mut self, (key, outcome): Arrival<K, T>) -> (K, T) {
+        self.in_flight -= 1;
+        (key, outcome.unwrap_or_else(|payload| resume_unwind(payload)))
+    }
+}
+
+impl<K: Send + 'static, T: Send + 'static> Default for Completions<K, T> {
+    fn default() -> Self {
+        Completions::new()
+    }
+}
+
+impl<K, T> fmt::Debug for Completions<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Completions({} in flight)", self.in_flight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Promise;
+    use crate::asleep::{this_thread, until_asleep};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    fn filled(count: usize) -> (Vec<Promise<usize>>, Completions<usize, usize>) {
+        let mut queue = Completions::new();
+        let pairs = (0..count).map(|key| {
+            let (promise, ticket) = Ticket::pair();
+            queue.push(key, ticket);
+            promise
+        });
+        (pairs.collect(), queue)
+    }
+
+    #[test]
+    fn outcomes_come_as_the_work_ends() {
+        let (mut promises, mut queue) = filled(3);
+        assert!(queue.try_next().is_none());
+        promises.remove(1).fulfil(10);
+        assert_eq!(queue.wait_next(), Some((1, 10)));
+        queue.push(7, Ticket::done(70));
+        assert_eq!((queue.len(), queue.try_next()), (3, Some((7, 70))));
+        assert!(queue.wait_next_until(Instant::now()).is_none(), "the rest is late");
+        let waiter = this_thread();
+        let worker = thread::spawn(move || {
+            until_asleep(&waiter);
+            for (promise, value) in promises.into_iter().zip([0, 20]).rev() {
+                promise.fulfil(value);
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(300);
+        assert_eq!(queue.wait_next_until(deadline), Some((2, 20)));
+        assert_eq!(queue.wait_next(), Some((0, 0)));
+        assert_eq!(queue.wait_next(), None);
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn one_thread_takes_thousands_of_many_threads() {
+        let (promises, mut queue) = filled(20_000);
+        let mut parts: Vec<Vec<_>> = (0..8).map(|_| Vec::new()).collect();
+        for (number, promise) in promises.into_iter().enumerate() {
+            parts[number * 7 % 8].push((number, promise));
+        }
+        thread::scope(|scope| {
+            for part in parts {
+                scope.spawn(move || part.into_iter().for_each(|(n, promise)| promise.fulfil(n)));
+            }
+            let mut seen = vec![false; queue.len()];
+            while let Some((key, value)) = queue.wait_next() {
+                assert_eq!(key, value);
+                assert!(!std::mem::replace(&mut seen[key], true), "{key} came twice");
+            }
+            assert!(seen.into_iter().all(|seen| seen));
+        });
+    }
+
+    #[test]
+    fn work_that_is_given_up_is_told_and_the_rest_comes() {
+        let (mut promises, mut queue) = filled(2);
+        drop(promises.remove(0));
+        assert!(catch_unwind(AssertUnwindSafe(|| queue.try_next())).is_err());
+        promises.remove(0).fulfil(1);
+        assert_eq!(queue.wait_next(), Some((1, 1)));
+        let (promises, queue) = filled(2);
+        drop(queue);
+        promises.into_iter().for_each(|promise| promise.fulfil(0));
+    }
+}

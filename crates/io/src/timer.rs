@@ -1,0 +1,134 @@
+//! Work that is to be done later, without a thread that sleeps for each.
+
+use crate::PerProcess;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Lets time pass. Tests note the pauses instead.
+pub trait Timer: Send + Sync + fmt::Debug {
+    /// Has `job` done after `pause`, in a thread that others' jobs need too: it must not wait, nor take
+    /// long.
+    fn after(&self, pause: Duration, job: Job);
+
+    /// Spends `pause` here, where somebody has to.
+    fn sleep(&self, pause: Duration);
+}
+
+/// The time of this machine. One thread of this process does what is due, in the order of due times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SystemTimer;
+
+/// What is to be done, by due time; the number keeps what is due at the same moment in order.
+#[derive(Default)]
+struct Agenda {
+    jobs: Mutex<BTreeMap<(Instant, u64), Job>>,
+    changed: Condvar,
+}
+
+/// The agenda of this process and how many jobs it was ever given. A forked child begins with none: the
+/// thread that does them is its parent's.
+static AGENDA: PerProcess<Option<(Arc<Agenda>, u64)>> = PerProcess::new(|_| None);
+
+impl Timer for SystemTimer {
+    fn after(&self, pause: Duration, job: Job) {
+        let Some(due) = Instant::now().checked_add(pause) else { return };
+        match agenda() {
+            Some((agenda, number)) => agenda.put((due, number), job),
+            // No more threads for this user: then this one spends the pause.
+            None => {
+                thread::sleep(pause);
+                job();
+            }
+        }
+    }
+
+    fn sleep(&self, pause: Duration) {
+        thread::sleep(pause);
+    }
+}
+
+/// The agenda of this process, with its thread, and a number for one more job; `None` without a thread.
+fn agenda() -> Option<(Arc<Agenda>, u64)> {
+    let mut known = AGENDA.lock();
+    if known.is_none() {
+        let agenda = Arc::<Agenda>::default();
+        let its = agenda.clone();
+        let thread = thread::Builder::new().name("outlive-timer".to_owned());
+        thread.spawn(move || its.serve()).ok()?;
+        *known = Some((agenda, 0));
+    }
+    let (agenda, count) = known.as_mut()?;
+    *count += 1;
+    Some((agenda.clone(), *count))
+}
+
+impl Agenda {
+    fn put(&self, due: (Instant, u64), job: Job) {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(due, job);
+        self.changed.notify_one();
+    }
+
+    fn serve(&self) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let Some(first) = jobs.first_entry() else {
+                jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            match first.key().0.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => {
+                    let waited = self.changed.wait_timeout(jobs, left);
+                    jobs = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                _ => {
+                    let job = first.remove();
+                    drop(jobs);
+                    // One that panics has said so; the others are still due.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                    jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_is_due_first_is_done_first_and_a_panic_holds_up_nothing() {
+        let (sender, done) = channel();
+        let agenda = Arc::<Agenda>::default();
+        let now = Instant::now();
+        for (number, late) in [(0, 1), (1, 3), (2, 2), (3, 3)] {
+            let sender = sender.clone();
+            let job = Box::new(move || sender.send(number).unwrap());
+            agenda.put((now - Duration::from_secs(late), number), job);
+        }
+        let panics = Box::new(|| panic!("a job panics"));
+        agenda.put((now - Duration::from_secs(4), 4), panics);
+        thread::spawn(move || agenda.serve());
+        assert_eq!(done.iter().take(4).collect::<Vec<_>>(), [1, 3, 2, 0]);
+    }
+
+    #[test]
+    fn nothing_is_done_before_it_is_due() {
+        let (sender, done) = channel();
+        SystemTimer.after(Duration::MAX, Box::new(|| unreachable!("nobody lives that long")));
+        for millis in [3, 0, 7] {
+            let (sender, asked) = (sender.clone(), Instant::now());
+            let pause = Duration::from_millis(millis);
+            SystemTimer
+                .after(pause, Box::new(move || sender.send(asked.elapsed() >= pause).unwrap()));
+        }
+        assert_eq!(done.iter().take(3).collect::<Vec<_>>(), [true; 3]);
+    }
+}

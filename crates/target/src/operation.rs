@@ -1,0 +1,131 @@
+//! What wrappers share: an operation that is held back first, and made again if it fails in passing.
+//! Meanwhile it has no thread; a timer calls it back.
+
+use crate::Fault;
+use outlive_io::{DiskEngine, Promise, Ticket, Timer};
+use outlive_types::{ErrorKind, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a wrapper makes operations.
+pub trait Manner: fmt::Debug + Send + Sync + Sized + 'static {
+    /// Lets time pass.
+    fn timer(&self) -> &dyn Timer;
+
+    /// How long an operation that carries `bytes` bytes is held back.
+    fn delay(&self, _bytes: usize) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How long after its failure number `failures`, of the kind `kind`, an operation is made again;
+    /// `None` if that was the last.
+    fn pause(&self, _kind: ErrorKind, _failures: u32) -> Option<Duration> {
+        None
+    }
+
+    /// Makes a call that carries `bytes` bytes; whoever waits for it spends the delays.
+    ///
+    /// # Errors
+    /// What the call reports in the end.
+    fn call<T>(&self, bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.spend(self.delay(bytes));
+        self.repeat(call)
+    }
+
+    /// Makes a call, and makes it again.
+    ///
+    /// # Errors
+    /// As [`Manner::call`].
+    fn repeat<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut failures = 0;
+        loop {
+            let error = match call() {
+                Err(error) => error,
+                done => return done,
+            };
+            failures += 1;
+            match self.pause(error.kind(), failures) {
+                Some(pause) => self.timer().sleep(pause),
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// Spends a delay here.
+    fn spend(&self, delay: Duration) {
+        if !delay.is_zero() {
+            self.timer().sleep(delay);
+        }
+    }
+}
+
+/// The outcome of an operation on a buffer, which comes back if it failed.
+pub(crate) type Outcome<T, B> = std::result::Result<T, Fault<B>>;
+
+type Start<T, B> = Box<dyn FnMut(B) -> Ticket<Outcome<T, B>> + Send>;
+
+/// An operation on a buffer `B` that answers `T`.
+pub(crate) struct Operation<M, T, B> {
+    pub manner: Arc<M>,
+    /// Do what follows a pause: to start an operation may take long.
+    pub helpers: Arc<DiskEngine>,
+    /// Starts it.
+    pub start: Start<T, B>,
+}
+
+impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
+    /// Begins the operation after `delay`.
+    pub(crate) fn begin(self, delay: Duration, buffer: B) -> Ticket<Outcome<T, B>> {
+        let (promise, ticket) = Ticket::pair();
+        let attempts = Attempts { operation: self, failures: 0, promise };
+        match delay.is_zero() {
+            true => attempts.start(buffer),
+            false => attempts.start_after(delay, buffer),
+        }
+        ticket
+    }
+
+    /// The same, for one that was started already.
+    pub(crate) fn begun(self, first: Ticket<Outcome<T, B>>) -> Ticket<Outcome<T, B>> {
+        let (promise, ticket) = Ticket::pair();
+        Attempts { operation: self, failures: 0, promise }.watch(first);
+        ticket
+    }
+}
+
+/// An operation under way.
+struct Attempts<M, T, B> {
+    operation: Operation<M, T, B>,
+    failures: u32,
+    promise: Promise<Outcome<T, B>>,
+}
+
+impl<M: Manner, T: Send + 'static, B: Send + 'static> Attempts<M, T, B> {
+    fn start(mut self, buffer: B) {
+        let ticket = (self.operation.start)(buffer);
+        self.watch(ticket);
+    }
+
+    fn start_after(self, pause: Duration, buffer: B) {
+        let (manner, helpers) = (self.operation.manner.clone(), self.operation.helpers.clone());
+        let start = move || self.start(buffer);
+        manner.timer().after(pause, Box::new(move || drop(helpers.submit(start))));
+    }
+
+    fn watch(mut self, ticket: Ticket<Outcome<T, B>>) {
+        ticket.on_done(move |outcome| {
+            let outcome = match outcome {
+                Ok(Err(fault)) => {
+                    self.failures += 1;
+                    match self.operation.manner.pause(fault.error.kind(), self.failures) {
+                        Some(pause) => return self.start_after(pause, fault.buffer),
+                        None => Ok(Err(fault)),
+                    }
+                }
+                done => done,
+            };
+            self.promise.settle(outcome);
+        });
+    }
+}

@@ -1,0 +1,57 @@
+//! The limit on open files is reached for a while. A test of its own, as the limit is the process's.
+
+use outlive_io::AlignedBuf;
+use outlive_target::{
+    DirectoryOptions, DirectoryTarget, ReadRange, RetryPolicy, RetryTarget, ShardName, Target,
+    read_one,
+};
+use outlive_types::{ErrorKind, PackId};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
+
+/// Takes every file handle that is left.
+fn all_handles() -> Vec<File> {
+    let taken: Vec<_> = (0..).map_while(|_| File::open("/dev/null").ok()).collect();
+    assert!(File::open("/dev/null").is_err());
+    taken
+}
+
+fn asking(root: &Path, attempts_max: u32, pause: Duration) -> RetryTarget {
+    let directory = DirectoryTarget::open(root, &DirectoryOptions::default()).unwrap();
+    let policy =
+        RetryPolicy { attempts_max, pause_first: pause, pause_max: pause, ..Default::default() };
+    RetryTarget::new(Arc::new(directory), policy)
+}
+
+#[test]
+fn who_finds_no_file_handle_asks_again() {
+    let root = tempfile::tempdir().unwrap();
+    let writing = asking(root.path(), 1, Duration::ZERO);
+    let mut writer = writing.create(SHARD, 4096).unwrap();
+    let mut page = AlignedBuf::zeroed(4096);
+    page.fill(7);
+    writer.write(0, page.share()).wait().unwrap();
+    writer.finish(4096).wait().unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    let few = Rlimit { current: Some(open + 10), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, few).unwrap();
+
+    let range = || ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let (patient, hasty) = (
+        asking(root.path(), u32::MAX, Duration::from_millis(1)),
+        asking(root.path(), 3, Duration::ZERO),
+    );
+    let taken = all_handles();
+    let fault = read_one(&hasty, SHARD, range()).wait().unwrap_err();
+    assert_eq!(fault.error.kind(), ErrorKind::Retry, "{}", fault.error);
+    assert!(fault.error.message().contains("ulimit -n"), "{}", fault.error);
+    let read = read_one(&patient, SHARD, range());
+    assert!(!read.ready());
+    drop(taken);
+    assert_eq!(*read.wait().unwrap(), [7; 4096]);
+}
