@@ -14,20 +14,20 @@ use std::time::Duration;
 
 /// Memory that is being filled; `outlive.LazyRestored` is what programs use.
 #[pyclass(frozen, module = "outlive._core")]
-pub struct Fill {
+pub struct FillHandle {
     core: Arc<Core>,
     rest: MemoryFill,
 }
 
-impl Fill {
+impl FillHandle {
     /// Of a lazy restore of a job.
-    pub fn new(core: &Arc<Core>, rest: MemoryFill) -> Fill {
-        Fill { core: core.clone(), rest }
+    pub fn new(core: &Arc<Core>, rest: MemoryFill) -> FillHandle {
+        FillHandle { core: core.clone(), rest }
     }
 }
 
 #[pymethods]
-impl Fill {
+impl FillHandle {
     /// True once everything is there.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;

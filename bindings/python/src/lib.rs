@@ -69,7 +69,7 @@ mod _core {
     #[pymodule_export]
     use crate::job::Job;
     #[pymodule_export]
-    use crate::lazy::Fill;
+    use crate::lazy::FillHandle;
     #[pymodule_export]
     use crate::notes::Notes;
     #[pymodule_export]

@@ -26,7 +26,7 @@ enum Message {
     /// Here is a checkpoint: what of it is wanted, and where?
     Plan(Box<Question>),
     /// It is over.
-    Done(Result<Option<Done>>),
+    Reply(Result<Option<Reply>>),
 }
 
 struct Question {
@@ -34,14 +34,14 @@ struct Question {
     reply: SyncSender<Result<Vec<Wish>>>,
 }
 
-struct Done {
+struct Reply {
     filled: Filled,
     /// What follows while the program runs.
     rest: Option<MemoryFill>,
 }
 
 /// The regions of the checkpoint that is being restored, and where they go.
-struct Chosen {
+struct Destinations {
     regions: Vec<RegionDesc>,
     targets: Vec<Target>,
 }
@@ -53,7 +53,7 @@ enum Target {
     Array(Buffer),
 }
 
-impl Chosen {
+impl Destinations {
     /// The program's memory.
     fn buffers(self) -> Vec<Buffer> {
         let buffer = |target| if let Target::Array(buffer) = target { Some(buffer) } else { None };
@@ -114,13 +114,13 @@ pub fn restore<'py>(
 fn conclude<'py>(
     core: &Arc<Core>,
     py: Python<'py>,
-    done: Option<Done>,
-    chosen: Option<&Chosen>,
+    done: Option<Reply>,
+    chosen: Option<&Destinations>,
     started: Instant,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
     match (done, chosen) {
         (None, _) => Ok(None),
-        (Some(Done { filled, rest }), Some(chosen)) => {
+        (Some(Reply { filled, rest }), Some(chosen)) => {
             let values = hand_out(py, chosen, &filled)?;
             let Restored { epoch, stats, skipped, .. } = &filled.restored;
             // Not even the number of a checkpoint is sure if nothing of it can be read.
@@ -135,7 +135,7 @@ fn conclude<'py>(
                 values: values,
             );
             if let Some(rest) = rest {
-                result.set_item("fill", Bound::new(py, lazy::Fill::new(core, rest))?)?;
+                result.set_item("fill", Bound::new(py, lazy::FillHandle::new(core, rest))?)?;
             }
             Ok(Some(result))
         }
@@ -149,8 +149,8 @@ fn serve(
     receiver: &Mutex<Receiver<Message>>,
     plan: &Bound<'_, PyAny>,
     tick: &Bound<'_, PyAny>,
-    chosen: &mut Option<Chosen>,
-) -> PyResult<Option<Done>> {
+    chosen: &mut Option<Destinations>,
+) -> PyResult<Option<Reply>> {
     let py = tick.py();
     loop {
         let message = wait::wait(&core.events, tick, None, &mut |limit| {
@@ -158,12 +158,12 @@ fn serve(
             match receiver.recv_timeout(limit) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    Some(Message::Done(Err(Error::bug("the restore panicked; please report this"))))
-                }
+                Err(RecvTimeoutError::Disconnected) => Some(Message::Reply(Err(Error::bug(
+                    "the restore panicked; please report this",
+                )))),
             }
         })?;
-        if matches!(message, Some(Message::Plan(_)) | Some(Message::Done(Ok(_)))) {
+        if matches!(message, Some(Message::Plan(_)) | Some(Message::Reply(Ok(_)))) {
             wait::tell(&core.events, tick)?;
         }
         match message {
@@ -172,10 +172,10 @@ fn serve(
                 // Dropping `reply` unused, on an error, ends the reading thread.
                 *chosen = None;
                 let targets = ask(plan, &offer)?;
-                let answered = chosen.insert(Chosen { regions: offer.regions, targets });
+                let answered = chosen.insert(Destinations { regions: offer.regions, targets });
                 let _ = reply.send(Ok(answered.wishes()));
             }
-            Some(Message::Done(outcome)) => return outcome.map_err(|e| to_py(py, &e)),
+            Some(Message::Reply(outcome)) => return outcome.map_err(|e| to_py(py, &e)),
             None => {}
         }
     }
@@ -242,7 +242,7 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
 /// Decodes the values; `None` for what went elsewhere.
 fn hand_out<'py>(
     py: Python<'py>,
-    chosen: &Chosen,
+    chosen: &Destinations,
     filled: &Filled,
 ) -> PyResult<Bound<'py, PyList>> {
     let out = PyList::empty(py);
@@ -277,13 +277,13 @@ impl Reader {
         let outcome = match &self.lazily {
             None => client
                 .restore(select, leave, &mut ask)
-                .map(|filled| filled.map(|filled| Done { filled, rest: None })),
+                .map(|filled| filled.map(|filled| Reply { filled, rest: None })),
             Some(lazily) => client.restore_lazily(select, leave, lazily, &mut ask).map(|begun| {
-                begun.map(|LazyRestore { filled, rest }| Done { filled, rest: Some(rest) })
+                begun.map(|LazyRestore { filled, rest }| Reply { filled, rest: Some(rest) })
             }),
         };
         // Nobody listens any more if the wait was interrupted.
-        let _ = self.sender.send(Message::Done(outcome));
+        let _ = self.sender.send(Message::Reply(outcome));
     }
 
     /// Asks the calling thread what goes where.

@@ -5,7 +5,7 @@
 
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_capture::track::{TrackerChoice, TrackerKind};
-use outlive_capture::{HashTracker, MemorySource, Region, default_threads};
+use outlive_capture::{ChangeTracker, MemorySource, Region, default_threads};
 use outlive_chunk::{hash_pages, parallel};
 use outlive_io::AlignedBuf;
 use outlive_types::{FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, SeededRng};
@@ -32,7 +32,7 @@ fn large_region(threads: usize, kind: TrackerKind) {
     let bytes = 1usize << 30;
     let mut state: Vec<u8> = (0..bytes).map(|at| (at / 7) as u8).collect();
     let rng = SeededRng::new(1);
-    let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(kind)));
+    let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Only(kind)));
     for (epoch, dirty_percent) in (1..).zip([100, 0, 0, 1, 1, 10, 10, 100, 100, 0, 0, 1, 1]) {
         for page in state.chunks_mut(PAGE_BYTES) {
             if rng.below(100) < dirty_percent {
@@ -49,7 +49,7 @@ fn large_region(threads: usize, kind: TrackerKind) {
 }
 
 fn small_regions(threads: usize) {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let number = |n: u32| Region::from_bytes(format!("group/{n}"), "<u4", vec![6], vec![7; 24]);
     let regions: Vec<_> = (0..1_000_000).map(number).collect();
     let mut source = MemorySource::new(Arc::clone(&tracker), regions, vec![], threads);
@@ -87,7 +87,7 @@ fn forked(threads: usize) {
 }
 
 fn fork(state: &[u8], kind: TrackerKind, threads: usize, what: &str) {
-    let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(kind)));
+    let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Only(kind)));
     // SAFETY: `state` stands still as long as anything of this freeze is used.
     let region = unsafe { Region::from_raw("state", "|u1", vec![], state.as_ptr(), state.len()) };
     let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
@@ -150,7 +150,7 @@ fn scatter(threads: usize) {
     }
 }
 
-fn request(tracker: &HashTracker) -> FreezeRequest {
+fn request(tracker: &ChangeTracker) -> FreezeRequest {
     let baseline = tracker.baseline();
     FreezeRequest { baseline, freeze_bytes_max: u64::MAX, ..FreezeRequest::default() }
 }

@@ -74,7 +74,7 @@ impl Scatter {
     }
 
     /// The same; page hashes are taken of what is brought, for the saves that follow
-    /// ([`HashTracker::prime_hashes`](crate::HashTracker::prime_hashes)). Ranges must then be whole
+    /// ([`ChangeTracker::prime_hashes`](crate::HashTracker::prime_hashes)). Ranges must then be whole
     /// pages, or reach to a stream's end.
     ///
     /// # Errors

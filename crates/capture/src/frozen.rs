@@ -1,6 +1,6 @@
 //! An image that stands still.
 
-use crate::HashTracker;
+use crate::ChangeTracker;
 use crate::ahead::Ahead;
 use crate::fork::ForkImage;
 use crate::hold::{HeldPiece, Hold, gather};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// settled, since slices of them may be in use until then.
 #[derive(Debug)]
 pub(crate) struct FrozenMemory {
-    pub tracker: Arc<HashTracker>,
+    pub tracker: Arc<ChangeTracker>,
     pub freeze: FreezeId,
     pub layout: Arc<Layout>,
     pub attachment: Arc<[u8]>,

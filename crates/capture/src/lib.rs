@@ -1,6 +1,6 @@
 //! A program's memory as a source of dirty pages, and as the place that a restore fills.
 //!
-//! [`MemorySource`] finds changed pages by hashes, which a [`HashTracker`] keeps from one save to
+//! [`MemorySource`] finds changed pages by hashes, which a [`ChangeTracker`] keeps from one save to
 //! the next, and freezes them by copying, or leaves them live where the budget ends.
 //! [`fill::Scatter`] takes restored bytes, [`lazy::LazyMemory`] takes them while the program runs.
 
@@ -22,13 +22,14 @@ mod runs;
 mod source;
 pub mod track;
 mod tracker;
+mod watch;
 mod way;
 
 pub use outlive_chunk::default_threads;
 pub use owned::OwnedSource;
 pub use region::Region;
 pub use source::MemorySource;
-pub use tracker::HashTracker;
+pub use tracker::ChangeTracker;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Raw program memory: what is outside of this file sees slices.
 #![allow(unsafe_code)]
 
-use crate::track::RegionSpan;
+use crate::watch::RegionSpan;
 use outlive_io::fresh::{FreshMemory, is_offered};
 use outlive_io::{AlignedBuf, copy_past_cache};
 use outlive_types::{Error, Result};
@@ -97,7 +97,7 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct RawMutMemory {
     /// If nobody may have used it yet: which pages it is to be made of. Goes before the memory does.
-    fresh: Option<Restored>,
+    fresh: Option<KeptFresh>,
     start: *mut u8,
     length: usize,
     /// Where `start` points to, if the memory is its own. Not used itself before `into_owned`.
@@ -109,9 +109,9 @@ pub(crate) struct RawMutMemory {
 /// Fresh memory that stays when it is restored. At the latest then, what was advised for the restore
 /// ends.
 #[derive(Debug)]
-struct Restored(Arc<FreshMemory>);
+struct KeptFresh(Arc<FreshMemory>);
 
-impl Drop for Restored {
+impl Drop for KeptFresh {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -154,7 +154,7 @@ impl RawMutMemory {
         let fresh = (length >= FRESH_FROM_BYTES && is_fresh)
             .then(|| unsafe { FreshMemory::new(&all) })
             .flatten()
-            .map(|fresh| Restored(Arc::new(fresh)));
+            .map(|fresh| KeptFresh(Arc::new(fresh)));
         RawMutMemory { fresh, start, length, owned, locks }
     }
 
@@ -233,7 +233,7 @@ impl RawMutMemory {
         while next < end {
             let unit = next / UNIT_BYTES;
             let stop = (unit * UNIT_BYTES).saturating_add(UNIT_BYTES).min(end);
-            if let Some(Restored(fresh)) = &self.fresh {
+            if let Some(KeptFresh(fresh)) = &self.fresh {
                 let first = self.start.addr();
                 fresh.take(&(first + next..first + stop), true);
             }

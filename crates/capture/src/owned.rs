@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::track::TrackerChoice;
-use crate::{HashTracker, MemorySource, Region};
+use crate::{ChangeTracker, MemorySource, Region};
 use outlive_io::AlignedBuf;
 use outlive_types::{
     Epoch, FreezeReport, FreezeRequest, Frozen, PageSource, RegionDesc, Result, Run, StreamDesc,
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct OwnedSource {
     name: String,
     memory: Arc<AlignedBuf>,
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     threads: usize,
 }
 
@@ -31,7 +31,7 @@ impl OwnedSource {
 
     /// `memory` as the region `name`, tracked like that.
     pub fn new(name: impl Into<String>, memory: AlignedBuf, threads: usize) -> OwnedSource {
-        let tracker = Arc::new(HashTracker::with(TrackerChoice::Auto));
+        let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Auto));
         OwnedSource { name: name.into(), memory: Arc::new(memory), tracker, threads }
     }
 
@@ -40,7 +40,7 @@ impl OwnedSource {
         name: impl Into<String>,
         length: usize,
         threads: usize,
-        tracker: HashTracker,
+        tracker: ChangeTracker,
     ) -> OwnedSource {
         let memory = Arc::new(AlignedBuf::zeroed(length));
         OwnedSource { name: name.into(), memory, tracker: Arc::new(tracker), threads }
@@ -58,7 +58,7 @@ impl OwnedSource {
     }
 
     /// What is remembered between saves. Forgetting it makes the next save a full one.
-    pub fn tracker(&self) -> &Arc<HashTracker> {
+    pub fn tracker(&self) -> &Arc<ChangeTracker> {
         &self.tracker
     }
 }

@@ -1,14 +1,16 @@
 //! The freeze: find what changed, copy what fits, leave the rest live.
 
 use crate::ahead::Ahead;
-use crate::fork::Mappings;
+use crate::arena::Arena;
+use crate::fork::{ForkImage, Mappings};
 use crate::frozen::FrozenMemory;
 use crate::hold::{HoldPlan, Holders, forked, unfrozen_bytes};
+use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::way::{self, Dirty};
-use crate::{HashTracker, Region, lazy, runs};
+use crate::{ChangeTracker, Region, lazy, runs};
 use outlive_chunk::Diff;
 use outlive_types::{
     Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, Run,
@@ -22,7 +24,7 @@ use std::time::Duration;
 /// tracker may outlive it and serve the next one.
 #[derive(Debug)]
 pub struct MemorySource {
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     image: SourceRegions,
     attachment: Arc<[u8]>,
     threads: usize,
@@ -39,7 +41,7 @@ impl MemorySource {
     /// with the image. A freeze works on up to `threads` threads
     /// ([`default_threads`](crate::default_threads) suits most).
     pub fn new(
-        tracker: Arc<HashTracker>,
+        tracker: Arc<ChangeTracker>,
         regions: Vec<Region>,
         attachment: Vec<u8>,
         threads: usize,
@@ -94,48 +96,10 @@ impl PageSource for MemorySource {
             self.tracker.diff(request.baseline, &layout, &bytes, copies, self.threads);
         let (all, changed_pages) = runs_of(request, &layout, streams, &diffs);
         let fresh = diffs.iter().map(|diff| diff.is_none().then(Mutex::default)).collect();
-        let bytes_max = request.freeze_bytes_max;
-        let (mut ahead, prelude) = ahead_of(request.freeze, ahead);
-        let ahead_bytes = ahead.as_ref().map_or(0, Ahead::copied_bytes);
-        let arena_bytes_max = bytes_max.saturating_sub(ahead_bytes);
-        let holders = Holders { fork: None, ahead: ahead.as_ref() };
-        let mut plan = HoldPlan::new(&layout, &all, arena_bytes_max, holders);
-        let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
-        let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
-        let unfrozen = |mappings: &Mappings| unfrozen_bytes(&layout, &all, mappings);
-        let mut with_child = None;
-        // Armed before the child has its image, as always: a write between the two would be neither in
-        // the image nor noted for the next.
-        let arm = |mappings: &Mappings| {
-            // The child will hold all there is; what was copied is not needed.
-            let holders = Holders { fork: Some(mappings), ahead: None };
-            let plan = HoldPlan::new(&layout, &all, bytes_max, holders);
-            let in_place = self.tracker.guard(forked(&all, &plan.holds, &layout));
-            with_child = Some((plan, in_place));
-        };
-        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
-        let (fork, mappings) = fork.unzip();
-        let mut in_place = None;
-        match with_child {
-            Some(planned) if fork.is_some() => {
-                (plan, in_place) = planned;
-                self.tracker.keep_ahead(ahead.take());
-            }
-            Some(_) => self.tracker.end_guard(),
-            None => {}
-        }
-        let mut suffix = match in_place {
-            Some(_) => "; what is not written meanwhile is read in place",
-            None => "",
-        };
-        if !spare.arena.make_room_for(&plan.sources, bytes_max) {
-            suffix = "; there is no memory for copies, so the program waits until all is written";
-            let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
-            plan = HoldPlan::new(&layout, &all, 0, holders);
-        }
-        spare.arena.fill(&plan.sources, self.threads);
+        let Keeping { plan, ahead, fork, in_place, freeze: way } =
+            self.keep(request, &layout, &all, ahead, &mut spare.arena);
         let report = FreezeReport {
-            freeze: prelude + &why + suffix,
+            freeze: way,
             tracker: self.tracker.report(),
             copied_bytes: plan.copied_bytes,
             ahead_bytes: plan.ahead_bytes,
@@ -168,6 +132,69 @@ impl PageSource for MemorySource {
             copies_ahead: request.freeze == FreezeMode::Precopy,
             is_committed: AtomicBool::new(false),
         }))
+    }
+}
+
+/// Who keeps the runs of a freeze as they are, and how that is reported.
+struct Keeping<'a> {
+    plan: HoldPlan<'a>,
+    ahead: Option<Ahead>,
+    fork: Option<ForkImage>,
+    in_place: Option<InPlace>,
+    freeze: String,
+}
+
+impl MemorySource {
+    /// Keeps `all` as it is now: by what was copied ahead, by a child, in place, or by a copy.
+    fn keep<'a>(
+        &self,
+        request: &FreezeRequest,
+        layout: &'a Layout,
+        all: &[Run],
+        ahead: Option<std::result::Result<Ahead, Refusal>>,
+        arena: &mut Arena,
+    ) -> Keeping<'a> {
+        let bytes_max = request.freeze_bytes_max;
+        let (mut ahead, prelude) = ahead_of(request.freeze, ahead);
+        let ahead_bytes = ahead.as_ref().map_or(0, Ahead::copied_bytes);
+        let arena_bytes_max = bytes_max.saturating_sub(ahead_bytes);
+        let holders = Holders { fork: None, ahead: ahead.as_ref() };
+        let mut plan = HoldPlan::new(layout, all, arena_bytes_max, holders);
+        let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
+        let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
+        let unfrozen = |mappings: &Mappings| unfrozen_bytes(layout, all, mappings);
+        let mut with_child = None;
+        // Armed before the child has its image, as always: a write between the two would be neither in
+        // the image nor noted for the next.
+        let arm = |mappings: &Mappings| {
+            // The child will hold all there is; what was copied is not needed.
+            let holders = Holders { fork: Some(mappings), ahead: None };
+            let plan = HoldPlan::new(layout, all, bytes_max, holders);
+            let in_place = self.tracker.guard(forked(all, &plan.holds, layout));
+            with_child = Some((plan, in_place));
+        };
+        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
+        let (fork, mappings) = fork.unzip();
+        let mut in_place = None;
+        match with_child {
+            Some(planned) if fork.is_some() => {
+                (plan, in_place) = planned;
+                self.tracker.keep_ahead(ahead.take());
+            }
+            Some(_) => self.tracker.end_guard(),
+            None => {}
+        }
+        let mut suffix = match in_place {
+            Some(_) => "; what is not written meanwhile is read in place",
+            None => "",
+        };
+        if !arena.make_room_for(&plan.sources, bytes_max) {
+            suffix = "; there is no memory for copies, so the program waits until all is written";
+            let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
+            plan = HoldPlan::new(layout, all, 0, holders);
+        }
+        arena.fill(&plan.sources, self.threads);
+        Keeping { plan, ahead, fork, in_place, freeze: prelude + &why + suffix }
     }
 }
 

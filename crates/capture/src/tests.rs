@@ -7,7 +7,7 @@ mod in_place;
 mod limits;
 mod model;
 
-use crate::{HashTracker, MemorySource, Region};
+use crate::{ChangeTracker, MemorySource, Region};
 use outlive_types::{
     Error, ErrorKind, FreezeMode, FreezeRequest, Frozen, PAGE_BYTES, PageRange, PageSource, Result,
     Run,
@@ -21,7 +21,7 @@ fn raw(name: &str, bytes: &[u8]) -> Region {
 }
 
 fn freeze(
-    tracker: &Arc<HashTracker>,
+    tracker: &Arc<ChangeTracker>,
     regions: Vec<Region>,
     request: &FreezeRequest,
 ) -> Result<Box<dyn Frozen>> {
@@ -48,7 +48,7 @@ fn also(name: &str, first: u64, count: u64) -> (String, PageRange) {
 
 #[test]
 fn a_second_save_holds_only_what_changed() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut big = vec![1u8; 1024 * PAGE_BYTES + 100];
     let first = freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap();
     assert_eq!(first.runs(), [run(0, 0, 512), run(0, 512, 512), run(0, 1024, 1)]);
@@ -71,7 +71,7 @@ fn a_second_save_holds_only_what_changed() {
 
 #[test]
 fn another_baseline_means_everything() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let big = vec![1u8; 100 * PAGE_BYTES];
     freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().settle(Some(7));
     for (baseline, pages) in [(Some(7), 0), (Some(6), 100), (None, 100)] {
@@ -85,7 +85,7 @@ fn another_baseline_means_everything() {
 
 #[test]
 fn a_full_save_on_top_of_hashes_replaces_them() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let (a, b) = (vec![1u8; 100 * PAGE_BYTES], vec![2u8; 100 * PAGE_BYTES]);
     freeze(&tracker, vec![raw("a", &a), raw("b", &b)], &since(None)).unwrap().settle(Some(1));
     freeze(&tracker, vec![raw("a", &a)], &since(None)).unwrap().settle(Some(2));
@@ -96,7 +96,7 @@ fn a_full_save_on_top_of_hashes_replaces_them() {
 
 #[test]
 fn wanted_clean_pages_are_added() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut big = vec![1u8; 1200 * PAGE_BYTES];
     freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().settle(Some(1));
     big[100 * PAGE_BYTES] = 2;
@@ -124,7 +124,7 @@ fn wanted_clean_pages_are_added() {
 
 #[test]
 fn small_regions_are_packed_in_order() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let (small, large) = (vec![1u8; 65_535], vec![2u8; 65_536]);
     let empty = Region::from_bytes("empty", "", vec![0, 3], Vec::new());
     let shared = Region::from_bytes("shared", "|S5", vec![], b"hello".to_vec());
@@ -148,7 +148,7 @@ fn small_regions_are_packed_in_order() {
 
 #[test]
 fn one_freeze_at_a_time() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut source = MemorySource::new(Arc::clone(&tracker), vec![], vec![], 1);
     let first = source.freeze(&since(None)).unwrap();
     let Err(error) = source.freeze(&since(None)) else { panic!("two freezes at once") };
@@ -184,7 +184,7 @@ fn bad_regions_are_named() {
         (vec![unreadable(dangling, usize::MAX)], "\"nowhere\""),
     ];
     for (regions, what) in cases {
-        let tracker = Arc::new(HashTracker::new());
+        let tracker = Arc::new(ChangeTracker::new());
         let mut source = MemorySource::new(Arc::clone(&tracker), regions.clone(), vec![], 1);
         for _ in 0..2 {
             let Err(error) = source.freeze(&since(None)) else { panic!("{what} was accepted") };
@@ -195,14 +195,14 @@ fn bad_regions_are_named() {
     let longest = Region::from_bytes("n".repeat(65_535), "d".repeat(65_535), vec![1; 64], vec![]);
     // SAFETY: no bytes are read.
     let nothing = unsafe { Region::from_raw("nothing", "", vec![], std::ptr::null(), 0) };
-    assert!(freeze(&Arc::new(HashTracker::new()), vec![longest, nothing], &since(None)).is_ok());
+    assert!(freeze(&Arc::new(ChangeTracker::new()), vec![longest, nothing], &since(None)).is_ok());
 }
 
 #[test]
 fn what_has_nearly_all_changed_is_not_compared_but_learnt() {
     let pages = 4096 + 7;
     let mut big = vec![1u8; pages * PAGE_BYTES];
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let settle = |frozen: Box<dyn Frozen>, epoch: u64| {
         for run in 0..frozen.runs().len() {
             held(&*frozen, run);

@@ -5,9 +5,8 @@ use crate::arena::Arena;
 use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::track::{
-    self, Look, PageTracker, Pages, Refusal, RegionSpan, TrackerChoice, TrackerKind, Watches,
-};
+use crate::track::{self, PageTracker, Pages, Refusal, TrackerChoice, TrackerKind};
+use crate::watch::{Look, RegionSpan, Watches};
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_io::make_way;
 use outlive_types::{Epoch, Error, PageRange, Result, StreamDesc};
@@ -15,10 +14,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Hashes of every page of the last settled image (16 bytes a page), by which the next freeze finds
-/// what changed. Shared by the sources of one rank; any thread may call it.
+/// Knows the last settled image by the hashes of its pages (16 bytes a page), and which memory is watched
+/// since. By both the next freeze finds what changed. Shared by the sources of one rank; any thread may
+/// call it.
 #[derive(Debug, Default)]
-pub struct HashTracker {
+pub struct ChangeTracker {
     state: Mutex<State>,
     ahead: Mutex<Copies>,
 }
@@ -72,21 +72,21 @@ pub(crate) struct Changes {
     pub learn: Vec<Vec<PageRange>>,
 }
 
-/// One freeze. After [`HashTracker::prime`] or [`HashTracker::forget`] an old one no longer counts.
+/// One freeze. After [`ChangeTracker::prime`] or [`ChangeTracker::forget`] an old one no longer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreezeId(u64);
 
-impl HashTracker {
+impl ChangeTracker {
     /// A tracker that knows nothing: the next save is a full one. Changes are found by hashes alone.
-    pub fn new() -> HashTracker {
-        HashTracker::default()
+    pub fn new() -> ChangeTracker {
+        ChangeTracker::default()
     }
 
-    /// Like [`HashTracker::new`]; but memory is watched by the kernel where that is possible, and only
+    /// Like [`ChangeTracker::new`]; but memory is watched by the kernel where that is possible, and only
     /// what may have changed is compared. The choice falls back to hashes, and
-    /// [`HashTracker::report`] says why.
-    pub fn with(choice: TrackerChoice) -> HashTracker {
-        let tracker = HashTracker::default();
+    /// [`ChangeTracker::report`] says why.
+    pub fn with(choice: TrackerChoice) -> ChangeTracker {
+        let tracker = ChangeTracker::default();
         match track::open(choice) {
             Ok(opened) => tracker.lock().watches = Watches::new(opened),
             Err(refusal) => tracker.lock().fallback = Some(refusal),
@@ -95,8 +95,8 @@ impl HashTracker {
     }
 
     /// The same, for a job of this name: others that want memory which it watches are told who has it.
-    pub fn for_job(choice: TrackerChoice, job: &str) -> HashTracker {
-        let tracker = HashTracker::with(choice);
+    pub fn for_job(choice: TrackerChoice, job: &str) -> ChangeTracker {
+        let tracker = ChangeTracker::with(choice);
         tracker.lock().watches.serve(job);
         tracker
     }
@@ -147,7 +147,7 @@ impl HashTracker {
         );
     }
 
-    /// As [`HashTracker::prime`], of streams whose hashes are known already: by name.
+    /// As [`ChangeTracker::prime`], of streams whose hashes are known already: by name.
     pub fn prime_hashes(&self, epoch: Epoch, streams: Vec<(String, PageHashes)>) {
         self.copies().thread = None;
         let mut state = self.lock();
@@ -195,7 +195,7 @@ impl HashTracker {
         self.start_ahead(&mut self.lock(), tracker, areas, written, bytes_max)
     }
 
-    /// As [`HashTracker::copy_ahead`]; a freeze that begins meanwhile waits for the state, and then
+    /// As [`ChangeTracker::copy_ahead`]; a freeze that begins meanwhile waits for the state, and then
     /// finds the thread.
     fn start_ahead(
         &self,
@@ -337,7 +337,7 @@ impl HashTracker {
         self.lock().watches.guard(forked)
     }
 
-    /// Ends what [`HashTracker::guard`] began: no child holds that memory.
+    /// Ends what [`ChangeTracker::guard`] began: no child holds that memory.
     pub(crate) fn end_guard(&self) {
         self.lock().watches.end_guard();
     }

@@ -9,7 +9,7 @@ use crate::show::region_json;
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::diff::{
-    Change, Chosen, Diff, Differences, FilesDiff, MemoryDiff, PathDiff, RegionDiff, diff as compare,
+    Change, Diff, Differences, FilesDiff, MemoryDiff, PathDiff, RegionDiff, Side, diff as compare,
 };
 use outlive_types::{Error, JobName, RegionDesc, Result, shown_path};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub fn diff(args: &DiffArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// `JOB` or `JOB@EPOCH`; a job whose whole name it is comes first.
-fn chosen(pool: &Pool, text: &str) -> Result<Chosen> {
+fn chosen(pool: &Pool, text: &str) -> Result<Side> {
     let jobs = pool.jobs()?;
     let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
     if !is_job(text)
@@ -38,10 +38,7 @@ fn chosen(pool: &Pool, text: &str) -> Result<Chosen> {
     {
         match number.parse() {
             Ok(epoch) => {
-                return Ok(Chosen {
-                    job: pool::known_job(pool, job)?,
-                    select: Select::Epoch(epoch),
-                });
+                return Ok(Side { job: pool::known_job(pool, job)?, select: Select::Epoch(epoch) });
             }
             Err(_) if is_job(job) => {
                 return Err(Error::invalid(format!(
@@ -53,7 +50,7 @@ fn chosen(pool: &Pool, text: &str) -> Result<Chosen> {
             Err(_) => {}
         }
     }
-    Ok(Chosen { job: pool::known_job(pool, text)?, select: Select::Newest })
+    Ok(Side { job: pool::known_job(pool, text)?, select: Select::Newest })
 }
 
 fn answer(jobs: &[JobName; 2], diff: &Diff, ranges: bool) -> Answer {

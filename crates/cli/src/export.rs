@@ -14,7 +14,7 @@ use crate::{npy, pool, region};
 use names::{file_name, matches};
 use outlive_files::make_dir;
 use outlive_pool::check_outside;
-use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink};
+use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink};
 use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use sink::FileSink;
@@ -46,7 +46,7 @@ struct ExportPlan {
 impl ExportPlan {
     /// # Errors
     /// `Invalid` if a pattern matches nothing.
-    fn new(checkpoint: &Checkpoint, only: &[String]) -> Result<ExportPlan> {
+    fn new(checkpoint: &MemoryImage, only: &[String]) -> Result<ExportPlan> {
         let regions = checkpoint.regions();
         if let Some(idle) = only.iter().find(|only| !regions.iter().any(|r| matches(only, &r.name)))
         {
@@ -165,7 +165,7 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
     let dir = &args.to;
     let mut index = Value::Null;
     let mut exported = Vec::new();
-    let mut attempt = |checkpoint: &Checkpoint| {
+    let mut attempt = |checkpoint: &MemoryImage| {
         let plan = ExportPlan::new(checkpoint, &args.only)?;
         if !args.force {
             plan.check_free(dir)?;
@@ -176,7 +176,7 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         let stats = checkpoint.read(&work.plan.streams, &work)?;
         Ok((work, stats))
     };
-    let mut done = |checkpoint: &Checkpoint, Work { plan, sink }: Work| -> Result<()> {
+    let mut done = |checkpoint: &MemoryImage, Work { plan, sink }: Work| -> Result<()> {
         let packed = sink.finish(&plan, dir, args.force)?;
         let listed: Vec<Value> = plan
             .items

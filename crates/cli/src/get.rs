@@ -7,10 +7,10 @@ use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
 use outlive_files::{
-    Choice, Chosen, GetFiles, GetOptions, GetPlan, GetReport, InOrder, TroubleKind,
+    Choice, GetFiles, GetOptions, GetPlan, GetReport, InOrder, PathMatch, TroubleKind,
 };
 use outlive_format::ItemKind;
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result, path_of, shown_path};
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// Paths as they are in the checkpoint: one that is not there may be escaped, as it is shown.
-fn meant(checkpoint: &FilesCheckpoint, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+fn meant(checkpoint: &FilesImage, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     let mut escaped: Vec<usize> =
         (0..paths.len()).filter(|at| paths[*at].contains(&b'\\')).collect();
     let mut items = checkpoint.items();
@@ -84,12 +84,7 @@ fn plan_text(plan: &GetPlan) -> String {
     text
 }
 
-fn answer(
-    checkpoint: &FilesCheckpoint,
-    args: &GetArgs,
-    report: &GetReport,
-    skipped: Value,
-) -> Answer {
+fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: Value) -> Answer {
     let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles } = report;
     let mut text = format!(
         "Checkpoint {epoch} of job {}: {}, {} of {} in {}\n",
@@ -116,7 +111,7 @@ fn answer(
 
 /// Writes the content of the one file that is wanted; there is no other answer.
 fn to_stdout(
-    checkpoint: &FilesCheckpoint,
+    checkpoint: &FilesImage,
     options: &GetOptions,
     memory_bytes: u64,
     teller: &Teller,
@@ -169,11 +164,11 @@ fn to_stdout(
 }
 
 /// The error for a choice in which there is no file: what it is instead.
-fn no_file(checkpoint: &FilesCheckpoint, choice: &Choice) -> Result<Error> {
+fn no_file(checkpoint: &FilesImage, choice: &Choice) -> Result<Error> {
     let mut items = checkpoint.items();
     let (mut first, mut chosen) = (None, 0);
     while let Some(item) = items.next_item()? {
-        if choice.of(&item) == Chosen::Yes {
+        if choice.of(&item) == PathMatch::Yes {
             chosen += 1;
             first.get_or_insert(item);
         }

@@ -5,7 +5,7 @@ use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::{items, pool, region};
-use outlive_store::{Checkpoint, EpochInfo, Job, JobOptions};
+use outlive_store::{EpochInfo, Job, JobOptions, MemoryImage};
 use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -33,9 +33,9 @@ pub fn open_checkpoint(
     job: &Job,
     epoch: Option<Epoch>,
     rank: Option<Rank>,
-) -> Result<(Checkpoint, Vec<(Epoch, Error)>)> {
+) -> Result<(MemoryImage, Vec<(Epoch, Error)>)> {
     let rank = chosen_rank(job, epoch, rank)?;
-    job.checkpoint_of_rank(select_sound(epoch), rank)?.ok_or_else(|| no_checkpoint(job))
+    job.image_of_rank(select_sound(epoch), rank)?.ok_or_else(|| no_checkpoint(job))
 }
 
 /// The rank that was chosen; the only one, if none was.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{json, outlive};
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning, create};
 use outlive_store::commit::Commit;
 use outlive_store::save::{Committer, Draft, Order, RankWriter};
@@ -32,7 +32,8 @@ fn pool_with_ranks(dir: &Path) -> PathBuf {
     let pool = create(&path, config, Environment::system()).unwrap();
     let mut committer = Committer::new(JobName::new("heat").unwrap());
     let writers = (0..RANKS).map(|rank| RankWriter::new(rank, 1 << 20));
-    let mut ranks: Vec<_> = writers.map(|writer| (writer, Arc::new(HashTracker::new()))).collect();
+    let mut ranks: Vec<_> =
+        writers.map(|writer| (writer, Arc::new(ChangeTracker::new()))).collect();
     for epoch in 1..=2 {
         let opened = committer.open(&pool).unwrap();
         let mut made = Vec::new();

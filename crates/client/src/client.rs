@@ -1,6 +1,6 @@
 //! Opening a job, saving, and closing.
 
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::{Error, Result};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Client {
     pub(crate) job: Job,
     /// What is remembered of the last image.
-    pub(crate) tracker: Arc<HashTracker>,
+    pub(crate) tracker: Arc<ChangeTracker>,
     /// The last save, until its outcome has been looked at.
     last: Mutex<Option<SaveHandle>>,
     /// The last lazy restore, until somebody has waited for it.
@@ -26,7 +26,7 @@ impl Client {
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let choice = pool.config().tuning.tracker()?;
         let job = Job::open(pool, name, options)?;
-        let tracker = Arc::new(HashTracker::for_job(choice, job.name().as_str()));
+        let tracker = Arc::new(ChangeTracker::for_job(choice, job.name().as_str()));
         Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
     }
 

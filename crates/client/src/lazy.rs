@@ -6,7 +6,7 @@ use crate::plan::{FillPlan, Offer, Wish};
 use crate::restore::Filled;
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, end_program};
-use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
 use outlive_types::{Error, Event, Missing, RegionDesc, Result};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -140,7 +140,7 @@ impl LazySink for Sink {
 }
 
 /// What is known of the checkpoint that is being restored.
-struct Chosen {
+struct LazyState {
     memory: Arc<LazyMemory>,
     names: Vec<String>,
     /// Streams that go into memory of the restore's own.
@@ -163,8 +163,8 @@ impl Client {
         lazily: &Lazily,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<LazyRestore>> {
-        let mut chosen: Option<Chosen> = None;
-        let mut prepare = |checkpoint: &Checkpoint| {
+        let mut chosen: Option<LazyState> = None;
+        let mut prepare = |checkpoint: &MemoryImage| {
             // The memory of one that could not be restored goes as soon as another is planned.
             chosen = None;
             let mut plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
@@ -180,14 +180,14 @@ impl Client {
                 checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
             let FillPlan { whole, later, .. } = plan;
             let later = Mutex::new(later);
-            chosen = Some(Chosen { memory: memory.clone(), names: names.clone(), ours, later });
+            chosen = Some(LazyState { memory: memory.clone(), names: names.clone(), ours, later });
             Ok((selected, Sink { memory, leave: leave.clone(), names, whole }))
         };
         let begun = self.job.restore_lazily(select, &mut prepare, self.ends(lazily));
-        let (restored, fill, Chosen { memory, names, ours, later }) = match (begun, chosen) {
+        let (restored, fill, LazyState { memory, names, ours, later }) = match (begun, chosen) {
             (Ok(Some((restored, fill))), Some(chosen)) => (restored, fill, chosen),
             (begun, chosen) => {
-                if let Some(Chosen { memory, .. }) = chosen {
+                if let Some(LazyState { memory, .. }) = chosen {
                     memory.end_advice();
                 }
                 lazily.over.store(true, Ordering::Release);
@@ -211,7 +211,7 @@ impl Client {
         let job = self.job.name().clone();
         let (over_if_whole, over_if_not) = (lazily.over.clone(), lazily.over.clone());
         LazyEnds {
-            filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+            filled: Box::new(move |checkpoint: &MemoryImage, sink: &Sink| {
                 if sink.whole {
                     let names = sink.names.iter().enumerate();
                     let hashes = names.filter_map(|(at, name)| {

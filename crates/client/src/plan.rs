@@ -1,7 +1,7 @@
 //! What a restore fills: the wishes of the program, region by region, made a plan by stream.
 
 use outlive_capture::fill::MutRegion;
-use outlive_store::Checkpoint;
+use outlive_store::MemoryImage;
 use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 
 /// A checkpoint that can be restored.
@@ -16,7 +16,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Offer {
+    pub(crate) fn of(checkpoint: &MemoryImage) -> Offer {
         Offer {
             epoch: checkpoint.epoch(),
             regions: checkpoint.regions().to_vec(),
@@ -60,7 +60,7 @@ impl FillPlan {
     ///
     /// # Errors
     /// `Bug` for another number of wishes; `Invalid` for memory of another length.
-    pub fn new(checkpoint: &Checkpoint, wishes: Vec<Wish>) -> Result<FillPlan> {
+    pub fn new(checkpoint: &MemoryImage, wishes: Vec<Wish>) -> Result<FillPlan> {
         let regions = checkpoint.regions();
         if wishes.len() != regions.len() {
             return Err(Error::bug("the plan has another number of regions"));
@@ -117,7 +117,10 @@ impl FillPlan {
     ///
     /// # Errors
     /// `Full` for more memory than there can be.
-    pub fn take_memory(&mut self, checkpoint: &Checkpoint) -> Result<(Vec<usize>, Vec<MutRegion>)> {
+    pub fn take_memory(
+        &mut self,
+        checkpoint: &MemoryImage,
+    ) -> Result<(Vec<usize>, Vec<MutRegion>)> {
         let fills = std::mem::take(&mut self.streams);
         let mut memory = Vec::with_capacity(fills.len());
         let mut selected = Vec::new();

@@ -5,7 +5,7 @@ use crate::leave::{Leave, interrupted};
 use crate::plan::{FillPlan, Offer, Wish, stream_name};
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_io::AlignedBuf;
-use outlive_store::{Checkpoint, RestoreSink, Restored, Select};
+use outlive_store::{MemoryImage, RestoreSink, Restored, Select};
 use outlive_types::{Error, Event, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,12 +98,12 @@ impl Client {
         leave: &Arc<Leave>,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<Filled>> {
-        let mut prepare = |checkpoint: &Checkpoint| {
+        let mut prepare = |checkpoint: &MemoryImage| {
             let plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
             sink(checkpoint, plan, leave)
         };
         let mut sink = None;
-        let mut done = |_: &Checkpoint, filled: Sink| {
+        let mut done = |_: &MemoryImage, filled: Sink| {
             leave.with(|| ()).ok_or_else(interrupted)?;
             sink = Some(filled);
             Ok(())
@@ -140,7 +140,7 @@ impl Client {
 }
 
 fn sink(
-    checkpoint: &Checkpoint,
+    checkpoint: &MemoryImage,
     mut plan: FillPlan,
     leave: &Arc<Leave>,
 ) -> Result<(Vec<usize>, Sink)> {

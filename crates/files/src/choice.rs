@@ -1,7 +1,7 @@
 //! Which items of a checkpoint are wanted.
 
 use outlive_format::{Item, ItemKind};
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_store::read::files::Items;
 use outlive_types::{Error, Result, shown_path};
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub struct Choice {
 
 /// What a choice says of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Chosen {
+pub enum PathMatch {
     /// It is wanted.
     Yes,
     /// It is a directory on the way to something wanted.
@@ -53,17 +53,17 @@ impl Choice {
     }
 
     /// What it says of an item.
-    pub fn of(&self, item: &Item) -> Chosen {
+    pub fn of(&self, item: &Item) -> PathMatch {
         let within = |inner: &[u8], outer: &[u8]| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         };
         if self.is_all() || self.paths.iter().any(|path| within(&item.path, path)) {
-            return Chosen::Yes;
+            return PathMatch::Yes;
         }
         let is_dir = item.kind == ItemKind::Directory;
         match is_dir && self.paths.iter().any(|path| within(path, &item.path)) {
-            true => Chosen::OnTheWay,
-            false => Chosen::No,
+            true => PathMatch::OnTheWay,
+            false => PathMatch::No,
         }
     }
 }
@@ -82,7 +82,7 @@ impl ChosenItems {
     ///
     /// # Errors
     /// `Invalid` if one of the paths is not there; `Damaged` if the listing is.
-    pub fn new(checkpoint: &FilesCheckpoint, choice: &Choice) -> Result<ChosenItems> {
+    pub fn new(checkpoint: &FilesImage, choice: &Choice) -> Result<ChosenItems> {
         let mut moved = HashMap::new();
         if !choice.is_all() {
             let mut there = vec![false; choice.paths.len()];
@@ -91,10 +91,10 @@ impl ChosenItems {
                 for (path, there) in choice.paths.iter().zip(&mut there) {
                     *there |= *path == item.path;
                 }
-                let wanted = choice.of(&item) == Chosen::Yes;
+                let wanted = choice.of(&item) == PathMatch::Yes;
                 if wanted && item.kind == ItemKind::HardLink {
                     let target = Item::new(item.target, ItemKind::File);
-                    if choice.of(&target) != Chosen::Yes {
+                    if choice.of(&target) != PathMatch::Yes {
                         moved.entry(target.path).or_insert(item.path);
                     }
                 }
@@ -122,12 +122,12 @@ impl ChosenItems {
     ///
     /// # Errors
     /// `Damaged` if the listing is.
-    pub fn next(&mut self) -> Result<Option<(Item, Chosen)>> {
+    pub fn next(&mut self) -> Result<Option<(Item, PathMatch)>> {
         while let Some(mut item) = self.items.next_item()? {
             let chosen = self.choice.of(&item);
             match chosen {
-                Chosen::OnTheWay => return Ok(Some((item, chosen))),
-                Chosen::Yes => {
+                PathMatch::OnTheWay => return Ok(Some((item, chosen))),
+                PathMatch::Yes => {
                     if item.kind == ItemKind::HardLink
                         && let Some(first) = self.moved.get(&item.target)
                     {
@@ -138,10 +138,10 @@ impl ChosenItems {
                     }
                     return Ok(Some((item, chosen)));
                 }
-                Chosen::No => {
+                PathMatch::No => {
                     if let Some(first) = self.moved.get(&item.path) {
                         item.path.clone_from(first);
-                        return Ok(Some((item, Chosen::Yes)));
+                        return Ok(Some((item, PathMatch::Yes)));
                     }
                 }
             }
@@ -159,14 +159,14 @@ mod tests {
         let paths = ["./a/b/", "c"].map(|path| path.as_bytes().to_vec());
         let choice = Choice::new(paths).unwrap();
         for (path, kind, chosen) in [
-            ("a", ItemKind::Directory, Chosen::OnTheWay),
-            ("a", ItemKind::File, Chosen::No),
-            ("a/b", ItemKind::Directory, Chosen::Yes),
-            ("a/b/x", ItemKind::File, Chosen::Yes),
-            ("a/bx", ItemKind::File, Chosen::No),
-            ("c", ItemKind::File, Chosen::Yes),
-            ("cc", ItemKind::File, Chosen::No),
-            (".", ItemKind::Directory, Chosen::No),
+            ("a", ItemKind::Directory, PathMatch::OnTheWay),
+            ("a", ItemKind::File, PathMatch::No),
+            ("a/b", ItemKind::Directory, PathMatch::Yes),
+            ("a/b/x", ItemKind::File, PathMatch::Yes),
+            ("a/bx", ItemKind::File, PathMatch::No),
+            ("c", ItemKind::File, PathMatch::Yes),
+            ("cc", ItemKind::File, PathMatch::No),
+            (".", ItemKind::Directory, PathMatch::No),
         ] {
             let item = Item::new(path.as_bytes().to_vec(), kind);
             assert_eq!(choice.of(&item), chosen, "{path}");

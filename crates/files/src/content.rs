@@ -95,22 +95,22 @@ pub fn parts_of(ranges: &[Range]) -> Vec<std::ops::Range<usize>> {
 
 /// Why reading ended early.
 #[derive(Debug)]
-pub enum Fault {
+pub enum ReadFailure {
     /// The file could not be read.
     Read(Errno),
     /// The pool does not take it.
     Store(Error),
 }
 
-impl From<Errno> for Fault {
-    fn from(error: Errno) -> Fault {
-        Fault::Read(error)
+impl From<Errno> for ReadFailure {
+    fn from(error: Errno) -> ReadFailure {
+        ReadFailure::Read(error)
     }
 }
 
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        Fault::Store(error)
+impl From<Error> for ReadFailure {
+    fn from(error: Error) -> ReadFailure {
+        ReadFailure::Store(error)
     }
 }
 
@@ -169,7 +169,7 @@ impl<'a> ContentReader<'a> {
         ranges: &[Range],
         holes: bool,
         pieces: &mut Vec<Piece>,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), ReadFailure> {
         let file = file.as_fd();
         for range in ranges {
             if range.hole {
@@ -179,7 +179,7 @@ impl<'a> ContentReader<'a> {
             }
             let mut at = range.offset;
             let end = range.offset + range.bytes;
-            let mut fill = |room: &mut [u8]| -> std::result::Result<usize, Fault> {
+            let mut fill = |room: &mut [u8]| -> std::result::Result<usize, ReadFailure> {
                 let room_bytes = room.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
                 if room_bytes == 0 {
                     return Ok(0);
@@ -212,13 +212,13 @@ impl<'a> ContentReader<'a> {
         from: &mut dyn Read,
         each: &mut dyn FnMut(Piece) -> Result<()>,
     ) -> Result<()> {
-        let mut fill = |room: &mut [u8]| -> std::result::Result<usize, Fault> {
+        let mut fill = |room: &mut [u8]| -> std::result::Result<usize, ReadFailure> {
             loop {
                 match from.read(room) {
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(error) => {
                         let error = Error::retry(format!("reading the stream: {error}"));
-                        return Err(Fault::Store(error));
+                        return Err(ReadFailure::Store(error));
                     }
                     Ok(read) => return Ok(read),
                 }
@@ -226,17 +226,19 @@ impl<'a> ContentReader<'a> {
         };
         match self.cut(&mut fill, true, each) {
             Ok(()) => Ok(()),
-            Err(Fault::Store(error)) => Err(error),
-            Err(Fault::Read(error)) => Err(Error::retry(format!("reading the stream: {error}"))),
+            Err(ReadFailure::Store(error)) => Err(error),
+            Err(ReadFailure::Read(error)) => {
+                Err(Error::retry(format!("reading the stream: {error}")))
+            }
         }
     }
 
     fn cut(
         &mut self,
-        fill: &mut dyn FnMut(&mut [u8]) -> std::result::Result<usize, Fault>,
+        fill: &mut dyn FnMut(&mut [u8]) -> std::result::Result<usize, ReadFailure>,
         drop_zeros: bool,
         each: &mut dyn FnMut(Piece) -> Result<()>,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), ReadFailure> {
         let bytes_max = self.cutter.bytes_max();
         let (mut start, mut filled, mut over) = (0, 0, false);
         loop {

@@ -8,7 +8,7 @@ use super::trouble::{TroubleKind, Troubles};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_pool::check_outside;
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_store::index::ReadItem;
 use outlive_store::read::ReadPlan;
 use outlive_types::{Epoch, Error, ErrorKind, Result};
@@ -102,7 +102,7 @@ pub trait GetFiles {
     ) -> Result<InOrderStats>;
 }
 
-impl GetFiles for FilesCheckpoint {
+impl GetFiles for FilesImage {
     fn plan_get(&self, options: &GetOptions) -> Result<GetPlan> {
         check_outside(&options.to)?;
         let mut plan = GetPlan { epoch: self.epoch(), ..GetPlan::default() };
@@ -201,7 +201,7 @@ impl Window {
 }
 
 struct Getter<'a> {
-    checkpoint: &'a FilesCheckpoint,
+    checkpoint: &'a FilesImage,
     options: &'a GetOptions,
     shared: Shared<'a>,
     window: Window,

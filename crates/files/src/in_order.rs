@@ -5,7 +5,7 @@
 use super::choice::{Choice, ChosenItems};
 use super::planner::{Item as Use, Memory, StreamPlan, best};
 use outlive_format::{Content, Item, Piece};
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_store::index::ReadItem;
 use outlive_types::{Error, Result};
 use std::collections::{HashMap, HashSet};
@@ -61,7 +61,7 @@ struct Batch {
 /// # Errors
 /// As told there.
 pub fn in_order(
-    checkpoint: &FilesCheckpoint,
+    checkpoint: &FilesImage,
     choice: &Choice,
     memory_bytes: u64,
     take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
@@ -112,7 +112,7 @@ pub fn in_order(
 
 /// The thread that reads ahead.
 struct Ahead<'a> {
-    checkpoint: &'a FilesCheckpoint,
+    checkpoint: &'a FilesImage,
     memory_bytes: u64,
     parts: Vec<StreamPart>,
     wanted: Vec<ReadItem>,

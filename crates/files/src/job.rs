@@ -7,7 +7,7 @@ use super::putter::Putter;
 use super::scan::{Selection, identity, open_roots};
 use super::trouble::{Trouble, Troubles};
 use outlive_pool::Pool;
-use outlive_store::{Content, FilesCheckpoint, Job, SaveNotes, SaveStats};
+use outlive_store::{Content, FilesImage, Job, SaveNotes, SaveStats};
 use outlive_types::{Error, Result};
 use std::io::Read;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ impl PutFiles for Job {
     fn plan_put(&self, paths: &[PathBuf], options: &PutOptions) -> Result<(PutPlan, Troubles)> {
         let roots = open_roots(paths)?;
         let selection = options.selection(self.pool());
-        let parent = FilesCheckpoint::newest(self.pool(), self.name())?;
+        let parent = FilesImage::newest(self.pool(), self.name())?;
         let before = parent.as_ref().filter(|_| !options.reread);
         let before = before.map(|parent| (parent.epoch(), parent.items()));
         let mut planner = Planner::new(self.pool(), &roots, &selection, before, &options.stop);
@@ -156,7 +156,7 @@ impl PutFiles for Job {
 }
 
 /// For how many bytes the pool's index is worth reading.
-fn index_for(parent: Option<&FilesCheckpoint>) -> u64 {
+fn index_for(parent: Option<&FilesImage>) -> u64 {
     match parent {
         Some(parent) => {
             let bytes = parent.manifest().state_bytes();

@@ -26,7 +26,7 @@ mod scan;
 mod trouble;
 mod work;
 
-pub use choice::{Choice, Chosen};
+pub use choice::{Choice, PathMatch};
 pub use get::{GetFiles, GetOptions, GetPlan, GetReport};
 pub use in_order::{InOrder, InOrderStats};
 pub use job::{PutFiles, PutOptions, PutReport, PutSource};

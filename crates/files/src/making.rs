@@ -3,7 +3,7 @@
 use super::place::{Name, Placer};
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::Item;
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_types::{Error, Event, Progress, Result, shown_path};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -96,12 +96,12 @@ pub struct Shared<'a> {
     pub files: AtomicU64,
     /// Their bytes.
     pub bytes: AtomicU64,
-    checkpoint: &'a FilesCheckpoint,
+    checkpoint: &'a FilesImage,
 }
 
 impl<'a> Shared<'a> {
     /// Nothing is made yet.
-    pub fn new(placer: Placer, to: &'a Path, checkpoint: &'a FilesCheckpoint) -> Shared<'a> {
+    pub fn new(placer: Placer, to: &'a Path, checkpoint: &'a FilesImage) -> Shared<'a> {
         let (open, troubles, lost, failure) = Default::default();
         let (done_bytes, files, bytes) = Default::default();
         Shared { placer, to, open, troubles, lost, failure, done_bytes, files, bytes, checkpoint }

@@ -1,7 +1,7 @@
 //! What all parts of a put have at hand.
 
 use outlive_pool::Pool;
-use outlive_store::{ContentStore, FilesCheckpoint};
+use outlive_store::{ContentStore, FilesImage};
 use std::sync::atomic::AtomicBool;
 
 /// The surroundings of a put.
@@ -11,7 +11,7 @@ pub struct Putter<'a> {
     /// Takes what is new.
     pub into: &'a ContentStore<'a>,
     /// What the put before has left.
-    pub parent: Option<&'a FilesCheckpoint>,
+    pub parent: Option<&'a FilesImage>,
     /// Read every file, whatever the put before knows of it.
     pub reread: bool,
     /// Set by whoever wants it to end.

@@ -2,7 +2,7 @@
 
 use super::attributes;
 use super::content::{
-    ContentReader, Fault, PART_BYTES, Range, changed, is_unsettled, parts_of, ranges_of,
+    ContentReader, PART_BYTES, Range, ReadFailure, changed, is_unsettled, parts_of, ranges_of,
 };
 use super::plan::stopped;
 use super::putter::Putter;
@@ -62,10 +62,10 @@ impl Worker<'_> {
                     self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
                     match read {
                         Ok(()) => Some(Message::Part { seq, number, pieces: Ok(pieces) }),
-                        Err(Fault::Read(error)) => {
+                        Err(ReadFailure::Read(error)) => {
                             Some(Message::Part { seq, number, pieces: Err(error) })
                         }
-                        Err(Fault::Store(error)) => return Err(error),
+                        Err(ReadFailure::Store(error)) => return Err(error),
                     }
                 }
             };
@@ -115,8 +115,8 @@ impl Worker<'_> {
             }
             let after = match read {
                 Ok(()) => fstat(&file),
-                Err(Fault::Read(error)) => Err(error),
-                Err(Fault::Store(error)) => return Err(error),
+                Err(ReadFailure::Read(error)) => Err(error),
+                Err(ReadFailure::Store(error)) => return Err(error),
             };
             let is_changed = match after {
                 Ok(after) => changed(&stat, &after),
@@ -138,7 +138,7 @@ impl Worker<'_> {
         file: &OwnedFd,
         item: &mut Item,
         ranges: &[Range],
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), ReadFailure> {
         if item.bytes <= INLINE_BYTES_MAX as u64
             && !item.holes
             && let Some(bytes) = reader.inline(file)?

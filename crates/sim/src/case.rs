@@ -1,9 +1,9 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
-use crate::group::Group;
-use crate::programs::Role;
+use crate::luck::{Chances, Lie};
+use crate::roles::{A, B, G, Group, Role};
 use crate::turns::{Moment, Suspension, Until};
-use crate::world::{Chances, Lie};
+use crate::world::LogKind;
 use outlive_types::{Error, Result, SeededRng};
 use std::fmt;
 use std::str::FromStr;
@@ -110,17 +110,6 @@ impl FromStr for Name {
     }
 }
 
-/// What keeps the records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogKind {
-    /// Memory, without locks.
-    Plain,
-    /// Memory, with locks that end with their holder.
-    Locks,
-    /// A directory: the steps of an append are moments at which others may come first, too.
-    Directory,
-}
-
 /// What a schedule is made of.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -173,13 +162,6 @@ const KINDS_OF_RESTORES: [&str; 5] =
     ["prepare a", "end a restore", "restored", "read", "append record"];
 /// Steps before which a collector stands still that is overtaken.
 const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
-
-/// The jobs of all schedules.
-pub const A: &str = "a";
-/// The other one.
-pub const B: &str = "b";
-/// The one whose programs have several ranks.
-pub const G: &str = "g";
 
 impl Case {
     /// The case of a name.
@@ -239,78 +221,86 @@ fn suspensions(
     log: LogKind,
     rng: &SeededRng,
 ) -> Vec<Suspension> {
-    let one_of = |kinds: &[&'static str]| {
-        Moment::Before(kinds[rng.below(kinds.len() as u64) as usize], rng.below(STEPS))
-    };
     match family {
         // A rank or the committer stands still, while others collect.
         Family::Group if either(rng) => {
             let who = ["0", "0/rank0", "0/rank2"][rng.below(3) as usize];
-            vec![Suspension::of(who, one_of(&KINDS[..KINDS_OF_ALL as usize]))]
+            vec![Suspension::of(who, one_of(&KINDS[..KINDS_OF_ALL as usize], rng))]
         }
         Family::Suspend => {
             let count = if log == LogKind::Directory { KINDS.len() as u64 } else { KINDS_OF_ALL };
             let restores = matches!(first, Some(Role::Lazy { .. } | Role::Returner { .. }));
             let at = match rng.below(4) {
                 0 | 1 => Moment::Decision(rng.below(MOMENTS)),
-                2 if restores => one_of(&KINDS_OF_RESTORES),
-                _ => one_of(&KINDS[..count as usize]),
+                2 if restores => one_of(&KINDS_OF_RESTORES, rng),
+                _ => one_of(&KINDS[..count as usize], rng),
             };
             vec![Suspension::of("0", at)]
         }
         // Somebody makes the collector read a job again, and then another one comes.
-        Family::Overtake => {
-            let number = || [1, 1, 2, 0][rng.below(4) as usize];
-            let append = Moment::Before("append record", number());
-            let first = Suspension { who: "0", at: append, until: Until::Ended(1) };
-            match rng.below(4) {
-                0 => vec![first, Suspension::of("0", one_of(&KINDS_OF_COLLECTORS))],
-                1 => {
-                    let lists = Moment::Before("list records of", number());
-                    vec![first, Suspension::of("0", lists)]
-                }
-                // It reads the job only when the later one has told it, and has not deleted anything yet.
-                2 => {
-                    let (append, lists) =
-                        (Moment::Before("append record", 1), Moment::Before("list records of", 1));
-                    let first = Suspension { at: append, ..first };
-                    let deletes = Moment::Before("sync the log", 0);
-                    vec![
-                        first,
-                        Suspension { who: "0", at: lists, until: Until::Stood(3) },
-                        Suspension { who: "2", at: deletes, until: Until::Ended(2) },
-                    ]
-                }
-                // A pack of its own is unfinished when the later one looks, and finished when that tells.
-                _ => {
-                    let at = Moment::Before("finish", rng.below(2));
-                    let tells = Moment::Before("append record", 1);
-                    vec![
-                        first,
-                        Suspension { who: "0", at, until: Until::Stood(3) },
-                        Suspension { who: "2", at: tells, until: Until::Ended(2) },
-                    ]
-                }
-            }
-        }
+        Family::Overtake => overtaken(rng),
         // The thread that looks back stands still, while the other one goes on.
-        Family::Twin if either(rng) => {
-            let at = match either(rng) {
-                true => Moment::Before(KINDS_OF_RESTORES[rng.below(3) as usize], 0),
-                false => Moment::Decision(rng.below(MOMENTS / 4)),
-            };
-            let looks = Suspension::of("0/look", at);
-            // And that one waits until somebody else has passed, saves, and waits for the next.
-            let next = Moment::Decision(rng.below(STEPS));
-            let then = Moment::Before("freeze", rng.below(STEPS / 2));
-            vec![
-                looks,
-                Suspension { who: "0", at: next, until: Until::Ended(1) },
-                Suspension { who: "0", at: then, until: Until::Ended(2) },
-            ]
-        }
+        Family::Twin if either(rng) => twin_stands(rng),
         _ => Vec::new(),
     }
+}
+
+/// Before a step of one of these kinds.
+fn one_of(kinds: &[&'static str], rng: &SeededRng) -> Moment {
+    Moment::Before(kinds[rng.below(kinds.len() as u64) as usize], rng.below(STEPS))
+}
+
+/// The first collector stands still, and goes on while another one is at work.
+fn overtaken(rng: &SeededRng) -> Vec<Suspension> {
+    let number = || [1, 1, 2, 0][rng.below(4) as usize];
+    let append = Moment::Before("append record", number());
+    let first = Suspension { who: "0", at: append, until: Until::Ended(1) };
+    match rng.below(4) {
+        0 => vec![first, Suspension::of("0", one_of(&KINDS_OF_COLLECTORS, rng))],
+        1 => {
+            let lists = Moment::Before("list records of", number());
+            vec![first, Suspension::of("0", lists)]
+        }
+        // It reads the job only when the later one has told it, and has not deleted anything yet.
+        2 => {
+            let (append, lists) =
+                (Moment::Before("append record", 1), Moment::Before("list records of", 1));
+            let first = Suspension { at: append, ..first };
+            let deletes = Moment::Before("sync the log", 0);
+            vec![
+                first,
+                Suspension { who: "0", at: lists, until: Until::Stood(3) },
+                Suspension { who: "2", at: deletes, until: Until::Ended(2) },
+            ]
+        }
+        // A pack of its own is unfinished when the later one looks, and finished when that tells.
+        _ => {
+            let at = Moment::Before("finish", rng.below(2));
+            let tells = Moment::Before("append record", 1);
+            vec![
+                first,
+                Suspension { who: "0", at, until: Until::Stood(3) },
+                Suspension { who: "2", at: tells, until: Until::Ended(2) },
+            ]
+        }
+    }
+}
+
+/// The thread that looks back stands still, and then the one that saves.
+fn twin_stands(rng: &SeededRng) -> Vec<Suspension> {
+    let at = match either(rng) {
+        true => Moment::Before(KINDS_OF_RESTORES[rng.below(3) as usize], 0),
+        false => Moment::Decision(rng.below(MOMENTS / 4)),
+    };
+    let looks = Suspension::of("0/look", at);
+    // And that one waits until somebody else has passed, saves, and waits for the next.
+    let next = Moment::Decision(rng.below(STEPS));
+    let then = Moment::Before("freeze", rng.below(STEPS / 2));
+    vec![
+        looks,
+        Suspension { who: "0", at: next, until: Until::Ended(1) },
+        Suspension { who: "0", at: then, until: Until::Ended(2) },
+    ]
 }
 
 fn either(rng: &SeededRng) -> bool {
@@ -377,24 +367,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         }
         Family::Copy => vec![Role::Copy, saver(rng, A), collector(rng), Role::GcThere],
         Family::Scrub => vec![Role::Scrub, collector(rng), saver(rng, A)],
-        Family::Overtake => {
-            let collects = || match rng.below(3) {
-                0 => Role::Scrub,
-                _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false, rewrites: true },
-            };
-            let first = collects();
-            let between = match rng.below(4) {
-                0 => Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true },
-                _ => saver(rng, A),
-            };
-            // What the earlier one has copied is garbage to the later one; what that was copied from is
-            // not, unless the later one rewrites it, too.
-            let later = match either(rng) {
-                true => collects(),
-                false => Role::Gc { rounds: 1, forgets: false, rewrites: false },
-            };
-            return vec![first, between, later];
-        }
+        Family::Overtake => return overtaking(rng),
         Family::Damage => {
             let third = match either(rng) {
                 true => Role::Reader { job: A },
@@ -402,51 +375,81 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             };
             vec![saver(rng, A), saver(rng, A), third]
         }
-        Family::Suspend => {
-            let first = match rng.below(6) {
-                0..=2 => saver(rng, A),
-                3 => collector(rng),
-                4 => Role::Lazy { job: A, prunes: false },
-                _ => Role::Returner { job: A },
-            };
-            let prunes = |keep_last| Role::Prune { job: A, keep_last, collects: true };
-            match either(rng) {
-                true => vec![first, prunes(2), prunes(1)],
-                false => vec![first, collector(rng), saver(rng, A), collector(rng)],
-            }
-        }
+        Family::Suspend => suspended(rng),
         Family::Crowd => Vec::new(),
-        Family::Group => {
-            let prunes = |keep_last| Role::Prune { job: G, keep_last, collects: true };
-            let mut roles = vec![group(rng, true), collector(rng), prunes(1 + rng.below(2))];
-            match rng.below(4) {
-                0 => roles.push(group(rng, true)),
-                1 => roles.push(saver(rng, A)),
-                2 => roles.push(Role::Scrub),
-                _ => roles.push(Role::Verifier { job: G }),
-            }
-            return roles;
-        }
+        Family::Group => return grouped(rng),
     };
     let most = if family == Family::Crowd { 7 } else { 2 };
     for _ in 0..rng.below(most) {
-        let job = job(rng);
-        roles.push(match rng.below(12) {
-            0..=2 => saver(rng, job),
-            3 => Role::Returner { job },
-            4 => Role::Twin { job },
-            5 => Role::Reader { job },
-            6 => Role::Lazy { job, prunes: false },
-            7 => Role::Verifier { job },
-            8 => Role::Scrub,
-            9 => Role::Copy,
-            _ => collector(rng),
-        });
+        roles.push(anybody(rng));
     }
     if roles.is_empty() {
         roles.extend([saver(rng, A), saver(rng, A)]);
     }
     roles
+}
+
+/// A collector, somebody who comes between, and another collector.
+fn overtaking(rng: &SeededRng) -> Vec<Role> {
+    let collects = || match rng.below(3) {
+        0 => Role::Scrub,
+        _ => Role::Gc { rounds: 1 + rng.below(2), forgets: false, rewrites: true },
+    };
+    let first = collects();
+    let between = match rng.below(4) {
+        0 => Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true },
+        _ => saver(rng, A),
+    };
+    // What the earlier one has copied is garbage to the later one; what that was copied from is
+    // not, unless the later one rewrites it, too.
+    let later = match either(rng) {
+        true => collects(),
+        false => Role::Gc { rounds: 1, forgets: false, rewrites: false },
+    };
+    vec![first, between, later]
+}
+
+/// Somebody who stands still, and who comes and goes meanwhile.
+fn suspended(rng: &SeededRng) -> Vec<Role> {
+    let first = match rng.below(6) {
+        0..=2 => saver(rng, A),
+        3 => collector(rng),
+        4 => Role::Lazy { job: A, prunes: false },
+        _ => Role::Returner { job: A },
+    };
+    let prunes = |keep_last| Role::Prune { job: A, keep_last, collects: true };
+    match either(rng) {
+        true => vec![first, prunes(2), prunes(1)],
+        false => vec![first, collector(rng), saver(rng, A), collector(rng)],
+    }
+}
+
+/// Ranks and their committer, who collects beside them, and a fourth.
+fn grouped(rng: &SeededRng) -> Vec<Role> {
+    let prunes = |keep_last| Role::Prune { job: G, keep_last, collects: true };
+    let mut roles = vec![group(rng, true), collector(rng), prunes(1 + rng.below(2))];
+    match rng.below(4) {
+        0 => roles.push(group(rng, true)),
+        1 => roles.push(saver(rng, A)),
+        2 => roles.push(Role::Scrub),
+        _ => roles.push(Role::Verifier { job: G }),
+    }
+    roles
+}
+
+fn anybody(rng: &SeededRng) -> Role {
+    let job = job(rng);
+    match rng.below(12) {
+        0..=2 => saver(rng, job),
+        3 => Role::Returner { job },
+        4 => Role::Twin { job },
+        5 => Role::Reader { job },
+        6 => Role::Lazy { job, prunes: false },
+        7 => Role::Verifier { job },
+        8 => Role::Scrub,
+        9 => Role::Copy,
+        _ => collector(rng),
+    }
 }
 
 fn chances(rng: &SeededRng) -> Chances {

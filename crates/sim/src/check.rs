@@ -1,6 +1,6 @@
 //! What must hold when all programs have ended.
 
-use crate::state::{Memory, Restored};
+use crate::state::{Memory, RestoredRegions};
 use crate::truth::Committed;
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
@@ -108,7 +108,7 @@ fn whole(job: &Job, epoch: Epoch, committed: &Committed, is_damaged: bool) -> Re
     }
 }
 
-fn read_rank(job: &Job, epoch: Epoch, rank: Rank) -> outlive_types::Result<Restored> {
+fn read_rank(job: &Job, epoch: Epoch, rank: Rank) -> outlive_types::Result<RestoredRegions> {
     let found = job.attempt_rank(Select::Epoch(epoch), rank, &mut |checkpoint| {
         let memory = Memory::of(checkpoint);
         let all: Vec<usize> = (0..checkpoint.streams().len()).collect();

@@ -2,10 +2,12 @@
 
 use crate::case::{Case, Family, Name, group};
 use crate::check::check;
+use crate::luck::Luck;
 use crate::policy::Policy;
-use crate::programs::{Program, Role};
+use crate::programs::Program;
+use crate::roles::Role;
 use crate::turns::{self, Start, Turns};
-use crate::world::{Luck, PoolWorld};
+use crate::world::PoolWorld;
 use outlive_types::SeededRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,18 +1,19 @@
 //! A program of several ranks: each has a process of its own and makes its image there; a committer
 //! makes one checkpoint of them.
 
+use crate::actor::{Actor, Done, End};
 use crate::hold::also;
-use crate::programs::{Actor, Done, End};
+use crate::roles::Group;
 use crate::state::{Memory, State};
 use crate::truth::Pending;
-use outlive_capture::{HashTracker, MemorySource};
+use outlive_capture::{ChangeTracker, MemorySource};
 use outlive_format::Message;
 use outlive_pool::Pool;
 use outlive_store::commit::{Changes, Commit, Opened};
 use outlive_store::save::{
     Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
 };
-use outlive_store::{Checkpoint, Job, JobOptions, Select};
+use outlive_store::{Job, JobOptions, MemoryImage, Select};
 use outlive_target::FaultProcess;
 use outlive_types::sync::{Condvar, Mutex, pause, spawn};
 use outlive_types::{Epoch, ErrorKind, Frozen, JobName, Rank, Result};
@@ -21,32 +22,19 @@ use std::sync::{Arc, PoisonError};
 /// Ranks of a group.
 pub(crate) const RANKS: Rank = 3;
 
-/// What a group does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Group {
-    /// The job.
-    pub job: &'static str,
-    /// So many times it saves.
-    pub saves: u64,
-    /// Begins with what it finds.
-    pub restores: bool,
-    /// Ranks work side by side; otherwise one after the other.
-    pub side_by_side: bool,
-}
-
 /// One rank, as its process has it.
 struct Member {
     rank: Rank,
     pool: Pool,
     process: FaultProcess,
     writer: RankWriter,
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     state: State,
-    made: Option<Made>,
+    made: Option<UncommittedImage>,
 }
 
 /// An image that is stored and not committed.
-struct Made {
+struct UncommittedImage {
     packs: PackNumbers,
     frozen: Box<dyn Frozen>,
     stored: StoredImage,
@@ -61,17 +49,17 @@ impl Member {
         let (frozen, plan) = self.writer.freeze(&self.pool, epoch, &mut source)?;
         let order = Order::default();
         let stored = self.writer.store(&self.pool, &packs, &plan, &*frozen, &order, &|| ())?;
-        self.made = Some(Made { packs, frozen, stored });
+        self.made = Some(UncommittedImage { packs, frozen, stored });
         Ok(())
     }
 
     fn mend(&mut self, changes: &Changes) -> Result<()> {
-        let Some(Made { packs, stored, .. }) = &mut self.made else { return Ok(()) };
+        let Some(UncommittedImage { packs, stored, .. }) = &mut self.made else { return Ok(()) };
         self.writer.mend(&self.pool, packs, stored, changes.clone())
     }
 
     /// Restores an epoch, and goes on from there. Answers what it holds.
-    fn restore(&mut self, job: &JobName, epoch: Epoch) -> Result<Option<(Checkpoint, Memory)>> {
+    fn restore(&mut self, job: &JobName, epoch: Epoch) -> Result<Option<(MemoryImage, Memory)>> {
         let opened = Job::open(&self.pool, job.as_str(), JobOptions::default())?;
         let found = opened.attempt_rank(Select::Epoch(epoch), self.rank, &mut |checkpoint| {
             pause("prepare a restore");
@@ -115,7 +103,7 @@ impl Actor {
                 pool,
                 process,
                 writer: RankWriter::new(rank, 1 << 20),
-                tracker: Arc::new(HashTracker::new()),
+                tracker: Arc::new(ChangeTracker::new()),
                 state: State::random(&self.rng, 6),
                 made: None,
             }
@@ -186,7 +174,7 @@ impl Work<'_> {
         actor.met("a look at the log", &name, noted, &[])?;
         let job = Job::open(&actor.pool, name.as_str(), JobOptions::default());
         let job = job.expect("a job's name");
-        let newest = job.checkpoint_of_rank(Select::Newest, 0);
+        let newest = job.image_of_rank(Select::Newest, 0);
         let newest = actor.met("a search", &name, newest, &[])?.map(|(found, _)| found.epoch());
         actor.truth.restored(actor.number, &name, seen.max(newest.unwrap_or(0)));
         let Some(epoch) = newest else {

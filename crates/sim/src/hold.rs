@@ -1,10 +1,10 @@
 //! A program's hold on a job: its saves and restores, and what must come of them.
 
-use crate::programs::{Actor, Done};
+use crate::actor::{Actor, Done};
 use crate::state::{Memory, State};
 use crate::truth::Pending;
-use outlive_capture::{HashTracker, MemorySource};
-use outlive_store::{Checkpoint, Job, SaveHandle, Select};
+use outlive_capture::{ChangeTracker, MemorySource};
+use outlive_store::{Job, MemoryImage, SaveHandle, Select};
 use outlive_types::sync::pause;
 use outlive_types::{Epoch, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Result};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Saving<'a> {
     pub actor: &'a Actor,
     pub job: Arc<Job>,
-    pub tracker: Arc<HashTracker>,
+    pub tracker: Arc<ChangeTracker>,
 }
 
 impl Saving<'_> {
@@ -110,7 +110,7 @@ impl Looking<'_> {
     pub fn look(
         &self,
         select: Select,
-        primed: &mut dyn FnMut(&Checkpoint, &Memory),
+        primed: &mut dyn FnMut(&MemoryImage, &Memory),
     ) -> Done<Option<(Epoch, State)>> {
         let (actor, name) = (self.actor, self.job.name());
         let at_least = actor.truth.newest_told(name);

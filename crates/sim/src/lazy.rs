@@ -1,8 +1,8 @@
 //! A lazy restore without a kernel: the program's touches are asked for in words.
 
-use crate::state::{Memory, Restored};
-use outlive_capture::HashTracker;
-use outlive_store::{Checkpoint, Job, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use crate::state::{Memory, RestoredRegions};
+use outlive_capture::ChangeTracker;
+use outlive_store::{Job, LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{Epoch, Error, Missing, PAGE_BYTES, Result, SeededRng};
 use std::ops::Range;
@@ -77,12 +77,12 @@ impl LazySink for Sink {
 /// A fill under way.
 pub struct Filling {
     fill: LazyFill,
-    brought: Arc<std::sync::Mutex<Option<Restored>>>,
+    brought: Arc<std::sync::Mutex<Option<RestoredRegions>>>,
 }
 
 impl Filling {
     /// Waits for its end, and says what it has brought.
-    pub fn wait(&self) -> Result<Restored> {
+    pub fn wait(&self) -> Result<RestoredRegions> {
         self.fill.wait(None).expect("a wait without limit ends with the fill")?;
         let mut brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(brought.take().expect("a fill that ended well has told what it brought"))
@@ -93,7 +93,7 @@ impl Filling {
 /// it was found.
 pub fn restore(
     job: &Job,
-    tracker: &Arc<HashTracker>,
+    tracker: &Arc<ChangeTracker>,
     select: Select,
     rng: &SeededRng,
     newest: &dyn Fn() -> Epoch,
@@ -101,7 +101,7 @@ pub fn restore(
     let restored = Arc::new(std::sync::Mutex::new(None));
     let (told, tracker) = (restored.clone(), tracker.clone());
     let ends = LazyEnds {
-        filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+        filled: Box::new(move |checkpoint: &MemoryImage, sink: &Sink| {
             let streams = sink.memory.streams();
             let named = checkpoint.streams().iter().zip(&streams);
             let primed: Vec<(&str, &[u8])> =

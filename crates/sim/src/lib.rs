@@ -4,20 +4,25 @@
 //! fails is named by its family and seed, and the same name is the same schedule. See
 //! docs/design/013-explorer.md.
 
+mod actor;
 pub mod case;
 mod check;
 pub mod explore;
 mod group;
 mod hold;
 mod lazy;
+mod luck;
 mod policy;
+mod pools;
 mod programs;
+mod roles;
 mod seen;
 mod state;
 mod truth;
 mod turns;
 mod world;
 
-pub use case::{Case, Family, LogKind, Name};
+pub use case::{Case, Family, Name};
 pub use explore::{Outcome, run, run_case};
-pub use world::{Chances, Lie};
+pub use luck::{Chances, Lie};
+pub use world::LogKind;

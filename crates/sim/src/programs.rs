@@ -1,97 +1,22 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
-use crate::case::{A, B};
-use crate::group::Group;
+use crate::actor::{Actor, Done, End};
 use crate::hold::{Looking, Saving};
-use crate::state::{Restored, State};
-use crate::truth::{Pending, Truth};
-use crate::world::{Luck, PoolWorld};
-use outlive_capture::HashTracker;
-use outlive_pool::Pool;
+use crate::luck::Luck;
+use crate::roles::{A, B, Role};
+use crate::state::State;
+use crate::truth::Pending;
+use crate::world::PoolWorld;
+use outlive_capture::ChangeTracker;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select};
-use outlive_target::FaultProcess;
 use outlive_types::sync::{Condvar, Mutex, pause};
-use outlive_types::{Epoch, ErrorKind, JobName, Result, SeededRng};
+use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
-
-/// What a program does.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Saves a job again and again, perhaps after a restore.
-    Saver {
-        /// The job.
-        job: &'static str,
-        /// So many times.
-        saves: u64,
-        /// Begins with what it finds.
-        restores: bool,
-        /// Waits for each commit.
-        waits: bool,
-    },
-    /// Goes back to some epoch, and goes on from there.
-    Returner {
-        /// The job.
-        job: &'static str,
-    },
-    /// Saves in one thread and restores an old epoch in another, on one job.
-    Twin {
-        /// The job.
-        job: &'static str,
-    },
-    /// Restores some epochs.
-    Reader {
-        /// The job.
-        job: &'static str,
-    },
-    /// Restores lazily, perhaps prunes meanwhile, and saves.
-    Lazy {
-        /// The job.
-        job: &'static str,
-        /// Prunes while its memory is filled.
-        prunes: bool,
-    },
-    /// Verifies a job.
-    Verifier {
-        /// The job.
-        job: &'static str,
-    },
-    /// Collects garbage.
-    Gc {
-        /// So many times.
-        rounds: u64,
-        /// Gives up records that are damaged.
-        forgets: bool,
-        /// Rewrites packs, as it does where there is room.
-        rewrites: bool,
-    },
-    /// Drops all but the newest.
-    Prune {
-        /// The job.
-        job: &'static str,
-        /// So many stay.
-        keep_last: u64,
-        /// Frees the space, too.
-        collects: bool,
-    },
-    /// Scrubs.
-    Scrub,
-    /// Copies everything into the second pool.
-    Copy,
-    /// Puts an old copy of a job's log in its place.
-    Rollback {
-        /// The job.
-        job: &'static str,
-    },
-    /// Collects garbage in the second pool.
-    GcThere,
-    /// Saves a job of several ranks, perhaps after a restore.
-    Group(Group),
-}
 
 /// A program that is about to begin.
 pub struct Program {
@@ -106,22 +31,6 @@ pub struct Program {
     /// What it decides by.
     pub rng: SeededRng,
     /// What goes wrong.
-    pub luck: Arc<Luck>,
-}
-
-/// How a program ends early: an error that was expected, or the schedule's end.
-pub(crate) struct End;
-
-pub(crate) type Done<T = ()> = std::result::Result<T, End>;
-
-/// A program at work.
-pub(crate) struct Actor {
-    pub number: usize,
-    pub place: PoolWorld,
-    pub truth: Truth,
-    pub pool: Pool,
-    pub process: FaultProcess,
-    pub rng: SeededRng,
     pub luck: Arc<Luck>,
 }
 
@@ -158,55 +67,9 @@ impl Program {
 }
 
 impl Actor {
-    /// Somebody has pulled the plug.
-    pub fn is_dead(&self) -> bool {
-        self.process.is_killed() || self.place.world.crashed()
-    }
-
-    pub fn violate(&self, what: String) -> End {
-        self.truth.violate(format!("program {}: {what}", self.number));
-        End
-    }
-
-    /// Takes an error that the program met while it did `what` with a job, and judges it.
-    pub fn met<T>(
-        &self,
-        what: &str,
-        job: &JobName,
-        outcome: Result<T>,
-        also: &[ErrorKind],
-    ) -> Done<T> {
-        let error = match outcome {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        self.luck.turns().remark(|| format!("{what} ended: {error}"));
-        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
-        let is_expected = match error.kind() {
-            _ if self.is_dead() => true,
-            ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
-            ErrorKind::Retry => self.luck.has_failed(),
-            ErrorKind::Damaged => is_damaged,
-            ErrorKind::Invalid => self.truth.is_rolled_back(),
-            _ => false,
-        };
-        match is_expected || also.contains(&error.kind()) {
-            true => {
-                if error.kind() == ErrorKind::Fenced {
-                    self.luck.achieved("fence");
-                }
-                Err(End)
-            }
-            false => Err(self.violate(format!(
-                "{what} ended with an error that nothing explains: {}: {error}",
-                error.kind().name()
-            ))),
-        }
-    }
-
     fn open(&self, name: &str) -> Saving<'_> {
         let job = Job::open(&self.pool, name, JobOptions::default()).expect("a job's name");
-        Saving { actor: self, job: Arc::new(job), tracker: Arc::new(HashTracker::new()) }
+        Saving { actor: self, job: Arc::new(job), tracker: Arc::new(ChangeTracker::new()) }
     }
 
     fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
@@ -256,7 +119,7 @@ impl Actor {
         let actor = Arc::new(self);
         let job = Job::open(&actor.pool, job, JobOptions::default()).expect("a job's name");
         let job = Arc::new(job);
-        let tracker = Arc::new(HashTracker::new());
+        let tracker = Arc::new(ChangeTracker::new());
         let saving = Saving { actor: &actor, job: job.clone(), tracker };
         let mut state = State::random(&actor.rng, 6);
         for _ in 0..2 {
@@ -306,11 +169,6 @@ impl Actor {
             }
         }
         Ok(())
-    }
-
-    pub fn epochs(&self, job: &Job) -> Done<Vec<Epoch>> {
-        let infos = self.met("a list", job.name(), job.epochs(), &[])?;
-        Ok(infos.iter().map(|info| info.epoch).collect())
     }
 
     fn lazy(self, job: &'static str, prunes: bool) -> Done {
@@ -493,18 +351,5 @@ impl Actor {
         self.truth.rolled_back(&job, &epochs, session);
         self.luck.achieved("rollback");
         Ok(())
-    }
-
-    /// What a restored epoch must hold; the state, if it does.
-    pub fn check(&self, job: &JobName, epoch: Epoch, restored: &Restored) -> Done<State> {
-        match self.truth.committed(job).remove(&epoch) {
-            Some(committed) if committed.is(restored) => Ok(committed.ranks[0].clone()),
-            _ if self.truth.is_rolled_back() => Err(End),
-            Some(committed) => Err(self.violate(format!(
-                "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
-                committed.ranks
-            ))),
-            None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
-        }
     }
 }

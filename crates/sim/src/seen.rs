@@ -1,8 +1,9 @@
 //! Target and log as somebody sees them. To a program every operation is a moment at which others may
 //! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
 
+use crate::luck::{Lie, lock};
 use crate::turns::{mortal, noticing};
-use crate::world::{Lie, Me, killed, lock};
+use crate::world::{Me, killed};
 use outlive_format::{Body, Record};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_target::{

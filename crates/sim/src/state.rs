@@ -2,7 +2,7 @@
 //! what others have stored.
 
 use outlive_capture::Region;
-use outlive_store::{Checkpoint, RestoreSink};
+use outlive_store::{MemoryImage, RestoreSink};
 use outlive_types::{PACKED_STREAM, PAGE_BYTES, RegionPlace, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +49,7 @@ impl State {
     }
 
     /// Whether restored streams hold this state.
-    pub fn is(&self, restored: &Restored) -> bool {
+    pub fn is(&self, restored: &RestoredRegions) -> bool {
         self.bytes() == restored.0
     }
 }
@@ -77,9 +77,9 @@ fn content(page: u8) -> &'static [u8] {
 
 /// What a restore has brought, by region.
 #[derive(PartialEq, Eq)]
-pub struct Restored(BTreeMap<String, Vec<u8>>);
+pub struct RestoredRegions(BTreeMap<String, Vec<u8>>);
 
-impl fmt::Debug for Restored {
+impl fmt::Debug for RestoredRegions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = |page: &[u8]| (0..CONTENTS).find(|number| content(*number) == page);
         for page in ["packed", "own"].iter().filter_map(|name| self.0.get(*name)).flatten_pages() {
@@ -108,7 +108,7 @@ pub struct Memory(Arc<Vec<Mutex<Vec<u8>>>>);
 
 impl Memory {
     /// For all streams of a checkpoint.
-    pub fn of(checkpoint: &Checkpoint) -> Memory {
+    pub fn of(checkpoint: &MemoryImage) -> Memory {
         let bytes = checkpoint.streams().iter().map(|stream| stream.tree.bytes as usize);
         Memory(Arc::new(bytes.map(|bytes| Mutex::new(vec![0xA5; bytes])).collect()))
     }
@@ -127,7 +127,7 @@ impl Memory {
     }
 
     /// The checkpoint's regions, as they are in memory now.
-    pub fn restored(&self, checkpoint: &Checkpoint) -> Restored {
+    pub fn restored(&self, checkpoint: &MemoryImage) -> RestoredRegions {
         let streams = self.streams();
         let number = checkpoint.stream_of();
         let region = |region: &outlive_types::RegionDesc| {
@@ -141,7 +141,7 @@ impl Memory {
             };
             (region.name.clone(), bytes)
         };
-        Restored(checkpoint.regions().iter().map(region).collect())
+        RestoredRegions(checkpoint.regions().iter().map(region).collect())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What has really happened, as only somebody knows who sees every append: by this a schedule is
 //! judged, step by step and at its end.
 
-use crate::state::{Restored, State};
+use crate::state::{RestoredRegions, State};
 use outlive_format::{Body, Record, fingerprint};
 use outlive_target::ManifestLog;
 use outlive_types::{Epoch, Fingerprint, JobName, SessionId};
@@ -23,7 +23,7 @@ pub struct Committed {
 
 impl Committed {
     /// Whether it has one rank, which holds this.
-    pub fn is(&self, restored: &Restored) -> bool {
+    pub fn is(&self, restored: &RestoredRegions) -> bool {
         matches!(&self.ranks[..], [only] if only.is(restored))
     }
 }
@@ -50,6 +50,39 @@ impl JobTruth {
         let seen = *self.restored_at.get(&program)?;
         let mut since = self.committed.range(seen + 1..);
         since.find(|(_, committed)| committed.program != program).map(|(epoch, _)| *epoch)
+    }
+
+    /// A program commits what it was asked for.
+    fn commit(
+        &mut self,
+        program: usize,
+        job: &JobName,
+        epoch: Epoch,
+        asked_for: Option<&Pending>,
+    ) -> Result<(), String> {
+        if epoch <= self.last_epoch {
+            return Err(format!("epoch {epoch} follows on epoch {}", self.last_epoch));
+        }
+        let ranks = match asked_for {
+            Some(Pending::State(state)) => vec![state.clone()],
+            Some(Pending::Ranks(states)) => states.clone(),
+            Some(Pending::CopyOf(truth)) => {
+                let there = truth.committed(job).remove(&epoch);
+                there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.ranks
+            }
+            None => return Err(format!("epoch {epoch} was asked for by nobody")),
+        };
+        if let Some(other) = self.overtaken(program) {
+            return Err(format!(
+                "epoch {epoch} is by a program that has restored, and nobody told it of epoch \
+                 {other}, which another has committed since"
+            ));
+        }
+        self.restored_at.remove(&program);
+        self.last_epoch = epoch;
+        let committed = Committed { ranks, program, told: false, doomed: false };
+        self.committed.insert(epoch, committed);
+        Ok(())
     }
 }
 
@@ -282,29 +315,8 @@ impl Truth {
             Body::Close(close) => check_session(close.session)?,
             Body::Manifest(manifest) => {
                 check_session(manifest.session)?;
-                let epoch = manifest.epoch;
-                if epoch <= truth.last_epoch {
-                    return Err(format!("epoch {epoch} follows on epoch {}", truth.last_epoch));
-                }
-                let ranks = match pending.get(&(program, job.clone())) {
-                    Some(Pending::State(state)) => vec![state.clone()],
-                    Some(Pending::Ranks(states)) => states.clone(),
-                    Some(Pending::CopyOf(truth)) => {
-                        let there = truth.committed(job).remove(&epoch);
-                        there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.ranks
-                    }
-                    None => return Err(format!("epoch {epoch} was asked for by nobody")),
-                };
-                if let Some(other) = truth.overtaken(program) {
-                    return Err(format!(
-                        "epoch {epoch} is by a program that has restored, and nobody told it of epoch \
-                         {other}, which another has committed since"
-                    ));
-                }
-                truth.restored_at.remove(&program);
-                truth.last_epoch = epoch;
-                let committed = Committed { ranks, program, told: false, doomed: false };
-                truth.committed.insert(epoch, committed);
+                let asked_for = pending.get(&(program, job.clone()));
+                truth.commit(program, job, manifest.epoch, asked_for)?;
             }
             // A gc that gives up what is damaged knows nothing of the sessions among it.
             Body::Archive(archive) if *flipped => {

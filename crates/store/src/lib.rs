@@ -28,8 +28,8 @@ mod verify;
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };
-pub use read::files::FilesCheckpoint;
-pub use read::{Checkpoint, RangeReader, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
+pub use read::files::FilesImage;
+pub use read::{MemoryImage, RangeReader, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, without_collected};

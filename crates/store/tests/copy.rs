@@ -8,7 +8,7 @@ use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_format::Remarks;
 use outlive_pool::{Environment, Pool};
 use outlive_store::copy::{CopyOptions, CopyReport, copy, plan};
-use outlive_store::diff::{Chosen, diff};
+use outlive_store::diff::{Side, diff};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, SaveNotes, Select};
 use outlive_target::{CutMode, FaultWorld, MemoryLog, MemoryTarget};
@@ -306,7 +306,7 @@ fn files_are_copied_too() {
         };
         assert_eq!(items(&there), items(&job), "epoch {epoch}");
     }
-    let chosen = |epoch| Chosen { job: name("files"), select: Select::Epoch(epoch) };
+    let chosen = |epoch| Side { job: name("files"), select: Select::Epoch(epoch) };
     assert!(diff(&to, [&chosen(3), &chosen(5)], false).unwrap().is_same());
 }
 

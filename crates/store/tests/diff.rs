@@ -5,7 +5,7 @@ mod common;
 use common::{Program, State, memory_pool, noise, pool_of, small_config};
 use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_pool::{Environment, Pool};
-use outlive_store::diff::{Change, Chosen, Diff, Differences, FilesDiff, MemoryDiff, diff};
+use outlive_store::diff::{Change, Diff, Differences, FilesDiff, MemoryDiff, Side, diff};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
@@ -14,9 +14,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-fn chosen(job: &str, epoch: Epoch) -> Chosen {
+fn chosen(job: &str, epoch: Epoch) -> Side {
     let select = if epoch == 0 { Select::Newest } else { Select::Epoch(epoch) };
-    Chosen { job: JobName::new(job).unwrap(), select }
+    Side { job: JobName::new(job).unwrap(), select }
 }
 
 fn compared(pool: &Pool, a: (&str, Epoch), b: (&str, Epoch)) -> Diff {

@@ -42,7 +42,7 @@ fn finish(job: &Job, source: &mut OwnedSource) -> Result<SaveStats> {
 
 fn is_restored(pool: &Pool, epoch: u64, want: &[u8]) -> bool {
     let job = Job::open(pool, "a", JobOptions::default()).unwrap();
-    let (checkpoint, skipped) = job.checkpoint(Select::Newest).unwrap().unwrap();
+    let (checkpoint, skipped) = job.image(Select::Newest).unwrap().unwrap();
     let into = common::Vectors::for_all(&checkpoint);
     checkpoint.read(&[0], &into).unwrap();
     let bytes = into.into_inner();
@@ -189,7 +189,7 @@ fn newest_word(pool: &Pool) -> (u64, u64) {
         fn zero(&self, _: usize, _: u64, _: u64) {}
     }
     let job = Job::open(pool, "a", JobOptions::default()).unwrap();
-    let (checkpoint, skipped) = job.checkpoint(Select::Newest).unwrap().unwrap();
+    let (checkpoint, skipped) = job.image(Select::Newest).unwrap().unwrap();
     assert!(skipped.is_empty());
     let word = FirstWord(std::sync::Mutex::default());
     checkpoint.read(&[0], &word).unwrap();

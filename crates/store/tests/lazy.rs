@@ -11,7 +11,7 @@ use outlive_capture::lazy::{LazyMemory, LazyOptions};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
-use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Restored, Select};
+use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Restored, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{
@@ -99,7 +99,7 @@ impl Lazy {
         self.fill.wait(None).unwrap().unwrap();
         let program = Program::start(pool, "job");
         let select = Select::Epoch(self.restored.epoch);
-        let (checkpoint, _) = program.job.checkpoint(select).unwrap().unwrap();
+        let (checkpoint, _) = program.job.image(select).unwrap().unwrap();
         // The fill's threads let go of it soon after its end.
         let mut memory = self.memory;
         let memory = loop {
@@ -126,7 +126,7 @@ fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<La
     let failures = Mutex::new(failures);
     let tracker = program.tracker.clone();
     let ends = LazyEnds {
-        filled: Box::new(move |checkpoint: &Checkpoint, sink: &Sink| {
+        filled: Box::new(move |checkpoint: &MemoryImage, sink: &Sink| {
             let streams = checkpoint.streams().iter().enumerate();
             let hashes = |(at, stream): (usize, &outlive_store::read::Stream)| {
                 Some((stream.name.clone(), sink.memory.take_hashes(at)?))
@@ -135,7 +135,7 @@ fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<La
         }),
         failed: Box::new(move |error| sender.send(error.clone()).unwrap()),
     };
-    let mut prepare = |checkpoint: &Checkpoint| {
+    let mut prepare = |checkpoint: &MemoryImage| {
         let streams = checkpoint.streams();
         names = streams.iter().map(|stream| stream.name.clone()).collect();
         let memory = streams.iter().map(|s| MutRegion::zeroed(s.tree.bytes as usize)).collect();

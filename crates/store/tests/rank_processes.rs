@@ -4,13 +4,13 @@
 mod common;
 
 use common::{State, Vectors, changed, noise, regions_of, small_config};
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_format::Message;
 use outlive_pool::{Environment, Pool, create, open};
 use outlive_store::commit::Commit;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::save::{Committer, Draft, Order, RankImage, RankWriter};
-use outlive_store::{Checkpoint, Job, Select};
+use outlive_store::{Job, MemoryImage, Select};
 use outlive_types::{Epoch, JobName, Rank};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -70,7 +70,7 @@ fn the_process_of_a_rank() {
     let mut committer = UnixStream::connect(dir.join("socket")).unwrap();
     committer.write_all(&rank.to_le_bytes()).unwrap();
     let mut writer = RankWriter::new(rank, 1 << 20);
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     while let Ok((SAVE, order)) = receive(&mut committer) {
         let (epoch, step) = order.split_first_chunk::<8>().unwrap();
         let epoch: Epoch = u64::from_le_bytes(*epoch);
@@ -180,7 +180,7 @@ fn image(from: &mut UnixStream) -> RankImage {
     }
 }
 
-fn restored(checkpoint: &Checkpoint) -> State {
+fn restored(checkpoint: &MemoryImage) -> State {
     let vectors = Vectors::for_all(checkpoint);
     let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
     checkpoint.read(&all, &vectors).unwrap();
@@ -213,7 +213,7 @@ fn processes_save_together_and_one_that_is_killed_costs_only_what_was_not_commit
     assert_eq!(epochs, [3, 4]);
     for (epoch, step) in [(3, 2), (4, 3)] {
         for rank in 0..RANKS {
-            let found = job.checkpoint_of_rank(Select::Epoch(epoch), rank).unwrap().unwrap();
+            let found = job.image_of_rank(Select::Epoch(epoch), rank).unwrap().unwrap();
             assert!(restored(&found.0) == state(rank, step), "rank {rank} of epoch {epoch}");
         }
     }
@@ -224,7 +224,7 @@ fn processes_save_together_and_one_that_is_killed_costs_only_what_was_not_commit
     group.commit(epoch, images);
     collect(&pool, &GcOptions::default()).unwrap();
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
-    let found = job.checkpoint_of_rank(Select::Newest, 2).unwrap().unwrap();
+    let found = job.image_of_rank(Select::Newest, 2).unwrap().unwrap();
     assert!(restored(&found.0) == state(2, 5));
     group.end();
 }

@@ -4,7 +4,7 @@ mod common;
 mod stepped;
 
 use common::{State, Vectors, changed, memory_pool, noise, pool_of, regions_of};
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_format::Images;
 use outlive_pool::Pool;
 use outlive_store::commit::Commit;
@@ -13,8 +13,9 @@ use outlive_store::images::image_of;
 use outlive_store::save::{
     Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
 };
-use outlive_store::{Checkpoint, Job, Select};
-use outlive_target::{MemoryLog, MemoryTarget};
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{Job, MemoryImage, Sample, Select};
+use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{
     COMMITTER, Epoch, Error, ErrorKind, Frozen, JobName, PAGE_BYTES, PackId, Rank, Result,
 };
@@ -25,7 +26,7 @@ use stepped::{Steps, World};
 /// One rank of a program, as its process has it.
 struct Member {
     writer: RankWriter,
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
 }
 
 /// An image of a member, stored and not committed.
@@ -37,7 +38,7 @@ struct Made {
 
 impl Member {
     fn new(rank: Rank) -> Member {
-        Member { writer: RankWriter::new(rank, 1 << 20), tracker: Arc::new(HashTracker::new()) }
+        Member { writer: RankWriter::new(rank, 1 << 20), tracker: Arc::new(ChangeTracker::new()) }
     }
 
     fn source(&self, state: &State) -> MemorySource {
@@ -140,7 +141,7 @@ fn job(pool: &Pool, name: &str) -> Job {
     Job::open(pool, name, Default::default()).unwrap()
 }
 
-fn restored(checkpoint: &Checkpoint) -> State {
+fn restored(checkpoint: &MemoryImage) -> State {
     let vectors = Vectors::for_all(checkpoint);
     let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
     checkpoint.read(&all, &vectors).unwrap();
@@ -159,7 +160,7 @@ fn check(pool: &Pool, name: &str, all: &BTreeMap<Epoch, Vec<State>>, what: &str)
     assert_eq!(epochs, all.keys().copied().collect::<Vec<_>>(), "{what}");
     for (epoch, states) in all {
         for (rank, state) in (0..).zip(states) {
-            let found = job.checkpoint_of_rank(Select::Epoch(*epoch), rank).unwrap();
+            let found = job.image_of_rank(Select::Epoch(*epoch), rank).unwrap();
             let (checkpoint, skipped) = found.unwrap();
             assert!(skipped.is_empty(), "{what}: {skipped:?}");
             assert!(restored(&checkpoint) == *state, "{what}: rank {rank} of epoch {epoch}");
@@ -193,10 +194,10 @@ fn ranks_save_one_checkpoint_and_each_opens_its_own() {
     assert!(new[1] < new[0] / 4, "later saves are incremental: {new:?}");
     assert_eq!(infos[4].manifest.parent, 4);
 
-    let refused = job(&pool, "job").checkpoint_of_rank(Select::Newest, 4).unwrap_err();
+    let refused = job(&pool, "job").image_of_rank(Select::Newest, 4).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.message().contains("has ranks 0 to 3, and no rank 4"), "{refused}");
-    let refused = job(&pool, "job").checkpoint(Select::Newest).unwrap_err();
+    let refused = job(&pool, "job").image(Select::Newest).unwrap_err();
     assert!(refused.message().contains("has 4 ranks"), "{refused}");
 
     // Ranks write packs of their own; the table is the committer's.
@@ -311,7 +312,7 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
     // The program begins again: its successor's session makes all of that garbage.
     let mut group = Group::new(&pool, "job", 3);
     for (rank, member) in (0..).zip(&mut group.members) {
-        let found = job(&pool, "job").checkpoint_of_rank(Select::Newest, rank).unwrap();
+        let found = job(&pool, "job").image_of_rank(Select::Newest, rank).unwrap();
         let (checkpoint, _) = found.unwrap();
         member.writer.follow_restored(&pool, &checkpoint);
         let streams = Vectors::for_all(&checkpoint);
@@ -334,6 +335,67 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
         pool.packs().unwrap().into_iter().filter(|pack| begun.contains(pack)).collect();
     assert_eq!(left, [], "what the dead program had begun is gone");
     check(&pool, "job", &all, "after its successor");
+}
+
+/// Whatever page of whichever rank is damaged: a scrub says which checkpoints are hurt, all others are
+/// whole, and what the ranks save next needs nothing of what is lost.
+#[test]
+fn a_scrub_keeps_damage_of_one_rank_from_the_next_checkpoint_of_all() {
+    let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+    let (job_name, mut number) = (JobName::new("job").unwrap(), 0);
+    let (mut rescued, mut lost) = (0, 0);
+    loop {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let mut group = Group::new(&pool, "job", 3);
+        let first = states(3, 1);
+        let then: Vec<State> = first.iter().map(|state| changed(state.clone(), 9, 5)).collect();
+        let mut all = BTreeMap::new();
+        for states in [first, then.clone()] {
+            all.insert(group.save(&states).unwrap(), states);
+        }
+        let target = world.target();
+        let pages = target.list().unwrap().into_iter().flat_map(|shard| {
+            let pages = target.length(shard).unwrap() / PAGE_BYTES as u64;
+            (0..pages).map(move |page| (shard, page))
+        });
+        let Some((shard, page)) = pages.collect::<Vec<_>>().get(number).copied() else { break };
+        let what = format!("page {page} of {shard}");
+        world.corrupt(shard, page * PAGE_BYTES as u64 + 7, 1);
+        let report = scrub(&pool, &options).unwrap();
+        let hurt = report.heal.hurt.get(&job_name).cloned().unwrap_or_default();
+        for (epoch, states) in &all {
+            for (rank, state) in (0..).zip(states) {
+                let found = job(&pool, "job").image_of_rank(Select::Epoch(*epoch), rank);
+                let read = found.and_then(|found| {
+                    let (image, _) = found.expect("there are checkpoints");
+                    let vectors = Vectors::for_all(&image);
+                    let streams: Vec<usize> = (0..image.streams().len()).collect();
+                    image.read(&streams, &vectors)?;
+                    Ok(regions_of(&image, &vectors.into_inner()))
+                });
+                match read {
+                    Ok(read) => assert!(read == *state, "{what}: rank {rank} of {epoch}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+                        assert!(hurt.contains(epoch), "{what}: rank {rank} of {epoch}: {error}");
+                    }
+                }
+            }
+        }
+        match hurt.is_empty() {
+            true => rescued += 1,
+            false => lost += 1,
+        }
+        let next: Vec<State> = then.iter().map(|state| changed(state.clone(), 3, 6)).collect();
+        let epoch = group.save(&next).unwrap();
+        for (rank, state) in (0..).zip(&next) {
+            let found = job(&pool, "job").image_of_rank(Select::Epoch(epoch), rank).unwrap();
+            assert!(restored(&found.unwrap().0) == *state, "{what}: rank {rank} of the next");
+        }
+        number += 1;
+    }
+    assert!(rescued > 0 && lost > 0, "{rescued} rescued, {lost} lost");
 }
 
 #[test]
@@ -398,7 +460,7 @@ fn reads(ranks: Rank, rank: Rank) -> (u64, u64) {
         _ => {}
     });
     let pool = world.stepped(&steps);
-    let found = job(&pool, "job").checkpoint_of_rank(Select::Newest, rank).unwrap();
+    let found = job(&pool, "job").image_of_rank(Select::Newest, rank).unwrap();
     assert_eq!(found.unwrap().0.regions().len(), 3);
     let (packs, records) = *counted.lock().unwrap();
     (packs, records)
@@ -436,7 +498,7 @@ fn a_checkpoint_has_ten_thousand_ranks() {
         assert!(info.record_bytes < 32 << 10, "a record of {} bytes", info.record_bytes);
     }
     let look = |epoch: Epoch, rank: Rank| {
-        let found = job(&pool, "job").checkpoint_of_rank(Select::Epoch(epoch), rank).unwrap();
+        let found = job(&pool, "job").image_of_rank(Select::Epoch(epoch), rank).unwrap();
         assert!(restored(&found.unwrap().0) == state(rank, epoch - 1), "rank {rank}");
     };
     for rank in [0, 1, 4711, RANKS - 1] {

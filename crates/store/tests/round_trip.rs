@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Program, State, memory_pool, noise};
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_store::Select;
 use outlive_types::{BLOCK_BYTES, Distribution, ErrorKind, PAGE_BYTES};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn parts_of_global_arrays_are_described() {
         ]
     };
     let save = |offset| {
-        let tracker = Arc::new(HashTracker::new());
+        let tracker = Arc::new(ChangeTracker::new());
         let mut source = MemorySource::new(tracker, regions(offset), Vec::new(), 1);
         let handle = program.job.save(&mut source)?;
         handle.wait(None).expect("it waits without a limit")
@@ -58,7 +58,7 @@ fn parts_of_global_arrays_are_described() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.message().contains("region \"rows\" cannot be saved"), "{error}");
     assert_eq!(save(2).unwrap().epoch, 1);
-    let (checkpoint, _) = program.job.checkpoint(Select::Newest).unwrap().unwrap();
+    let (checkpoint, _) = program.job.image(Select::Newest).unwrap().unwrap();
     let described: Vec<_> = checkpoint.regions().iter().map(|r| r.distribution.clone()).collect();
     assert_eq!(described, [part(2), Distribution::Replicated, Distribution::Local]);
 }

@@ -47,11 +47,11 @@ impl fmt::Debug for DirectoryOptions {
 pub struct DirectoryTarget {
     root: PathBuf,
     files: Arc<Files>,
-    made: Arc<Made>,
+    made: Arc<DurableDirs>,
 }
 
 /// Which directories are known to be there durably, in this target's life.
-struct Made {
+struct DurableDirs {
     /// The root, and `packs` in it.
     packs: AtomicBool,
     /// The 256 directories XX. Who makes one does not wait until it is durable: a shard's end does, in
@@ -59,7 +59,7 @@ struct Made {
     shards: [AtomicBool; 256],
 }
 
-impl Made {
+impl DurableDirs {
     /// Makes the entry of a shard's directory durable, which is there.
     fn make_durable(&self, shard: ShardName, directory: &Path) -> io::Result<()> {
         let made = &self.shards[directory_number(shard)];
@@ -91,7 +91,7 @@ impl DirectoryTarget {
         Ok(DirectoryTarget {
             root: root.to_owned(),
             files: Arc::new(Files::new(root, options)),
-            made: Arc::new(Made {
+            made: Arc::new(DurableDirs {
                 packs: AtomicBool::new(false),
                 shards: [const { AtomicBool::new(false) }; 256],
             }),

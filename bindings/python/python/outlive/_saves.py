@@ -212,7 +212,7 @@ class LazyRestored(Restored):
     mode: str = "eager"
     lazy_bytes: int = 0
     eager_because: str = ""
-    _fill: _core.Fill | None = field(default=None, repr=False, compare=False)
+    _fill: _core.FillHandle | None = field(default=None, repr=False, compare=False)
     _select: Callable[[str], list[str]] | None = field(default=None, repr=False, compare=False)
     _tick: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 

@@ -2,7 +2,7 @@
 
 use crate::{heap, seconds, stop};
 use outlive_capture::track::TrackerChoice;
-use outlive_capture::{HashTracker, MemorySource, Region, default_threads};
+use outlive_capture::{ChangeTracker, MemorySource, Region, default_threads};
 use outlive_chunk::{fingerprint, hash_pages};
 use outlive_types::{
     Epoch, FreezeMode, FreezeRequest, Frozen, PAGE_BYTES, PageSource, Result, pages_of,
@@ -33,7 +33,7 @@ struct Figures {
 
 /// Freezes of one program under one tracker.
 pub struct Rounds {
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     epoch: Epoch,
     figures: Vec<Figures>,
     /// Hashes of all pages as the images have them, by region.
@@ -49,7 +49,7 @@ impl Rounds {
     /// None yet.
     pub fn new(choice: TrackerChoice) -> Rounds {
         Rounds {
-            tracker: Arc::new(HashTracker::with(choice)),
+            tracker: Arc::new(ChangeTracker::with(choice)),
             epoch: 0,
             figures: Vec::new(),
             seen: HashMap::new(),

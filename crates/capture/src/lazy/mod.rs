@@ -306,6 +306,41 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
         "it was asked for".clone_into(&mut how.eager_because);
         return None;
     }
+    let ranges = worth_it(streams, options, how);
+    if ranges.is_empty() {
+        return None;
+    }
+    let opened = Uffd::open(options.user_only)
+        .map_err(|error| format!("the kernel gives no userfaultfd: {error}"))
+        .and_then(|uffd| match PrivateMemory::read() {
+            Ok(private) => Ok((uffd, private)),
+            Err(error) => Err(format!("/proc/self/maps cannot be read: {error}")),
+        });
+    let armed = opened.and_then(|(uffd, private)| {
+        // What they held is given up, of which the kernel says so.
+        let armed = uffd.hearing(|| arm_each(&uffd, &private, streams, ranges, how));
+        let none = |error| format!("no thread could be started: {error}");
+        armed.map(|(fillings, notices)| (uffd, fillings, notices)).map_err(none)
+    });
+    match armed {
+        Ok((_, fillings, _)) if fillings.is_empty() => None,
+        Ok((uffd, fillings, notices)) => {
+            how.mode = Some(uffd.mode);
+            Some(MemoryFill::new(uffd, fillings, notices))
+        }
+        Err(because) => {
+            how.eager_because = because;
+            None
+        }
+    }
+}
+
+/// The whole pages of each stream that is long enough, by stream; the longest first.
+fn worth_it(
+    streams: &[MutRegion],
+    options: &LazyOptions,
+    how: &mut How,
+) -> Vec<(usize, Range<usize>)> {
     let interior = |region: &MutRegion| {
         let start = region.0.start();
         let end = start.checked_add(region.length())? / PAGE_BYTES * PAGE_BYTES;
@@ -314,73 +349,51 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
     };
     let ranges = streams.iter().enumerate();
     let ranges = ranges.filter(|(stream, _)| !options.eager_streams.contains(stream));
-    let mut ranges: Vec<(usize, Range<usize>)> =
+    let mut ranges: Vec<_> =
         ranges.filter_map(|(stream, region)| Some((stream, interior(region)?))).collect();
-    if ranges.is_empty() {
-        return None;
-    }
     ranges.sort_by_key(|(_, range)| std::cmp::Reverse(range.len()));
     if ranges.len() > REGIONS_MAX {
         ranges.truncate(REGIONS_MAX);
         how.eager_because = format!("only {REGIONS_MAX} regions can be filled lazily");
     }
-    let uffd = match Uffd::open(options.user_only) {
-        Ok(uffd) => uffd,
-        Err(error) => {
-            how.eager_because = format!("the kernel gives no userfaultfd: {error}");
-            return None;
+    ranges
+}
+
+/// Registers those of `ranges` that the kernel takes.
+fn arm_each(
+    uffd: &Uffd,
+    private: &PrivateMemory,
+    streams: &[MutRegion],
+    ranges: Vec<(usize, Range<usize>)>,
+    how: &mut How,
+) -> Vec<Filling> {
+    let mut fillings = Vec::new();
+    for (stream, range) in ranges {
+        if !private.holds(&range) {
+            let shared = || "memory is shared, or of a file".to_owned();
+            how.eager_because = tracked(&range).unwrap_or_else(shared);
+            continue;
         }
-    };
-    let private = match PrivateMemory::read() {
-        Ok(private) => private,
-        Err(error) => {
-            how.eager_because = format!("/proc/self/maps cannot be read: {error}");
-            return None;
-        }
-    };
-    let arm = || {
-        let mut fillings = Vec::new();
-        for (stream, range) in ranges {
-            let start = streams[stream].0.start();
-            if !private.holds(&range) {
-                let shared = || "memory is shared, or of a file".to_owned();
-                how.eager_because = tracked(&range).unwrap_or_else(shared);
-                continue;
+        // Locked memory is refused here, before a shadow, which might be locked as well, is made.
+        let armed = fill::arm(uffd, &range).and_then(|()| {
+            let filling = Filling::new(stream, streams[stream].0.start(), range.clone());
+            filling.map_err(|error| {
+                let _ = uffd.unregister(&range);
+                error.to_string()
+            })
+        });
+        match armed {
+            Ok(filling) => {
+                how.lazy_bytes += range.len() as u64;
+                fillings.push(filling);
             }
-            // Locked memory is refused here, before a shadow, which might be locked as well, is made.
-            let armed = fill::arm(&uffd, &range).and_then(|()| {
-                let filling = Filling::new(stream, start, range.clone());
-                filling.map_err(|error| {
-                    let _ = uffd.unregister(&range);
-                    error.to_string()
-                })
-            });
-            match armed {
-                Ok(filling) => {
-                    how.lazy_bytes += range.len() as u64;
-                    fillings.push(filling);
-                }
-                Err(error) => {
-                    let other = || format!("memory cannot be filled lazily: {error}");
-                    how.eager_because = tracked(&range).unwrap_or_else(other);
-                }
+            Err(error) => {
+                let other = || format!("memory cannot be filled lazily: {error}");
+                how.eager_because = tracked(&range).unwrap_or_else(other);
             }
         }
-        fillings
-    };
-    // What they held is given up, of which the kernel says so.
-    let (fillings, notices) = match uffd.hearing(arm) {
-        Ok(armed) => armed,
-        Err(error) => {
-            how.eager_because = format!("no thread could be started: {error}");
-            return None;
-        }
-    };
-    if fillings.is_empty() {
-        return None;
     }
-    how.mode = Some(uffd.mode);
-    Some(MemoryFill::new(uffd, fillings, notices))
+    fillings
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod moved;
 
 use super::*;
 use crate::track::{TrackerChoice, TrackerKind};
-use crate::{HashTracker, MemorySource, Region};
+use crate::{ChangeTracker, MemorySource, Region};
 use moved::Mapping;
 use outlive_types::{ErrorKind, FreezeMode, FreezeRequest, Frozen, PageSource, SeededRng};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -254,7 +254,7 @@ fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<
     let shape = vec![part.len() as u64];
     // SAFETY: the memory is there until the test ends, and nobody writes it but the fill.
     let region = unsafe { Region::from_raw("shared", "|u1", shape, start, part.len()) };
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut source = MemorySource::new(tracker, vec![region], Vec::new(), 1);
     let before = source.wait_filled(Some(Duration::ZERO));
     assert!(matches!(before, Ok(false) | Err(_)), "nothing was brought: {before:?}");
@@ -304,7 +304,7 @@ fn freeze_at_once(memory: &LazyMemory) -> Result<Box<dyn Frozen>> {
     let start = std::ptr::with_exposed_provenance(memory.streams[0].0.start());
     // SAFETY: as above.
     let region = unsafe { Region::from_raw("own", "|u1", vec![MIB as u64], start, MIB) };
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut source = MemorySource::new(tracker, vec![region], Vec::new(), 1);
     assert!(source.wait_filled(Some(Duration::ZERO))?);
     source.freeze(&FreezeRequest::default())
@@ -323,7 +323,7 @@ fn who_has_the_memory_already_is_named() {
     let first = mapping.lazily(true);
     assert!(because().contains("another restore of this process fills it"), "{}", because());
     drop(first);
-    let tracker = HashTracker::for_job(TrackerChoice::Only(TrackerKind::WpAsync), "finetune");
+    let tracker = ChangeTracker::for_job(TrackerChoice::Only(TrackerKind::WpAsync), "finetune");
     let tracker = Arc::new(tracker);
     let start = std::ptr::with_exposed_provenance(mapping.0);
     let shape = vec![mapping.1 as u64];

@@ -19,7 +19,7 @@ fn request(freeze: FreezeMode, freeze_bytes_max: u64) -> FreezeRequest {
 #[test]
 fn copies_ahead_and_at_the_freeze_make_one_image() {
     for shift in [0, 16, 4000] {
-        let tracker = Arc::new(HashTracker::new());
+        let tracker = Arc::new(ChangeTracker::new());
         let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 100) as u8);
         let end = PAGES * PAGE_BYTES - 77;
@@ -74,7 +74,7 @@ fn copies_ahead_and_at_the_freeze_make_one_image() {
 
 #[test]
 fn a_tracker_that_refuses_makes_copies_void() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
     let told = Arc::new(Told::new(memory.as_ptr().addr()));
     memory.fill(1);
@@ -88,7 +88,7 @@ fn a_tracker_that_refuses_makes_copies_void() {
 
 #[test]
 fn without_copies_a_precopy_is_named_as_what_it_is() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
     let asked = request(FreezeMode::Precopy, 64 << 20);
     let frozen = freeze(&tracker, vec![raw("r", &memory)], &asked).unwrap();

@@ -23,7 +23,7 @@ fn is_held(frozen: &dyn Frozen, want: &[u8]) -> bool {
 #[test]
 fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
     let _turn = alone();
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(96 * MIB);
     memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 5000) as u8);
     let then = memory.to_vec();
@@ -47,7 +47,7 @@ fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
 #[test]
 fn a_stream_that_was_not_read_is_learnt_from_the_child() {
     let _turn = alone();
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(4 * MIB);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &request(FreezeMode::Fork, 0)).unwrap();
     memory[9] = 1;
@@ -61,7 +61,7 @@ fn a_stream_that_was_not_read_is_learnt_from_the_child() {
 fn shared_memory_is_copied_beside_a_fork_or_keeps_the_program() {
     let _turn = alone();
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut private = AlignedBuf::zeroed(4 * MIB);
     private.fill(1);
     // SAFETY: a new mapping of our own that is never unmapped.
@@ -93,7 +93,7 @@ fn shared_memory_is_copied_beside_a_fork_or_keeps_the_program() {
 #[test]
 fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
     let _turn = alone();
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let memory = AlignedBuf::zeroed(4 * MIB);
     let asked = request(FreezeMode::Fork, 0);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
@@ -108,7 +108,7 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
 #[test]
 fn what_the_store_has_read_is_not_read_again_when_the_save_settles() {
     let _turn = alone();
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(4 * MIB);
     memory.fill(3);
     let asked = request(FreezeMode::Fork, 0);

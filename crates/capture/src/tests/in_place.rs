@@ -4,8 +4,9 @@ use super::*;
 use crate::fork::tests::alone;
 use crate::in_place::{Guard, InPlace};
 use crate::track::{
-    OpenTracker, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, Watches, WpAsync,
+    OpenTracker, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync,
 };
+use crate::watch::Watches;
 use outlive_types::BLOCK_BYTES;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -79,8 +80,8 @@ impl Drop for Mapping {
 }
 
 /// A tracker of the kernel's, if this kernel has one.
-fn tracked() -> Option<Arc<HashTracker>> {
-    let tracker = HashTracker::with(TrackerChoice::Only(TrackerKind::WpAsync));
+fn tracked() -> Option<Arc<ChangeTracker>> {
+    let tracker = ChangeTracker::with(TrackerChoice::Only(TrackerKind::WpAsync));
     if tracker.report().starts_with("wp-async") {
         return Some(Arc::new(tracker));
     }
@@ -88,7 +89,7 @@ fn tracked() -> Option<Arc<HashTracker>> {
     None
 }
 
-fn by_fork(tracker: &Arc<HashTracker>, bytes: &[u8], baseline: Option<u64>) -> Box<dyn Frozen> {
+fn by_fork(tracker: &Arc<ChangeTracker>, bytes: &[u8], baseline: Option<u64>) -> Box<dyn Frozen> {
     let freeze_bytes_max = 0;
     let freeze_by = FreezeMode::Fork;
     let asked =
@@ -138,7 +139,7 @@ fn from_child(in_place: &InPlace, region: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-fn guard(tracker: &HashTracker, region: &[u8]) -> InPlace {
+fn guard(tracker: &ChangeTracker, region: &[u8]) -> InPlace {
     let start = region.as_ptr().addr();
     let all = start..start + region.len();
     tracker.guard(vec![all]).unwrap()
@@ -203,7 +204,7 @@ fn an_image_asks_its_child_only_for_what_was_written() {
 #[test]
 fn whatever_arms_anew_or_lets_go_ends_it_first() {
     let _turn = alone();
-    type Deed = (&'static str, fn(&Arc<HashTracker>, &dyn Frozen, &[u8]));
+    type Deed = (&'static str, fn(&Arc<ChangeTracker>, &dyn Frozen, &[u8]));
     let deeds: [Deed; 8] = [
         ("commits", |_, frozen, _| frozen.settle(Some(1))),
         ("fails", |_, frozen, _| frozen.settle(None)),
@@ -654,7 +655,7 @@ fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
     for is_first in [true, false] {
         let Ok(wp_async) = WpAsync::open() else { return };
         let unruly = Unruly { tracker: Arc::new(wp_async), before_arm: Arc::default() };
-        let tracker = Arc::new(HashTracker::new());
+        let tracker = Arc::new(ChangeTracker::new());
         let opened = OpenTracker { tracker: Arc::new(unruly.clone()), dense_pages: 100 };
         tracker.lock().watches = Watches::new(Some(opened));
         let mapping = Mapping::aligned();

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// A freeze of 4 MiB of `bytes` with a small packed region and this budget.
-fn budgeted(tracker: &Arc<HashTracker>, bytes: &[u8], freeze_bytes_max: u64) -> Box<dyn Frozen> {
+fn budgeted(tracker: &Arc<ChangeTracker>, bytes: &[u8], freeze_bytes_max: u64) -> Box<dyn Frozen> {
     let regions = vec![raw("small", &bytes[..5000]), raw("large", bytes)];
     let freeze_mode = FreezeMode::Copy;
     let request =
@@ -18,7 +18,7 @@ fn budgeted(tracker: &Arc<HashTracker>, bytes: &[u8], freeze_bytes_max: u64) -> 
 #[test]
 fn the_last_runs_are_copied_up_to_the_budget() {
     const MIB: usize = 1 << 20;
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let mut bytes: Vec<u8> = (0..5 * MIB).map(|at| (at / 999) as u8).collect();
     let want = bytes.clone();
     // Runs: packed 2 pages; large 2 MiB, 2 MiB, 1 MiB.
@@ -53,7 +53,7 @@ fn the_last_runs_are_copied_up_to_the_budget() {
 
 #[test]
 fn a_settled_image_can_still_be_read() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let bytes = vec![3u8; 5 << 20];
     let first = budgeted(&tracker, &bytes, u64::MAX);
     first.settle(Some(1));
@@ -65,7 +65,7 @@ fn a_settled_image_can_still_be_read() {
 
 #[test]
 fn shared_bytes_are_neither_copied_nor_live() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let bytes: Arc<[u8]> = vec![5u8; 3 << 20].into();
     let region = Region::from_bytes("shared", "|u1", vec![], Arc::clone(&bytes));
     let frozen = freeze(&tracker, vec![region], &FreezeRequest::default()).unwrap();
@@ -76,7 +76,7 @@ fn shared_bytes_are_neither_copied_nor_live() {
 #[test]
 fn the_copy_buffer_is_kept_and_stays_within_the_budget() {
     const MIB: usize = 1 << 20;
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let bytes = vec![3u8; 5 * MIB];
     let address = |budget: usize| {
         let frozen = budgeted(&tracker, &bytes, budget as u64);
@@ -94,11 +94,11 @@ fn the_copy_buffer_is_kept_and_stays_within_the_budget() {
 fn a_restored_image_is_the_baseline() {
     let (small, large) = (vec![1u8; 10_000], vec![2u8; 100_000]);
     let regions = || vec![raw("small", &small), raw("large", &large)];
-    let dirty_pages = |tracker: &Arc<HashTracker>, regions: Vec<Region>| {
+    let dirty_pages = |tracker: &Arc<ChangeTracker>, regions: Vec<Region>| {
         let frozen = freeze(tracker, regions, &since(Some(4))).unwrap();
         frozen.runs().iter().map(|run| (run.stream, run.pages)).collect::<Vec<_>>()
     };
-    let fresh = Arc::new(HashTracker::new());
+    let fresh = Arc::new(ChangeTracker::new());
     let restored = [(PACKED_STREAM, &small[..]), ("large", &large[..])];
     fresh.prime(4, &restored, 2);
     assert_eq!(fresh.baseline(), Some(4));
@@ -118,7 +118,7 @@ fn a_restored_image_is_the_baseline() {
 
 #[test]
 fn priming_ends_a_freeze_without_effect() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let (old, new) = (vec![1u8; 100_000], vec![2u8; 100_000]);
     let frozen = freeze(&tracker, vec![raw("a", &old)], &since(None)).unwrap();
     tracker.prime(5, &[("a", &new[..])], 1);
@@ -134,7 +134,7 @@ fn priming_ends_a_freeze_without_effect() {
 
 #[test]
 fn a_million_small_regions_take_little_time() {
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     let bytes = [7u8; 24];
     let regions: Vec<_> = (0..1_000_000).map(|n| raw(&format!("group/{n}"), &bytes)).collect();
     let mut source = MemorySource::new(Arc::clone(&tracker), regions, vec![], 2);

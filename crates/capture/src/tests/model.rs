@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
 type Image = BTreeMap<String, Vec<u8>>;
 
 struct Program {
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     regions: Vec<(String, Vec<u8>)>,
     /// What the tracker's baseline must be: its epoch and image.
     baseline: Option<(u64, Image)>,
@@ -269,7 +269,7 @@ proptest! {
     fn runs_are_exactly_what_changed(steps in prop::collection::vec(step(), 1..40)) {
         let _turn = crate::fork::tests::alone();
         let mut program = Program {
-            tracker: Arc::new(HashTracker::new()),
+            tracker: Arc::new(ChangeTracker::new()),
             regions: vec![("region 0".into(), vec![0; 3 << 20]), ("region 1".into(), vec![0; 9000])],
             baseline: None,
             epoch: 0,

@@ -2,7 +2,7 @@
 //! made of.
 //!
 //! A tracker speaks of *hardware pages*, by address; regions are cut into pages from their first byte
-//! on, wherever that lies. Who translates and filters is [`crate::HashTracker`].
+//! on, wherever that lies. Who translates and filters is [`crate::ChangeTracker`].
 
 #![allow(unsafe_code)] // a caller must own what it has tracked
 
@@ -11,12 +11,8 @@ mod maps;
 mod mprotect;
 mod owned;
 mod pins;
-mod policy;
 mod probe;
-mod ranges;
 mod sys;
-mod watch;
-mod watches;
 mod wp_async;
 
 pub(crate) use claims::holder;
@@ -26,8 +22,6 @@ pub use owned::OwnedPages;
 pub(crate) use pins::Pins;
 pub use probe::{Costs, Probed, probe};
 pub(crate) use probe::{OpenTracker, open};
-pub(crate) use watch::{Look, RegionSpan};
-pub(crate) use watches::Watches;
 pub use wp_async::WpAsync;
 
 use std::fmt;
@@ -163,6 +157,3 @@ pub trait PageTracker: Send + Sync + fmt::Debug {
         true
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,10 +1,9 @@
 //! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
 
-use super::policy::dense_pages;
 use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;
-use outlive_types::PAGE_BYTES;
+use outlive_types::{BLOCK_PAGES, PAGE_BYTES};
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -140,4 +139,10 @@ fn ns_a_page(work: impl FnOnce()) -> f64 {
     let started = Instant::now();
     work();
     started.elapsed().as_nanos() as f64 / PAGES as f64
+}
+
+/// From so many written pages of a block on, faults cost more than comparing all of it.
+fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
+    let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
+    (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)
 }

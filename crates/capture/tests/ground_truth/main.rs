@@ -8,7 +8,7 @@ mod never_pausing;
 mod pausing;
 mod program;
 
-use outlive_capture::HashTracker;
+use outlive_capture::ChangeTracker;
 use outlive_capture::track::{TrackerChoice, TrackerKind};
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ fn choices() -> Vec<(&'static str, TrackerChoice)> {
 }
 
 /// A tracker; a word on standard error if it is not what was chosen.
-fn tracker(name: &str, choice: TrackerChoice) -> Arc<HashTracker> {
-    let tracker = Arc::new(HashTracker::with(choice));
+fn tracker(name: &str, choice: TrackerChoice) -> Arc<ChangeTracker> {
+    let tracker = Arc::new(ChangeTracker::with(choice));
     let report = tracker.report();
     if name != "auto" && !report.starts_with(name) {
         eprintln!("not tested: {name}: {report}");

@@ -7,7 +7,7 @@ use super::state::{BorrowedMemory, Memory};
 use super::{Bench, gib_bytes, median, state};
 use crate::args::BenchChurnArgs;
 use outlive_pool::{Environment, Pool};
-use outlive_store::{Checkpoint, EpochInfo, RestoreStats, SaveStats};
+use outlive_store::{EpochInfo, MemoryImage, RestoreStats, SaveStats};
 use outlive_types::{Error, Result, SeededRng, pages_of};
 use serde_json::json;
 use std::fs;
@@ -157,7 +157,7 @@ fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) ->
     let (cpu, started) = (Cpu::now(), Instant::now());
     let pool: Pool = outlive_pool::open(path, Environment::system())?;
     let job = state::job(&pool)?;
-    let checkpoint = Checkpoint::open(&pool, job.name(), info.manifest.clone())?;
+    let checkpoint = MemoryImage::open(&pool, job.name(), info.manifest.clone())?;
     found.open_s.push(started.elapsed().as_secs_f64());
     let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
     found.stats = checkpoint.read(&all, &BorrowedMemory(memory))?;

@@ -36,7 +36,7 @@ const WAYS: [Way; 4] = [
 
 /// What the rounds of one way found.
 #[derive(Default)]
-struct Found {
+struct WayFigures {
     stall_ms_per_gib: Vec<f64>,
     /// Of a plain copy to memory that is there, by one thread.
     memcpy_ms_per_gib: Vec<f64>,
@@ -120,8 +120,8 @@ fn gib(bytes: u64) -> f64 {
 }
 
 /// Takes all figures of one way, anew in each round: a fork leaves huge pages split that were written.
-fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<Found> {
-    let mut found = Found::default();
+fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<WayFigures> {
+    let mut found = WayFigures::default();
     let length = usize::try_from(total_bytes)
         .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
     for run in 1..=runs {

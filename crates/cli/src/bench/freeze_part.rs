@@ -58,7 +58,7 @@ pub fn run(bench: &mut Bench, gib: f64, runs: u32) -> Result<()> {
 
 /// What the rounds of one pattern found.
 #[derive(Default)]
-struct Found {
+struct PatternFigures {
     stall_s: Vec<f64>,
     tracker: String,
     freeze: String,
@@ -71,9 +71,9 @@ fn rounds(
     freeze: FreezeMode,
     tell: &dyn Fn(Epoch),
     write: &mut dyn FnMut(&mut [u8]),
-) -> Result<Found> {
+) -> Result<PatternFigures> {
     let mut source: OwnedSource = state::source(length as u64, 1)?;
-    let mut found = Found::default();
+    let mut found = PatternFigures::default();
     let mut scratch = Vec::new();
     for epoch in 1..=Epoch::from(WARM_UPS + runs) {
         tell(epoch);

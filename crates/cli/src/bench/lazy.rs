@@ -9,7 +9,7 @@ use crate::args::BenchLazyArgs;
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, Mode, Traffic};
 use outlive_pool::Environment;
-use outlive_store::{Checkpoint, LazyEnds, LazyFill, LazySink, RestoreSink, Select};
+use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
 use outlive_types::{Error, Missing, PAGE_BYTES, Result, SeededRng};
 use serde_json::json;
 use std::ops::Range;
@@ -52,6 +52,24 @@ struct Restart {
     traffic: Traffic,
 }
 
+/// What the rounds took.
+#[derive(Default)]
+struct Rounds {
+    /// GB/s.
+    raws: Vec<f64>,
+    /// Of the raw speed, by the background.
+    shares: Vec<f64>,
+    /// Seconds until a restart into used memory returned.
+    used: Vec<f64>,
+    /// For each way (eager, lazy), by step: seconds until it returned, had done its step, was whole.
+    times: [[[Vec<f64>; 3]; STEPS.len()]; 2],
+    /// Of lazy restarts, by step.
+    traffic: [Vec<Traffic>; STEPS.len()],
+    /// Processor seconds for each GB, by way.
+    cpu: [Vec<f64>; 2],
+    how: How,
+}
+
 pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.io.gib);
     bench.step("saving the state");
@@ -63,46 +81,15 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
     bench.scratch.quiet()?;
     let mut raw = Baseline::of_reads(&mut bench, total_bytes)?;
     let lazily = LazyOptions { user_only: args.user_only, ..LazyOptions::default() };
-    let eagerly = LazyOptions { eager: true, ..lazily.clone() };
-    let (mut raws, mut shares, mut used) = (Vec::new(), Vec::new(), Vec::new());
-    // For each way, by step: return, step, whole.
-    let mut times = [(); 2].map(|()| STEPS.map(|_| [(); 3].map(|()| Vec::new())));
-    let mut traffic = STEPS.map(|_| Vec::new());
-    let mut cpu = [Vec::new(), Vec::new()];
     let (before, begun) = (Cpu::now(), Instant::now());
-    let mut how = How::default();
+    let mut rounds = Rounds::default();
     let mut last = None;
     for run in 1..=args.io.runs {
-        bench.step(&format!("round {run} of {}: raw reads", args.io.runs));
-        raws.push(raw.read_round(&bench.scratch)?);
-        for (number, step) in STEPS.into_iter().enumerate() {
-            for (way, options) in [&eagerly, &lazily].into_iter().enumerate() {
-                let name = if options.eager { "eager" } else { "lazy" };
-                let of = args.io.runs;
-                bench.step(&format!("round {run} of {of}: {name} restart, step {}", number + 1));
-                drop(last.take());
-                let restart = restart(&path, fresh(total_bytes)?, options, step)?;
-                let taken = [restart.return_s, restart.step_s, restart.whole_s];
-                times[way][number].iter_mut().zip(taken).for_each(|(all, one)| all.push(one));
-                if !options.eager {
-                    traffic[number].push(restart.traffic);
-                    restart.memory.how().clone_into(&mut how);
-                }
-                if step == Step::Idle {
-                    cpu[way].push(restart.cpu_s / (total_bytes as f64 / 1e9));
-                }
-                if (step, options.eager) == (Step::Idle, false) {
-                    let speed = gb_per_s(total_bytes, restart.whole_s);
-                    shares.push(speed / raws[raws.len() - 1]);
-                }
-                last = Some(restart.memory);
-            }
-        }
-        // What a program that has written its arrays before pays: its pages must go first.
-        let region = last.take().map(into_region).transpose()?;
-        let restart = restart(&path, region.ok_or_else(lost)?, &lazily, Step::Idle)?;
-        used.push(restart.return_s);
-        last = Some(restart.memory);
+        drop(last.take());
+        let round = format!("round {run} of {}", args.io.runs);
+        bench.step(&format!("{round}: raw reads"));
+        rounds.raws.push(raw.read_round(&bench.scratch)?);
+        last = Some(rounds.restarts(&mut bench, &round, &path, total_bytes, &lazily)?);
     }
     bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
     bench.step("checking what was restored");
@@ -110,77 +97,133 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
     if !state::is_filled(&bytes.ok_or_else(lost)?, SEED) {
         return Err(Error::bug("a lazy restore handed back other bytes than were saved"));
     }
-    let report = &mut bench.report;
-    let m = |way: usize, step: Step, which: usize| median(&times[way][step as usize][which]);
-    report.add("raw sequential read, O_DIRECT (best)", median(&raws), Unit::GbPerS);
-    report.add("eager restore returns", m(0, Step::Idle, 0), Unit::Seconds);
-    let goal = Goal::AtMost(RETURN_S_MAX);
-    report.goal("lazy restore returns", m(1, Step::Idle, 0), Unit::Seconds, goal);
-    report.add("lazy restore into used memory returns", median(&used), Unit::Seconds);
-    for (step, what) in [
-        (Step::Run, "a step on 1 %, side by side"),
-        (Step::Scattered, "a step on 1 %, random pages"),
-        (Step::All, "a step on 100 %"),
-    ] {
-        let (eager, lazy) = (m(0, step, 1), m(1, step, 1));
-        report.add(format!("{what}: done, eager"), eager, Unit::Seconds);
-        report.add(format!("{what}: done, lazy"), lazy, Unit::Seconds);
-        report.add(format!("{what}: lazy / eager"), lazy / eager, Unit::Ratio);
-    }
-    report.add("all memory there, lazy", m(1, Step::Idle, 2), Unit::Seconds);
-    report.add("processor time for each GB, eager", median(&cpu[0]), Unit::Seconds);
-    report.add("processor time for each GB, lazy", median(&cpu[1]), Unit::Seconds);
-    let goal = Goal::AtLeast(SHARE_MIN);
-    report.goal("background fill, share of raw", median(&shares), Unit::Ratio, goal);
-    let served = match how.mode {
-        Some(Mode::Full) => "userfaultfd serves the program and its system calls",
-        Some(Mode::UserOnly) => {
-            "userfaultfd serves the program's own instructions; system calls into missing memory fail"
-        }
-        None => "nothing was filled lazily",
-    };
-    let because = match how.eager_because.as_str() {
-        "" => String::new(),
-        why => format!(" ({why})"),
-    };
-    report.note(format!(
+    rounds.figures(&mut bench.report);
+    bench.report.note(format!(
         "Medians of {} rounds, each time from opening the pool on; {} GiB, nothing of it in the page \
-         cache. A step reads and writes a byte of each page it touches. {served}{because}. Raw is the \
-         faster, round by round, of: {}.",
+         cache. A step reads and writes a byte of each page it touches. {}. Raw is the faster, round by \
+         round, of: {}.",
         args.io.runs,
         args.io.gib,
+        rounds.served(),
         raw.names()
     ));
-    report.detail(
-        "mode",
-        json!(how.mode.map(|mode| match mode {
-            Mode::Full => "full",
-            Mode::UserOnly => "user-only",
-        })),
-    );
-    report.detail("eager_because", json!(how.eager_because));
-    report.detail("lazy_bytes", json!(how.lazy_bytes));
-    report.detail("raw_rounds", raw.details());
-    report.detail("raw_gb_per_s", json!(raws));
-    report.detail("fill_shares", json!(shares));
-    report.detail("used_return_s", json!(used));
-    for (way, name) in ["eager", "lazy"].into_iter().enumerate() {
+    bench.report.detail("raw_rounds", raw.details());
+    rounds.details(&mut bench.report);
+    Ok(bench.report)
+}
+
+impl Rounds {
+    /// Restarts in both ways with each step, and once into used memory; that is left.
+    fn restarts(
+        &mut self,
+        bench: &mut Bench,
+        round: &str,
+        path: &Path,
+        total_bytes: u64,
+        lazily: &LazyOptions,
+    ) -> Result<Arc<LazyMemory>> {
+        let eagerly = LazyOptions { eager: true, ..lazily.clone() };
+        let mut last = None;
         for (number, step) in STEPS.into_iter().enumerate() {
-            let [returned, done, whole] = &times[way][number];
-            report.detail(
-                &format!("{name}_{step:?}").to_lowercase(),
-                json!({ "return_s": returned, "step_s": done, "whole_s": whole }),
-            );
+            for (way, options) in [&eagerly, lazily].into_iter().enumerate() {
+                let name = if options.eager { "eager" } else { "lazy" };
+                bench.step(&format!("{round}: {name} restart, step {}", number + 1));
+                drop(last.take());
+                let restart = restart(path, fresh(total_bytes)?, options, step)?;
+                let taken = [restart.return_s, restart.step_s, restart.whole_s];
+                let times = &mut self.times[way][number];
+                times.iter_mut().zip(taken).for_each(|(all, one)| all.push(one));
+                if !options.eager {
+                    self.traffic[number].push(restart.traffic);
+                    restart.memory.how().clone_into(&mut self.how);
+                }
+                if step == Step::Idle {
+                    self.cpu[way].push(restart.cpu_s / (total_bytes as f64 / 1e9));
+                }
+                if (step, options.eager) == (Step::Idle, false) {
+                    let speed = gb_per_s(total_bytes, restart.whole_s);
+                    self.shares.push(speed / self.raws[self.raws.len() - 1]);
+                }
+                last = Some(restart.memory);
+            }
+        }
+        // What a program that has written its arrays before pays: its pages must go first.
+        let region = last.take().map(into_region).transpose()?;
+        let restart = restart(path, region.ok_or_else(lost)?, lazily, Step::Idle)?;
+        self.used.push(restart.return_s);
+        Ok(restart.memory)
+    }
+
+    fn figures(&self, report: &mut Report) {
+        let m =
+            |way: usize, step: Step, which: usize| median(&self.times[way][step as usize][which]);
+        report.add("raw sequential read, O_DIRECT (best)", median(&self.raws), Unit::GbPerS);
+        report.add("eager restore returns", m(0, Step::Idle, 0), Unit::Seconds);
+        let goal = Goal::AtMost(RETURN_S_MAX);
+        report.goal("lazy restore returns", m(1, Step::Idle, 0), Unit::Seconds, goal);
+        report.add("lazy restore into used memory returns", median(&self.used), Unit::Seconds);
+        for (step, what) in [
+            (Step::Run, "a step on 1 %, side by side"),
+            (Step::Scattered, "a step on 1 %, random pages"),
+            (Step::All, "a step on 100 %"),
+        ] {
+            let (eager, lazy) = (m(0, step, 1), m(1, step, 1));
+            report.add(format!("{what}: done, eager"), eager, Unit::Seconds);
+            report.add(format!("{what}: done, lazy"), lazy, Unit::Seconds);
+            report.add(format!("{what}: lazy / eager"), lazy / eager, Unit::Ratio);
+        }
+        report.add("all memory there, lazy", m(1, Step::Idle, 2), Unit::Seconds);
+        report.add("processor time for each GB, eager", median(&self.cpu[0]), Unit::Seconds);
+        report.add("processor time for each GB, lazy", median(&self.cpu[1]), Unit::Seconds);
+        let goal = Goal::AtLeast(SHARE_MIN);
+        report.goal("background fill, share of raw", median(&self.shares), Unit::Ratio, goal);
+    }
+
+    /// Who filled the memory, and why not otherwise, for people.
+    fn served(&self) -> String {
+        let served = match self.how.mode {
+            Some(Mode::Full) => "userfaultfd serves the program and its system calls",
+            Some(Mode::UserOnly) => {
+                "userfaultfd serves the program's own instructions; system calls into missing memory fail"
+            }
+            None => "nothing was filled lazily",
+        };
+        match self.how.eager_because.as_str() {
+            "" => served.to_owned(),
+            why => format!("{served} ({why})"),
         }
     }
-    for (number, step) in STEPS.into_iter().enumerate() {
-        let all = traffic[number].iter().map(|traffic: &Traffic| {
-            json!({ "faults": traffic.faults, "moved_bytes": traffic.moved_bytes,
-                "copied_bytes": traffic.copied_bytes })
-        });
-        report.detail(&format!("traffic_{step:?}").to_lowercase(), all.collect());
+
+    fn details(&self, report: &mut Report) {
+        report.detail(
+            "mode",
+            json!(self.how.mode.map(|mode| match mode {
+                Mode::Full => "full",
+                Mode::UserOnly => "user-only",
+            })),
+        );
+        report.detail("eager_because", json!(self.how.eager_because));
+        report.detail("lazy_bytes", json!(self.how.lazy_bytes));
+        report.detail("raw_gb_per_s", json!(self.raws));
+        report.detail("fill_shares", json!(self.shares));
+        report.detail("used_return_s", json!(self.used));
+        for (way, name) in ["eager", "lazy"].into_iter().enumerate() {
+            for (number, step) in STEPS.into_iter().enumerate() {
+                let [returned, done, whole] = &self.times[way][number];
+                report.detail(
+                    &format!("{name}_{step:?}").to_lowercase(),
+                    json!({ "return_s": returned, "step_s": done, "whole_s": whole }),
+                );
+            }
+        }
+        for (number, step) in STEPS.into_iter().enumerate() {
+            let all = self.traffic[number].iter().map(|traffic: &Traffic| {
+                json!({ "faults": traffic.faults, "moved_bytes": traffic.moved_bytes,
+                    "copied_bytes": traffic.copied_bytes })
+            });
+            report.detail(&format!("traffic_{step:?}").to_lowercase(), all.collect());
+        }
     }
-    Ok(bench.report)
 }
 
 fn lost() -> Error {
@@ -211,7 +254,7 @@ fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) ->
     let pool = outlive_pool::open(path, Environment::system())?;
     let job = state::job(&pool)?;
     let (mut region, mut taken) = (Some(region), None);
-    let mut prepare = |checkpoint: &Checkpoint| {
+    let mut prepare = |checkpoint: &MemoryImage| {
         let memory =
             Arc::new(LazyMemory::new(region.take().into_iter().collect(), options.clone())?);
         taken = Some(memory.clone());

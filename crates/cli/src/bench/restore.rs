@@ -21,6 +21,18 @@ const SEED: u64 = 3;
 /// Memory whose first touches are measured beside, in each kind of pages.
 const TOUCHED_BYTES_MAX: u64 = 512 << 20;
 
+/// What the rounds took; speeds in GB/s.
+#[derive(Default)]
+struct Rounds {
+    raws: Vec<f64>,
+    fresh: Vec<f64>,
+    used: Vec<f64>,
+    /// Processor seconds for each GB.
+    cpu: Vec<f64>,
+    /// First touches of huge pages and of small ones, in ms for each GiB.
+    touches: [Vec<f64>; 2],
+}
+
 pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     bench.step("saving the state");
@@ -31,31 +43,29 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     }
     bench.scratch.quiet()?;
     let mut raw = Baseline::of_reads(&mut bench, total_bytes)?;
-    let (mut raws, mut fresh, mut used) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rounds = Rounds::default();
     // Not counted: in each round as much memory was used before as in the others.
     bench.step("a first restore, which leaves memory as the rounds do");
     let mut memory = Memory::fresh(total_bytes)?;
     restore(&path, &memory)?;
-    let mut cpu = Vec::new();
-    let mut touches = [Vec::new(), Vec::new()];
     let (before, begun) = (Cpu::now(), Instant::now());
     for run in 1..=args.runs {
         bench.step(&format!("round {run} of {}: raw reads", args.runs));
-        raws.push(raw.read_round(&bench.scratch)?);
+        rounds.raws.push(raw.read_round(&bench.scratch)?);
         // The old memory goes before the clock starts.
         drop(std::mem::replace(&mut memory, Memory::fresh(0)?));
         bench.step(&format!("round {run} of {}: first touches of fresh memory", args.runs));
         let ms = first_touches(total_bytes.min(TOUCHED_BYTES_MAX) as usize);
-        touches.iter_mut().zip(ms).for_each(|(touches, ms)| touches.push(ms));
+        rounds.touches.iter_mut().zip(ms).for_each(|(touches, ms)| touches.push(ms));
         bench.step(&format!("round {run} of {}: restores", args.runs));
         let started = Instant::now();
         memory = Memory::fresh(total_bytes)?;
         restore(&path, &memory)?;
-        fresh.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
+        rounds.fresh.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
         let (cpu_before, started) = (Cpu::now(), Instant::now());
         restore(&path, &memory)?;
-        used.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
-        cpu.push(Cpu::now().since(cpu_before).own_s / (total_bytes as f64 / 1e9));
+        rounds.used.push(gb_per_s(total_bytes, started.elapsed().as_secs_f64()));
+        rounds.cpu.push(Cpu::now().since(cpu_before).own_s / (total_bytes as f64 / 1e9));
     }
     bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
     bench.step("checking what was restored");
@@ -63,29 +73,8 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     if !state::is_filled(&bytes, SEED) {
         return Err(Error::bug("a restore handed back other bytes than were saved"));
     }
-    let shares =
-        |ours: &[f64]| -> Vec<f64> { ours.iter().zip(&raws).map(|(o, r)| o / r).collect() };
-    let (used_shares, fresh_shares) = (shares(&used), shares(&fresh));
-    let report = &mut bench.report;
-    report.add("raw sequential read, O_DIRECT (best)", median(&raws), Unit::GbPerS);
-    report.add("restore into used memory", median(&used), Unit::GbPerS);
-    let goal = Goal::AtLeast(SHARE_MIN);
-    report.goal("restore into used memory, share of raw", median(&used_shares), Unit::Ratio, goal);
-    report.add("restore into used memory, processor time for each GB", median(&cpu), Unit::Seconds);
-    report.add("restore into fresh memory", median(&fresh), Unit::GbPerS);
-    report.goal(
-        "restore into fresh memory, share of raw",
-        median(&fresh_shares),
-        Unit::Ratio,
-        goal,
-    );
-    let [huge, small] = &touches;
-    report.add("fresh memory, huge pages: first touches", median(huge), Unit::MsPerGib);
-    report.add("fresh memory, 4 KiB pages: first touches", median(small), Unit::MsPerGib);
-    if let Some(chosen) = outlive_io::fresh::told() {
-        report.note(format!("Restores into fresh memory have come to prefer {chosen}."));
-    }
-    report.note(format!(
+    rounds.figures(&mut bench.report);
+    bench.report.note(format!(
         "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
          verified byte, hashed for the save that follows; nothing of it in the page cache. Fresh \
          memory pays its page faults. First touches are of both kinds, block by block in turn. Raw is \
@@ -94,13 +83,54 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
         args.gib,
         raw.names()
     ));
-    report.detail("first_touches_huge_ms_per_gib", json!(huge));
-    report.detail("first_touches_small_ms_per_gib", json!(small));
-    report.detail("raw_rounds", raw.details());
-    report.detail("raw_gb_per_s", json!(raws));
-    report.detail("used_gb_per_s", json!(used));
-    report.detail("fresh_gb_per_s", json!(fresh));
+    bench.report.detail("raw_rounds", raw.details());
+    rounds.details(&mut bench.report);
     Ok(bench.report)
+}
+
+impl Rounds {
+    fn figures(&self, report: &mut Report) {
+        let shares = |ours: &[f64]| -> Vec<f64> {
+            ours.iter().zip(&self.raws).map(|(o, r)| o / r).collect()
+        };
+        let (used_shares, fresh_shares) = (shares(&self.used), shares(&self.fresh));
+        report.add("raw sequential read, O_DIRECT (best)", median(&self.raws), Unit::GbPerS);
+        report.add("restore into used memory", median(&self.used), Unit::GbPerS);
+        let goal = Goal::AtLeast(SHARE_MIN);
+        report.goal(
+            "restore into used memory, share of raw",
+            median(&used_shares),
+            Unit::Ratio,
+            goal,
+        );
+        report.add(
+            "restore into used memory, processor time for each GB",
+            median(&self.cpu),
+            Unit::Seconds,
+        );
+        report.add("restore into fresh memory", median(&self.fresh), Unit::GbPerS);
+        report.goal(
+            "restore into fresh memory, share of raw",
+            median(&fresh_shares),
+            Unit::Ratio,
+            goal,
+        );
+        let [huge, small] = &self.touches;
+        report.add("fresh memory, huge pages: first touches", median(huge), Unit::MsPerGib);
+        report.add("fresh memory, 4 KiB pages: first touches", median(small), Unit::MsPerGib);
+        if let Some(chosen) = outlive_io::fresh::told() {
+            report.note(format!("Restores into fresh memory have come to prefer {chosen}."));
+        }
+    }
+
+    fn details(&self, report: &mut Report) {
+        let [huge, small] = &self.touches;
+        report.detail("first_touches_huge_ms_per_gib", json!(huge));
+        report.detail("first_touches_small_ms_per_gib", json!(small));
+        report.detail("raw_gb_per_s", json!(self.raws));
+        report.detail("used_gb_per_s", json!(self.used));
+        report.detail("fresh_gb_per_s", json!(self.fresh));
+    }
 }
 
 /// Touches each page of fresh memory, in the way of a program; milliseconds a GiB in huge and in 4 KiB

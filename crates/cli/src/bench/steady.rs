@@ -19,7 +19,7 @@ const PER_GIB_BYTES: f64 = 6.0 * MIB;
 
 /// What a run at a steady rate found.
 #[derive(Default)]
-struct Found {
+struct SteadyRun {
     saves: Vec<SaveStats>,
     skipped: u64,
     /// Resident memory every so often.
@@ -93,13 +93,13 @@ fn steady(
     args: &BenchSteadyArgs,
     job: &outlive_store::Job,
     source: &mut outlive_capture::OwnedSource,
-) -> Result<Found> {
+) -> Result<SteadyRun> {
     let interval = Duration::from_secs_f64(1.0 / args.per_second);
     let ticks = ((args.minutes * 60.0 * args.per_second) as u64).max(10);
     let sample_every = (ticks / 200).max(1);
     let pages = pages_of(source.bytes().len() as u64);
     let rng = SeededRng::new(7);
-    let mut found = Found::default();
+    let mut found = SteadyRun::default();
     let mut current: Option<SaveHandle> = None;
     let started = Instant::now();
     for tick in 0..ticks {

@@ -3,7 +3,7 @@
 use super::{ExportPlan, Item};
 use crate::show::packed_slice;
 use outlive_io::write_all_at;
-use outlive_store::Checkpoint;
+use outlive_store::MemoryImage;
 use outlive_target::publish;
 use outlive_types::{Error, PACKED_STREAM, RegionPlace, Result};
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ enum RegionOutput {
 
 impl FileSink {
     /// Makes a temporary file in `dir` for each large region of the plan.
-    pub fn create(dir: &Path, checkpoint: &Checkpoint, plan: &ExportPlan) -> Result<FileSink> {
+    pub fn create(dir: &Path, checkpoint: &MemoryImage, plan: &ExportPlan) -> Result<FileSink> {
         let mut places: Vec<RegionOutput> = Vec::new();
         places.resize_with(checkpoint.streams().len(), || RegionOutput::Nowhere);
         let stream_of = checkpoint.stream_of();

@@ -1,7 +1,7 @@
 //! The command as a process, and a pool made through the store for it to look at.
 #![allow(dead_code)] // each test file uses its part
 
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Rng, SeededRng};
@@ -60,7 +60,7 @@ pub fn pool_with_job(dir: &Path) -> PathBuf {
     let config = PoolConfig::new(format, tuning);
     let pool = outlive_pool::create(&path, config, Environment::system()).unwrap();
     let job = Job::open(&pool, "gray scott", JobOptions::default()).unwrap();
-    let tracker = Arc::new(HashTracker::new());
+    let tracker = Arc::new(ChangeTracker::new());
     for epoch in 1..=3u8 {
         let region = |name: &str, dtype: &str, shape: &[u64], bytes: &[u8]| {
             Region::from_bytes(name, dtype, shape.to_vec(), bytes)

@@ -8,7 +8,7 @@ use crate::common::small_config;
 use outlive_files::{GetFiles, GetOptions, GetReport, PutFiles, PutOptions, PutReport, PutSource};
 use outlive_format::fingerprint;
 use outlive_pool::{Environment, Pool, Tuning};
-use outlive_store::FilesCheckpoint;
+use outlive_store::FilesImage;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
@@ -117,7 +117,7 @@ pub fn put_whole(job: &Job, path: &Path) -> PutReport {
     report
 }
 
-pub fn checkpoint(job: &Job, epoch: Epoch) -> FilesCheckpoint {
+pub fn checkpoint(job: &Job, epoch: Epoch) -> FilesImage {
     job.files(Select::Epoch(epoch)).unwrap().unwrap().0
 }
 

@@ -3,7 +3,7 @@
 
 use crate::index::ReadItem;
 use crate::index::{Fingerprints, Locator};
-use crate::read::files::{FilesCheckpoint, RECIPE, walk_files};
+use crate::read::files::{FilesImage, RECIPE, walk_files};
 use crate::read::{Live, Once, read_catalog, read_inner, read_leaf_nodes};
 use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
@@ -45,7 +45,7 @@ pub struct Needs {
 pub fn needs(
     pool: &Pool,
     locator: &Locator,
-    files: Option<&FilesCheckpoint>,
+    files: Option<&FilesImage>,
     image: &ImageRef,
     base: &NodeSet,
 ) -> Result<(Needs, NodeSet)> {
@@ -187,7 +187,7 @@ fn files_nodes(
     pool: &Pool,
     found: &mut Finder<'_>,
     image: &ImageRef,
-    files: &FilesCheckpoint,
+    files: &FilesImage,
     base: &NodeSet,
 ) -> Result<NodeSet> {
     let mut nodes = NodeSet { listing: Some(image.catalog.root), ..NodeSet::default() };

@@ -12,7 +12,7 @@ use crate::index::ReadItem;
 use crate::index::{Fingerprints, LentSegment, Locator, SharedChunks};
 use crate::pace::Pace;
 use crate::read::AnyImage;
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
 use crate::save::{
     Base, ChunkSink, NewImage, PackNumbers, Packer, ReusedChunks, SaveStats, Writer,
@@ -399,7 +399,7 @@ fn open_files(
     job: &JobName,
     manifest: &Manifest,
     as_of: u64,
-) -> Result<Option<FilesCheckpoint>> {
-    let open = || FilesCheckpoint::open(pool, job, manifest.clone(), as_of);
+) -> Result<Option<FilesImage>> {
+    let open = || FilesImage::open(pool, job, manifest.clone(), as_of);
     manifest.is_of_files().then(open).transpose()
 }

@@ -1,6 +1,6 @@
 //! Compares images of files: two listings, read side by side.
 
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use outlive_format::{Item, ItemKind, path_cmp};
 use outlive_types::Result;
 use std::cmp::Ordering;
@@ -48,7 +48,7 @@ pub struct FilesDiff {
 ///
 /// # Errors
 /// `Damaged` if a listing is missing or wrong.
-pub fn compare(a: &FilesCheckpoint, b: &FilesCheckpoint) -> Result<FilesDiff> {
+pub fn compare(a: &FilesImage, b: &FilesImage) -> Result<FilesDiff> {
     let mut diff = FilesDiff::default();
     if a.image().catalog == b.image().catalog {
         diff.same = a.image().regions;

@@ -10,7 +10,7 @@ use outlive_types::{Error, PAGE_BYTES, RegionDesc, RegionPlace, Result, pages_of
 use std::collections::HashMap;
 
 /// An image of which only the catalog has been read.
-pub struct MemoryImage {
+pub struct ComparedMemory {
     locator: Locator,
     catalog: Catalog,
     image: ImageRef,
@@ -59,16 +59,16 @@ impl MemoryDiff {
     }
 }
 
-impl MemoryImage {
+impl ComparedMemory {
     /// Reads the catalog of the checkpoint that `manifest` describes.
     ///
     /// # Errors
     /// `Invalid` for several ranks; `Damaged` if it is missing or wrong.
-    pub fn open(pool: &Pool, manifest: &Manifest) -> Result<MemoryImage> {
+    pub fn open(pool: &Pool, manifest: &Manifest) -> Result<ComparedMemory> {
         let Image { reference: image, segments, .. } = only_image(manifest)?;
         let locator = Locator::load(pool, segments)?;
         let catalog = read_catalog(pool, &locator, image.catalog)?;
-        Ok(MemoryImage { locator, catalog, image: *image })
+        Ok(ComparedMemory { locator, catalog, image: *image })
     }
 }
 
@@ -76,7 +76,12 @@ impl MemoryImage {
 ///
 /// # Errors
 /// `Damaged` if what must be read is missing or wrong.
-pub fn compare(pool: &Pool, a: &MemoryImage, b: &MemoryImage, ranges: bool) -> Result<MemoryDiff> {
+pub fn compare(
+    pool: &Pool,
+    a: &ComparedMemory,
+    b: &ComparedMemory,
+    ranges: bool,
+) -> Result<MemoryDiff> {
     let mut diff = MemoryDiff {
         attachment: a.catalog.attachment != b.catalog.attachment,
         ..MemoryDiff::default()
@@ -113,7 +118,7 @@ pub fn compare(pool: &Pool, a: &MemoryImage, b: &MemoryImage, ranges: bool) -> R
 /// differ.
 struct Packed<'a> {
     pool: &'a Pool,
-    images: [&'a MemoryImage; 2],
+    images: [&'a ComparedMemory; 2],
     bytes: Option<[Vec<u8>; 2]>,
 }
 
@@ -126,7 +131,7 @@ impl Packed<'_> {
         }
         if self.bytes.is_none() {
             let read =
-                |image: &MemoryImage| read_stream(self.pool, &image.locator, image.image.packed);
+                |image: &ComparedMemory| read_stream(self.pool, &image.locator, image.image.packed);
             self.bytes = Some([read(self.images[0])?, read(self.images[1])?]);
         }
         let Some(streams) = &self.bytes else { return Ok(diff) };

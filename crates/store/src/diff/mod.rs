@@ -10,16 +10,16 @@ pub use memory::{MemoryDiff, RegionDiff};
 pub use pages::PageDiff;
 
 use crate::read::AnyImage;
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use crate::read::{Kind, Logs, Select, Skipped, first_manifest, while_moving};
-use memory::MemoryImage;
+use memory::ComparedMemory;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 
 /// One of the two.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Chosen {
+pub struct Side {
     /// The job.
     pub job: JobName,
     /// Which of its checkpoints; the newest is that whose metadata is whole.
@@ -57,8 +57,8 @@ impl Diff {
 }
 
 enum ComparedImage {
-    Memory(Box<MemoryImage>),
-    Files(Box<FilesCheckpoint>),
+    Memory(Box<ComparedMemory>),
+    Files(Box<FilesImage>),
 }
 
 /// Compares two checkpoints of a pool. With `ranges` the ranges of pages that differ are listed.
@@ -66,7 +66,7 @@ enum ComparedImage {
 /// # Errors
 /// `Invalid` for a checkpoint that is not there, or two of different kinds; `Damaged` if what must be
 /// read is missing or wrong.
-pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
+pub fn diff(pool: &Pool, chosen: [&Side; 2], ranges: bool) -> Result<Diff> {
     while_moving(pool, Logs::Of(&chosen.map(|chosen| &chosen.job)), &mut || {
         let (a, epoch_a, skipped_a) = open(pool, chosen[0])?;
         let (b, epoch_b, skipped_b) = open(pool, chosen[1])?;
@@ -87,16 +87,16 @@ pub fn diff(pool: &Pool, chosen: [&Chosen; 2], ranges: bool) -> Result<Diff> {
     })
 }
 
-fn open(pool: &Pool, chosen: &Chosen) -> Result<(ComparedImage, Epoch, Skipped)> {
-    let Chosen { job, select } = chosen;
+fn open(pool: &Pool, chosen: &Side) -> Result<(ComparedImage, Epoch, Skipped)> {
+    let Side { job, select } = chosen;
     let opens = |manifest: &Manifest| AnyImage::new(pool, job, manifest).is_ok();
     let kind = Kind { is: &|_| true, opens: &opens };
     let found = first_manifest(pool, job, *select, kind, &mut |manifest, as_of| {
         if manifest.is_of_files() {
-            let opened = FilesCheckpoint::open(pool, job, manifest.clone(), as_of)?;
+            let opened = FilesImage::open(pool, job, manifest.clone(), as_of)?;
             return Ok(ComparedImage::Files(Box::new(opened)));
         }
-        let opened = MemoryImage::open(pool, manifest)
+        let opened = ComparedMemory::open(pool, manifest)
             .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
         Ok(ComparedImage::Memory(Box::new(opened)))
     })?;

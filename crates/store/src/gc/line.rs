@@ -3,7 +3,7 @@
 
 use super::lines::{RankLine, inline_segments, lines};
 use super::mark::{PackMarks, at_fault, live_of, load, stored_apart};
-use super::share::{Held, Shares};
+use super::share::{HeldEntry, Shares};
 use super::survey::JobState;
 use crate::images::only_image;
 use crate::index::{FingerprintRange, Locator};
@@ -83,7 +83,7 @@ fn damage(error: Error) -> Result<Error> {
 struct Needed {
     /// By how many it is needed itself.
     by: u32,
-    entries: Vec<Held>,
+    entries: Vec<HeldEntry>,
     subtrees: Vec<Subtree>,
 }
 

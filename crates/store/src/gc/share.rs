@@ -29,7 +29,7 @@ struct Pack {
 
 /// An entry that is held.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct HeldEntry {
     pack: u32,
     at: u32,
     bytes: u32,
@@ -73,7 +73,7 @@ impl Shares {
 
     /// The unit at work needs entry `at` of `entries`, and so do those after it, until it is released
     /// as often as it was held.
-    pub fn hold(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) -> Held {
+    pub fn hold(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) -> HeldEntry {
         let pack = self.number(pack, entries);
         let found = &mut self.packs[pack];
         found.held.resize(entries, 0);
@@ -82,11 +82,11 @@ impl Shares {
             self.held_bytes += bytes;
             self.need(pack, at, bytes);
         }
-        Held { pack: pack as u32, at: at as u32, bytes: bytes as u32 }
+        HeldEntry { pack: pack as u32, at: at as u32, bytes: bytes as u32 }
     }
 
     /// One of those that hold an entry holds it no more; `last` is the last unit that needs it.
-    pub fn release(&mut self, held: Held, last: u32) {
+    pub fn release(&mut self, held: HeldEntry, last: u32) {
         let (pack, at, bytes) = (held.pack as usize, held.at as usize, u64::from(held.bytes));
         self.packs[pack].held[at] -= 1;
         if self.packs[pack].held[at] > 0 {
@@ -174,7 +174,7 @@ mod tests {
         let pack = PackId([7; 20]);
         let needs: [&[usize]; 6] = [&[0, 1, 2], &[1, 2, 2], &[2, 3], &[0, 3], &[], &[3, 4]];
         let (mut added, mut held) = (Shares::default(), Shares::default());
-        let mut before: Vec<Held> = Vec::new();
+        let mut before: Vec<HeldEntry> = Vec::new();
         for needs in needs {
             added.next_unit();
             let mut once = needs.to_vec();

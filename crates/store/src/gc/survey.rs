@@ -43,7 +43,7 @@ pub struct JobState {
 
 /// What the newer records of a log have said.
 #[derive(Default)]
-struct Seen {
+struct NewerRecords {
     /// The session that was closed last.
     closed: Option<SessionId>,
     /// A writer has appended something.
@@ -75,7 +75,7 @@ impl JobState {
             held: HashSet::new(),
         };
         let mut reading = Reading::default();
-        let mut seen = Seen::default();
+        let mut seen = NewerRecords::default();
         for entry in history(pool, name)? {
             // Also if it cannot be read: what is told goes behind it.
             if state.number == 0 {
@@ -112,7 +112,7 @@ impl JobState {
     }
 
     /// Adds what a record says, which is older than all that were added before.
-    fn add(&mut self, body: Body, (number, hurt): (u64, bool), seen: &mut Seen) {
+    fn add(&mut self, body: Body, (number, hurt): (u64, bool), seen: &mut NewerRecords) {
         let condemn = |packs: Vec<PackId>, state: &mut JobState| match seen.writer {
             true => state.released.extend(packs),
             false => state.held.extend(packs),

@@ -4,7 +4,7 @@
 
 use super::Job;
 use crate::index::{SharedChunks, StoredChunks};
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
@@ -105,8 +105,8 @@ impl Job {
     pub fn store_content<R>(
         &self,
         notes: &SaveNotes,
-        index_for: &dyn Fn(Option<&FilesCheckpoint>) -> u64,
-        store: impl FnOnce(&ContentStore<'_>, Option<&FilesCheckpoint>) -> Result<(Content, R)>,
+        index_for: &dyn Fn(Option<&FilesImage>) -> u64,
+        store: impl FnOnce(&ContentStore<'_>, Option<&FilesImage>) -> Result<(Content, R)>,
     ) -> Result<(SaveStats, R)> {
         self.wait_for_turn(|inner| {
             let pool = &inner.pool;
@@ -114,14 +114,14 @@ impl Job {
             let mut writer = inner.writer();
             let writer = &mut *writer;
             let packs = writer.begin(pool)?;
-            let parent = FilesCheckpoint::newest(pool, &inner.name)?;
+            let parent = FilesImage::newest(pool, &inner.name)?;
             let (rank, bytes) = (&mut writer.rank, index_for(parent.as_ref()));
             SharedChunks::refresh(&mut rank.shared, pool, bytes, &rank.condemned)?;
             let packer = Packer::new(pool, &packs, 0).for_files();
             // It takes what it knows from its parent's segments.
             let known = StoredChunks::new(0);
             let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
-            let places = parent.as_ref().map(FilesCheckpoint::places);
+            let places = parent.as_ref().map(FilesImage::places);
             let sink =
                 ChunkSink::new(&known, places.as_ref().map(|places| &places.locator), shared);
             let into = ContentStore { pool, packer: &packer, sink: &sink };
@@ -139,7 +139,7 @@ impl Job {
     }
 }
 
-fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesCheckpoint>) -> NewImage {
+fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesImage>) -> NewImage {
     let stats = SaveStats {
         state_bytes: content.bytes,
         changed_bytes: content.read_bytes,

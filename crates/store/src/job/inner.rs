@@ -1,7 +1,7 @@
 //! What a job's handles and its drain share.
 
 use super::handle::SaveHandle;
-use crate::read::Checkpoint;
+use crate::read::MemoryImage;
 use crate::restore::LazyFill;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use outlive_pool::Pool;
@@ -86,7 +86,7 @@ impl Inner {
     }
 
     /// Makes a restored checkpoint what the next save follows.
-    pub fn adopt(&self, checkpoint: &Checkpoint) {
+    pub fn adopt(&self, checkpoint: &MemoryImage) {
         self.writer().rank.follow_restored(&self.pool, checkpoint);
     }
 }

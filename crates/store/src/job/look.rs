@@ -2,9 +2,9 @@
 
 use super::Job;
 use crate::commit::history;
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use crate::read::{
-    Checkpoint, Kind, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
+    Kind, MemoryImage, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
 };
 use crate::retention::{RetentionPlan, Rules};
 use crate::save::remark;
@@ -73,12 +73,12 @@ impl Job {
         remark(self.pool(), self.name(), epoch, &change)
     }
 
-    /// Opens a checkpoint for reading. `None` if the job has none.
+    /// Opens the only image of a checkpoint for reading. `None` if the job has no checkpoint.
     ///
     /// # Errors
     /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
     /// damaged.
-    pub fn checkpoint(&self, select: Select) -> Result<Option<(Checkpoint, Skipped)>> {
+    pub fn image(&self, select: Select) -> Result<Option<(MemoryImage, Skipped)>> {
         first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
@@ -87,12 +87,12 @@ impl Job {
     /// the job has no checkpoint.
     ///
     /// # Errors
-    /// As [`Job::checkpoint`]; `Invalid` if the checkpoint has no such rank.
-    pub fn checkpoint_of_rank(
+    /// As [`Job::image`]; `Invalid` if the checkpoint has no such rank.
+    pub fn image_of_rank(
         &self,
         select: Select,
         rank: Rank,
-    ) -> Result<Option<(Checkpoint, Skipped)>> {
+    ) -> Result<Option<(MemoryImage, Skipped)>> {
         self.attempt_rank(select, rank, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
@@ -102,13 +102,13 @@ impl Job {
     /// something meanwhile, `attempt` is called again.
     ///
     /// # Errors
-    /// As [`Job::checkpoint_of_rank`], and those of `attempt`.
+    /// As [`Job::image_of_rank`], and those of `attempt`.
     pub fn attempt_rank<T>(
         &self,
         select: Select,
         rank: Rank,
-        attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-    ) -> Result<Option<(Checkpoint, T, Skipped)>> {
+        attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
+    ) -> Result<Option<(MemoryImage, T, Skipped)>> {
         first_of_rank(self.pool(), self.name(), select, rank, attempt)
     }
 
@@ -116,9 +116,9 @@ impl Job {
     /// job has no checkpoint.
     ///
     /// # Errors
-    /// As [`Job::checkpoint_of_rank`].
+    /// As [`Job::image_of_rank`].
     pub fn ranges(&self, select: Select, rank: Rank) -> Result<Option<(RangeReader, Skipped)>> {
-        let found = self.checkpoint_of_rank(select, rank)?;
+        let found = self.image_of_rank(select, rank)?;
         Ok(found.map(|(image, skipped)| (RangeReader::new(image), skipped)))
     }
 
@@ -128,12 +128,12 @@ impl Job {
     /// # Errors
     /// `Invalid` if the epoch asked for does not exist or holds memory; `Damaged` if it, or every
     /// one, is damaged.
-    pub fn files(&self, select: Select) -> Result<Option<(FilesCheckpoint, Skipped)>> {
+    pub fn files(&self, select: Select) -> Result<Option<(FilesImage, Skipped)>> {
         let (pool, name) = (self.pool(), self.name());
-        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, name, manifest);
+        let opens = |manifest: &Manifest| FilesImage::opens(pool, name, manifest);
         let kind = Kind { is: &Manifest::is_of_files, opens: &opens };
         let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
-            FilesCheckpoint::open(pool, name, manifest.clone(), as_of)
+            FilesImage::open(pool, name, manifest.clone(), as_of)
         })?;
         Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
     }

@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::commit::{Entry, history};
-use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good};
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_types::{Epoch, Result};
 
@@ -30,17 +30,17 @@ impl Job {
     /// must then be given memory that holds just these bytes as its baseline.
     ///
     /// # Errors
-    /// As [`Job::checkpoint`], and those of `prepare` and `done`.
+    /// As [`Job::image`], and those of `prepare` and `done`.
     pub fn restore<S: RestoreSink>(
         &self,
         select: Select,
-        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
-        done: &mut dyn FnMut(&Checkpoint, S) -> Result<()>,
+        prepare: &mut dyn FnMut(&MemoryImage) -> Result<Prepared<S>>,
+        done: &mut dyn FnMut(&MemoryImage, S) -> Result<()>,
     ) -> Result<Option<Restored>> {
         self.wait()?;
         self.wait_filled()?;
         self.inner.note_position()?;
-        let mut attempt = |checkpoint: &Checkpoint| {
+        let mut attempt = |checkpoint: &MemoryImage| {
             let (selected, sink) = prepare(checkpoint)?;
             let stats = checkpoint.read(&selected, &sink)?;
             Ok((selected.len(), sink, stats))
@@ -74,7 +74,7 @@ impl Job {
     pub fn restore_lazily<S: LazySink>(
         &self,
         select: Select,
-        prepare: &mut dyn FnMut(&Checkpoint) -> Result<Prepared<S>>,
+        prepare: &mut dyn FnMut(&MemoryImage) -> Result<Prepared<S>>,
         ends: LazyEnds<S>,
     ) -> Result<Option<(Restored, LazyFill)>> {
         self.wait()?;
@@ -84,7 +84,7 @@ impl Job {
         // Taken before the log is read: what is in use then stays until memory is filled.
         let reading = pool.log().lock_reading()?;
         let listed = pool.log().latest(name)?;
-        let mut attempt = |checkpoint: &Checkpoint| {
+        let mut attempt = |checkpoint: &MemoryImage| {
             let is_it = |entry: &Entry| {
                 entry.manifest().is_some_and(|manifest| manifest.epoch == checkpoint.epoch())
             };
@@ -109,7 +109,7 @@ impl Job {
         }
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let inner = self.inner.clone();
-        let follow = Box::new(move |checkpoint: &Checkpoint| inner.adopt(checkpoint));
+        let follow = Box::new(move |checkpoint: &MemoryImage| inner.adopt(checkpoint));
         // From the moment at which nothing drains any more until the fill is known, no save begins;
         // those that come later wait for the fill, so no base is replaced under a drain.
         let current = self.inner.starting();

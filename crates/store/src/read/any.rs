@@ -2,8 +2,8 @@
 
 use crate::index::Locator;
 use crate::index::ReadItem;
-use crate::read::files::{FilesCheckpoint, file_words};
-use crate::read::{Checkpoint, RestorePlan, stream_words};
+use crate::read::files::{FilesImage, file_words};
+use crate::read::{MemoryImage, RestorePlan, stream_words};
 use outlive_format::{Image, Manifest, Piece};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, JobName, Result};
@@ -19,9 +19,9 @@ struct Owners {
 /// A checkpoint of either kind, opened.
 pub enum AnyImage {
     /// Of a program's memory.
-    Memory(Box<Checkpoint>),
+    Memory(Box<MemoryImage>),
     /// Of files.
-    Files(Box<FilesCheckpoint>),
+    Files(Box<FilesImage>),
 }
 
 impl AnyImage {
@@ -32,8 +32,8 @@ impl AnyImage {
     pub fn new(pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<AnyImage> {
         let manifest = manifest.clone();
         Ok(match manifest.is_of_files() {
-            true => AnyImage::Files(Box::new(FilesCheckpoint::open(pool, job, manifest, 0)?)),
-            false => AnyImage::Memory(Box::new(Checkpoint::open(pool, job, manifest)?)),
+            true => AnyImage::Files(Box::new(FilesImage::open(pool, job, manifest, 0)?)),
+            false => AnyImage::Memory(Box::new(MemoryImage::open(pool, job, manifest)?)),
         })
     }
 
@@ -49,7 +49,7 @@ impl AnyImage {
     ) -> Result<AnyImage> {
         match manifest.is_of_files() {
             true => AnyImage::new(pool, job, manifest),
-            false => Checkpoint::open_image(pool, job, manifest.clone(), image, 0)
+            false => MemoryImage::open_image(pool, job, manifest.clone(), image, 0)
                 .map(|checkpoint| AnyImage::Memory(Box::new(checkpoint))),
         }
     }
@@ -103,7 +103,7 @@ fn note(owners: &mut Owners, name: &dyn Fn() -> String) {
 
 fn regions(
     pool: &Pool,
-    checkpoint: &Checkpoint,
+    checkpoint: &MemoryImage,
     found: &mut HashMap<Fingerprint, Owners>,
 ) -> Result<()> {
     let locator = Locator::load(pool, checkpoint.segments())?;
@@ -121,7 +121,7 @@ fn regions(
     Ok(())
 }
 
-fn files(checkpoint: &FilesCheckpoint, found: &mut HashMap<Fingerprint, Owners>) -> Result<()> {
+fn files(checkpoint: &FilesImage, found: &mut HashMap<Fingerprint, Owners>) -> Result<()> {
     let mut items = checkpoint.items();
     while let Some(item) = items.next_item()? {
         let name = || file_words(&item);

@@ -1,7 +1,7 @@
 //! Finds the checkpoint to restore: the newest that is whole.
 
 use super::again::{Again, Logs};
-use super::image::Checkpoint;
+use super::image::MemoryImage;
 use crate::commit::{Entry, history};
 use crate::images::image_of;
 use outlive_format::Manifest;
@@ -23,7 +23,7 @@ pub enum Select {
 pub type Skipped = Vec<(Epoch, Error)>;
 
 /// The epoch that was found, what the attempt made of it, and what was passed over.
-type Found<T> = (Epoch, T, Skipped);
+type Selection<T> = (Epoch, T, Skipped);
 
 /// Which checkpoints are looked for.
 #[derive(Clone, Copy)]
@@ -44,13 +44,13 @@ pub fn first_good<T>(
     pool: &Pool,
     name: &JobName,
     select: Select,
-    attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-) -> Result<Option<(Checkpoint, T, Skipped)>> {
+    attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
+) -> Result<Option<(MemoryImage, T, Skipped)>> {
     let is_memory = |manifest: &Manifest| !manifest.is_of_files();
-    let opens = |manifest: &Manifest| Checkpoint::open(pool, name, manifest.clone()).is_ok();
+    let opens = |manifest: &Manifest| MemoryImage::open(pool, name, manifest.clone()).is_ok();
     let kind = Kind { is: &is_memory, opens: &opens };
     let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
-        let found = Checkpoint::open_as_of(pool, name, manifest.clone(), as_of)?;
+        let found = MemoryImage::open_as_of(pool, name, manifest.clone(), as_of)?;
         attempt(&found).map(|value| (found, value))
     })?;
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
@@ -66,15 +66,15 @@ pub fn first_of_rank<T>(
     name: &JobName,
     select: Select,
     rank: Rank,
-    attempt: &mut dyn FnMut(&Checkpoint) -> Result<T>,
-) -> Result<Option<(Checkpoint, T, Skipped)>> {
-    let open = |manifest: &Manifest| Checkpoint::open_rank(pool, name, manifest.clone(), rank);
+    attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
+) -> Result<Option<(MemoryImage, T, Skipped)>> {
+    let open = |manifest: &Manifest| MemoryImage::open_rank(pool, name, manifest.clone(), rank);
     let is_memory = |manifest: &Manifest| !manifest.is_of_files();
     let opens = |manifest: &Manifest| open(manifest).is_ok();
     let kind = Kind { is: &is_memory, opens: &opens };
     let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
         let image = image_of(pool, manifest, rank)?;
-        let found = Checkpoint::open_image(pool, name, manifest.clone(), image, as_of)?;
+        let found = MemoryImage::open_image(pool, name, manifest.clone(), image, as_of)?;
         attempt(&found).map(|value| (found, value))
     })?;
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
@@ -91,7 +91,7 @@ pub fn first_manifest<T>(
     select: Select,
     kind: Kind<'_>,
     attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
-) -> Result<Option<Found<T>>> {
+) -> Result<Option<Selection<T>>> {
     let jobs = [name];
     let mut again: Option<Again<'_>> = None;
     loop {
@@ -187,7 +187,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    fn conclude<T>(self, found: Option<(Epoch, T)>) -> Result<Option<Found<T>>> {
+    fn conclude<T>(self, found: Option<(Epoch, T)>) -> Result<Option<Selection<T>>> {
         let Search { pool, name, select, newest, .. } = self;
         let skipped = &self.skipped;
         if let Some((epoch, value)) = found {

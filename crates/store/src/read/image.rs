@@ -1,4 +1,4 @@
-//! A checkpoint opened for reading: its catalog and page trees, every node of them verified.
+//! An image of memory, opened for reading: its catalog and page trees, every node of them verified.
 
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
@@ -21,9 +21,9 @@ pub struct Stream {
     pub tree: PageTree,
 }
 
-/// A checkpoint whose metadata has been read and verified.
+/// What one rank has of a checkpoint of memory: its metadata, read and verified.
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct MemoryImage {
     pool: Pool,
     job: JobName,
     manifest: Manifest,
@@ -38,13 +38,13 @@ pub struct Checkpoint {
     streams: Vec<Stream>,
 }
 
-impl Checkpoint {
+impl MemoryImage {
     /// Opens the checkpoint that `manifest` describes, which has one rank.
     ///
     /// # Errors
     /// `Damaged` if any of its metadata is missing or wrong; `Invalid` if it has more ranks.
-    pub fn open(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<Checkpoint> {
-        Checkpoint::open_as_of(pool, job, manifest, 0)
+    pub fn open(pool: &Pool, job: &JobName, manifest: Manifest) -> Result<MemoryImage> {
+        MemoryImage::open_as_of(pool, job, manifest, 0)
     }
 
     /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have.
@@ -56,10 +56,10 @@ impl Checkpoint {
         job: &JobName,
         manifest: Manifest,
         rank: Rank,
-    ) -> Result<Checkpoint> {
+    ) -> Result<MemoryImage> {
         let image = image_of(pool, &manifest, rank)
             .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
-        Checkpoint::open_image(pool, job, manifest, image, 0)
+        MemoryImage::open_image(pool, job, manifest, image, 0)
     }
 
     /// The same with an image that has been found already, knowing the log up to record `as_of`.
@@ -69,9 +69,9 @@ impl Checkpoint {
         manifest: Manifest,
         image: Image,
         as_of: u64,
-    ) -> Result<Checkpoint> {
+    ) -> Result<MemoryImage> {
         let of = image_words(job, &manifest, image.reference.rank);
-        Checkpoint::open_inner(pool, job, manifest, image, as_of).map_err(|e| e.context(of))
+        MemoryImage::open_inner(pool, job, manifest, image, as_of).map_err(|e| e.context(of))
     }
 
     /// The same, knowing the log up to record `as_of`.
@@ -80,12 +80,12 @@ impl Checkpoint {
         job: &JobName,
         manifest: Manifest,
         as_of: u64,
-    ) -> Result<Checkpoint> {
+    ) -> Result<MemoryImage> {
         let image = only_image(&manifest).cloned().map_err(|error| {
             let of = format!("checkpoint {} of job {job}", manifest.epoch);
             error.context(of)
         })?;
-        Checkpoint::open_image(pool, job, manifest, image, as_of)
+        MemoryImage::open_image(pool, job, manifest, image, as_of)
     }
 
     fn open_inner(
@@ -94,7 +94,7 @@ impl Checkpoint {
         manifest: Manifest,
         image: Image,
         as_of: u64,
-    ) -> Result<Checkpoint> {
+    ) -> Result<MemoryImage> {
         let Image { reference: image, segments, .. } = image;
         if image.kind != ImageKind::Memory {
             return Err(Error::invalid(
@@ -133,7 +133,7 @@ impl Checkpoint {
         let streams =
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
         let regions = catalog.regions.iter().map(|region| region.desc.clone()).collect();
-        Ok(Checkpoint {
+        Ok(MemoryImage {
             pool: pool.clone(),
             job: job.clone(),
             manifest,
@@ -225,7 +225,7 @@ impl Checkpoint {
         &self.catalog_bytes
     }
 
-    /// Plans the reading of `selected` streams (indices into [`Checkpoint::streams`]).
+    /// Plans the reading of `selected` streams (indices into [`MemoryImage::streams`]).
     ///
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments; `Invalid` for an index out of range.
@@ -272,7 +272,7 @@ impl Checkpoint {
     /// The packed stream's bytes; empty if there is none.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`].
+    /// Those of [`MemoryImage::read`].
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
             Some(stream) if stream.name == PACKED_STREAM => {

@@ -22,7 +22,7 @@ pub use any::AnyImage;
 pub use chunks::{ReadFault, ReadPlan};
 pub use find::{Kind, Select, Skipped, first_good, first_manifest, first_of_rank};
 pub(crate) use find::{hurt, suspect};
-pub use image::{Checkpoint, Stream};
+pub use image::{MemoryImage, Stream};
 pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};
 pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
 pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merged};

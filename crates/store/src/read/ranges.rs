@@ -3,7 +3,7 @@
 use super::again::Current;
 use super::chunks::ReadPlan;
 use super::find::{Select, first_of_rank};
-use super::image::Checkpoint;
+use super::image::MemoryImage;
 use super::nodes::read_merged;
 use super::streams::Transfers;
 use crate::tree::Node;
@@ -22,7 +22,7 @@ const AT_ONCE_BYTES: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Leaves(Mutex<HashMap<(usize, u64), Arc<Leaf>>>);
 
-impl Checkpoint {
+impl MemoryImage {
     /// Adds what a range of a stream comes from.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `Retry` if its checkpoint was pruned; what the log reports.
-    pub(crate) fn reopen(&self) -> Result<Option<Checkpoint>> {
+    pub(crate) fn reopen(&self) -> Result<Option<MemoryImage>> {
         let (pool, job, epoch) = (self.pool(), self.job(), self.epoch());
         let (select, rank) = (Select::Epoch(epoch), self.image().rank);
         match first_of_rank(pool, job, select, rank, &mut |_| Ok(())) {
@@ -106,9 +106,9 @@ impl Checkpoint {
     }
 
     /// For whoever reads by it for long, knowing the log up to record `listed`.
-    pub(crate) fn current(self, listed: u64) -> Current<Checkpoint> {
+    pub(crate) fn current(self, listed: u64) -> Current<MemoryImage> {
         let (pool, job) = (self.pool().clone(), self.job().clone());
-        Current::new(&pool, &job, listed, self, Box::new(Checkpoint::reopen))
+        Current::new(&pool, &job, listed, self, Box::new(MemoryImage::reopen))
     }
 }
 
@@ -117,13 +117,13 @@ impl Checkpoint {
 /// threads at once.
 #[derive(Debug)]
 pub struct RangeReader {
-    image: Current<Checkpoint>,
+    image: Current<MemoryImage>,
     leaves: Leaves,
 }
 
 impl RangeReader {
     /// Reads by an image that was opened.
-    pub fn new(image: Checkpoint) -> RangeReader {
+    pub fn new(image: MemoryImage) -> RangeReader {
         let listed = image.as_of();
         RangeReader { image: image.current(listed), leaves: Leaves::default() }
     }
@@ -173,7 +173,8 @@ impl RangeReader {
                 (at.ok_or_else(|| Error::bug("a region has no stream"))?, 0)
             }
         };
-        let mut fetch = |image: &Checkpoint| image.fetch(&self.leaves, stream, from + offset, into);
+        let mut fetch =
+            |image: &MemoryImage| image.fetch(&self.leaves, stream, from + offset, into);
         self.image.read(&mut fetch).map_err(|error| error.context(of()))
     }
 }

@@ -6,7 +6,7 @@ mod run;
 
 pub(crate) use run::Runner;
 
-use crate::read::{Checkpoint, RestoreSink, RestoreStats, Select, hurt, suspect};
+use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, hurt, suspect};
 use order::Order;
 use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Error, Missing, Result};
@@ -43,7 +43,7 @@ pub struct LazyEnds<S> {
     /// Everything was brought. Called by a thread of the fill, before anybody who waits is told; the
     /// sink's hashes are those of the checkpoint.
     #[allow(clippy::type_complexity)]
-    pub filled: Box<dyn FnOnce(&Checkpoint, &S) + Send>,
+    pub filled: Box<dyn FnOnce(&MemoryImage, &S) + Send>,
     /// It will never be: the program, whose memory has holes, must end. By then the checkpoint is
     /// marked suspect if it is damaged; the message says so.
     pub failed: Box<dyn FnOnce(&Error) + Send>,
@@ -125,7 +125,11 @@ impl LazyFill {
 }
 
 /// A checkpoint in which damage was found before is not to be relied on without reading all of it.
-pub(crate) fn refuse_suspect(checkpoint: &Checkpoint, is_hurt: bool, select: Select) -> Result<()> {
+pub(crate) fn refuse_suspect(
+    checkpoint: &MemoryImage,
+    is_hurt: bool,
+    select: Select,
+) -> Result<()> {
     let (pool, epoch, job) = (checkpoint.pool(), checkpoint.epoch(), checkpoint.job());
     if checkpoint.manifest().remarks.suspect {
         let error = suspect(pool, epoch, job);

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
-use crate::read::{Checkpoint, Current, Leaves, ReadPlan, RestoreStats, Transfers};
+use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers};
 use crate::save::remark;
 use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex};
@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Called when all of a checkpoint has been restored: the next save follows it.
-pub(crate) type Follow = Box<dyn Fn(&Checkpoint) + Send + Sync>;
+pub(crate) type Follow = Box<dyn Fn(&MemoryImage) + Send + Sync>;
 
 /// One lazy restore.
 pub(crate) struct Runner<S> {
@@ -39,7 +39,7 @@ pub(crate) struct Runner<S> {
     /// Every stream was asked for.
     whole: bool,
     /// The image as the log has it now: a gc may move chunks while they are being fetched.
-    image: Current<Checkpoint>,
+    image: Current<MemoryImage>,
     /// Keeps gcs from deleting what the fill needs, where the medium has locks.
     reading: Mutex<Option<LockGuard>>,
     leaves: Leaves,
@@ -54,7 +54,7 @@ impl<S: LazySink> Runner<S> {
     /// # Errors
     /// `Damaged` if anything of that is missing or wrong.
     pub fn read_eager(
-        checkpoint: &Checkpoint,
+        checkpoint: &MemoryImage,
         selected: &[usize],
         sink: &S,
     ) -> Result<RestoreStats> {
@@ -87,7 +87,7 @@ impl<S: LazySink> Runner<S> {
     /// is over when this returns.
     pub fn start(
         follow: Follow,
-        (image, listed): (Checkpoint, u64),
+        (image, listed): (MemoryImage, u64),
         reading: Option<LockGuard>,
         selected: &[usize],
         sink: S,
@@ -142,7 +142,7 @@ impl<S: LazySink> Runner<S> {
             buffer.resize(missing.length, 0);
             let (stream, offset) = (missing.stream, missing.offset);
             let fetch =
-                &mut |image: &Checkpoint| image.fetch(&self.leaves, stream, offset, &mut buffer);
+                &mut |image: &MemoryImage| image.fetch(&self.leaves, stream, offset, &mut buffer);
             match self.attempt(fetch) {
                 Ok(()) => self.sink.deliver(&missing, &buffer),
                 Err(error) => return self.fail(error),
@@ -153,7 +153,7 @@ impl<S: LazySink> Runner<S> {
     }
 
     /// Does `work`, again if something is missing that a gc has moved, or the medium hesitates.
-    fn attempt(&self, work: &mut dyn FnMut(&Checkpoint) -> Result<()>) -> Result<()> {
+    fn attempt(&self, work: &mut dyn FnMut(&MemoryImage) -> Result<()>) -> Result<()> {
         let mut attempts = 1;
         loop {
             let checkpoint = self.image.get();
@@ -163,7 +163,7 @@ impl<S: LazySink> Runner<S> {
     }
 
     /// Decides whether to try again after `error`; the error, if not.
-    fn again(&self, seen: &Arc<Checkpoint>, error: Error, attempts: &mut usize) -> Result<()> {
+    fn again(&self, seen: &Arc<MemoryImage>, error: Error, attempts: &mut usize) -> Result<()> {
         *attempts += 1;
         if self.is_stopping() || *attempts > 16 {
             return Err(error);
@@ -210,7 +210,7 @@ impl<S: LazySink> Runner<S> {
     /// the same order, at other places.
     fn pass(
         &self,
-        checkpoint: &Checkpoint,
+        checkpoint: &MemoryImage,
         brought: &mut Vec<AtomicBool>,
         stats: &mut RestoreStats,
     ) -> Result<()> {

@@ -1,14 +1,14 @@
 //! From a restore to the next save: what was restored is what it follows.
 
 use super::writer::{Base, RankWriter};
-use crate::read::Checkpoint;
+use crate::read::MemoryImage;
 use outlive_chunk::PageHashes;
 use outlive_pool::Pool;
 
 impl RankWriter {
     /// Makes a restored checkpoint what the next save follows. If that cannot be, the next save shares
     /// nothing with it, and the pool's observer is told.
-    pub fn follow_restored(&mut self, pool: &Pool, checkpoint: &Checkpoint) {
+    pub fn follow_restored(&mut self, pool: &Pool, checkpoint: &MemoryImage) {
         let threads = pool.config().tuning.threads();
         let streams = checkpoint.streams().iter();
         let base = Base {

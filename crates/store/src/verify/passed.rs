@@ -3,7 +3,7 @@
 use crate::images::only_image;
 use crate::index::ReadItem;
 use crate::index::{Rolling, Stepped};
-use crate::read::files::FilesCheckpoint;
+use crate::read::files::FilesImage;
 use crate::read::{check_packed, read_catalog, read_inner, read_leaves};
 use outlive_format::{
     Image, ImageKind, ImageRef, LEVEL_MAX, Leaf, Manifest, NODE_CHILDREN, TreeRef,
@@ -21,13 +21,13 @@ const LISTING: u8 = 0xF1;
 
 /// A node, its level, and the length of the stream if it holds that stream's end, else 0. What lies
 /// beyond the end is not needed, so an equal node elsewhere may need more.
-type Seen = (Fingerprint, u8, u64);
+type NodeKey = (Fingerprint, u8, u64);
 
 /// One line of checkpoints, from the oldest on.
 #[derive(Debug, Default)]
 pub struct Passed {
     places: Rolling,
-    seen: HashSet<Seen>,
+    seen: HashSet<NodeKey>,
 }
 
 impl Passed {
@@ -75,7 +75,7 @@ impl Passed {
         if self.seen.contains(&listing) && self.seen.contains(&length) {
             return Ok(());
         }
-        let opened = FilesCheckpoint::open(pool, job, manifest.clone(), 0)?;
+        let opened = FilesImage::open(pool, job, manifest.clone(), 0)?;
         let (needed, faults) = opened.wanted();
         if let Some(fault) = faults.into_iter().next() {
             return Err(fault);

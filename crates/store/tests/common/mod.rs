@@ -2,9 +2,9 @@
 //! into plain vectors.
 #![allow(dead_code)] // each test file uses its part
 
-use outlive_capture::{HashTracker, MemorySource, Region};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, StoredShard, Tuning};
-use outlive_store::{Checkpoint, Job, JobOptions, RestoreSink, SaveStats, Select};
+use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink, SaveStats, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::{Epoch, Event, Observer, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
 use std::collections::BTreeMap;
@@ -80,14 +80,14 @@ pub fn changed(mut state: State, page: usize, seed: u64) -> State {
 /// A job and the tracker that a front door keeps with it.
 pub struct Program {
     pub job: Job,
-    pub tracker: Arc<HashTracker>,
+    pub tracker: Arc<ChangeTracker>,
     pub attachment: Vec<u8>,
 }
 
 impl Program {
     pub fn start(pool: &Pool, name: &str) -> Program {
         let job = Job::open(pool, name, JobOptions::default()).unwrap();
-        Program { job, tracker: Arc::new(HashTracker::new()), attachment: b"front door".to_vec() }
+        Program { job, tracker: Arc::new(ChangeTracker::new()), attachment: b"front door".to_vec() }
     }
 
     pub fn source(&self, state: &State) -> MemorySource {
@@ -137,7 +137,7 @@ impl Program {
 pub struct Vectors(Vec<Mutex<Vec<u8>>>);
 
 impl Vectors {
-    pub fn for_all(checkpoint: &Checkpoint) -> Vectors {
+    pub fn for_all(checkpoint: &MemoryImage) -> Vectors {
         Vectors(
             checkpoint
                 .streams()
@@ -164,7 +164,7 @@ impl RestoreSink for Vectors {
     }
 }
 
-pub fn regions_of(checkpoint: &Checkpoint, streams: &[Vec<u8>]) -> State {
+pub fn regions_of(checkpoint: &MemoryImage, streams: &[Vec<u8>]) -> State {
     let number = checkpoint.stream_of();
     checkpoint
         .regions()

@@ -1,6 +1,6 @@
 //! Writing one shard's file.
 
-use super::Made;
+use super::DurableDirs;
 use super::files::Files;
 use crate::durable::{link_new, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
@@ -26,7 +26,7 @@ pub(super) struct DirectoryWriter {
 /// The file while it is being written.
 pub(super) struct PartFile {
     pub files: Arc<Files>,
-    pub made: Arc<Made>,
+    pub made: Arc<DurableDirs>,
     pub shard: ShardName,
     pub file: DirectFile,
     pub path: PathBuf,

@@ -121,7 +121,7 @@ impl FaultMedium {
             locks.given += 1;
             let number = locks.given;
             of(&mut locks).push((number, self.owner.clone()));
-            Box::new(Held { world: self.world.clone(), of, number })
+            Box::new(HeldLock { world: self.world.clone(), of, number })
         });
         world.locks = Some(locks);
         Some(guard)
@@ -129,13 +129,13 @@ impl FaultMedium {
 }
 
 /// A lock that is held.
-struct Held {
+struct HeldLock {
     world: FaultWorld,
     of: fn(&mut Locks) -> &mut Holders,
     number: u64,
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         if let Some(locks) = &mut self.world.lock().locks {
             (self.of)(locks).retain(|(number, _)| *number != self.number);

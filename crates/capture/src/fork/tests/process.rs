@@ -3,7 +3,7 @@
 //! program again, with one test.
 
 use super::*;
-use crate::{HashTracker, MemorySource};
+use crate::{ChangeTracker, MemorySource};
 use outlive_types::{FreezeMode, FreezeRequest, PageSource};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -102,7 +102,7 @@ fn freezes() {
     // SAFETY: the memory lives until the end, and is changed when no run is live.
     let region =
         unsafe { crate::Region::from_raw("m", "|u1", vec![], memory.as_ptr(), memory.len()) };
-    let mut source = MemorySource::new(Arc::new(HashTracker::new()), vec![region], vec![], 1);
+    let mut source = MemorySource::new(Arc::new(ChangeTracker::new()), vec![region], vec![], 1);
     let freeze = FreezeMode::Fork;
     let asked = FreezeRequest { freeze, freeze_bytes_max: 8 << 20, ..FreezeRequest::default() };
     let frozen = source.freeze(&asked).unwrap();

@@ -1,7 +1,7 @@
 //! Ways to find and copy what a program has changed.
 
 use outlive_capture::track::{Mprotect, OwnedPages, PageTracker, Refusal, TrackerChoice, WpAsync};
-use outlive_capture::{HashTracker, OwnedSource};
+use outlive_capture::{ChangeTracker, OwnedSource};
 use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::{Error, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result};
 use rustix::time::{ClockId, clock_gettime};
@@ -82,7 +82,7 @@ impl Tracked {
             let pages = tracker.and_then(|tracker| OwnedPages::new(bytes, tracker, fill));
             pages.map(Memory::Pages).map_err(refused)
         };
-        let source = |tracker: HashTracker| -> Result<Memory> {
+        let source = |tracker: ChangeTracker| -> Result<Memory> {
             let mut source = OwnedSource::tracked("state", bytes, 1, tracker);
             fill(super::super::state::edit(&mut source)?);
             Ok(Memory::Source(source))
@@ -92,8 +92,8 @@ impl Tracked {
             Policy::Pgck => own(Mprotect::bare(1).map(boxed))?,
             Policy::Acck => own(Mprotect::bare(RUN_PAGES_MAX).map(boxed))?,
             Policy::WpAsync => own(WpAsync::open().map(|t| Box::new(t) as Box<dyn PageTracker>))?,
-            Policy::Auto => source(HashTracker::with(TrackerChoice::Auto))?,
-            Policy::Hash => source(HashTracker::new())?,
+            Policy::Auto => source(ChangeTracker::with(TrackerChoice::Auto))?,
+            Policy::Hash => source(ChangeTracker::new())?,
             Policy::CopyAll => {
                 let mut memory = AlignedBuf::zeroed(bytes);
                 fill(&mut memory);
@@ -105,7 +105,7 @@ impl Tracked {
 
     /// The same with one kind of tracker under the policy of a job.
     pub fn forced(choice: TrackerChoice, bytes: usize) -> Result<Tracked> {
-        let mut source = OwnedSource::tracked("state", bytes, 1, HashTracker::with(choice));
+        let mut source = OwnedSource::tracked("state", bytes, 1, ChangeTracker::with(choice));
         super::super::state::fill(super::super::state::edit(&mut source)?, 1);
         Tracked::begin(Memory::Source(source))
     }

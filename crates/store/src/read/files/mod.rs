@@ -1,14 +1,14 @@
 //! Reading images of files: the listing, recipes, and where the chunks are.
 
-mod checkpoint;
+mod image;
 mod listing;
 mod ranges;
 mod recipe;
 mod walk;
 mod whereabouts;
 
-pub use checkpoint::FilesCheckpoint;
-pub(crate) use checkpoint::file_words;
+pub use image::FilesImage;
+pub(crate) use image::file_words;
 pub use listing::Items;
 pub use recipe::{Pieces, Read, recipes_below};
 pub(crate) use walk::{RECIPE, listing_chunks, walk_files};

@@ -1,7 +1,7 @@
 //! Parts of files: bytes a to b, verified, without the rest.
 
-use super::FilesCheckpoint;
-use super::checkpoint::file_words;
+use super::FilesImage;
+use super::image::file_words;
 use super::recipe::pieces_within;
 use outlive_format::{Content, Item, Piece};
 use outlive_types::{Error, Result};
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Chunks that are read and held at a time: at most so many bytes, or one chunk.
 const AT_ONCE_BYTES: u64 = 8 << 20;
 
-impl FilesCheckpoint {
+impl FilesImage {
     /// Finds an item by its path; `None` if there is none. Looks through the listing, in its order.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A checkpoint of files, opened for reading.
+//! An image of files, opened for reading.
 
 use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
@@ -14,10 +14,10 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A checkpoint of files whose segments and recipes of the listing have been read and verified.
+/// An image of files whose segments and recipes of the listing have been read and verified.
 /// About 60 bytes of memory for each chunk.
 #[derive(Debug)]
-pub struct FilesCheckpoint {
+pub struct FilesImage {
     job: JobName,
     manifest: Manifest,
     image: Image,
@@ -27,24 +27,19 @@ pub struct FilesCheckpoint {
     listing: Arc<ListingChunks>,
 }
 
-impl FilesCheckpoint {
+impl FilesImage {
     /// Whether the checkpoint that `manifest` describes opens.
     pub(crate) fn opens(pool: &Pool, job: &JobName, manifest: &Manifest) -> bool {
-        FilesCheckpoint::open(pool, job, manifest.clone(), 0).is_ok()
+        FilesImage::open(pool, job, manifest.clone(), 0).is_ok()
     }
 
     /// Opens the checkpoint that `manifest` describes, knowing the log up to record `as_of`.
     ///
     /// # Errors
     /// `Invalid` if it is not one of files, `Damaged` if any of its metadata is missing or wrong.
-    pub fn open(
-        pool: &Pool,
-        job: &JobName,
-        manifest: Manifest,
-        as_of: u64,
-    ) -> Result<FilesCheckpoint> {
+    pub fn open(pool: &Pool, job: &JobName, manifest: Manifest, as_of: u64) -> Result<FilesImage> {
         let epoch = manifest.epoch;
-        FilesCheckpoint::open_inner(pool, job, manifest, as_of)
+        FilesImage::open_inner(pool, job, manifest, as_of)
             .map_err(|e| e.context(format!("checkpoint {epoch} of job {job}")))
     }
 
@@ -53,7 +48,7 @@ impl FilesCheckpoint {
         job: &JobName,
         manifest: Manifest,
         as_of: u64,
-    ) -> Result<FilesCheckpoint> {
+    ) -> Result<FilesImage> {
         let image = only_image(&manifest)?.clone();
         if image.reference.kind != ImageKind::Files {
             return Err(Error::invalid(
@@ -66,16 +61,16 @@ impl FilesCheckpoint {
             ListingChunks::read(pool, &whereabouts.places().locator, image.reference.catalog)?;
         let listing = Arc::new(listing);
         let job = job.clone();
-        Ok(FilesCheckpoint { job, manifest, image, as_of, whereabouts, listing })
+        Ok(FilesImage { job, manifest, image, as_of, whereabouts, listing })
     }
 
     /// The newest checkpoint of files that opens. Damaged ones are told and passed over.
     ///
     /// # Errors
     /// What the log reports.
-    pub fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesCheckpoint>> {
+    pub fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesImage>> {
         // A log may be long, and is read whole only if its newest checkpoint of files does not open.
-        if let Some(newest) = FilesCheckpoint::newest_at_once(pool, job)? {
+        if let Some(newest) = FilesImage::newest_at_once(pool, job)? {
             return Ok(newest);
         }
         // What a scrub has found hurt may open: the damage lies in chunks.
@@ -85,10 +80,10 @@ impl FilesCheckpoint {
             .collect();
         let is_sound =
             |manifest: &Manifest| manifest.is_of_files() && !hurt.contains(&manifest.epoch);
-        let opens = |manifest: &Manifest| FilesCheckpoint::opens(pool, job, manifest);
+        let opens = |manifest: &Manifest| FilesImage::opens(pool, job, manifest);
         let kind = Kind { is: &is_sound, opens: &opens };
         let newest = first_manifest(pool, job, Select::Newest, kind, &mut |found, as_of| {
-            FilesCheckpoint::open(pool, job, found.clone(), as_of)
+            FilesImage::open(pool, job, found.clone(), as_of)
         });
         match newest {
             Ok(found) => Ok(found.map(|(_, checkpoint, _)| checkpoint)),
@@ -101,7 +96,7 @@ impl FilesCheckpoint {
     }
 
     /// The same if nothing newer is damaged; `None` if something is.
-    fn newest_at_once(pool: &Pool, job: &JobName) -> Result<Option<Option<FilesCheckpoint>>> {
+    fn newest_at_once(pool: &Pool, job: &JobName) -> Result<Option<Option<FilesImage>>> {
         let mut as_of = 0;
         for entry in history(pool, job)? {
             as_of = as_of.max(entry.number);
@@ -110,7 +105,7 @@ impl FilesCheckpoint {
             }
             let is_sound = |manifest: &&Manifest| manifest.is_of_files() && !entry.hurt;
             let Some(manifest) = entry.manifest().filter(is_sound) else { continue };
-            return match FilesCheckpoint::open(pool, job, manifest.clone(), as_of) {
+            return match FilesImage::open(pool, job, manifest.clone(), as_of) {
                 Ok(checkpoint) => Ok(Some(Some(checkpoint))),
                 Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
                 Err(error) => Err(error),

@@ -1,9 +1,9 @@
 //! The watched regions of a job.
 
-use super::watch::{Look, RegionSpan, Watch};
-use super::{OpenTracker, PageTracker, Pages, Pins, Refusal, TrackerKind};
+use super::region::{Look, RegionSpan, Watch};
 use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
+use crate::track::{OpenTracker, PageTracker, Pages, Pins, Refusal, TrackerKind};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_types::BLOCK_BYTES;
 use std::collections::{BTreeMap, HashMap};

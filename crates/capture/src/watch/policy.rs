@@ -1,7 +1,7 @@
 //! What a watched region has taught: whether to compare written pages, to make dense blocks coarse, to
 //! expect a sweep.
 
-use outlive_types::{BLOCK_PAGES, PageRange};
+use outlive_types::PageRange;
 use std::ops::Range;
 
 /// Whether written pages are worth comparing: only if some were written with what they held before.
@@ -160,12 +160,6 @@ pub(super) fn scattered(seed: u64, number: u64, count: u64) -> u64 {
     let mix = |bits: u64| (bits ^ (bits >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     let mixed = mix(mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number));
     (mixed >> 32) % count
-}
-
-/// From so many written pages of a block on, faults cost more than comparing all of it.
-pub(crate) fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
-    let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
-    (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 
 use super::policy::{Filter, Front, Patience, sampled, scattered};
 use super::ranges::{joined, without};
-use super::{PageTracker, Pages, Refusal, Then};
 use crate::ahead::Ahead;
+use crate::track::{PageTracker, Pages, Refusal, Then};
 use outlive_chunk::{Diff, PageHashes, parallel};
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, PageRange, pages_of};
 use std::ops::Range;

@@ -1,7 +1,8 @@
 use super::*;
 use crate::ahead::Ahead;
 use crate::ahead::tests::Told;
-use crate::{HashTracker, MemorySource, Region};
+use crate::track::*;
+use crate::{ChangeTracker, MemorySource, Region};
 use outlive_chunk::PageHashes;
 use outlive_io::AlignedBuf;
 use outlive_types::{
@@ -18,7 +19,7 @@ struct Program {
     /// Where the region lies in the memory.
     offset: usize,
     length: usize,
-    tracker: Arc<HashTracker>,
+    tracker: Arc<ChangeTracker>,
     image: Vec<u8>,
     epoch: Epoch,
     freeze: FreezeMode,
@@ -29,7 +30,7 @@ struct Program {
 impl Program {
     fn new(offset: usize, length: usize) -> Program {
         let memory = AlignedBuf::zeroed((offset + length).next_multiple_of(PAGE_BYTES));
-        let tracker = Arc::new(HashTracker::with(TrackerChoice::Only(TrackerKind::WpAsync)));
+        let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Only(TrackerKind::WpAsync)));
         Program {
             memory,
             offset,
@@ -335,7 +336,7 @@ fn a_second_tracker_of_the_same_memory_compares() {
     program.save(true);
     program.save(true);
     // Another job of the same process saves the same array.
-    let other = Arc::new(HashTracker::with(TrackerChoice::Auto));
+    let other = Arc::new(ChangeTracker::with(TrackerChoice::Auto));
     let first = std::mem::replace(&mut program.tracker, other);
     let (epoch, image) = (program.epoch, program.image.clone());
     program.write(3);
@@ -485,7 +486,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     let told = Told::new(memory.as_ptr().addr());
     let place = RegionSpan { start: memory.as_ptr().addr(), length: memory.len() };
     // SAFETY: the tracker is told what happens; it does nothing to the memory.
-    let mut watch = unsafe { watch::Watch::begin(&told, place, PAGES) }.unwrap();
+    let mut watch = unsafe { region::Watch::begin(&told, place, PAGES) }.unwrap();
     watch.settle();
     let mut ahead = Ahead::new(&[told.pages(0..PAGES)], &[], 1 << 20, Ahead::default());
     memory[5 * PAGE_BYTES..6 * PAGE_BYTES].fill(9);
@@ -513,15 +514,15 @@ fn what_stays_armed_is_asked_in_proportion() {
     let told = Told::new(start);
     let place = RegionSpan { start, length: BLOCKS * BLOCK };
     // SAFETY: nothing looks at the memory.
-    let mut watch = unsafe { watch::Watch::begin(&told, place, 100) }.unwrap();
+    let mut watch = unsafe { region::Watch::begin(&told, place, 100) }.unwrap();
     let area = |at: usize| Pages { start: start + at * BLOCK, end: start + (at + 1) * BLOCK };
     let areas: Vec<Pages> = (0..BLOCKS).step_by(2).map(area).collect();
     told.write(512 * 4 + 9);
     (0..150).for_each(|page| told.write(512 * 6 + page));
-    watch::COUNTED.with(|counted| counted.set(0));
+    region::COUNTED.with(|counted| counted.set(0));
     let held: Vec<_> = areas.iter().map(|area| area.start..area.end).collect();
     watch.keep_armed(&told, &areas, &held);
-    assert_eq!(watch::COUNTED.with(std::cell::Cell::get), BLOCKS / 2);
+    assert_eq!(region::COUNTED.with(std::cell::Cell::get), BLOCKS / 2);
     let armed: Vec<Pages> = watch.armed().collect();
     let sparse = |at: usize| at.is_multiple_of(2) && at != 6;
     assert_eq!(armed, (0..BLOCKS).filter(|at| sparse(*at)).map(area).collect::<Vec<_>>());

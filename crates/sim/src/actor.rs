@@ -1,0 +1,93 @@
+//! A program at work, and how its errors are judged.
+
+use crate::luck::Luck;
+use crate::state::{RestoredRegions, State};
+use crate::truth::Truth;
+use crate::world::PoolWorld;
+use outlive_pool::Pool;
+use outlive_store::Job;
+use outlive_target::FaultProcess;
+use outlive_types::{Epoch, ErrorKind, JobName, Result, SeededRng};
+use std::sync::Arc;
+
+/// How a program ends early: an error that was expected, or the schedule's end.
+pub(crate) struct End;
+
+pub(crate) type Done<T = ()> = std::result::Result<T, End>;
+
+/// A program at work.
+pub(crate) struct Actor {
+    pub number: usize,
+    pub place: PoolWorld,
+    pub truth: Truth,
+    pub pool: Pool,
+    pub process: FaultProcess,
+    pub rng: SeededRng,
+    pub luck: Arc<Luck>,
+}
+
+impl Actor {
+    /// Somebody has pulled the plug.
+    pub fn is_dead(&self) -> bool {
+        self.process.is_killed() || self.place.world.crashed()
+    }
+
+    pub fn violate(&self, what: String) -> End {
+        self.truth.violate(format!("program {}: {what}", self.number));
+        End
+    }
+
+    /// Takes an error that the program met while it did `what` with a job, and judges it.
+    pub fn met<T>(
+        &self,
+        what: &str,
+        job: &JobName,
+        outcome: Result<T>,
+        also: &[ErrorKind],
+    ) -> Done<T> {
+        let error = match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        self.luck.turns().remark(|| format!("{what} ended: {error}"));
+        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
+        let is_expected = match error.kind() {
+            _ if self.is_dead() => true,
+            ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
+            ErrorKind::Retry => self.luck.has_failed(),
+            ErrorKind::Damaged => is_damaged,
+            ErrorKind::Invalid => self.truth.is_rolled_back(),
+            _ => false,
+        };
+        match is_expected || also.contains(&error.kind()) {
+            true => {
+                if error.kind() == ErrorKind::Fenced {
+                    self.luck.achieved("fence");
+                }
+                Err(End)
+            }
+            false => Err(self.violate(format!(
+                "{what} ended with an error that nothing explains: {}: {error}",
+                error.kind().name()
+            ))),
+        }
+    }
+
+    pub fn epochs(&self, job: &Job) -> Done<Vec<Epoch>> {
+        let infos = self.met("a list", job.name(), job.epochs(), &[])?;
+        Ok(infos.iter().map(|info| info.epoch).collect())
+    }
+
+    /// What a restored epoch must hold; the state, if it does.
+    pub fn check(&self, job: &JobName, epoch: Epoch, restored: &RestoredRegions) -> Done<State> {
+        match self.truth.committed(job).remove(&epoch) {
+            Some(committed) if committed.is(restored) => Ok(committed.ranks[0].clone()),
+            _ if self.truth.is_rolled_back() => Err(End),
+            Some(committed) => Err(self.violate(format!(
+                "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
+                committed.ranks
+            ))),
+            None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
+        }
+    }
+}

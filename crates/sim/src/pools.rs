@@ -1,0 +1,70 @@
+//! The pool of a [`PoolWorld`], as a program sees it, and as somebody does who comes afterwards.
+
+use crate::luck::Luck;
+use crate::seen::{noted, seen};
+use crate::world::{Me, PoolWorld};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_target::{FaultProcess, ManifestLog, Target};
+use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+impl PoolWorld {
+    /// The pool as the program `number` sees it.
+    pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
+        let (target, mut log, process) = self.world.process();
+        if self.is_directory() {
+            log = self.log();
+        }
+        let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
+        let (target, log) = seen(target, log, &me);
+        (pool_of(target, log, self.env(seed)), process)
+    }
+
+    /// The pool with nobody between, and a note of each pack that is read.
+    pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
+        let read = Arc::new(Mutex::default());
+        let target = noted(self.world.target(), &read);
+        (pool_of(target, self.log(), self.env(seed)), read)
+    }
+
+    fn env(&self, seed: u64) -> Environment {
+        Environment {
+            clock: self.luck.clone(),
+            rng: Arc::new(SeededRng::new(seed)),
+            observer: Arc::new(Remarks(self.luck.clone())),
+        }
+    }
+}
+
+/// Writes warnings into the trace.
+struct Remarks(Arc<Luck>);
+
+impl Observer for Remarks {
+    fn event(&self, event: Event) {
+        match event {
+            Event::Warning(text) => self.0.turns().remark(|| text),
+            other => NoObserver.event(other),
+        }
+    }
+}
+
+/// Small sizes, and nothing that depends on how fast the machine is.
+fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment) -> Pool {
+    let format = FormatConfig {
+        container_bytes: 64 << 10,
+        pack_bytes: 64 << 10,
+        chunk_bytes_max: 4 << 10,
+        ..FormatConfig::new([7; 16])
+    };
+    let tuning = Tuning {
+        staging_bytes: 512 << 10,
+        freeze_bytes_max: 1 << 20,
+        freeze: "copy".to_owned(),
+        tracker: "hash".to_owned(),
+        threads: 1,
+        compression: "none".to_owned(),
+        ..Tuning::default()
+    };
+    Pool::new(PoolConfig::new(format, tuning), target, log, env)
+}

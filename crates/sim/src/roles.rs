@@ -1,0 +1,95 @@
+//! What programs there are, by what they do.
+
+/// The jobs of all schedules.
+pub const A: &str = "a";
+/// The other one.
+pub const B: &str = "b";
+/// The one whose programs have several ranks.
+pub const G: &str = "g";
+
+/// What a program does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Saves a job again and again, perhaps after a restore.
+    Saver {
+        /// The job.
+        job: &'static str,
+        /// So many times.
+        saves: u64,
+        /// Begins with what it finds.
+        restores: bool,
+        /// Waits for each commit.
+        waits: bool,
+    },
+    /// Goes back to some epoch, and goes on from there.
+    Returner {
+        /// The job.
+        job: &'static str,
+    },
+    /// Saves in one thread and restores an old epoch in another, on one job.
+    Twin {
+        /// The job.
+        job: &'static str,
+    },
+    /// Restores some epochs.
+    Reader {
+        /// The job.
+        job: &'static str,
+    },
+    /// Restores lazily, perhaps prunes meanwhile, and saves.
+    Lazy {
+        /// The job.
+        job: &'static str,
+        /// Prunes while its memory is filled.
+        prunes: bool,
+    },
+    /// Verifies a job.
+    Verifier {
+        /// The job.
+        job: &'static str,
+    },
+    /// Collects garbage.
+    Gc {
+        /// So many times.
+        rounds: u64,
+        /// Gives up records that are damaged.
+        forgets: bool,
+        /// Rewrites packs, as it does where there is room.
+        rewrites: bool,
+    },
+    /// Drops all but the newest.
+    Prune {
+        /// The job.
+        job: &'static str,
+        /// So many stay.
+        keep_last: u64,
+        /// Frees the space, too.
+        collects: bool,
+    },
+    /// Scrubs.
+    Scrub,
+    /// Copies everything into the second pool.
+    Copy,
+    /// Puts an old copy of a job's log in its place.
+    Rollback {
+        /// The job.
+        job: &'static str,
+    },
+    /// Collects garbage in the second pool.
+    GcThere,
+    /// Saves a job of several ranks, perhaps after a restore.
+    Group(Group),
+}
+
+/// What a group does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// The job.
+    pub job: &'static str,
+    /// So many times it saves.
+    pub saves: u64,
+    /// Begins with what it finds.
+    pub restores: bool,
+    /// Ranks work side by side; otherwise one after the other.
+    pub side_by_side: bool,
+}
