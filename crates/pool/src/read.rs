@@ -58,7 +58,11 @@ impl Pool {
     pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
         let found = match self.directory_by_header(pack) {
             Err(error) if error.kind() == ErrorKind::Damaged => {
-                self.directory_by_footer(pack).map_err(|_| error)
+                // If the footer cannot be read just now, nothing is said of the pack yet.
+                self.directory_by_footer(pack).map_err(|footer| match footer.kind() {
+                    ErrorKind::Damaged => error,
+                    _ => footer,
+                })
             }
             found => found,
         };
@@ -123,5 +127,43 @@ impl Pool {
     fn read_now(&self, pack: PackId, offset: u64, bytes: usize) -> Result<AlignedBuf> {
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes) };
         Ok(read_one(&**self.target(), shard_of(pack), range).wait()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Container, Environment, FormatConfig, PackWriter, PoolConfig, Tuning};
+    use outlive_format::{EntryKind, fingerprint};
+    use outlive_target::{FaultWorld, MemoryLog};
+    use std::sync::Arc;
+
+    /// Damage is final: a gc may give up what is damaged.
+    #[test]
+    fn a_footer_that_cannot_be_read_just_now_is_no_damage() {
+        let (world, pack) = (FaultWorld::new(), PackId([1; 20]));
+        let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+        let log = Arc::new(MemoryLog::new());
+        let pool = Pool::new(config, world.target(), log, Environment::system());
+        let mut writer = PackWriter::new(&pool, pack, 4096).unwrap();
+        writer.open(Container::new(AlignedBuf::zeroed(4 << 20))).unwrap();
+        writer.append(b"bytes", fingerprint(b"bytes"), EntryKind::Chunk).unwrap();
+        writer.finish().unwrap().wait().unwrap();
+        let whole = pool.directory_of(pack).unwrap();
+        world.corrupt(shard_of(pack), 16, 1);
+        assert_eq!(pool.directory_of(pack).unwrap(), whole, "by the footer");
+        world.count_reads(true);
+        // The header; the length; the footer; the directory.
+        for step in 0..4 {
+            world.fail_at(world.ops() + step, ErrorKind::Retry);
+            let error = pool.directory_of(pack).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Retry, "step {step}: {error}");
+        }
+        assert_eq!(pool.directory_of(pack).unwrap(), whole);
+        let length = pool.stored_bytes(pack).unwrap();
+        world.corrupt(shard_of(pack), length - 1, 1);
+        let error = pool.directory_of(pack).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.message().contains("header"), "{error}");
     }
 }
