@@ -14,7 +14,7 @@ use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use stepped::{SteppedLog, Steps};
 
 fn state(seed: u64) -> State {
@@ -322,6 +322,41 @@ fn a_job_whose_session_record_was_given_up_goes_on() {
         assert_eq!(program.restore(Select::Newest).unwrap().unwrap().1, state(epoch - 1));
         program.save(&state(epoch)).unwrap();
     }
+}
+
+/// Of a rival's session only its checkpoint tells, once a gc has given up its record: whoever had restored
+/// before that checkpoint is told of it. (Schedule damage:16601 of the explorer.)
+#[test]
+fn a_rival_whose_session_record_was_given_up_has_saved_all_the_same() {
+    let world = FaultWorld::new();
+    let quiet = || pool_of(world.target(), world.log());
+    for seed in 1..=3 {
+        Program::start(&quiet(), "job").save(&state(seed)).unwrap();
+    }
+    let job = JobName::new("job").unwrap();
+    let (stepped, appends) = (Steps::default(), AtomicUsize::new(0));
+    let logged = Arc::new(SteppedLog(world.log(), stepped.clone()));
+    let rival = Program::start(&pool_of(world.target(), logged), "job");
+    let ours = Arc::new(Program::start(&quiet(), "job"));
+    let (at_work, theirs) = (world.clone(), ours.clone());
+    stepped.hook(move |_, op| {
+        // Before the rival's checkpoint, behind its session.
+        if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 1 {
+            let session = at_work.log().latest(&job).unwrap();
+            at_work.corrupt_record(&job, session, 30, 4);
+            let restored = theirs.restore(Select::Newest).unwrap().unwrap();
+            assert_eq!(restored.1, state(3));
+        }
+    });
+    assert_eq!(rival.save(&state(4)).unwrap().epoch, 4);
+    drop(rival);
+    collect(&quiet(), &GcOptions { forget_damaged: true, ..thorough() }).unwrap();
+    let error = ours.save(&state(5)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    assert_eq!(epochs(&quiet()).last(), Some(&4));
+    let restored = ours.restore(Select::Newest).unwrap().unwrap();
+    assert_eq!(restored.1, state(4));
+    assert_eq!(ours.save(&state(6)).unwrap().epoch, 5);
 }
 
 /// A gc gives up an old record that has rotted, while a save is about to be appended: the number of

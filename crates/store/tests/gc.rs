@@ -307,25 +307,40 @@ fn a_damaged_newest_record_can_be_given_up() {
     }
 }
 
+/// A gc that gives up the record of a session knows of it only if a checkpoint names it.
 #[test]
-fn whoever_gives_up_the_record_of_a_session_ends_it() {
-    let world = FaultWorld::new();
-    let pool = pool_of(world.target(), world.log());
-    let job = JobName::new("job").unwrap();
-    let state = |seed| State::from([("a".to_owned(), noise(seed, 100_000))]);
-    let program = Program::start(&pool, "job");
-    program.save(&state(1)).unwrap();
-    world.corrupt_record(&job, 1, 60, 1);
-    // The program knows what it has written there; a note makes it look.
-    program.job.note(1, |remarks| remarks.pinned = true).unwrap();
-    program.save(&state(2)).unwrap();
-    let options = GcOptions { forget_damaged: true, ..GcOptions::default() };
-    collect(&pool, &options).unwrap();
-    // To that gc nobody was at work here.
-    let error = program.save(&state(3)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Fenced && error.message().contains("gc"), "{error}");
-    check(&pool, "job", &[(1, state(1)), (2, state(2))].into(), "what it had committed");
-    assert!(Program::start(&pool, "job").save(&state(3)).unwrap().epoch > 2);
+fn whoever_gives_up_all_that_tells_of_a_session_ends_it() {
+    for names_it in [true, false] {
+        let world = FaultWorld::new();
+        let pool = pool_of(world.target(), world.log());
+        let job = JobName::new("job").unwrap();
+        let state = |seed| State::from([("a".to_owned(), noise(seed, 100_000))]);
+        let program = Program::start(&pool, "job");
+        program.save(&state(1)).unwrap();
+        world.corrupt_record(&job, 1, 60, 1);
+        // The program knows what it has written there; a note makes it look.
+        program.job.note(1, |remarks| remarks.pinned = true).unwrap();
+        program.save(&state(2)).unwrap();
+        if !names_it {
+            // Both of its checkpoints; a note stands between them.
+            world.corrupt_record(&job, 2, 60, 1);
+            world.corrupt_record(&job, 4, 60, 1);
+        }
+        let options = GcOptions { forget_damaged: true, ..GcOptions::default() };
+        collect(&pool, &options).unwrap();
+        if names_it {
+            assert_eq!(program.save(&state(3)).unwrap().epoch, 3);
+            let all = [(1, state(1)), (2, state(2)), (3, state(3))];
+            check(&pool, "job", &all.into(), "it was at work, and goes on");
+            gc(&pool).unwrap();
+            assert_eq!(program.save(&state(4)).unwrap().epoch, 4);
+        } else {
+            // To that gc nobody was at work here.
+            let error = program.save(&state(3)).unwrap_err();
+            assert!(error.kind() == ErrorKind::Fenced && error.message().contains("gc"), "{error}");
+            assert!(Program::start(&pool, "job").save(&state(3)).unwrap().epoch > 2);
+        }
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum Body {
 pub struct Session {
     /// The session.
     pub session: SessionId,
-    /// The writer's process id.
+    /// The writer's process id; 0 if only the session's name is known.
     pub process_id: u32,
     /// When it was opened, nanoseconds since 1970.
     pub opened_ns: u64,
@@ -198,6 +198,16 @@ impl Record {
 }
 
 impl Session {
+    /// A session whose own record cannot be read.
+    pub fn of_unknown(session: SessionId) -> Session {
+        Session { session, process_id: 0, opened_ns: 0, host: String::new() }
+    }
+
+    /// Whether more is known of it than its name.
+    pub fn is_known(&self) -> bool {
+        self.process_id != 0
+    }
+
     fn encoded_len(&self) -> usize {
         26 + self.host.len()
     }

@@ -46,7 +46,7 @@ fn find_session(pool: &Pool, job: &JobName, id: SessionId) -> Option<Session> {
         Body::Archive(archive) => archive.session.map(|(session, _)| session),
         _ => None,
     });
-    sessions.into_iter().find(|session| session.session == id)
+    sessions.into_iter().find(|session| session.session == id && session.is_known())
 }
 
 /// The newest record as this writer knows it. While it holds a session, that record is its own.

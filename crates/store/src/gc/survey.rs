@@ -46,6 +46,8 @@ pub struct JobState {
 struct NewerRecords {
     /// The session that was closed last.
     closed: Option<SessionId>,
+    /// The newest session that a manifest or its end names: its own record may be unreadable.
+    named: Option<SessionId>,
     /// A writer has appended something.
     writer: bool,
     /// The archive was reached, and what follows was said by it.
@@ -105,6 +107,7 @@ impl JobState {
             };
             state.add(record.body, (entry.number, entry.hurt), &mut seen);
         }
+        state.set_session(None, &seen);
         state.last_epoch = reading.position().epoch;
         // What was condemned twice counts as held.
         state.released.retain(|pack| !state.held.contains(pack));
@@ -119,7 +122,10 @@ impl JobState {
         };
         match body {
             Body::Manifest(manifest) => {
-                seen.writer |= !seen.archive;
+                if !seen.archive {
+                    seen.writer = true;
+                    seen.named.get_or_insert(manifest.session);
+                }
                 if hurt {
                     self.hurt.insert(manifest.epoch);
                 }
@@ -127,26 +133,41 @@ impl JobState {
             }
             Body::Session(session) => {
                 seen.writer = true;
-                let open = seen.closed != Some(session.session);
-                self.session.get_or_insert((session, open));
+                self.set_session(Some((session, true)), seen);
             }
             Body::Close(close) => {
                 seen.writer = true;
                 seen.closed.get_or_insert(close.session);
+                seen.named.get_or_insert(close.session);
             }
             Body::Sweep(sweep) => condemn(sweep.packs, self),
             Body::Archive(archive) => {
                 condemn(archive.condemned, self);
-                if let (None, Some((session, open))) = (&self.session, archive.session) {
-                    let open = open && seen.closed != Some(session.session);
-                    self.session = Some((session, open));
-                }
+                self.set_session(archive.session, seen);
                 self.archive = number;
                 seen.archive = true;
             }
             Body::Prune(_) => self.pruned = true,
             Body::Note(_) => {}
         }
+    }
+
+    /// Sets the newest session, unless it is known: that of the next older record that says one, or one
+    /// that newer records name, if that is another. Who has restored before must be told of it.
+    fn set_session(&mut self, older: Option<(Session, bool)>, seen: &NewerRecords) {
+        if self.session.is_some() {
+            return;
+        }
+        let is_older =
+            |named: &SessionId| older.as_ref().is_none_or(|(session, _)| session.session != *named);
+        let newest = match seen.named.filter(is_older) {
+            Some(named) => Some((Session::of_unknown(named), true)),
+            None => older,
+        };
+        self.session = newest.map(|(session, open)| {
+            let open = open && seen.closed != Some(session.session);
+            (session, open)
+        });
     }
 
     /// Whether a writer may be at work.
