@@ -1,0 +1,92 @@
+//! Sums of products of whole fragments, a block of each at a time, by whatever the processor does best.
+
+use crate::field::mul;
+use crate::simd;
+
+/// Bytes of each fragment that are worked on at once: with 4 + 2 fragments they stay in the first cache.
+const BLOCK_BYTES: usize = 4096;
+
+/// How the sums are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernel {
+    /// Byte by byte: the reference for the others.
+    Scalar,
+    /// 32 bytes at a time with AVX2: a shuffle looks up 16 products of half a byte each (Plank, Greenan &
+    /// Miller, FAST 2013).
+    Avx2,
+    /// The same, 16 bytes at a time, with NEON.
+    Neon,
+}
+
+impl Kernel {
+    /// The fastest that this processor has.
+    pub fn best() -> Kernel {
+        match () {
+            () if simd::has_avx2() => Kernel::Avx2,
+            () if simd::has_neon() => Kernel::Neon,
+            () => Kernel::Scalar,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Scalar => "scalar",
+            Kernel::Avx2 => "AVX2",
+            Kernel::Neon => "NEON",
+        }
+    }
+
+    /// Makes each of `outs` the sum of `ins`, each times its coefficient: `rows[out][in]`. All have one
+    /// length.
+    pub(crate) fn sums(self, rows: &[Vec<u8>], ins: &[&[u8]], outs: &mut [&mut [u8]]) {
+        let length = outs.first().map_or(0, |out| out.len());
+        let tables = Tables::new(rows);
+        let mut start = 0;
+        while start < length {
+            let block = start..length.min(start + BLOCK_BYTES);
+            let parts: Vec<&[u8]> = ins.iter().map(|part| &part[block.clone()]).collect();
+            for (out, tables) in outs.iter_mut().zip(&tables.0) {
+                let out = &mut out[block.clone()];
+                out.fill(0);
+                let done = match self {
+                    Kernel::Scalar => 0,
+                    Kernel::Avx2 => simd::add_avx2(tables, &parts, out),
+                    Kernel::Neon => simd::add_neon(tables, &parts, out),
+                };
+                add(tables, &parts, out, done);
+            }
+            start = block.end;
+        }
+    }
+}
+
+/// For each sum and each of its terms, what a coefficient makes of a byte.
+struct Tables(Vec<Vec<Products>>);
+
+/// The products of one coefficient with the lower and with the upper half of a byte: their sum is that
+/// with the byte.
+pub(crate) struct Products {
+    pub low: [u8; 16],
+    pub high: [u8; 16],
+}
+
+impl Tables {
+    fn new(rows: &[Vec<u8>]) -> Tables {
+        let of = |coefficient: &u8| {
+            let low = std::array::from_fn(|half| mul(*coefficient, half as u8));
+            let high = std::array::from_fn(|half| mul(*coefficient, (half << 4) as u8));
+            Products { low, high }
+        };
+        Tables(rows.iter().map(|row| row.iter().map(of).collect()).collect())
+    }
+}
+
+/// Adds the products to `out`, from the byte `from` on.
+fn add(tables: &[Products], ins: &[&[u8]], out: &mut [u8], from: usize) {
+    for (Products { low, high }, part) in tables.iter().zip(ins) {
+        for (sum, byte) in out[from..].iter_mut().zip(&part[from..]) {
+            *sum ^= low[usize::from(byte & 0x0F)] ^ high[usize::from(byte >> 4)];
+        }
+    }
+}
