@@ -125,13 +125,16 @@ impl SharedBuf {
         SharedBuf(Part { whole: whole.clone(), start: start + range.start, length: range.len() })
     }
 
-    /// The buffer to write again.
+    /// The whole buffer, of which these bytes are a part, to write it again.
     ///
     /// # Errors
     /// It as it is, if somebody else holds a part of its memory.
     pub fn unshare(mut self) -> Result<AlignedBuf, SharedBuf> {
         match Arc::get_mut(&mut self.0.whole) {
-            Some(_) => Ok(AlignedBuf(self.0)),
+            Some(whole) => {
+                let length = whole.memory.length();
+                Ok(AlignedBuf(Part { start: 0, length, ..self.0 }))
+            }
             None => Err(self),
         }
     }
@@ -293,7 +296,10 @@ mod tests {
         let reader =
             std::thread::spawn(move || slice.iter().map(|byte| u32::from(*byte)).sum::<u32>());
         assert_eq!(reader.join().unwrap(), 28_000);
-        let mut buffer = shared.unshare().expect("nobody else has it");
+        let part = shared.slice(96..8000);
+        drop(shared);
+        let mut buffer = part.unshare().expect("nobody else has it");
+        assert_eq!((buffer.len(), buffer.as_ptr().addr() % PAGE_BYTES), (3 * PAGE_BYTES, 0));
         buffer[0] = 1;
         let clone = buffer.share();
         drop(clone.clone());

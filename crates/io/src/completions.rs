@@ -35,10 +35,16 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
     }
 
     /// Puts work in.
+    ///
+    /// # Panics
+    /// In a forked child.
     pub fn push(&mut self, key: K, work: Ticket<T>) {
+        assert!(process::id() == self.pid, "{GIVEN_UP}");
         self.in_flight += 1;
-        let queue = self.queue.clone();
+        let queue = Arc::downgrade(&self.queue);
         work.on_done(move |outcome| {
+            // If nobody takes it any more, it goes at once, and its buffer with it.
+            let Some(queue) = queue.upgrade() else { return };
             queue.arrived.lock().unwrap_or_else(PoisonError::into_inner).push_back((key, outcome));
             queue.more.notify_one();
         });
@@ -136,8 +142,8 @@ impl<K, T> fmt::Debug for Completions<K, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Promise;
     use crate::asleep::{this_thread, until_asleep};
+    use crate::{Promise, StagingPool};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
@@ -201,8 +207,25 @@ mod tests {
         assert!(catch_unwind(AssertUnwindSafe(|| queue.try_next())).is_err());
         promises.remove(0).fulfil(1);
         assert_eq!(queue.wait_next(), Some((1, 1)));
-        let (promises, queue) = filled(2);
+    }
+
+    /// The buffers of what has ended need not wait for what hangs.
+    #[test]
+    fn what_nobody_takes_any_more_goes_at_once() {
+        let pool = StagingPool::new(2 * 4096, 4096);
+        let mut queue = Completions::new();
+        let (done, ticket) = Ticket::pair();
+        queue.push("done", ticket);
+        let (late, ticket) = Ticket::pair();
+        queue.push("late", ticket);
+        let (hangs, ticket) = Ticket::pair();
+        queue.push("hangs", ticket);
+        done.fulfil(pool.take());
+        let buffer = pool.take();
+        assert!(pool.try_take().is_none());
         drop(queue);
-        promises.into_iter().for_each(|promise| promise.fulfil(0));
+        late.fulfil(buffer);
+        assert!(pool.try_take().is_some() && pool.peak_bytes() == 2 * 4096);
+        drop(hangs);
     }
 }

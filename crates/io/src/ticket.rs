@@ -13,6 +13,9 @@ use std::thread;
 use std::time::Instant;
 
 /// The outcome of work that may still be going on. Dropping a ticket does not stop the work.
+///
+/// In a forked child, work that its parent began has no outcome any more; what was over before the fork
+/// has, but the memory of a pool's buffers holds zeros there.
 #[must_use = "the work's outcome, a failure too, is known only to who asks for it"]
 pub struct Ticket<T>(Inner<T>);
 

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Nobody waits longer.
+const PAUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Lets time pass. Tests note the pauses instead.
 pub trait Timer: Send + Sync + fmt::Debug {
     /// Has `job` done after `pause`, in a thread that others' jobs need too: it must not wait, nor take
@@ -18,6 +21,12 @@ pub trait Timer: Send + Sync + fmt::Debug {
 
     /// Spends `pause` here, where somebody has to.
     fn sleep(&self, pause: Duration);
+
+    /// Whether there is a thread for jobs. Without one, `after` spends the pause and does the job itself,
+    /// whatever its caller holds meanwhile.
+    fn has_thread(&self) -> bool {
+        true
+    }
 }
 
 /// The time of this machine. One thread of this process does what is due, in the order of due times.
@@ -37,7 +46,7 @@ static AGENDA: PerProcess<Option<(Arc<Agenda>, u64)>> = PerProcess::new(|_| None
 
 impl Timer for SystemTimer {
     fn after(&self, pause: Duration, job: Job) {
-        let Some(due) = Instant::now().checked_add(pause) else { return };
+        let due = Instant::now() + pause.min(PAUSE_MAX);
         match agenda() {
             Some((agenda, number)) => agenda.put((due, number), job),
             // No more threads for this user: then this one spends the pause.
@@ -50,6 +59,10 @@ impl Timer for SystemTimer {
 
     fn sleep(&self, pause: Duration) {
         thread::sleep(pause);
+    }
+
+    fn has_thread(&self) -> bool {
+        agenda().is_some()
     }
 }
 

@@ -118,9 +118,14 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Attempts<M, T, B> {
             let outcome = match outcome {
                 Ok(Err(fault)) => {
                     self.failures += 1;
-                    match self.operation.manner.pause(fault.error.kind(), self.failures) {
-                        Some(pause) => return self.start_after(pause, fault.buffer),
-                        None => Ok(Err(fault)),
+                    let manner = &self.operation.manner;
+                    match manner.pause(fault.error.kind(), self.failures) {
+                        // Without a thread for the pause it would be spent here, within whatever ended
+                        // this attempt: then this was the last.
+                        Some(pause) if manner.timer().has_thread() => {
+                            return self.start_after(pause, fault.buffer);
+                        }
+                        _ => Ok(Err(fault)),
                     }
                 }
                 done => done,

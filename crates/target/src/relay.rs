@@ -55,7 +55,9 @@ impl Inner {
     }
 
     fn start_finish(&self, length: u64) -> Ticket<Result<()>> {
-        match self.lock().take() {
+        // Not under the lock: what ends meanwhile may want it.
+        let writer = self.lock().take();
+        match writer {
             Some(writer) => writer.finish(length),
             None => Ticket::done(Err(abandoned())),
         }
@@ -75,11 +77,22 @@ impl<M: Manner> ShardWriter for RelayWriter<M> {
             helpers: self.helpers.clone(),
             start: Box::new(move |buffer| inner.start_write(offset, buffer)),
         };
-        operation.begin(self.manner.delay(buffer.len()), buffer).map(|written| {
-            // The writer within keeps count of failures; here only the order matters.
-            drop(writing);
-            written
-        })
+        let (promise, ticket) = Ticket::pair();
+        operation.begin(self.manner.delay(buffer.len()), buffer).on_done(move |written| {
+            let outcome = match &written {
+                Ok(Ok(())) => Some(Ok(())),
+                Ok(Err(fault)) => Some(Err(fault.error.clone())),
+                Err(_) => None,
+            };
+            // First the write is over, then whatever comes behind all of them.
+            promise.settle(written);
+            match outcome {
+                Some(Ok(())) => writing.succeed(),
+                Some(Err(error)) => writing.fail(error),
+                None => drop(writing),
+            }
+        });
+        ticket
     }
 
     fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
@@ -88,7 +101,13 @@ impl<M: Manner> ShardWriter for RelayWriter<M> {
             Ticket::pair_or(|| Err(Error::bug("finishing a shard was given up")));
         let (inner, manner, helpers) =
             (self.inner.clone(), self.manner.clone(), self.helpers.clone());
+        let writes = self.writes.clone();
         self.writes.after_all(move || {
+            // The writer within keeps count too, of the writes that came to it.
+            if let Err(error) = writes.check_all() {
+                drop(inner.lock().take());
+                return promise.fulfil(Err(error));
+            }
             let delay = manner.delay(0);
             let last =
                 move || inner.start_finish(length).on_done(|outcome| promise.settle(outcome));

@@ -49,10 +49,15 @@ impl Writes {
 
     /// Ok if every write succeeded in the end.
     pub(crate) fn check(&self, shard: ShardName) -> Result<()> {
+        self.check_all().map_err(|error| error.context(format!("shard {shard}")))
+    }
+
+    /// The same, for who does not know the shard's name.
+    pub(crate) fn check_all(&self) -> Result<()> {
         let state = self.lock();
         let Some((offset, error)) = state.unwritten.first_key_value() else { return Ok(()) };
         let error = error.clone().unwrap_or_else(|| Error::bug("the write was given up"));
-        Err(error.context(format!("shard {shard} is incomplete at byte {offset}")))
+        Err(error.context(format!("it is incomplete at byte {offset}")))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,6 +66,16 @@ impl Writes {
 }
 
 impl Writing {
+    /// Records that it succeeded, and ends it.
+    pub(crate) fn succeed(self) {
+        self.writes.lock().unwritten.remove(&self.offset);
+    }
+
+    /// Records that it failed, and ends it.
+    pub(crate) fn fail(self, error: Error) {
+        self.writes.lock().unwritten.insert(self.offset, Some(error));
+    }
+
     /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home if
     /// nobody else has a part of it.
     pub(crate) fn end(

@@ -7,9 +7,10 @@ use outlive_target::{
 };
 use outlive_types::{ErrorKind, PackId};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
@@ -37,6 +38,12 @@ fn who_finds_no_file_handle_asks_again() {
     page.fill(7);
     writer.write(0, page.share()).wait().unwrap();
     writer.finish(4096).wait().unwrap();
+    // Whoever finished the shard may still be about to close it.
+    let is_open =
+        |fd: &DirEntry| fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(root.path()));
+    while fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| is_open(&fd)) {
+        thread::yield_now();
+    }
     let open = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let few = Rlimit { current: Some(open + 10), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, few).unwrap();

@@ -3,9 +3,9 @@
 //! missing and a log has changed, the reader looks again at what the log says now.
 
 use outlive_pool::Pool;
-use outlive_types::{Error, ErrorKind, JobName, Result};
+use outlive_types::{Error, ErrorKind, JobName, Result, sync};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often a reader looks again at most.
 const ATTEMPTS: usize = 16;
@@ -97,6 +97,9 @@ pub(crate) struct Current<T> {
     pool: Pool,
     job: JobName,
     now: Mutex<Now<T>>,
+    /// Held by whoever looks again, which takes reads of the log: one is enough. `now` is held for a moment
+    /// only, so that a page fault that misses nothing waits for none of that.
+    looking: sync::Mutex<()>,
     reopen: Box<Reopen<T>>,
 }
 
@@ -116,7 +119,8 @@ impl<T> Current<T> {
         reopen: Box<Reopen<T>>,
     ) -> Current<T> {
         let now = Mutex::new(Now { listed, opened: Arc::new(opened) });
-        Current { pool: pool.clone(), job: job.clone(), now, reopen }
+        let looking = sync::Mutex::new(());
+        Current { pool: pool.clone(), job: job.clone(), now, looking, reopen }
     }
 
     /// The pool.
@@ -126,7 +130,11 @@ impl<T> Current<T> {
 
     /// As far as it is known.
     pub fn get(&self) -> Arc<T> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).opened.clone()
+        self.now().opened.clone()
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now<T>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is another by now than `seen`, after a look at the log.
@@ -134,15 +142,20 @@ impl<T> Current<T> {
     /// # Errors
     /// What the log reports, and whoever opens it.
     pub fn moved_since(&self, seen: &Arc<T>) -> Result<bool> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&now.opened, seen) {
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let (opened, known) = {
+            let now = self.now();
+            (now.opened.clone(), now.listed)
+        };
+        if !Arc::ptr_eq(&opened, seen) {
             return Ok(true);
         }
         let listed = self.pool.log().latest(&self.job)?;
-        if listed == now.listed {
+        if listed == known {
             return Ok(false);
         }
-        let opened = (self.reopen)(&now.opened)?;
+        let opened = (self.reopen)(&opened)?;
+        let mut now = self.now();
         now.listed = listed;
         let Some(opened) = opened else { return Ok(false) };
         now.opened = Arc::new(opened);

@@ -2,9 +2,10 @@
 
 use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, fingerprint, on_threads};
-use outlive_io::{AlignedBuf, Completions};
+use outlive_io::{AlignedBuf, Completions, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -135,6 +136,7 @@ impl ReadPlan {
             keep_going,
             take,
             depth: depth / threads,
+            in_order: threads == 1,
             alive: &AtomicUsize::new(0),
         };
         on_threads(threads, || worker.run());
@@ -158,10 +160,20 @@ impl ReadPlan {
         };
         let tickets: Vec<_> = self.steps.iter().map(read).collect();
         let (stop, faults) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-        let (next, keep_going, depth) = (&|| None, false, 1);
+        let (next, keep_going, depth, in_order) = (&|| None, false, 1, true);
         let (stop, faults, alive) = (&stop, &faults, &AtomicUsize::new(0));
-        let worker =
-            Worker { plan: self, pool, next, stop, faults, keep_going, take, depth, alive };
+        let worker = Worker {
+            plan: self,
+            pool,
+            next,
+            stop,
+            faults,
+            keep_going,
+            take,
+            depth,
+            in_order,
+            alive,
+        };
         let mut frame = Frame::default();
         for (step, ticket) in self.steps.iter().zip(tickets) {
             worker.hand_on(step, ticket.wait(), &mut frame);
@@ -180,8 +192,54 @@ struct Worker<'a> {
     keep_going: bool,
     take: &'a (dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     depth: usize,
+    /// Items are handed on in the order in which they are read: for who copies them side by side.
+    in_order: bool,
     /// Threads that read.
     alive: &'a AtomicUsize,
+}
+
+/// Reads under way.
+struct Reads {
+    queue: Completions<usize, Result<SpanBytes>>,
+    /// For who takes them in order. Anybody else takes them as they come: what is late holds up nothing
+    /// else.
+    order: Option<Order>,
+}
+
+/// The numbers of the reads that were not taken yet, and what has come before its turn.
+type Order = (VecDeque<usize>, HashMap<usize, Result<SpanBytes>>);
+
+impl Reads {
+    fn new(in_order: bool) -> Reads {
+        Reads { queue: Completions::new(), order: in_order.then(Default::default) }
+    }
+
+    fn len(&self) -> usize {
+        self.order.as_ref().map_or(self.queue.len(), |(turns, _)| turns.len())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn push(&mut self, at: usize, read: Ticket<Result<SpanBytes>>) {
+        self.queue.push(at, read);
+        if let Some((turns, _)) = &mut self.order {
+            turns.push_back(at);
+        }
+    }
+
+    fn wait_next(&mut self) -> Option<(usize, Result<SpanBytes>)> {
+        let Some((turns, early)) = &mut self.order else { return self.queue.wait_next() };
+        let at = turns.pop_front()?;
+        loop {
+            if let Some(read) = early.remove(&at) {
+                return Some((at, read));
+            }
+            let (other, read) = self.queue.wait_next()?;
+            early.insert(other, read);
+        }
+    }
 }
 
 impl Worker<'_> {
@@ -202,8 +260,7 @@ impl Worker<'_> {
     /// # Errors
     /// There is no memory for even one buffer.
     fn read_all(&self) -> Result<()> {
-        // As they come: what is late holds up nothing else.
-        let mut in_flight: Completions<usize, Result<SpanBytes>> = Completions::new();
+        let mut in_flight = Reads::new(self.in_order);
         let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
