@@ -1,7 +1,7 @@
 //! Sums of products of whole fragments, a block of each at a time, by whatever the processor does best.
 
-use crate::field::mul;
 use crate::simd;
+use crate::tables::{Products, Tables};
 
 /// Bytes of each fragment that are worked on at once: with 4 + 2 fragments they stay in the first cache.
 const BLOCK_BYTES: usize = 4096;
@@ -58,27 +58,6 @@ impl Kernel {
             }
             start = block.end;
         }
-    }
-}
-
-/// For each sum and each of its terms, what a coefficient makes of a byte.
-struct Tables(Vec<Vec<Products>>);
-
-/// The products of one coefficient with the lower and with the upper half of a byte: their sum is that
-/// with the byte.
-pub(crate) struct Products {
-    pub low: [u8; 16],
-    pub high: [u8; 16],
-}
-
-impl Tables {
-    fn new(rows: &[Vec<u8>]) -> Tables {
-        let of = |coefficient: &u8| {
-            let low = std::array::from_fn(|half| mul(*coefficient, half as u8));
-            let high = std::array::from_fn(|half| mul(*coefficient, (half << 4) as u8));
-            Products { low, high }
-        };
-        Tables(rows.iter().map(|row| row.iter().map(of).collect()).collect())
     }
 }
 

@@ -11,6 +11,7 @@ mod field;
 mod kernel;
 mod matrix;
 mod simd;
+mod tables;
 
 pub use code::{Code, FRAGMENTS_MAX};
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! Sums of products with the vector instructions of a processor.
 #![allow(unsafe_code)]
 
-use crate::kernel::Products;
+use crate::tables::Products;
 
 /// Whether this processor has AVX2.
 pub fn has_avx2() -> bool {

@@ -17,7 +17,7 @@ pub struct PoolConfig {
     /// May change at any time.
     #[serde(default)]
     pub tuning: Tuning,
-    /// Where packs are kept; empty: in the pool's own directory.
+    /// Where packs are kept, each pack on one of them; empty: in the pool's own directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
 }
@@ -209,23 +209,37 @@ impl PoolConfig {
         PoolConfig { format, tuning, target: Vec::new() }
     }
 
-    /// Where its target is, if that is not its own directory `dir`.
+    /// Where its targets are, seen from the pool's own directory `dir`; without any, there.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible, or several.
-    pub(crate) fn location(&self, dir: &Path) -> Result<Option<Location>> {
-        match &self.target[..] {
-            [] => Ok(None),
-            [target] => {
-                let location = Location::parse(&target.location)?.seen_from(dir);
-                Ok(Some(location).filter(|location| !location.is_in(dir)))
+    /// `Invalid` for a location that is not possible, or is named twice.
+    pub(crate) fn locations(&self, dir: &Path) -> Result<Vec<Location>> {
+        let mut locations: Vec<Location> = Vec::new();
+        for target in &self.target {
+            let location = Location::parse(&target.location)?.seen_from(dir);
+            if locations.iter().any(|other| other.is_same(&location)) {
+                return Err(Error::invalid(format!(
+                    "[[target]] location = {:?} is there twice, perhaps in other words: what is lost \
+                     with one would be lost with both; leave one",
+                    target.location
+                )));
             }
-            several => Err(Error::invalid(format!(
-                "there are {} [[target]] tables, and this build keeps all packs on one target: leave \
-                 one, or none for the pool's own directory",
-                several.len()
-            ))),
+            locations.push(location);
         }
+        if locations.is_empty() {
+            locations.push(Location::Directory(dir.to_owned()));
+        }
+        Ok(locations)
+    }
+
+    /// Those of its targets that are not its own directory `dir`.
+    ///
+    /// # Errors
+    /// As [`PoolConfig::locations`].
+    pub(crate) fn locations_elsewhere(&self, dir: &Path) -> Result<Vec<Location>> {
+        let mut locations = self.locations(dir)?;
+        locations.retain(|location| !location.is_in(dir));
+        Ok(locations)
     }
 
     /// Reads a descriptor. `path` is for messages.
@@ -339,7 +353,7 @@ impl PoolConfig {
                 "a power of two from 4 KiB to 2 MiB, at most one container",
             );
         }
-        self.location(Path::new("."))?;
+        self.locations(Path::new("."))?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
             return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");
@@ -401,7 +415,7 @@ mod tests {
             ("target = []\n[[target]]\nlocation = \"a\"", "target"),
             ("[[target]]\nlocation = \"\"", "names no directory"),
             ("[[target]]\nlocation = \"s3://bucket\"", "no scheme \"s3\""),
-            ("[[target]]\nlocation = \"a\"\n[[target]]\nlocation = \"b\"", "2 [[target]] tables"),
+            ("[[target]]\nlocation = \"a\"\n[[target]]\nlocation = \"file:a\"", "there twice"),
         ] {
             let text = format!("{}\n{targets}\n", sample().to_text().unwrap());
             let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();

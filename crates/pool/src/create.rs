@@ -4,7 +4,7 @@ use crate::config::{FormatConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
 use crate::location::Location;
 use crate::place::{
-    DESCRIPTOR, MARKER, TARGET_MARKER, check_marker, check_target, descriptor_is_missing,
+    DESCRIPTOR, MARKER, TARGET_MARKER, check_marker, check_targets, descriptor_is_missing,
     read_descriptor,
 };
 use crate::pool::Pool;
@@ -25,7 +25,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
     refuse_strangers(dir)?;
-    if let Some(Location::Directory(root)) = config.location(dir)? {
+    for Location::Directory(root) in config.locations_elsewhere(dir)? {
         refuse_used(dir, &root)?;
     }
     write_descriptor(dir, config, &*env.rng)?;
@@ -49,11 +49,12 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     check_marker(named, &config.format)?;
     // A program may change its directory between now and its saves.
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
-    check_target(&dir, &config)?;
-    let location = config.location(&dir)?.unwrap_or_else(|| Location::Directory(dir.clone()));
-    let target = location.open(&dir.join(DESCRIPTOR), &env)?;
+    check_targets(&dir, &config)?;
+    let locations = config.locations(&dir)?.into_iter();
+    let targets: Result<Vec<_>> =
+        locations.map(|location| location.open(&dir.join(DESCRIPTOR), &env)).collect();
     let log = Arc::new(DirectoryLog::open(&dir));
-    Ok(Pool::new(config, target, log, env).at(named).in_directory(&dir))
+    Ok(Pool::over(config, targets?, log, env).at(named).in_directory(&dir))
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
@@ -184,10 +185,12 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
         let sub = dir.join(sub);
         fs::create_dir_all(&sub).map_err(io("making", &sub))?;
     }
-    if let Some(Location::Directory(root)) = config.location(dir)? {
+    for Location::Directory(root) in config.locations_elsewhere(dir)? {
         // Before anything names it: a target that cannot be made is no part of any pool.
         make_target(&root)?;
     }
+    // Looked at again, now that all are there: two names of one place can be told only then.
+    config.locations(dir)?;
     let marker = dir.join(MARKER);
     publish_text(&marker, &config.format_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
@@ -198,10 +201,10 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
     sync_dir(dir).map_err(io("syncing", dir))?;
     let target = if config.target.is_empty() { made.target } else { config.target };
     let config = PoolConfig { format: made.format, target, ..config };
-    if let Some(Location::Directory(root)) = config.location(dir)? {
+    for Location::Directory(root) in config.locations_elsewhere(dir)? {
         write_target(&root, &config, rng)?;
-        check_target(dir, &config)?;
     }
+    check_targets(dir, &config)?;
     publish_text(&dir.join(DESCRIPTOR), &config.to_text()?, rng)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies

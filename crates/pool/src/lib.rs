@@ -16,6 +16,7 @@ mod packs;
 mod place;
 mod pool;
 mod read;
+mod target_set;
 
 pub use check::{EachFragment, StoredShard};
 pub use config::{FormatConfig, PoolConfig, TargetConfig, Tuning};

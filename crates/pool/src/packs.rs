@@ -95,21 +95,29 @@ impl Pool {
     /// # Errors
     /// What the target reports.
     pub fn usage(&self) -> Result<PoolUsage> {
-        let target = self.target();
-        let shards = target.list()?;
-        let mut stored_bytes = 0;
-        for shard in &shards {
-            stored_bytes += target.length(*shard)?;
+        let (mut all, mut stored_bytes, mut targets) = (Vec::new(), 0, Vec::new());
+        for target in self.targets() {
+            let shards = target.list()?;
+            let mut usage = TargetUsage {
+                target: target.describe(),
+                shards: shards.len(),
+                stored_bytes: 0,
+                free_bytes: 0,
+                total_bytes: 0,
+            };
+            for shard in &shards {
+                usage.stored_bytes += target.length(*shard)?;
+            }
+            let capacity = target.capacity()?;
+            (usage.free_bytes, usage.total_bytes) = (capacity.free_bytes, capacity.total_bytes);
+            stored_bytes += usage.stored_bytes;
+            targets.push(usage);
+            all.extend(shards);
         }
-        let capacity = target.capacity()?;
-        let usage = TargetUsage {
-            target: target.describe(),
-            shards: shards.len(),
-            stored_bytes,
-            free_bytes: capacity.free_bytes,
-            total_bytes: capacity.total_bytes,
-        };
-        Ok(PoolUsage { packs: packs_of(shards).len(), stored_bytes, targets: vec![usage] })
+        let mut packs = packs_of(all);
+        packs.sort_unstable();
+        packs.dedup();
+        Ok(PoolUsage { packs: packs.len(), stored_bytes, targets })
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn check(dir: &Path, config: &PoolConfig) -> Result<()> {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
         check_marker(dir, format)?;
-        check_target(dir, config)
+        check_targets(dir, config)
     };
     check().map_err(|error| {
         error.context(format!(
@@ -96,16 +96,20 @@ pub(crate) fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
     compare(dir, format, &path, &text, "log")
 }
 
-/// Refuses a target that has no packs of this pool's: it is not mounted, or another is. One in the
+/// Refuses targets that have no packs of this pool's: they are not mounted, or others are. One in the
 /// pool's own directory needs no marker: the log beside it has one.
-pub(crate) fn check_target(dir: &Path, config: &PoolConfig) -> Result<()> {
-    let Some(Location::Directory(root)) = config.location(dir)? else { return Ok(()) };
+pub(crate) fn check_targets(dir: &Path, config: &PoolConfig) -> Result<()> {
+    let check = |Location::Directory(root)| check_target(dir, config, &root);
+    config.locations_elsewhere(dir)?.into_iter().try_for_each(check)
+}
+
+fn check_target(dir: &Path, config: &PoolConfig, root: &Path) -> Result<()> {
     let path = root.join(TARGET_MARKER);
     match fs::read_to_string(&path) {
         Ok(text) => compare(dir, &config.format, &path, &text, "target"),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Err(Error::damaged(format!(
-                "the target of {} is missing ({} is not there): if it lies on a file system of its own, \
+                "a target of {} is missing ({} is not there): if it lies on a file system of its own, \
                  mount that; if its location was changed, move `packs` there, and copy {} to that \
                  place; nothing is read or written without it",
                 dir.display(),
@@ -140,10 +144,8 @@ fn compare(dir: &Path, format: &FormatConfig, path: &Path, text: &str, what: &st
     )))
 }
 
-/// The directory of the packs of the pool in `dir`, if that is elsewhere.
-pub(crate) fn packs_elsewhere(dir: &Path, config: &PoolConfig) -> Option<PathBuf> {
-    match config.location(dir) {
-        Ok(Some(Location::Directory(root))) => Some(root.join("packs")),
-        _ => None,
-    }
+/// The directories of the packs of the pool in `dir` that are elsewhere.
+pub(crate) fn packs_elsewhere(dir: &Path, config: &PoolConfig) -> Vec<PathBuf> {
+    let elsewhere = config.locations_elsewhere(dir).unwrap_or_default();
+    elsewhere.into_iter().map(|Location::Directory(root)| root.join("packs")).collect()
 }

@@ -4,6 +4,7 @@ use crate::PoolConfig;
 use crate::command::command;
 use crate::environment::Environment;
 use crate::place::{check, packs_elsewhere};
+use crate::target_set::TargetSet;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
@@ -16,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Pool {
     config: Arc<PoolConfig>,
+    /// Each by itself.
+    targets: Arc<[Arc<dyn Target>]>,
+    /// All of them.
     target: Arc<dyn Target>,
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
@@ -36,11 +40,22 @@ impl Pool {
         log: Arc<dyn ManifestLog>,
         env: Environment,
     ) -> Pool {
+        Pool::over(config, vec![target], log, env)
+    }
+
+    /// The same, over several targets, at least one.
+    pub fn over(
+        config: PoolConfig,
+        targets: Vec<Arc<dyn Target>>,
+        log: Arc<dyn ManifestLog>,
+        env: Environment,
+    ) -> Pool {
+        let (target, targets) = (TargetSet::of(&targets), targets.into());
         let container_bytes = config.format.container_bytes as usize;
         let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
         let policy = Arc::new(Mutex::new(Policy::default()));
         let (config, location, directory) = (Arc::new(config), None, None);
-        Pool { config, target, log, staging, env, location, directory, policy }
+        Pool { config, targets, target, log, staging, env, location, directory, policy }
     }
 
     /// The same pool, knowing what a person calls its place.
@@ -65,10 +80,10 @@ impl Pool {
         self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config))
     }
 
-    /// The directory of its packs, if that is on this machine and outside of the pool's own: what is
-    /// put into the pool leaves it out.
-    pub fn packs_elsewhere(&self) -> Option<PathBuf> {
-        packs_elsewhere(self.directory.as_ref()?, &self.config)
+    /// The directories of its packs that are on this machine and outside of the pool's own: what is put
+    /// into the pool leaves them out.
+    pub fn packs_elsewhere(&self) -> Vec<PathBuf> {
+        self.directory.as_ref().map_or_else(Vec::new, |dir| packs_elsewhere(dir, &self.config))
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
@@ -85,12 +100,17 @@ impl Pool {
     #[must_use]
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
-        let pool = Pool::new(config, self.target.clone(), self.log.clone(), self.env.clone());
+        let pool = Pool::over(config, self.targets.to_vec(), self.log.clone(), self.env.clone());
         let (location, directory) = (self.location.clone(), self.directory.clone());
         Pool { location, directory, ..pool }
     }
 
-    /// Where shards are kept.
+    /// Its targets, in the order of the descriptor.
+    pub(crate) fn targets(&self) -> &[Arc<dyn Target>] {
+        &self.targets
+    }
+
+    /// Where shards are kept: all targets as one.
     pub(crate) fn target(&self) -> &Arc<dyn Target> {
         &self.target
     }
