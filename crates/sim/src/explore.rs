@@ -43,8 +43,8 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let shown = policy.to_string();
     let turns = Turns::new(policy, keep_trace);
     let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
-    let (here, there) =
-        (PoolWorld::new("here", case.log, &luck), PoolWorld::new("there", case.log, &luck));
+    let pool = |name| PoolWorld::new(name, case.log, case.targets, &luck);
+    let (here, there) = (pool("here"), pool("there"));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(case.name.family, &here, &there, &rng, &luck);
     if case.scratched {

@@ -1,7 +1,7 @@
 //! The pool of a [`PoolWorld`], as a program sees it, and as somebody does who comes afterwards.
 
 use crate::luck::Luck;
-use crate::seen::{noted, seen};
+use crate::seen::{noted, seen, seen_log};
 use crate::world::{Me, PoolWorld};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{FaultProcess, ManifestLog, Target};
@@ -12,20 +12,20 @@ use std::sync::{Arc, Mutex};
 impl PoolWorld {
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
-        let (target, mut log, process) = self.world.process();
+        let (targets, mut log, process) = self.world.process_with(self.targets);
         if self.is_directory() {
             log = self.log();
         }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
-        let (target, log) = seen(target, log, &me);
-        (pool_of(target, log, self.env(seed)), process)
+        let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
+        (pool_of(targets, seen_log(log, &me), self.env(seed)), process)
     }
 
     /// The pool with nobody between, and a note of each pack that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
-        let target = noted(self.world.target(), &read);
-        (pool_of(target, self.log(), self.env(seed)), read)
+        let targets = self.all_targets().into_iter().map(|target| noted(target, &read)).collect();
+        (pool_of(targets, self.log(), self.env(seed)), read)
     }
 
     fn env(&self, seed: u64) -> Environment {
@@ -50,7 +50,7 @@ impl Observer for Remarks {
 }
 
 /// Small sizes, and nothing that depends on how fast the machine is.
-fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment) -> Pool {
+fn pool_of(targets: Vec<Arc<dyn Target>>, log: Arc<dyn ManifestLog>, env: Environment) -> Pool {
     let format = FormatConfig {
         container_bytes: 64 << 10,
         pack_bytes: 64 << 10,
@@ -66,5 +66,5 @@ fn pool_of(target: Arc<dyn Target>, log: Arc<dyn ManifestLog>, env: Environment)
         compression: "none".to_owned(),
         ..Tuning::default()
     };
-    Pool::new(PoolConfig::new(format, tuning), target, log, env)
+    Pool::over(PoolConfig::new(format, tuning), targets, log, env)
 }

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Target and log as a program sees them.
-pub(crate) fn seen(
-    target: Arc<dyn Target>,
-    log: Arc<dyn ManifestLog>,
-    me: &Arc<Me>,
-) -> (Arc<dyn Target>, Arc<dyn ManifestLog>) {
-    let target = SeenTarget { inner: target, eyes: Eyes::Program(me.clone()) };
-    (Arc::new(target), Arc::new(SeenLog { inner: log, me: me.clone() }))
+pub(crate) fn seen(target: Arc<dyn Target>, me: &Arc<Me>) -> Arc<dyn Target> {
+    Arc::new(SeenTarget { inner: target, eyes: Eyes::Program(me.clone()) })
+}
+
+/// A log as a program sees it.
+pub(crate) fn seen_log(log: Arc<dyn ManifestLog>, me: &Arc<Me>) -> Arc<dyn ManifestLog> {
+    Arc::new(SeenLog { inner: log, me: me.clone() })
 }
 
 /// A target that notes which packs are read.

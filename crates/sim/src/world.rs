@@ -3,7 +3,7 @@
 
 use crate::luck::{Luck, lock};
 use crate::truth::Truth;
-use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog};
+use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
@@ -32,6 +32,8 @@ pub struct PoolWorld {
     pub world: FaultWorld,
     /// What must be.
     pub truth: Truth,
+    /// How many targets it has.
+    pub(crate) targets: usize,
     /// The log, if it is not that of `world`.
     directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
@@ -41,7 +43,7 @@ pub struct PoolWorld {
 
 impl PoolWorld {
     /// An empty pool.
-    pub fn new(name: &'static str, kind: LogKind, luck: &Arc<Luck>) -> PoolWorld {
+    pub fn new(name: &'static str, kind: LogKind, targets: usize, luck: &Arc<Luck>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
             LogKind::Plain | LogKind::Directory => FaultWorld::new(),
@@ -53,7 +55,13 @@ impl PoolWorld {
             Arc::new((DirectoryLog::open(dir.path()), dir))
         });
         let truth = Truth::default();
-        PoolWorld { name, world, truth, directory, unreadable: Arc::default(), luck: luck.clone() }
+        let (unreadable, luck) = (Arc::default(), luck.clone());
+        PoolWorld { name, world, truth, targets, directory, unreadable, luck }
+    }
+
+    /// Its targets with nobody between.
+    pub(crate) fn all_targets(&self) -> Vec<Arc<dyn Target>> {
+        self.world.process_with(self.targets).0
     }
 
     /// The log with nobody between.
@@ -76,8 +84,9 @@ impl PoolWorld {
 
     /// Damages the headers of some shards. No restore reads them; a scrub moves everything out.
     pub fn scratch(&self, rng: &SeededRng) {
-        let shards = self.world.target().list().unwrap_or_default();
-        for shard in shards.into_iter().filter(|_| rng.below(2) == 0) {
+        let all = self.all_targets();
+        let shards = all.iter().flat_map(|target| target.list().unwrap_or_default());
+        for shard in shards.filter(|_| rng.below(2) == 0) {
             self.world.corrupt(shard, 16 + rng.below(8), 1 << rng.below(8));
         }
         self.truth.is_scratched();

@@ -75,8 +75,9 @@ struct World {
     cut: Option<(u64, CutMode)>,
     failures: BTreeMap<u64, ErrorKind>,
     judge: Option<Judge>,
-    shards: BTreeMap<ShardName, Kept>,
-    parts: BTreeMap<ShardName, Vec<u8>>,
+    /// A name is given once, whichever target it is for.
+    shards: BTreeMap<ShardName, KeptShard>,
+    parts: BTreeMap<ShardName, Part>,
     records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
     /// Records that were durable, and whose removal is not yet.
     removed: BTreeMap<JobName, BTreeMap<u64, Kept>>,
@@ -95,6 +96,18 @@ struct Locks {
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,
+}
+
+/// A shard, on the target of that number.
+struct KeptShard {
+    on: usize,
+    kept: Kept,
+}
+
+/// What was written of a shard that is not finished, on the target of that number.
+struct Part {
+    on: usize,
+    bytes: Vec<u8>,
 }
 
 /// A program on the simulated machine. Clones are of the same one.
@@ -187,10 +200,25 @@ impl FaultWorld {
     /// Target and log as a new program on the machine sees them, which can be killed by itself.
     pub fn process(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>, FaultProcess) {
         let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
-        let process = owner.process.clone();
-        let target = FaultTarget { world: self.clone(), owner: owner.clone() };
-        let log = RecordLog::over(FaultMedium { world: self.clone(), owner });
-        (Arc::new(target), Arc::new(log), process)
+        (self.target_of(&owner, 0), self.log_of(&owner), owner.process)
+    }
+
+    /// The same, with the first `count` targets of the machine.
+    pub fn process_with(
+        &self,
+        count: usize,
+    ) -> (Vec<Arc<dyn Target>>, Arc<dyn ManifestLog>, FaultProcess) {
+        let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
+        let targets = (0..count).map(|number| self.target_of(&owner, number)).collect();
+        (targets, self.log_of(&owner), owner.process)
+    }
+
+    fn target_of(&self, owner: &Owner, number: usize) -> Arc<dyn Target> {
+        Arc::new(FaultTarget { world: self.clone(), owner: owner.clone(), number })
+    }
+
+    fn log_of(&self, owner: &Owner) -> Arc<dyn ManifestLog> {
+        Arc::new(RecordLog::over(FaultMedium { world: self.clone(), owner: owner.clone() }))
     }
 
     /// How many operations there were so far, over all boots: the number of the next one.
@@ -252,8 +280,8 @@ impl FaultWorld {
     /// If there is no such byte, or nothing to flip.
     pub fn corrupt(&self, shard: ShardName, offset: u64, mask: u8) {
         let mut world = self.lock();
-        let kept = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
-        flip(kept, offset, mask);
+        let shard = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
+        flip(&mut shard.kept, offset, mask);
     }
 
     /// Cuts a finished shard off at `length` bytes.
@@ -262,8 +290,9 @@ impl FaultWorld {
     /// If there is no such shard.
     pub fn truncate(&self, shard: ShardName, length: u64) {
         let mut world = self.lock();
-        let kept = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
-        Arc::make_mut(&mut kept.bytes).truncate(usize::try_from(length).unwrap_or(usize::MAX));
+        let shard = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
+        Arc::make_mut(&mut shard.kept.bytes)
+            .truncate(usize::try_from(length).unwrap_or(usize::MAX));
     }
 
     /// Flips the bits of `mask` in a byte of a record.
@@ -361,7 +390,7 @@ impl World {
             kept.durable |= mode == CutMode::Kept;
             kept.durable
         };
-        self.shards.retain(|_, kept| settle(kept));
+        self.shards.retain(|_, shard| settle(&mut shard.kept));
         for numbered in self.records.values_mut() {
             numbered.retain(|_, kept| settle(kept));
         }

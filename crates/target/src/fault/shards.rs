@@ -1,6 +1,6 @@
 //! The target of a [`FaultWorld`].
 
-use super::{CutMode, FaultWorld, Kept, Owner, Step, World};
+use super::{CutMode, FaultWorld, Kept, KeptShard, Owner, Part, Step, World};
 use crate::memory::{put, read};
 use crate::writes::{Writes, check_finish, check_write, exists, missing};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
@@ -14,6 +14,21 @@ const PLACE: &str = "the simulated target";
 pub(super) struct FaultTarget {
     pub(super) world: FaultWorld,
     pub(super) owner: Owner,
+    /// Of the targets of this world.
+    pub(super) number: usize,
+}
+
+impl FaultTarget {
+    /// A finished shard of this target.
+    fn kept<'a>(&self, world: &'a World, shard: ShardName) -> Option<&'a Kept> {
+        world.shards.get(&shard).filter(|one| one.on == self.number).map(|one| &one.kept)
+    }
+
+    fn forget_part(&self, world: &mut World, shard: ShardName) {
+        if world.parts.get(&shard).is_some_and(|part| part.on == self.number) {
+            world.parts.remove(&shard);
+        }
+    }
 }
 
 impl Target for FaultTarget {
@@ -25,11 +40,12 @@ impl Target for FaultTarget {
         let mut world = self.world.lock();
         let step = world.step(&self.owner, || format!("create {shard}"));
         world.end(step)?;
-        if world.shards.contains_key(&shard) {
+        if self.kept(&world, shard).is_some() {
             return Err(exists(PLACE, shard));
         }
-        world.parts.insert(shard, Vec::new());
+        world.parts.insert(shard, Part { on: self.number, bytes: Vec::new() });
         Ok(Box::new(FaultWriter {
+            on: self.number,
             world: self.world.clone(),
             owner: self.owner.clone(),
             shard,
@@ -45,7 +61,7 @@ impl Target for FaultTarget {
             if let Err(error) = world.read_step(&self.owner, what) {
                 return Err(Fault { error, buffer: range.buffer });
             }
-            let bytes = world.shards.get(&shard).map(|kept| kept.bytes.clone());
+            let bytes = self.kept(&world, shard).map(|kept| kept.bytes.clone());
             drop(world);
             read(PLACE, shard, bytes.as_deref(), range)
         };
@@ -55,27 +71,29 @@ impl Target for FaultTarget {
     fn length(&self, shard: ShardName) -> Result<u64> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("length of {shard}"))?;
-        let kept = world.shards.get(&shard).ok_or_else(|| missing(PLACE, shard))?;
+        let kept = self.kept(&world, shard).ok_or_else(|| missing(PLACE, shard))?;
         Ok(kept.bytes.len() as u64)
     }
 
     fn list(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || "list shards".to_owned())?;
-        Ok(world.shards.keys().copied().collect())
+        let mine = world.shards.iter().filter(|(_, one)| one.on == self.number);
+        Ok(mine.map(|(shard, _)| *shard).collect())
     }
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || "list unfinished shards".to_owned())?;
-        Ok(world.parts.keys().copied().collect())
+        let mine = world.parts.iter().filter(|(_, part)| part.on == self.number);
+        Ok(mine.map(|(shard, _)| *shard).collect())
     }
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
         let step = world.step(&self.owner, || format!("delete {shard} unless it is finished"));
         if step.takes_effect() {
-            world.parts.remove(&shard);
+            self.forget_part(&mut world, shard);
         }
         world.end(step)
     }
@@ -84,8 +102,10 @@ impl Target for FaultTarget {
         let mut world = self.world.lock();
         let step = world.step(&self.owner, || format!("delete {shard}"));
         if step.takes_effect() {
-            world.shards.remove(&shard);
-            world.parts.remove(&shard);
+            if self.kept(&world, shard).is_some() {
+                world.shards.remove(&shard);
+            }
+            self.forget_part(&mut world, shard);
         }
         world.end(step)
     }
@@ -98,6 +118,7 @@ impl Target for FaultTarget {
 }
 
 struct FaultWriter {
+    on: usize,
     world: FaultWorld,
     owner: Owner,
     shard: ShardName,
@@ -115,7 +136,7 @@ impl FaultWriter {
             _ => &[],
         };
         if let Some(part) = world.parts.get_mut(&shard) {
-            put(part, offset, effect);
+            put(&mut part.bytes, offset, effect);
         }
         world.end(step)
     }
@@ -129,9 +150,10 @@ impl FaultWriter {
                 return Err(exists(PLACE, shard));
             }
             let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
-            let mut bytes = world.parts.remove(&shard).ok_or_else(gone)?;
+            let mut bytes = world.parts.remove(&shard).ok_or_else(gone)?.bytes;
             bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-            world.shards.insert(shard, Kept { bytes: Arc::new(bytes), durable: false });
+            let kept = Kept { bytes: Arc::new(bytes), durable: false };
+            world.shards.insert(shard, KeptShard { on: self.on, kept });
         }
         world.end(step)
     }
@@ -141,8 +163,8 @@ impl FaultWriter {
         let step = world.step(&self.owner, || format!("finish {shard}: make it durable"));
         match step {
             Step::Go => {
-                if let Some(kept) = world.shards.get_mut(&shard) {
-                    kept.durable = true;
+                if let Some(one) = world.shards.get_mut(&shard) {
+                    one.kept.durable = true;
                 }
             }
             Step::Fail(_) if world.alive(&self.owner).is_ok() => drop(world.shards.remove(&shard)),
