@@ -12,7 +12,7 @@ use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::{self, Path, PathBuf};
+use std::path::{self, Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// Makes a pool in `dir`, which must be empty or not exist yet.
@@ -26,7 +26,7 @@ pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> 
     }
     refuse_strangers(dir)?;
     for Location::Directory(root) in config.locations_elsewhere(dir)? {
-        refuse_used(dir, &root)?;
+        refuse_used(dir, &as_if_made(dir, root))?;
     }
     write_descriptor(dir, config, &*env.rng)?;
     open(dir, env)
@@ -108,6 +108,21 @@ fn real(path: &Path) -> Option<PathBuf> {
     let (above, real) = there?;
     let rest = path.strip_prefix(above).ok()?.components();
     Some(real.components().chain(rest).collect())
+}
+
+/// A path that begins in `dir`, as it can be followed before `dir` is made: no system looks for what is
+/// beside a directory that is not there.
+fn as_if_made(dir: &Path, path: PathBuf) -> PathBuf {
+    let Ok(rest) = path.strip_prefix(dir) else { return path };
+    let Some(mut followed) = real(dir).filter(|_| !dir.exists()) else { return path };
+    for part in rest.components() {
+        match part {
+            // Of what is there nothing is a link any more, and what is not there is none.
+            Component::ParentDir => drop(followed.pop()),
+            part => followed.push(part),
+        }
+    }
+    followed
 }
 
 /// Whether there are jobs or packs in a directory; one that is missing is empty.

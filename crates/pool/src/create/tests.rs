@@ -223,11 +223,16 @@ fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
         ("p/packs/deep", "the pool itself"),
         ("file", "a file, not a directory"),
     ] {
-        let config = with_target(&dir.path().join(location));
-        let error = create(&path, config, Environment::system()).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid, "{error}");
-        assert!(error.message().contains(told), "{location}: {error}");
-        assert!(!path.exists(), "{location}");
+        for config in [
+            with_target(&dir.path().join(location)),
+            with_target(&Path::new("..").join(location)),
+            with_targets(&["../free", &format!("./../p/../{location}")]),
+        ] {
+            let error = create(&path, config, Environment::system()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid, "{error}");
+            assert!(error.message().contains(told), "{location}: {error}");
+            assert!(!path.exists() && !dir.path().join("free").exists(), "{location}");
+        }
     }
 }
 
