@@ -120,10 +120,9 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Directory that keeps packs; a relative path starts at DIR. Give it again for each further one:
-    /// each pack is on one of them [default: DIR]
+    /// Directory that keeps the packs; a relative path starts at DIR [default: DIR]
     #[arg(long, value_name = "LOCATION")]
-    pub target: Vec<String>,
+    pub target: Option<String>,
 }
 
 /// `pool status`.

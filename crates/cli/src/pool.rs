@@ -91,7 +91,7 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = outlive_pool::create(&args.dir, PoolConfig { format, tuning, target }, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
-    if !args.target.is_empty() {
+    if args.target.is_some() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
     }
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))

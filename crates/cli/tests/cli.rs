@@ -87,65 +87,6 @@ fn a_pool_keeps_its_packs_where_its_target_is() {
     }
 }
 
-/// Packs of 64 KiB, so that there are many.
-#[test]
-fn a_pool_of_several_targets_is_one_space() {
-    let dir = tempfile::tempdir().unwrap();
-    let (pool, from) = (dir.path().join("pool"), dir.path().join("from"));
-    let small = ["--container-bytes", "64KiB", "--pack-bytes", "64KiB"];
-    let targets = ["--target", "../a", "--target", ".", "--target", "file:../b"];
-    let made = outlive(&[&["pool", "init", text(&pool)], &small[..], &targets].concat());
-    assert_eq!(made.code, 0, "{made:?}");
-    assert!(made.out.contains("It keeps its packs in 3 targets: directory "), "{}", made.out);
-    let roots = [dir.path().join("a"), pool.clone(), dir.path().join("b")];
-
-    fs::create_dir(&from).unwrap();
-    let noise = |seed: u64| -> Vec<u8> {
-        let words = (0..50_000_u64).map(|n| (n ^ seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        words.flat_map(|word| word.rotate_left(17).wrapping_mul(seed | 1).to_le_bytes()).collect()
-    };
-    for (epoch, seed) in [(1, 3), (2, 5), (3, 7)] {
-        fs::write(from.join("data"), noise(seed)).unwrap();
-        let put = outlive(&["put", text(&pool), "job", text(&from)]);
-        assert!(put.code == 0 && put.out.contains(&format!("Checkpoint {epoch} ")), "{put:?}");
-    }
-    let shards = |root: &Path| {
-        files(&root.join("packs"))
-            .iter()
-            .filter(|(path, _)| path.extension().is_some_and(|e| e == "shard"))
-            .count()
-    };
-    let counts = roots.each_ref().map(|root| shards(root));
-    assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
-    let status = json(&["pool", "status", text(&pool), "--json"]);
-    let told = |at: usize| status["targets"][at]["shards"].as_u64().unwrap_or_default() as usize;
-    assert_eq!([told(0), told(1), told(2)], counts, "{status}");
-
-    for command in ["verify", "scrub", "gc"] {
-        assert_eq!(outlive(&[command, text(&pool)]).code, 0, "{command}");
-    }
-    // What is dropped goes from all of them, and the rest stays readable.
-    assert_eq!(outlive(&["prune", text(&pool), "job", "--keep-last", "1"]).code, 0);
-    assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
-    let left = roots.each_ref().map(|root| shards(root));
-    assert!(left.iter().sum::<usize>() < counts.iter().sum::<usize>() / 2, "{counts:?}, {left:?}");
-    let to = dir.path().join("to");
-    assert_eq!(outlive(&["get", text(&pool), "job", "--to", text(&to)]).code, 0);
-    let got = files(&to).into_iter().find(|(path, _)| path.ends_with("data")).unwrap().1;
-    assert!(got == noise(7));
-
-    // A target that is not mounted loses nothing: nobody works without it.
-    fs::rename(&roots[2], dir.path().join("unmounted")).unwrap();
-    for command in [&["ls"][..], &["gc"], &["scrub"], &["put"]] {
-        let more = if command == ["put"] { vec!["job", text(&from)] } else { Vec::new() };
-        let run = outlive(&[command, &[text(&pool)], &more].concat());
-        assert_ne!(run.code, 0);
-        assert!(run.err.contains("a target of") && run.err.contains("mount that"), "{}", run.err);
-    }
-    fs::rename(dir.path().join("unmounted"), &roots[2]).unwrap();
-    assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
-}
-
 #[test]
 fn jobs_checkpoints_and_regions_are_listed() {
     let dir = tempfile::tempdir().unwrap();

@@ -204,8 +204,6 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
         // Before anything names it: a target that cannot be made is no part of any pool.
         make_target(&root)?;
     }
-    // Looked at again, now that all are there: two names of one place can be told only then.
-    config.locations(dir)?;
     let marker = dir.join(MARKER);
     publish_text(&marker, &config.format_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;

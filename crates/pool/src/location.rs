@@ -57,14 +57,9 @@ impl Location {
 
     /// Whether it is the pool's own directory, `dir`.
     pub(crate) fn is_in(&self, dir: &Path) -> bool {
-        self.is_same(&Location::Directory(dir.to_owned()))
-    }
-
-    /// Whether both are one place, as far as can be seen from here.
-    pub(crate) fn is_same(&self, other: &Location) -> bool {
-        let (Location::Directory(root), Location::Directory(other)) = (self, other);
-        root == other
-            || root.canonicalize().is_ok_and(|it| Ok(it) == other.canonicalize().map_err(drop))
+        let Location::Directory(root) = self;
+        root == dir
+            || root.canonicalize().is_ok_and(|it| Ok(it) == dir.canonicalize().map_err(drop))
     }
 
     /// Opens the target. `probe` is a file of the pool that can be read.

@@ -109,7 +109,7 @@ fn check_target(dir: &Path, config: &PoolConfig, root: &Path) -> Result<()> {
         Ok(text) => compare(dir, &config.format, &path, &text, "target"),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Err(Error::damaged(format!(
-                "a target of {} is missing ({} is not there): if it lies on a file system of its own, \
+                "the target of {} is missing ({} is not there): if it lies on a file system of its own, \
                  mount that; if its location was changed, move `packs` there, and copy {} to that \
                  place; nothing is read or written without it",
                 dir.display(),

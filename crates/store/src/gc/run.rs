@@ -247,6 +247,8 @@ impl Gc<'_> {
             // After the reading: a later gc may have told the job of what we copied, and then our record
             // would follow on that one.
             self.head.check(pool)?;
+            // Nor of copies that lie where a target was until somebody unmounted it.
+            pool.check_place()?;
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();
@@ -281,6 +283,7 @@ impl Gc<'_> {
             self.pool.log().sync(name)?;
         }
         self.head.check(self.pool)?;
+        self.pool.check_place()?;
         if collect {
             // One that was finished after all is no left-over: an earlier gc, fenced since, may have
             // told a job of it.
