@@ -87,8 +87,9 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         threads: args.threads.unwrap_or(defaults.threads),
         ..defaults
     };
-    let target = args.target.iter().map(|at| TargetConfig { location: at.clone() }).collect();
-    let pool = outlive_pool::create(&args.dir, PoolConfig { format, tuning, target }, env)?;
+    let target = args.target.iter().map(TargetConfig::at).collect();
+    let config = PoolConfig { target, ..PoolConfig::new(format, tuning) };
+    let pool = outlive_pool::create(&args.dir, config, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
     if args.target.is_some() {

@@ -1,6 +1,7 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
 use crate::location::Location;
+use crate::redundancy::{Redundancy, TargetConfig};
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
@@ -17,18 +18,12 @@ pub struct PoolConfig {
     /// May change at any time.
     #[serde(default)]
     pub tuning: Tuning,
+    /// How many targets may be lost.
+    #[serde(default, skip_serializing_if = "Redundancy::is_default")]
+    pub redundancy: Redundancy,
     /// Where packs are kept; empty: in the pool's own directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
-}
-
-/// A place that keeps packs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TargetConfig {
-    /// A directory's path, by itself or after `file:`; a relative one counts from the pool's
-    /// directory.
-    pub location: String,
 }
 
 /// What decides the bytes in the pool.
@@ -70,6 +65,8 @@ pub struct Tuning {
     pub rewrite_percent_max: u32,
     /// Ranges closer than this are read in one go.
     pub read_gap_bytes: u64,
+    /// Whether reads of a pool with redundancy go around targets that are late.
+    pub reads_around: bool,
     /// How new chunks are compressed: `none`, `lz4`, `zstd`, or `auto`: where it makes saves faster.
     pub compression: String,
     /// Zstandard's level, 1 to 12; files are compressed at 5 at least.
@@ -93,6 +90,7 @@ impl Default for Tuning {
             threads: 0,
             rewrite_percent_max: 10,
             read_gap_bytes: 64 << 10,
+            reads_around: true,
             compression: "auto".to_owned(),
             compression_level: 1,
             compression_files: "zstd".to_owned(),
@@ -180,11 +178,6 @@ impl FormatConfig {
         }
     }
 
-    /// How containers are spread over shards.
-    pub fn geometry(&self) -> Geometry {
-        Geometry::plain(self.container_bytes)
-    }
-
     /// The pool's id as bytes. The configuration must have been checked.
     pub fn pool_id_bytes(&self) -> [u8; 16] {
         let mut id = [0; 16];
@@ -206,25 +199,24 @@ impl FormatConfig {
 impl PoolConfig {
     /// That of a pool which keeps its packs in its own directory.
     pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
-        PoolConfig { format, tuning, target: Vec::new() }
+        PoolConfig { format, tuning, redundancy: Redundancy::default(), target: Vec::new() }
+    }
+
+    /// How the containers of new packs are spread over shards.
+    pub fn geometry(&self) -> Geometry {
+        self.redundancy.geometry(self.format.container_bytes)
     }
 
     /// Where its targets are, seen from the pool's own directory `dir`; without any, there.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible, or several.
+    /// `Invalid` for a location that is not possible.
     pub(crate) fn locations(&self, dir: &Path) -> Result<Vec<Location>> {
-        match &self.target[..] {
-            [] => Ok(vec![Location::Directory(dir.to_owned())]),
-            [target] => Ok(vec![Location::parse(&target.location)?.seen_from(dir)]),
-            // Nothing says yet which targets a pool has: one that the descriptor leaves out would seem to
-            // have lost its packs (docs/design/015).
-            several => Err(Error::invalid(format!(
-                "there are {} [[target]] tables, and this build keeps all packs on one target: leave \
-                 one, or none for the pool's own directory",
-                several.len()
-            ))),
+        if self.target.is_empty() {
+            return Ok(vec![Location::Directory(dir.to_owned())]);
         }
+        let each = |target: &TargetConfig| Ok(Location::parse(&target.location)?.seen_from(dir));
+        self.target.iter().map(each).collect()
     }
 
     /// Those of its targets that are not its own directory `dir`.
@@ -292,24 +284,6 @@ impl PoolConfig {
         ))
     }
 
-    /// Its `[format]`, and its target if there is one, as text that is a descriptor by itself.
-    ///
-    /// # Errors
-    /// As [`PoolConfig::to_text`].
-    pub fn format_text(&self) -> Result<String> {
-        #[derive(Serialize)]
-        struct Head<'a> {
-            format: &'a FormatConfig,
-            #[serde(skip_serializing_if = "<[_]>::is_empty")]
-            target: &'a [TargetConfig],
-        }
-        let body = toml::to_string(&Head { format: &self.format, target: &self.target })
-            .map_err(|e| Error::bug(format!("the pool's format cannot be written: {e}")))?;
-        Ok(format!(
-            "# Says which outlive pool this belongs to, and how that was made (docs/format.md).\n\n{body}"
-        ))
-    }
-
     /// Refuses impossible values.
     ///
     /// # Errors
@@ -349,6 +323,7 @@ impl PoolConfig {
             );
         }
         self.locations(Path::new("."))?;
+        self.redundancy.check(&self.target, f.container_bytes)?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
             return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");
@@ -394,7 +369,7 @@ mod tests {
     fn a_target_survives_its_text_and_none_is_not_written() {
         let mut config = sample();
         assert!(!config.to_text().unwrap().contains("target]"));
-        config.target = vec![TargetConfig { location: "file:/big disk".to_owned() }];
+        config.target = vec![TargetConfig::at("file:/big disk")];
         let text = config.to_text().unwrap();
         assert!(text.ends_with("\n[[target]]\nlocation = \"file:/big disk\"\n"), "{text}");
         assert_eq!(PoolConfig::parse(&text, "x").unwrap(), config);
@@ -410,7 +385,14 @@ mod tests {
             ("target = []\n[[target]]\nlocation = \"a\"", "target"),
             ("[[target]]\nlocation = \"\"", "names no directory"),
             ("[[target]]\nlocation = \"s3://bucket\"", "no scheme \"s3\""),
-            ("[[target]]\nlocation = \"a\"\n[[target]]\nlocation = \"b\"", "2 [[target]] tables"),
+            ("[redundancy]\nmirror = 1", "at least 2 copies"),
+            ("[redundancy]\nmirror = 2", "it needs 2 targets that fail by themselves, and there are 0"),
+            ("[redundancy]\nmirror = 2\nerasure = { data = 2, parity = 1 }", "both mirror and erasure"),
+            ("[redundancy]\nerasure = { data = 2 }", "missing field `parity`"),
+            ("[redundancy]\nerasure = { data = 0, parity = 1 }", "at least one data"),
+            ("[redundancy]\nerasure = { data = 255, parity = 2 }", "at most 256"),
+            ("[redundancy]\nraid = 5", "raid"),
+            ("[redundancy]\nwrites = \"some\"", "some"),
         ] {
             let text = format!("{}\n{targets}\n", sample().to_text().unwrap());
             let error = PoolConfig::parse(&text, "p/pool.toml").unwrap_err();

@@ -1,6 +1,6 @@
 //! A container being filled.
 
-use outlive_format::{Checksum, Codec, DirectoryEntry, EntryKind, Fragment, InFrame};
+use outlive_format::{Checksum, Codec, DirectoryEntry, EntryKind, InFrame};
 use outlive_io::{AlignedBuf, SharedBuf, copy_past_cache};
 use outlive_types::Fingerprint;
 
@@ -111,12 +111,17 @@ impl Container {
         other.checksum.update(&other.buffer[..other.used]);
     }
 
-    /// Ends it at `length` bytes, zeros after those in use, and gives these bytes away.
-    pub(crate) fn seal(mut self, length: usize) -> (SharedBuf, Fragment, Vec<DirectoryEntry>) {
-        self.buffer[self.used..length].fill(0);
+    /// Ends it at `length` bytes, zeros after those in use, also up to `filled` as far as its buffer goes,
+    /// and gives that buffer away, with the checksum of the `length` bytes.
+    pub(crate) fn seal(
+        mut self,
+        length: usize,
+        filled: usize,
+    ) -> (SharedBuf, u64, Vec<DirectoryEntry>) {
+        let filled = filled.max(length).min(self.buffer.len());
+        self.buffer[self.used..filled].fill(0);
         self.checksum.update(&self.buffer[self.used..length]);
-        let fragment = Fragment { length: length as u32, checksum: self.checksum.value() };
-        (self.buffer.share().slice(0..length), fragment, self.entries)
+        (self.buffer.share(), self.checksum.value(), self.entries)
     }
 }
 
@@ -149,7 +154,7 @@ mod tests {
         let places: Vec<(u32, u32)> = rest.entries().iter().map(in_frame).collect();
         assert_eq!(places, [(0, 0), (0, 3000)]);
         assert!(!rest.fits(100, 20) && rest.fits(100, 14));
-        assert_eq!(open.seal(8192).0[5000..7000], [9; 2000]);
+        assert_eq!(open.seal(8192, 0).0[5000..7000], [9; 2000]);
     }
 
     #[test]
@@ -159,12 +164,12 @@ mod tests {
         open.take_from(&mut rest);
         assert_eq!((open.used(), rest.used(), rest.entries().len()), (8000, 3000, 1));
         assert_eq!(rest.entries()[0].offset, 0);
-        let (buffer, fragment, entries) = rest.seal(4096);
-        assert_eq!(fragment.checksum, checksum(&buffer));
+        let (buffer, sum, entries) = rest.seal(4096, 4096);
+        assert_eq!(sum, checksum(&buffer[..4096]));
         assert_eq!(entries[0].fp, Fingerprint([3; 32]));
-        assert!(buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..].iter().all(|b| *b == 0));
-        let (buffer, fragment, _) = open.seal(8192);
-        assert_eq!(fragment.checksum, checksum(&buffer));
+        assert!(buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0));
+        let (buffer, sum, _) = open.seal(8192, 0);
+        assert_eq!(sum, checksum(&buffer));
         assert_eq!(buffer[5000], 1);
         assert_eq!(buffer[6000], 2);
     }

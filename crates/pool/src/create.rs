@@ -3,11 +3,13 @@
 use crate::config::{FormatConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
 use crate::location::Location;
+use crate::marker::{Marker, targets_of};
 use crate::place::{
-    DESCRIPTOR, MARKER, TARGET_MARKER, check_marker, check_targets, descriptor_is_missing,
+    DESCRIPTOR, MARKER, TARGET_MARKER, check_marker, check_target, descriptor_is_missing,
     read_descriptor,
 };
 use crate::pool::Pool;
+use crate::targets::Member;
 use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
@@ -19,14 +21,29 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// `Invalid` if a pool or anything else is there, or for impossible values; `Full`.
-pub fn create(dir: &Path, config: PoolConfig, env: Environment) -> Result<Pool> {
+pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Pool> {
+    if config.target.len() > 1 {
+        for (id, target) in (1..).zip(&mut config.target) {
+            target.id = Some(id);
+        }
+    }
     config.check()?;
     if dir.join(DESCRIPTOR).exists() {
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
     refuse_strangers(dir)?;
-    for Location::Directory(root) in config.locations_elsewhere(dir)? {
-        refuse_used(dir, &as_if_made(dir, root))?;
+    let mut places = Vec::new();
+    for Location::Directory(root) in config.locations(dir)? {
+        let root = as_if_made(dir, root);
+        if !Location::Directory(root.clone()).is_in(dir) {
+            refuse_used(dir, &root)?;
+        }
+        let place = real(&root);
+        if place.is_some() && places.contains(&place) {
+            let what = format!("{} is named twice as a target: name each place once", root.display());
+            return Err(Error::invalid(what));
+        }
+        places.push(place);
     }
     write_descriptor(dir, config, &*env.rng)?;
     open(dir, env)
@@ -45,16 +62,60 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     } else {
         dir
     };
-    let config = read_descriptor(named)?;
-    check_marker(named, &config.format)?;
+    let mut config = read_descriptor(named)?;
+    let marker = check_marker(named, &config.format)?;
+    let descriptor = named.join(DESCRIPTOR);
+    if config.redundancy.geometry(0) != marker.redundancy.geometry(0) {
+        return Err(Error::invalid(format!(
+            "{}: redundancy is {}, and the pool was made with {}: put it right; to change it, copy the \
+             checkpoints to a new pool",
+            descriptor.display(),
+            config.redundancy.describe(),
+            marker.redundancy.describe()
+        )));
+    }
+    let targets = targets_of(&config, &marker);
+    config.target = targets.map_err(|error| error.context(descriptor.display()))?;
     // A program may change its directory between now and its saves.
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
-    check_targets(&dir, &config)?;
-    let locations = config.locations(&dir)?.into_iter();
-    let targets: Result<Vec<_>> =
-        locations.map(|location| location.open(&dir.join(DESCRIPTOR), &env)).collect();
+    let members = members(&dir, &config, &env)?;
     let log = Arc::new(DirectoryLog::open(&dir));
-    Ok(Pool::over(config, targets?, log, env).at(named).in_directory(&dir))
+    let pool = Pool::of(members, config, log, env).at(named).in_directory(&dir);
+    pool.targets().check()?;
+    for away in pool.targets().members().iter().filter_map(Member::away) {
+        pool.warn(format!("the pool does without a target: {}", away.message()));
+    }
+    Ok(pool)
+}
+
+/// The targets of the pool in `dir`, whether they are there or not.
+fn members(dir: &Path, config: &PoolConfig, env: &Environment) -> Result<Vec<Member>> {
+    let mut members = Vec::new();
+    let mut own = None;
+    for (number, location) in config.locations(dir)?.into_iter().enumerate() {
+        let row = config.target.get(number);
+        let id = row.and_then(|row| row.id);
+        let is_own = location.is_in(dir);
+        let target = location.open(&dir.join(DESCRIPTOR), is_own, env)?;
+        let mut member = Member::new(id.unwrap_or(1), target);
+        member = member.on(row.and_then(|row| row.host.as_deref()));
+        if is_own {
+            if let Some(other) = own.replace(member.id) {
+                return Err(Error::invalid(format!(
+                    "targets {other} and {} are one place, the pool's own directory: put the locations \
+                     right",
+                    member.id
+                )));
+            }
+        } else {
+            let (dir, format) = (dir.to_owned(), config.format.clone());
+            let Location::Directory(root) = location;
+            let still_there = move || check_target(&dir, &format, &root, id);
+            member = member.if_there(Box::new(still_there));
+        }
+        members.push(member);
+    }
+    Ok(members)
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
@@ -205,19 +266,26 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
         make_target(&root)?;
     }
     let marker = dir.join(MARKER);
-    publish_text(&marker, &config.format_text()?, rng)?;
+    publish_text(&marker, &Marker::of(&config).to_text()?, rng)?;
     let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
-    let made = PoolConfig::parse(&text, &marker.display().to_string())?;
+    let made = Marker::parse(&text, &marker.display().to_string())?;
     let log = dir.join("log");
     sync_dir(&log).map_err(io("syncing", &log))?;
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
     sync_dir(dir).map_err(io("syncing", dir))?;
-    let target = if config.target.is_empty() { made.target } else { config.target };
-    let config = PoolConfig { format: made.format, target, ..config };
-    for Location::Directory(root) in config.locations_elsewhere(dir)? {
-        write_target(&root, &config, rng)?;
+    let mine = config.target;
+    let target = if mine.len() > 1 || mine.is_empty() { made.target.clone() } else { mine };
+    let (format, redundancy) = (made.format.clone(), made.redundancy.clone());
+    let config = PoolConfig { format, redundancy, target, ..config };
+    let made = Marker::of(&config);
+    for (number, location) in config.locations(dir)?.into_iter().enumerate() {
+        if !location.is_in(dir) {
+            let Location::Directory(root) = location;
+            let id = config.target.get(number).and_then(|row| row.id);
+            write_target(&root, &made.on(id), rng)?;
+            check_target(dir, &config.format, &root, id)?;
+        }
     }
-    check_targets(dir, &config)?;
     publish_text(&dir.join(DESCRIPTOR), &config.to_text()?, rng)?;
     sync_dir(dir).map_err(io("syncing", dir))?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
@@ -264,10 +332,10 @@ fn make_target(root: &Path) -> Result<()> {
 }
 
 /// Makes such a target the pool's.
-fn write_target(root: &Path, config: &PoolConfig, rng: &dyn Rng) -> Result<()> {
+fn write_target(root: &Path, marker: &Marker, rng: &dyn Rng) -> Result<()> {
     make_target(root)?;
     let packs = root.join("packs");
-    publish_text(&root.join(TARGET_MARKER), &config.format_text()?, rng)?;
+    publish_text(&root.join(TARGET_MARKER), &marker.to_text()?, rng)?;
     sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
 }
 

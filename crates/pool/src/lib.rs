@@ -1,8 +1,7 @@
-//! The targets used as one space: where packs are placed, striped (later) and found again.
+//! The targets used as one space: where packs are placed, striped, found again, and made whole again.
 //!
-//! Today a pool is one target without redundancy, so shard 0 is the pack; everything above speaks
-//! of packs and places only, which is what striping and parity need to slip in here. Nobody above has
-//! a target in hand; whoever checks what lies on the media sees [`StoredShard`]s.
+//! Everything above speaks of packs and places only. Nobody above has a target in hand; whoever checks
+//! what lies on the media sees [`StoredShard`]s.
 
 mod check;
 mod command;
@@ -11,15 +10,18 @@ mod container;
 mod create;
 mod environment;
 mod location;
+mod marker;
 mod pack;
 mod packs;
 mod place;
 mod pool;
 mod read;
-mod target_set;
+mod redundancy;
+mod stripe;
+mod targets;
 
-pub use check::{EachFragment, StoredShard};
-pub use config::{FormatConfig, PoolConfig, TargetConfig, Tuning};
+pub use check::{EachContainer, PackCheck, StoredShard};
+pub use config::{FormatConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{check_outside, create, open, open_or_create};
 pub use environment::Environment;
@@ -27,3 +29,5 @@ pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};
 pub use pool::Pool;
 pub use read::{Span, SpanBytes};
+pub use stripe::PackRepair;
+pub use redundancy::{Erasure, Redundancy, TargetConfig, Writes};

@@ -62,15 +62,24 @@ impl Location {
             || root.canonicalize().is_ok_and(|it| Ok(it) == dir.canonicalize().map_err(drop))
     }
 
-    /// Opens the target. `probe` is a file of the pool that can be read.
+    /// Opens the target. `probe` is a file of the pool that can be read; `own` says that it is the pool's
+    /// own directory, of which parts may be made again.
     ///
     /// # Errors
     /// `Invalid` if something else is there.
-    pub(crate) fn open(&self, probe: &Path, env: &Environment) -> Result<Arc<dyn Target>> {
+    pub(crate) fn open(
+        &self,
+        probe: &Path,
+        own: bool,
+        env: &Environment,
+    ) -> Result<Arc<dyn Target>> {
         match self {
             Location::Directory(root) => {
-                let options =
-                    DirectoryOptions { observer: env.observer.clone(), ..Default::default() };
+                let options = DirectoryOptions {
+                    observer: env.observer.clone(),
+                    make_root: own,
+                    ..Default::default()
+                };
                 let target = DirectoryTarget::open(root, &options)?;
                 target.probe(probe);
                 // A network mount may drop a request, and another program may close files.

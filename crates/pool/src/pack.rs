@@ -1,14 +1,9 @@
 //! Fills containers and writes a pack.
 
 use crate::container::entries_max;
-use crate::packs::shard_of;
+use crate::stripe::{Shards, ShardsEnd};
 use crate::{Container, Pool};
-use outlive_format::{
-    Directory, DirectoryEntry, EntryKind, Fragment, InFrame, SHARD_HEADER_BYTES, ShardHeader, Tail,
-    fingerprint,
-};
-use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
-use outlive_target::{Fault, ShardWriter};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, Tail, fingerprint};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 
 /// Where a chunk, node or segment lies.
@@ -35,7 +30,7 @@ impl Place {
 pub struct PackWriter {
     pool: Pool,
     id: PackId,
-    shard: Option<Box<dyn ShardWriter>>,
+    shards: Option<Shards>,
     container: Option<Container>,
     /// Logical offset at which `container` begins.
     base: u64,
@@ -44,9 +39,6 @@ pub struct PackWriter {
     /// Bytes that its directory may have.
     directory_bytes_max: usize,
     entries: Vec<DirectoryEntry>,
-    /// What has been sent off.
-    fragments: Vec<Fragment>,
-    in_flight: WritesInFlight,
 }
 
 /// A pack whose last bytes are on their way.
@@ -62,21 +54,9 @@ pub struct FinishedPack {
     pub directory_bytes: u32,
     /// Fingerprint of the directory's encoding.
     pub directory_fp: Fingerprint,
-    /// Length of the shard: what the pack costs on its target.
+    /// Length of all shards: what the pack costs on its targets.
     pub stored_bytes: u64,
-    writes: WritesInFlight,
-    finish: Ticket<Result<()>>,
-}
-
-/// Writes by their offset.
-type WritesInFlight = Completions<u64, std::result::Result<(), Fault<SharedBuf>>>;
-
-/// Takes notice of the writes that are over.
-fn check_writes(in_flight: &mut WritesInFlight) -> Result<usize> {
-    while let Some((_, written)) = in_flight.try_next() {
-        written?;
-    }
-    Ok(in_flight.len())
+    shards: ShardsEnd,
 }
 
 impl FinishedPack {
@@ -84,21 +64,17 @@ impl FinishedPack {
     /// how many are not.
     ///
     /// # Errors
-    /// Why a write failed.
+    /// Why a write failed, if the pack cannot do without that shard.
     pub fn check_writes(&mut self) -> Result<usize> {
-        check_writes(&mut self.writes)
+        self.shards.check_writes()
     }
 
     /// Waits until the pack is durable.
     ///
     /// # Errors
-    /// What the target reported first.
-    pub fn wait(mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        while let Some((_, written)) = self.writes.wait_next() {
-            outcome = outcome.and(written.map_err(Error::from));
-        }
-        outcome.and(self.finish.wait())
+    /// What the targets reported first, if the pack cannot do without that shard.
+    pub fn wait(self) -> Result<()> {
+        self.shards.wait()
     }
 }
 
@@ -119,19 +95,16 @@ impl PackWriter {
         let directory_bytes_max = per_container * entries_max(capacity_bytes as usize) + (64 << 10);
         let fragments = (capacity_bytes / format.container_bytes) as usize;
         let tail_bytes = Tail::bytes_for(directory_bytes_max, fragments) as u64;
-        let bytes_max = SHARD_HEADER_BYTES as u64 + capacity_bytes + tail_bytes;
-        let shard = pool.target().create(shard_of(id), bytes_max)?;
+        let shards = Shards::begin(pool, id, capacity_bytes, tail_bytes)?;
         Ok(PackWriter {
             pool: pool.clone(),
             id,
-            shard: Some(shard),
+            shards: Some(shards),
             container: None,
             base: 0,
             capacity_bytes,
             directory_bytes_max,
             entries: Vec::new(),
-            fragments: Vec::new(),
-            in_flight: Completions::new(),
         })
     }
 
@@ -204,9 +177,13 @@ impl PackWriter {
     /// how many are not.
     ///
     /// # Errors
-    /// Why a write failed.
+    /// Why a write failed, if the pack cannot do without that shard.
     pub fn check_writes(&mut self) -> Result<usize> {
-        check_writes(&mut self.in_flight)
+        self.shards()?.check_writes()
+    }
+
+    fn shards(&mut self) -> Result<&mut Shards> {
+        self.shards.as_mut().ok_or_else(|| Error::bug("work on a pack after its end"))
     }
 
     /// Sends the open container off whole: others follow it.
@@ -219,27 +196,21 @@ impl PackWriter {
     }
 
     fn send(&mut self, container: Container, length: usize) -> Result<()> {
-        let (buffer, fragment, entries) = container.seal(length);
+        let filled_bytes = self.shards()?.filled_bytes(length);
+        let (buffer, checksum, entries) = container.seal(length, filled_bytes);
         let base = self.base as u32;
         let placed = entries.into_iter().map(|e| DirectoryEntry { offset: base + e.offset, ..e });
         self.entries.extend(placed);
-        self.fragments.push(fragment);
-        self.write(SHARD_HEADER_BYTES as u64 + self.base, buffer)?;
         self.base += length as u64;
-        Ok(())
-    }
-
-    fn write(&mut self, offset: u64, bytes: SharedBuf) -> Result<()> {
-        let shard = self.shard.as_mut().ok_or_else(|| Error::bug("write after finish"))?;
-        self.in_flight.push(offset, shard.write(offset, bytes));
-        Ok(())
+        self.shards()?.send(buffer, length, checksum)
     }
 
     /// Ends the pack without a trace. Returns once nothing is on its way any more, so that the room is
     /// free.
     pub fn give_up(mut self) {
-        drop(self.shard.take());
-        while self.in_flight.wait_next().is_some() {}
+        if let Some(shards) = self.shards.take() {
+            shards.give_up();
+        }
     }
 
     /// Writes what is left, the header and the directory; the pack becomes durable in the
@@ -256,42 +227,18 @@ impl PackWriter {
         let encoded = directory.encode()?;
         let directory_fp = fingerprint(&encoded);
         let directory_bytes = encoded.len() as u32;
-        let fragments = std::mem::take(&mut self.fragments);
-        let tail = Tail { pack: self.id, directory: encoded, fragments }.encode()?;
-
-        let format = &self.pool.config().format;
-        let header = ShardHeader {
-            shard: 0,
-            geometry: format.geometry(),
-            pack: self.id,
-            pool_id: format.pool_id_bytes(),
-            containers_bytes: self.base,
-            directory_bytes,
-        };
-        let tail_offset = header.directory_offset();
-        let stored_bytes = tail_offset + tail.len() as u64;
-        self.write(0, aligned(&header.encode()?))?;
-        self.write(tail_offset, aligned(&tail))?;
-
-        let shard = self.shard.take().ok_or_else(|| Error::bug("finish twice"))?;
+        let shards = self.shards.take().ok_or_else(|| Error::bug("finish twice"))?;
+        let shards = shards.finish(&encoded)?;
         Ok(FinishedPack {
             id: self.id,
-            fragments_bytes: (tail_offset - SHARD_HEADER_BYTES as u64) as u32,
+            fragments_bytes: shards.fragments_bytes as u32,
             directory_bytes,
             directory_fp,
             directory,
-            stored_bytes,
-            writes: std::mem::take(&mut self.in_flight),
-            finish: shard.finish(stored_bytes),
+            stored_bytes: shards.stored_bytes,
+            shards,
         })
     }
-}
-
-/// Headers and tails are written once a pack, so they are copied into memory of their own.
-fn aligned(bytes: &[u8]) -> SharedBuf {
-    let mut buffer = AlignedBuf::zeroed(bytes.len());
-    buffer.copy_from_slice(bytes);
-    buffer.share()
 }
 
 #[cfg(test)]

@@ -2,26 +2,17 @@
 
 use crate::Pool;
 use outlive_target::ShardName;
-use outlive_types::{PackId, Result};
-
-/// The shard number that every pack has: without redundancy, its only one.
-const ONLY: u8 = 0;
-
-/// The shard of a pack.
-pub(crate) fn shard_of(pack: PackId) -> ShardName {
-    ShardName { pack, shard: ONLY }
-}
-
-/// The packs of which there is a shard with a number that packs have; another is nobody's.
-fn packs_of(shards: Vec<ShardName>) -> Vec<PackId> {
-    shards.into_iter().filter(|name| name.shard == ONLY).map(|name| name.pack).collect()
-}
+use outlive_types::{Error, ErrorKind, PackId, Result};
 
 /// What one target holds, and has room for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetUsage {
+    /// Its number in `pool.toml`.
+    pub id: u32,
     /// What and where it is, for messages.
     pub target: String,
+    /// Why it cannot be used now; then the numbers are zero.
+    pub away: Option<String>,
     /// Finished shards on it.
     pub shards: usize,
     /// Bytes of these.
@@ -44,80 +35,112 @@ pub struct PoolUsage {
 }
 
 impl Pool {
-    /// All finished packs, sorted.
+    /// All finished packs, sorted: those of which there is a shard on a target that is there.
     ///
     /// # Errors
-    /// What the target reports.
+    /// More targets than the pool can do without cannot be asked.
     pub fn packs(&self) -> Result<Vec<PackId>> {
-        self.target().list().map(packs_of)
+        self.targets().list().map(|shards| self.packs_of(shards))
     }
 
     /// Packs that were begun and not finished: being written, or left behind by a crash.
     ///
     /// # Errors
-    /// What the target reports.
+    /// As [`Pool::packs`].
     pub fn unfinished_packs(&self) -> Result<Vec<PackId>> {
-        self.target().unfinished().map(packs_of)
+        self.targets().unfinished().map(|shards| self.packs_of(shards))
     }
 
-    /// Bytes that a finished pack occupies, header and directory included.
+    /// The packs of shards; one with a number that no pack here has is nobody's.
+    fn packs_of(&self, shards: Vec<(ShardName, usize)>) -> Vec<PackId> {
+        let is_alone = self.targets().members().len() == 1;
+        let is_a_packs = |(shard, _): &(ShardName, usize)| !is_alone || shard.shard == 0;
+        let mut packs: Vec<PackId> =
+            shards.into_iter().filter(is_a_packs).map(|(shard, _)| shard.pack).collect();
+        packs.dedup();
+        packs
+    }
+
+    /// Names of the shards that a pack may have: those of its layout, if that is known, and otherwise of
+    /// the pool's.
+    pub(crate) fn shards_of(&self, pack: PackId) -> Vec<ShardName> {
+        let geometry = self.known_layout(pack).map_or(self.config().geometry(), |it| it.geometry);
+        let count = usize::from(geometry.k) + usize::from(geometry.m);
+        (0..count).map(|shard| ShardName { pack, shard: shard as u8 }).collect()
+    }
+
+    /// Bytes that a finished pack occupies on the targets that are there, headers and directories included.
     ///
     /// # Errors
-    /// `Damaged` if it is missing.
+    /// `Damaged` if nothing of it is there.
     pub fn stored_bytes(&self, pack: PackId) -> Result<u64> {
-        self.target().length(shard_of(pack))
+        let (mut stored_bytes, mut error) = (None, None);
+        for shard in self.shards_of(pack) {
+            match self.targets().length(shard) {
+                Ok(bytes) => stored_bytes = Some(stored_bytes.unwrap_or(0) + bytes),
+                Err(e) if e.kind() == ErrorKind::Damaged => error = error.or(Some(e)),
+                Err(e) => error = Some(e),
+            }
+        }
+        let missing = || Error::damaged(format!("pack {pack} is missing"));
+        stored_bytes.ok_or_else(|| error.unwrap_or_else(missing))
     }
 
-    /// Removes a pack, finished or not; one that is not there is no error.
+    /// Removes a pack, finished or not; one that is not there is no error. What of it is on a target that
+    /// is away is seen again when that is back.
     ///
     /// # Errors
-    /// What the target reports.
+    /// As [`Pool::packs`].
     pub fn delete_pack(&self, pack: PackId) -> Result<()> {
-        self.target().delete(shard_of(pack))
+        self.targets().delete(&self.shards_of(pack))
     }
 
-    /// Removes what was written of a pack that was not finished. One that is finished by now stays,
+    /// Removes what was written of a pack that was not finished. What is finished by now stays,
     /// and one that is not there is no error; whoever was about to finish it fails.
     ///
     /// # Errors
-    /// What the target reports.
+    /// As [`Pool::packs`].
     pub fn delete_unfinished_pack(&self, pack: PackId) -> Result<()> {
-        self.target().delete_unfinished(shard_of(pack))
+        self.targets().delete_unfinished(&self.shards_of(pack))
     }
 
     /// What and where the targets are, for messages: "directory /scratch/ckpt".
     pub fn describe_targets(&self) -> String {
-        self.target().describe()
+        self.targets().describe()
     }
 
     /// What the pool holds, and how much more fits.
     ///
     /// # Errors
-    /// What the target reports.
+    /// What a target reports that is there.
     pub fn usage(&self) -> Result<PoolUsage> {
         let (mut all, mut stored_bytes, mut targets) = (Vec::new(), 0, Vec::new());
-        for target in self.targets() {
-            let shards = target.list()?;
+        for (number, member) in self.targets().members().iter().enumerate() {
+            let target = member.target();
             let mut usage = TargetUsage {
+                id: member.id,
                 target: target.describe(),
-                shards: shards.len(),
+                away: member.look().err().map(|error| error.message().to_owned()),
+                shards: 0,
                 stored_bytes: 0,
                 free_bytes: 0,
                 total_bytes: 0,
             };
-            for shard in &shards {
-                usage.stored_bytes += target.length(*shard)?;
+            if usage.away.is_none() {
+                let shards = target.list()?;
+                usage.shards = shards.len();
+                for shard in &shards {
+                    usage.stored_bytes += target.length(*shard)?;
+                }
+                let capacity = target.capacity()?;
+                (usage.free_bytes, usage.total_bytes) = (capacity.free_bytes, capacity.total_bytes);
+                stored_bytes += usage.stored_bytes;
+                all.extend(shards.into_iter().map(|shard| (shard, number)));
             }
-            let capacity = target.capacity()?;
-            (usage.free_bytes, usage.total_bytes) = (capacity.free_bytes, capacity.total_bytes);
-            stored_bytes += usage.stored_bytes;
             targets.push(usage);
-            all.extend(shards);
         }
-        let mut packs = packs_of(all);
-        packs.sort_unstable();
-        packs.dedup();
-        Ok(PoolUsage { packs: packs.len(), stored_bytes, targets })
+        all.sort_unstable();
+        Ok(PoolUsage { packs: self.packs_of(all).len(), stored_bytes, targets })
     }
 }
 
@@ -185,7 +208,8 @@ mod tests {
         let pack = PackId([1; 20]);
         begun(&pool, pack).finish().unwrap().wait().unwrap();
         let stored_bytes = pool.stored_bytes(pack).unwrap();
-        assert_eq!(pool.check_pack(pack, &mut |_, _, _| Ok(())).unwrap(), stored_bytes);
+        let check = pool.check_pack(pack, &mut |_, _, _| Ok(())).unwrap();
+        assert_eq!((check.stored_bytes, check.faults), (stored_bytes, Vec::new()));
 
         fs::copy(path_of(dir.path(), pack, "0.shard"), path_of(dir.path(), pack, "1.shard"))
             .unwrap();

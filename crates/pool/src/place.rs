@@ -2,6 +2,8 @@
 
 use crate::config::{FormatConfig, PoolConfig};
 use crate::location::Location;
+use crate::marker::{Marker, This};
+use crate::targets::TargetSet;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +25,7 @@ pub(crate) const TARGET_MARKER: &str = "packs/.pool.toml";
 /// # Errors
 /// `Damaged` if the log or the target is missing, `Invalid` if the descriptor or the pool is, or is
 /// another's.
-pub(crate) fn check(dir: &Path, config: &PoolConfig) -> Result<()> {
+pub(crate) fn check(dir: &Path, config: &PoolConfig, targets: &TargetSet) -> Result<()> {
     let format = &config.format;
     let check = || {
         let there = PoolConfig::pool_id_of(&String::from_utf8_lossy(&read_bytes(dir)?));
@@ -31,7 +33,7 @@ pub(crate) fn check(dir: &Path, config: &PoolConfig) -> Result<()> {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
         check_marker(dir, format)?;
-        check_targets(dir, config)
+        targets.check()
     };
     check().map_err(|error| {
         error.context(format!(
@@ -78,8 +80,8 @@ pub(crate) fn descriptor_is_missing(dir: &Path) -> Error {
 
 /// Refuses a log that is not this pool's (another file system is mounted there, or none), and a
 /// descriptor whose `[format]` was changed: checkpoints would seem to be gone, and a gc would delete what
-/// they need.
-pub(crate) fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
+/// they need. Answers the log's marker.
+pub(crate) fn check_marker(dir: &Path, format: &FormatConfig) -> Result<Marker> {
     let path = dir.join(MARKER);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -93,38 +95,71 @@ pub(crate) fn check_marker(dir: &Path, format: &FormatConfig) -> Result<()> {
         }
         Err(e) => return Err(Error::io("reading", &path, &e)),
     };
-    compare(dir, format, &path, &text, "log")
+    let marker = Marker::parse(&text, &path.display().to_string())?;
+    compare(dir, format, &path, &marker, "log").map(|()| marker)
 }
 
-/// Refuses targets that have no packs of this pool's: they are not mounted, or others are. One in the
-/// pool's own directory needs no marker: the log beside it has one.
-pub(crate) fn check_targets(dir: &Path, config: &PoolConfig) -> Result<()> {
-    let check = |Location::Directory(root)| check_target(dir, config, &root);
-    config.locations_elsewhere(dir)?.into_iter().try_for_each(check)
-}
-
-fn check_target(dir: &Path, config: &PoolConfig, root: &Path) -> Result<()> {
+/// Refuses a target at `root` that has no packs of this pool's: it is not mounted, or another is; or that
+/// is another of its targets than the one with the number `id`. One in the pool's own directory needs no
+/// marker: the log beside it has one.
+///
+/// # Errors
+/// `Damaged` if it is missing, `Invalid` if it is another one.
+pub(crate) fn check_target(
+    dir: &Path,
+    format: &FormatConfig,
+    root: &Path,
+    id: Option<u32>,
+) -> Result<()> {
     let path = root.join(TARGET_MARKER);
-    match fs::read_to_string(&path) {
-        Ok(text) => compare(dir, &config.format, &path, &text, "target"),
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Err(Error::damaged(format!(
-                "the target of {} is missing ({} is not there): if it lies on a file system of its own, \
-                 mount that; if its location was changed, move `packs` there, and copy {} to that \
-                 place; nothing is read or written without it",
+            let (what, moved) = match id {
+                Some(id) => (
+                    format!("target {id}"),
+                    format!("if it was moved, set its location in {DESCRIPTOR}"),
+                ),
+                None => (
+                    "the target".to_owned(),
+                    format!(
+                        "if its location was changed, move `packs` there, and copy {} to that place",
+                        dir.join(MARKER).display()
+                    ),
+                ),
+            };
+            return Err(Error::damaged(format!(
+                "{what} of {} is missing ({} is not there): if it lies on a file system of its own, \
+                 mount that; {moved}; nothing is read from it or written to it meanwhile",
                 dir.display(),
                 path.display(),
-                dir.join(MARKER).display()
-            )))
+            )));
         }
-        Err(e) => Err(Error::io("reading", &path, &e)),
+        Err(e) => return Err(Error::io("reading", &path, &e)),
+    };
+    let marker = Marker::parse(&text, &path.display().to_string())?;
+    compare(dir, format, &path, &marker, "target")?;
+    match (marker.this, id) {
+        (Some(This { id: there }), Some(id)) if there != id => Err(Error::invalid(format!(
+            "{} holds target {there} of this pool, and {} says that it is target {id}: put the \
+             locations right",
+            root.display(),
+            dir.join(DESCRIPTOR).display()
+        ))),
+        _ => Ok(()),
     }
 }
 
 /// Compares a descriptor's `[format]` with that of the marker at `path`, which is in `what`.
-fn compare(dir: &Path, format: &FormatConfig, path: &Path, text: &str, what: &str) -> Result<()> {
-    let made = PoolConfig::parse(text, &path.display().to_string())?.format;
-    if made == *format {
+fn compare(
+    dir: &Path,
+    format: &FormatConfig,
+    path: &Path,
+    marker: &Marker,
+    what: &str,
+) -> Result<()> {
+    let made = &marker.format;
+    if made == format {
         return Ok(());
     }
     let named = |config: &FormatConfig| {
@@ -140,7 +175,7 @@ fn compare(dir: &Path, format: &FormatConfig, path: &Path, text: &str, what: &st
         dir.join(DESCRIPTOR).display(),
         named(format),
         path.display(),
-        named(&made)
+        named(made)
     )))
 }
 

@@ -4,11 +4,13 @@ use crate::PoolConfig;
 use crate::command::command;
 use crate::environment::Environment;
 use crate::place::{check, packs_elsewhere};
-use crate::target_set::TargetSet;
+use crate::stripe::Layout;
+use crate::targets::{Member, TargetSet};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};
-use outlive_types::{Event, JobName, Result};
+use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,12 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Pool {
     config: Arc<PoolConfig>,
-    /// Each by itself.
-    targets: Arc<[Arc<dyn Target>]>,
-    /// All of them.
-    target: Arc<dyn Target>,
+    targets: Arc<TargetSet>,
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
+    /// Buffers for the parity of one container each.
+    parity: Arc<StagingPool>,
+    /// How packs are spread over shards, as far as it is known.
+    layouts: Arc<Mutex<HashMap<PackId, Layout>>>,
     env: Environment,
     /// Where a person finds it.
     location: Option<Arc<str>>,
@@ -50,12 +53,40 @@ impl Pool {
         log: Arc<dyn ManifestLog>,
         env: Environment,
     ) -> Pool {
-        let (target, targets) = (TargetSet::of(&targets), targets.into());
+        let alone = |(id, target)| Member::new(id, target);
+        Pool::of((1..).zip(targets).map(alone).collect(), config, log, env)
+    }
+
+    /// The same, over targets of which more is known.
+    pub(crate) fn of(
+        members: Vec<Member>,
+        config: PoolConfig,
+        log: Arc<dyn ManifestLog>,
+        env: Environment,
+    ) -> Pool {
+        let targets = Arc::new(TargetSet::new(members, &config));
         let container_bytes = config.format.container_bytes as usize;
-        let staging = StagingPool::new(config.tuning.staging_bytes as usize, container_bytes);
-        let policy = Arc::new(Mutex::new(Policy::default()));
+        let staging_bytes = config.tuning.staging_bytes as usize;
+        let staging = StagingPool::new(staging_bytes, container_bytes);
+        let geometry = config.geometry();
+        let fragment_bytes = geometry.fragment_bytes(geometry.container_bytes) as usize;
+        let parity_bytes = (usize::from(geometry.m) * fragment_bytes).max(PAGE_BYTES);
+        // As many as there are containers.
+        let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
+        let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
         let (config, location, directory) = (Arc::new(config), None, None);
-        Pool { config, targets, target, log, staging, env, location, directory, policy }
+        Pool {
+            config,
+            targets,
+            log,
+            staging,
+            parity,
+            layouts,
+            env,
+            location,
+            directory,
+            policy,
+        }
     }
 
     /// The same pool, knowing what a person calls its place.
@@ -77,7 +108,7 @@ impl Pool {
     /// `Damaged` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
     /// another's.
     pub fn check_place(&self) -> Result<()> {
-        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config))
+        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config, &self.targets))
     }
 
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
@@ -100,19 +131,42 @@ impl Pool {
     #[must_use]
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
-        let pool = Pool::over(config, self.targets.to_vec(), self.log.clone(), self.env.clone());
+        let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
         let (location, directory) = (self.location.clone(), self.directory.clone());
-        Pool { location, directory, ..pool }
+        Pool { location, directory, targets: self.targets.clone(), ..pool }
     }
 
-    /// Its targets, in the order of the descriptor.
-    pub(crate) fn targets(&self) -> &[Arc<dyn Target>] {
+    /// Where shards are kept.
+    pub(crate) fn targets(&self) -> &Arc<TargetSet> {
         &self.targets
     }
 
-    /// Where shards are kept: all targets as one.
-    pub(crate) fn target(&self) -> &Arc<dyn Target> {
-        &self.target
+    /// Buffers for parity.
+    pub(crate) fn parity(&self) -> &Arc<StagingPool> {
+        &self.parity
+    }
+
+    /// How a pack is spread over its shards, if that is known.
+    pub(crate) fn known_layout(&self, pack: PackId) -> Option<Layout> {
+        // Only tried: a forked child may inherit it locked.
+        self.layouts.try_lock().ok()?.get(&pack).cloned()
+    }
+
+    /// Notes how a pack is spread over its shards.
+    pub(crate) fn knows_layout(&self, pack: PackId, layout: Layout) {
+        if let Ok(mut layouts) = self.layouts.try_lock() {
+            layouts.insert(pack, layout);
+        }
+    }
+
+    /// Says that packs are written with less redundancy than they should have.
+    pub(crate) fn lacks_redundancy(&self, why: &Error) {
+        self.warn(format!(
+            "what is saved now has less redundancy than it should have: {}; when the target is back, or \
+             replaced, run: {}",
+            why.message(),
+            self.command("pool repair", &[])
+        ));
     }
 
     /// Where manifests are committed.
@@ -158,6 +212,6 @@ impl Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("target", &self.target).field("log", &self.log).finish()
+        f.debug_struct("Pool").field("targets", &self.targets).field("log", &self.log).finish()
     }
 }

@@ -1,10 +1,10 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
-use crate::packs::shard_of;
+use crate::stripe::{Layout, read_pieces};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ReadRange, read_one};
+use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 
 /// A range of one container to read in one go.
@@ -44,10 +44,75 @@ impl Pool {
             return Ticket::done(Err(Error::bug(format!("a span of {length} bytes is too long"))));
         }
         drop(buffer.split_off(length));
-        let range = ReadRange { offset: SHARD_HEADER_BYTES as u64 + first, buffer };
         let skip = (u64::from(span.offset) - first) as usize;
-        read_one(&**self.target(), shard_of(span.pack), range)
-            .map(move |read| Ok(SpanBytes { buffer: read?, skip, length: span.length as usize }))
+        let there = move |buffer| SpanBytes { buffer, skip, length: span.length as usize };
+        let geometry = self.config().geometry();
+        if (geometry.k, geometry.m) == (1, 0) {
+            let range = ReadRange { offset: SHARD_HEADER_BYTES as u64 + first, buffer };
+            let shard = ShardName { pack: span.pack, shard: 0 };
+            return self.targets().read(shard, range).map(move |read| Ok(there(read?)));
+        }
+        let layout = match self.layout_of(span.pack) {
+            Ok(layout) => layout,
+            Err(error) => return Ticket::done(Err(error.context(format!("pack {}", span.pack)))),
+        };
+        let pieces = layout.pieces(first, length);
+        if pieces.iter().map(|piece| piece.length).sum::<usize>() != length {
+            let end = first + length as u64;
+            let what = format!("pack {} ends before its byte {end}", span.pack);
+            return Ticket::done(Err(Error::damaged(what)));
+        }
+        read_pieces(self.targets(), span.pack, &layout, pieces, buffer)
+            .map(move |read| Ok(there(read?)))
+    }
+
+    /// How a pack is spread over its shards. A mirror's are all alike; of others it depends on the length
+    /// of the pack, which a header says.
+    fn layout_of(&self, pack: PackId) -> Result<Layout> {
+        if let Some(layout) = self.known_layout(pack) {
+            return Ok(layout);
+        }
+        let geometry = self.config().geometry();
+        let fragments_bytes = match geometry.k {
+            1 => 0,
+            _ => self.any_shard(pack, |shard| {
+                let header = self.header_of(shard)?;
+                Ok(geometry.fragments_bytes(header.containers_bytes))
+            })?,
+        };
+        let layout = Layout::new(geometry, fragments_bytes)?;
+        self.knows_layout(pack, layout.clone());
+        Ok(layout)
+    }
+
+    /// What the first shard says that can say it.
+    ///
+    /// # Errors
+    /// Why one cannot be read just now, or else why the first is damaged.
+    fn any_shard<T>(&self, pack: PackId, ask: impl Fn(ShardName) -> Result<T>) -> Result<T> {
+        let mut why: Option<Error> = None;
+        for shard in self.shards_of(pack) {
+            match ask(shard) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    self.targets().forget(shard);
+                    if why.as_ref().is_none_or(|why| why.kind() == ErrorKind::Damaged)
+                        && (why.is_none() || error.kind() != ErrorKind::Damaged)
+                    {
+                        why = Some(error);
+                    }
+                }
+            }
+        }
+        Err(why.unwrap_or_else(|| Error::bug("a pack without shards")))
+    }
+
+    fn header_of(&self, shard: ShardName) -> Result<ShardHeader> {
+        let header = ShardHeader::decode(&self.read_now(shard, 0, PAGE_BYTES)?)?;
+        match header.pack == shard.pack && header.shard == shard.shard {
+            true => Ok(header),
+            false => Err(Error::damaged("its header describes another shard")),
+        }
     }
 
     /// Reads a pack's directory, and the length of its containers, in bytes. It is found by the header,
@@ -56,60 +121,53 @@ impl Pool {
     /// # Errors
     /// `Damaged` if it is not there, or not whole.
     pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
-        let found = match self.directory_by_header(pack) {
+        let found = self.any_shard(pack, |shard| match self.directory_by_header(shard) {
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 // If the footer cannot be read just now, nothing is said of the pack yet.
-                self.directory_by_footer(pack).map_err(|footer| match footer.kind() {
+                self.directory_by_footer(shard).map_err(|footer| match footer.kind() {
                     ErrorKind::Damaged => error,
                     _ => footer,
                 })
             }
             found => found,
-        };
+        });
         found.map_err(|error| error.context(format!("pack {pack}")))
     }
 
-    fn directory_by_header(&self, pack: PackId) -> Result<(Directory, u64)> {
-        let first = self.read_page(pack, 0)?;
-        let header = ShardHeader::decode(&first)?;
-        if header.pack != pack || header.shard != shard_of(pack).shard {
-            return Err(Error::damaged("its header describes another shard"));
-        }
+    fn directory_by_header(&self, shard: ShardName) -> Result<(Directory, u64)> {
+        let header = self.header_of(shard)?;
         let (offset, length) = (header.directory_offset(), header.directory_bytes);
-        Ok((self.directory_at(pack, offset, length)?, header.containers_bytes))
+        Ok((self.directory_at(shard, offset, length)?, header.containers_bytes))
     }
 
-    fn directory_by_footer(&self, pack: PackId) -> Result<(Directory, u64)> {
+    fn directory_by_footer(&self, shard: ShardName) -> Result<(Directory, u64)> {
         let page = PAGE_BYTES as u64;
-        let length = self.target().length(shard_of(pack))?;
+        let length = self.targets().length(shard)?;
         if length < 2 * page || !length.is_multiple_of(page) {
             return Err(Error::damaged("it is too short"));
         }
-        let footer = Footer::decode(&self.read_page(pack, length - page)?)?;
-        if footer.pack != pack || footer.shard_bytes() != length {
+        let footer = Footer::decode(&self.read_now(shard, length - page, PAGE_BYTES)?)?;
+        if footer.pack != shard.pack || footer.shard_bytes() != length {
             return Err(Error::damaged("its footer describes another shard"));
         }
         let directory =
-            self.directory_at(pack, footer.directory_offset(), footer.directory_bytes)?;
-        // With one data shard the fragments are the containers.
-        Ok((directory, footer.fragment_bytes))
+            self.directory_at(shard, footer.directory_offset(), footer.directory_bytes)?;
+        // What the fragments hold, at most: with one data shard they are the containers.
+        Ok((directory, footer.fragment_bytes * u64::from(self.config().geometry().k)))
     }
 
-    fn read_page(&self, pack: PackId, offset: u64) -> Result<AlignedBuf> {
-        self.read_now(pack, offset, PAGE_BYTES)
-    }
-
-    fn directory_at(&self, pack: PackId, offset: u64, length: u32) -> Result<Directory> {
-        let fragments_bytes = u32::try_from(offset - SHARD_HEADER_BYTES as u64)
-            .map_err(|_| Error::damaged("it is too long"))?;
-        let directory = Directory::decode(&self.read_directory(pack, fragments_bytes, length)?)?;
-        match directory.packs == [pack] {
+    fn directory_at(&self, shard: ShardName, offset: u64, length: u32) -> Result<Directory> {
+        let padded = (length as usize).next_multiple_of(PAGE_BYTES);
+        let bytes = self.read_now(shard, offset, padded)?;
+        let directory = Directory::decode(&bytes[..length as usize])?;
+        match directory.packs == [shard.pack] {
             true => Ok(directory),
             false => Err(Error::damaged("its directory belongs to another pack")),
         }
     }
 
-    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard; not yet verified.
+    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard; of a pool without
+    /// redundancy not yet verified.
     ///
     /// # Errors
     /// `Damaged` if it is not there.
@@ -121,12 +179,25 @@ impl Pool {
     ) -> Result<Vec<u8>> {
         let padded = (length as usize).next_multiple_of(PAGE_BYTES);
         let offset = SHARD_HEADER_BYTES as u64 + u64::from(fragments_bytes);
-        Ok(self.read_now(pack, offset, padded)?[..length as usize].to_vec())
+        let is_alone = self.shards_of(pack).len() == 1;
+        let directory = self.any_shard(pack, |shard| {
+            let directory = self.read_now(shard, offset, padded)?[..length as usize].to_vec();
+            match is_alone {
+                true => Ok(directory),
+                // Only one that is whole is better than that of another shard.
+                false => Directory::decode(&directory).map(|_| directory),
+            }
+        })?;
+        if !is_alone {
+            let layout = Layout::new(self.config().geometry(), fragments_bytes.into())?;
+            self.knows_layout(pack, layout);
+        }
+        Ok(directory)
     }
 
-    fn read_now(&self, pack: PackId, offset: u64, bytes: usize) -> Result<AlignedBuf> {
+    fn read_now(&self, shard: ShardName, offset: u64, bytes: usize) -> Result<AlignedBuf> {
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes) };
-        Ok(read_one(&**self.target(), shard_of(pack), range).wait()?)
+        Ok(self.targets().read(shard, range).wait()?)
     }
 }
 
@@ -150,7 +221,7 @@ mod tests {
         writer.append(b"bytes", fingerprint(b"bytes"), EntryKind::Chunk).unwrap();
         writer.finish().unwrap().wait().unwrap();
         let whole = pool.directory_of(pack).unwrap();
-        world.corrupt(shard_of(pack), 16, 1);
+        world.corrupt(ShardName { pack, shard: 0 }, 16, 1);
         assert_eq!(pool.directory_of(pack).unwrap(), whole, "by the footer");
         world.count_reads(true);
         // The header; the length; the footer; the directory.
@@ -161,7 +232,7 @@ mod tests {
         }
         assert_eq!(pool.directory_of(pack).unwrap(), whole);
         let length = pool.stored_bytes(pack).unwrap();
-        world.corrupt(shard_of(pack), length - 1, 1);
+        world.corrupt(ShardName { pack, shard: 0 }, length - 1, 1);
         let error = pool.directory_of(pack).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged);
         assert!(error.message().contains("header"), "{error}");

@@ -26,11 +26,14 @@ pub struct DirectoryOptions {
     pub direct_io: bool,
     /// Is told, once, if the file system cannot. Default: nobody.
     pub observer: Arc<dyn Observer>,
+    /// Makes the root, and `packs` in it, where they are missing. Without it they must be there: a file
+    /// system that is not mounted must not take shards at its mount point. Default true.
+    pub make_root: bool,
 }
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
-        DirectoryOptions { direct_io: true, observer: Arc::new(NoObserver) }
+        DirectoryOptions { direct_io: true, observer: Arc::new(NoObserver), make_root: true }
     }
 }
 
@@ -48,6 +51,7 @@ pub struct DirectoryTarget {
     root: PathBuf,
     files: Arc<Files>,
     made: Arc<DurableDirs>,
+    make_root: bool,
 }
 
 /// Which directories are known to be there durably, in this target's life.
@@ -91,6 +95,7 @@ impl DirectoryTarget {
         Ok(DirectoryTarget {
             root: root.to_owned(),
             files: Arc::new(Files::new(root, options)),
+            make_root: options.make_root,
             made: Arc::new(DurableDirs {
                 packs: AtomicBool::new(false),
                 shards: [const { AtomicBool::new(false) }; 256],
@@ -141,14 +146,31 @@ impl DirectoryTarget {
             }
             Ok(())
         };
-        if again || !self.made.packs.load(Ordering::Acquire) {
+        if !self.make_root {
+            if !self.packs().is_dir() {
+                return Err(Error::retry(format!(
+                    "{} is not there: mount its file system, or put it back",
+                    self.packs().display()
+                )));
+            }
+        } else if again || !self.made.packs.load(Ordering::Acquire) {
             durable(&self.root)?;
             durable(&self.packs())?;
             self.made.packs.store(true, Ordering::Release);
         }
         let made = &self.made.shards[directory_number(shard)];
-        if again {
+        if again && self.make_root {
             durable(&directory)?;
+            made.store(true, Ordering::Release);
+        } else if again {
+            // What is above it may have vanished since it was looked at: then this fails.
+            match fs::create_dir(&directory) {
+                Err(error) if !directory.is_dir() => {
+                    return Err(Error::io("creating the directory", &directory, &error));
+                }
+                _ => {}
+            }
+            sync_dir(&self.packs()).map_err(|e| Error::io("syncing", &self.packs(), &e))?;
             made.store(true, Ordering::Release);
         } else if !made.load(Ordering::Acquire) {
             match fs::create_dir(&directory) {

@@ -1,6 +1,9 @@
 use super::*;
 use crate::{Environment, FormatConfig, PoolConfig, Tuning};
-use outlive_target::{Capacity, MemoryLog, ReadRange, ReadTicket, ShardName, Target, WriteTicket};
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
+use outlive_target::{
+    Capacity, Fault, MemoryLog, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -3,14 +3,14 @@
 use crate::pace::Pace;
 use outlive_chunk::{Decompressor, fingerprint};
 use outlive_format::{Directory, DirectoryEntry};
-use outlive_pool::Pool;
+use outlive_pool::{PackCheck, Pool};
 use outlive_types::{Error, PackId, Result};
 
-/// Checks a pack. Answers its length in bytes.
+/// Checks a pack.
 ///
 /// # Errors
 /// `Damaged`, saying what is wrong first; what the target reports.
-pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<u64> {
+pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
     let mut sorted: Option<Vec<DirectoryEntry>> = None;
     let mut decompressor = Decompressor::default();
     let mut each = |directory: &Directory, offset: u64, bytes: &[u8]| {

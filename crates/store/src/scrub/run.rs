@@ -74,7 +74,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
-            Ok(bytes) => report.read_bytes += bytes,
+            Ok(check) => report.read_bytes += check.stored_bytes,
             Err(error) if is_damage(&error) => report.damaged.push((pack, error)),
             Err(error) => unread = unread.or(Some(error)),
         }

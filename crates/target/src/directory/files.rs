@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_refusal_of_direct_io_is_survived_and_told_once() {
         let told = Arc::new(Told::default());
-        let options = DirectoryOptions { direct_io: true, observer: told.clone() };
+        let options = DirectoryOptions { observer: told.clone(), ..DirectoryOptions::default() };
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), &options);
         for name in ["a", "b"] {

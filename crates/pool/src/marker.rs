@@ -1,0 +1,112 @@
+//! The markers of a pool: files in its log and on its targets that say which pool that is, how it was
+//! made, and which targets it has. Only the pool's own commands write them.
+
+use crate::config::{FormatConfig, PoolConfig};
+use crate::redundancy::{Redundancy, TargetConfig};
+use outlive_types::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The text of a marker. What else is in one is left to newer builds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Marker {
+    /// As it was when the pool was made.
+    pub format: FormatConfig,
+    /// The same.
+    #[serde(default, skip_serializing_if = "Redundancy::is_default")]
+    pub redundancy: Redundancy,
+    /// The target that this marker is on; none in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub this: Option<This>,
+    /// All targets that the pool has, where they were when they were added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target: Vec<TargetConfig>,
+}
+
+/// `[this]`: which target a marker is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct This {
+    /// Its number.
+    pub id: u32,
+}
+
+impl Marker {
+    /// That of a pool's log.
+    pub fn of(config: &PoolConfig) -> Marker {
+        let PoolConfig { format, redundancy, target, .. } = config.clone();
+        Marker { format, redundancy, this: None, target }
+    }
+
+    /// The same on a target.
+    pub fn on(&self, id: Option<u32>) -> Marker {
+        Marker { this: id.map(|id| This { id }), ..self.clone() }
+    }
+
+    /// Reads one. `path` is for messages.
+    ///
+    /// # Errors
+    /// `Invalid` for text that is none.
+    pub fn parse(text: &str, path: &str) -> Result<Marker> {
+        toml::from_str(text)
+            .map_err(|e| Error::invalid(format!("{path}: not the marker of a pool: {e}")))
+    }
+
+    /// Its text.
+    ///
+    /// # Errors
+    /// `Bug` if it cannot be written as TOML.
+    pub fn to_text(&self) -> Result<String> {
+        let body = toml::to_string(self)
+            .map_err(|e| Error::bug(format!("the marker of a pool cannot be written: {e}")))?;
+        Ok(format!(
+            "# Says which outlive pool this belongs to, and how that was made (docs/format.md).\n\n{body}"
+        ))
+    }
+}
+
+/// The targets of a pool: those that its log's marker lists, where the descriptor says that they are. One
+/// that the descriptor leaves out is where the marker says: what is on it would seem to be lost otherwise.
+///
+/// # Errors
+/// `Invalid` for targets that the pool does not have, and for two of one number.
+pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec<TargetConfig>> {
+    if marker.target.len() <= 1 && descriptor.target.len() <= 1 {
+        return Ok(descriptor.target.clone()); // it may have been moved by hand
+    }
+    let mut targets = marker.target.clone();
+    let mut named = Vec::new();
+    for row in &descriptor.target {
+        let id = row.id.ok_or_else(|| {
+            Error::invalid(format!(
+                "the [[target]] at {:?} has no id: the pool has {}; to add one, use `outlive pool add`",
+                row.location,
+                ids(&marker.target)
+            ))
+        })?;
+        if named.contains(&id) {
+            return Err(Error::invalid(format!("there are two [[target]] tables with id = {id}")));
+        }
+        named.push(id);
+        match targets.iter_mut().find(|target| target.id == Some(id)) {
+            Some(target) => *target = row.clone(),
+            None => {
+                return Err(Error::invalid(format!(
+                    "the pool has no target {id} (it has {}): take that [[target]] out, or add its place \
+                     with `outlive pool add`",
+                    ids(&marker.target)
+                )));
+            }
+        }
+    }
+    Ok(targets)
+}
+
+fn ids(targets: &[TargetConfig]) -> String {
+    let mut ids: Vec<u32> = targets.iter().map(|target| target.id.unwrap_or(1)).collect();
+    ids.sort_unstable();
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    match &ids[..] {
+        [] => "only its own directory".to_owned(),
+        [one] => format!("target {one}"),
+        several => format!("targets {}", several.join(", ")),
+    }
+}

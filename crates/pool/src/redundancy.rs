@@ -1,0 +1,165 @@
+//! What `pool.toml` says of redundancy, and of the targets that carry it.
+
+use outlive_format::Geometry;
+use outlive_types::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// `[redundancy]`: how many targets may be lost before a checkpoint is. Neither `mirror` nor `erasure`:
+/// none.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Redundancy {
+    /// Copies of everything, each on a target of its own, at least two: all but one may be lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<u8>,
+    /// Stripes of data and parity, each part on a target of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<Erasure>,
+    /// What a save does while a target is missing.
+    #[serde(skip_serializing_if = "Writes::is_default")]
+    pub writes: Writes,
+}
+
+/// Each container is cut into `data` parts, to which `parity` parts are added: so many may be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Erasure {
+    /// Parts that hold the data, at least one.
+    pub data: u8,
+    /// Parts that hold parity, at least one.
+    pub parity: u8,
+}
+
+/// What a save does while it cannot have all its redundancy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// It goes on with less, and says so.
+    #[default]
+    Degraded,
+    /// It is refused.
+    Full,
+}
+
+impl Writes {
+    fn is_default(&self) -> bool {
+        *self == Writes::default()
+    }
+}
+
+/// `[[target]]`: a place that keeps packs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// Its number, which no other target of the pool ever has. A pool's only target needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
+    /// A directory's path, by itself or after `file:`; a relative one counts from the pool's
+    /// directory.
+    pub location: String,
+    /// What fails together: no two parts of a stripe are on targets of one host. Without it, the target
+    /// fails by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+impl TargetConfig {
+    /// A target at `location`, which fails by itself, and has no number yet.
+    pub fn at(location: impl Into<String>) -> TargetConfig {
+        TargetConfig { id: None, location: location.into(), host: None }
+    }
+}
+
+impl Redundancy {
+    /// `copies` of everything.
+    pub fn mirror(copies: u8) -> Redundancy {
+        Redundancy { mirror: Some(copies), ..Redundancy::default() }
+    }
+
+    /// Stripes of `data` parts and `parity` parts more.
+    pub fn erasure(data: u8, parity: u8) -> Redundancy {
+        Redundancy { erasure: Some(Erasure { data, parity }), ..Redundancy::default() }
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Redundancy::default()
+    }
+
+    /// How the containers of a pack are spread over shards.
+    pub fn geometry(&self, container_bytes: u64) -> Geometry {
+        match (self.mirror, self.erasure) {
+            (Some(copies), _) => Geometry { k: 1, m: copies.saturating_sub(1), container_bytes },
+            (None, Some(Erasure { data, parity })) => {
+                Geometry { k: data, m: parity, container_bytes }
+            }
+            (None, None) => Geometry::plain(container_bytes),
+        }
+    }
+
+    /// So many targets may be lost.
+    pub fn survives(&self) -> usize {
+        self.geometry(0).m.into()
+    }
+
+    /// In words, as in `pool.toml`.
+    pub fn describe(&self) -> String {
+        match (self.mirror, self.erasure) {
+            (Some(copies), _) => format!("mirror = {copies}"),
+            (None, Some(Erasure { data, parity })) => {
+                format!("erasure = {{ data = {data}, parity = {parity} }}")
+            }
+            (None, None) => "none".to_owned(),
+        }
+    }
+
+    /// Refuses impossible values, and rules that need more targets than there are.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key.
+    pub(crate) fn check(&self, targets: &[TargetConfig], container_bytes: u64) -> Result<()> {
+        let wrong = |what: String| {
+            Err(Error::invalid(format!("redundancy.{} is not possible: {what}", self.describe())))
+        };
+        if self.mirror.is_some() && self.erasure.is_some() {
+            return Err(Error::invalid(
+                "redundancy has both mirror and erasure: leave the one that you want",
+            ));
+        }
+        if self.mirror.is_some_and(|copies| copies < 2) {
+            return wrong("give at least 2 copies; leave the key out for no redundancy".to_owned());
+        }
+        if let Some(Erasure { data, parity }) = self.erasure {
+            let shards = u16::from(data) + u16::from(parity);
+            if data == 0 || parity == 0 || shards > 256 {
+                return wrong(
+                    "give at least one data and one parity part, and at most 256 in all".to_owned(),
+                );
+            }
+            if container_bytes / u64::from(data) < 4096 {
+                return wrong(format!(
+                    "a container of {container_bytes} bytes is too short for {data} parts of 4096"
+                ));
+            }
+        }
+        let geometry = self.geometry(container_bytes);
+        let needed = usize::from(geometry.k) + usize::from(geometry.m);
+        let domains = domains(targets);
+        if needed > domains.max(1) {
+            return wrong(format!(
+                "it needs {needed} targets that fail by themselves, and there are {domains}{}",
+                match domains < targets.len() {
+                    true => format!(" ({} targets, some on one host)", targets.len()),
+                    false => String::new(),
+                }
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How many of the targets fail by themselves: those of one host count once.
+fn domains(targets: &[TargetConfig]) -> usize {
+    let hosts: BTreeSet<&str> = targets.iter().filter_map(|one| one.host.as_deref()).collect();
+    hosts.len() + targets.iter().filter(|one| one.host.is_none()).count()
+}

@@ -1,0 +1,360 @@
+//! Reads a range of a container from its data fragments, and what of them is lost or late from others.
+
+use super::Layout;
+use super::layout::Piece;
+use crate::targets::TargetSet;
+use outlive_erasure::Code;
+use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};
+use outlive_target::{Fault, ReadRange, ShardName};
+use outlive_types::{Error, ErrorKind, PackId, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A read is late after so many times what is usual, but not before [`LATE_MIN`].
+const LATE: u32 = 4;
+const LATE_MIN: Duration = Duration::from_millis(20);
+/// Every so many reads of a slow target go there all the same: to learn whether it still is.
+const LOOK_AGAIN: u32 = 32;
+
+/// Reads pieces of one container into `buffer`, which is as long as they are together.
+pub(crate) fn read_pieces(
+    targets: &Arc<TargetSet>,
+    pack: PackId,
+    layout: &Layout,
+    pieces: Vec<Piece>,
+    mut buffer: AlignedBuf,
+) -> Ticket<Result<AlignedBuf>> {
+    let code = layout.code.clone();
+    let mut parts = Vec::with_capacity(pieces.len());
+    for mut piece in pieces {
+        if code.k() == 1 {
+            // All copies are alike: they take turns.
+            piece.shard = (targets.count() as usize % layout.shards()) as u8;
+        }
+        let rest = buffer.split_off(piece.length);
+        parts.push(Part { piece, bytes: Bytes::None, extra: Vec::new(), room: Some(buffer) });
+        buffer = rest;
+    }
+    let (promise, ticket) = Ticket::pair();
+    let unusable = vec![false; layout.shards()];
+    let state = State { parts, unusable, error: None, promise: Some(promise) };
+    let reading = Reading { targets: targets.clone(), pack, code, state: Mutex::new(state) };
+    Arc::new(reading).start();
+    ticket
+}
+
+/// A read under way.
+struct Reading {
+    targets: Arc<TargetSet>,
+    pack: PackId,
+    code: Arc<Code>,
+    state: Mutex<State>,
+}
+
+struct State {
+    parts: Vec<Part>,
+    /// Shards that gave nothing.
+    unusable: Vec<bool>,
+    /// Why, of one of them. That something cannot be read now comes before that it is damaged.
+    error: Option<Error>,
+    promise: Option<Promise<Result<AlignedBuf>>>,
+}
+
+/// One of the pieces.
+struct Part {
+    piece: Piece,
+    bytes: Bytes,
+    /// The same range of other fragments, to make this one of them.
+    extra: Vec<Extra>,
+    /// Where the piece belongs, unless a read is using it.
+    room: Option<AlignedBuf>,
+}
+
+enum Bytes {
+    /// Nobody reads it: it is made from others.
+    None,
+    /// It is being read.
+    Awaited,
+    /// It is being read, and made from others meanwhile.
+    Late,
+    /// In its place.
+    Here(AlignedBuf),
+    /// Elsewhere: a read that is late has its place.
+    Apart(AlignedBuf),
+}
+
+struct Extra {
+    shard: u8,
+    bytes: Option<AlignedBuf>,
+}
+
+/// A read to be started: of a part's own fragment, or of another one.
+struct Order {
+    part: usize,
+    shard: u8,
+    offset: u64,
+    buffer: AlignedBuf,
+}
+
+impl Part {
+    fn bytes(&self) -> Option<&AlignedBuf> {
+        match &self.bytes {
+            Bytes::Here(bytes) | Bytes::Apart(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        matches!(self.bytes, Bytes::Awaited | Bytes::Late)
+    }
+
+    /// The bytes that it has of the range of another piece.
+    fn covering(&self, piece: &Piece) -> Option<&[u8]> {
+        let start = piece.offset.checked_sub(self.piece.offset)? as usize;
+        self.bytes()?.get(start..start + piece.length)
+    }
+
+    fn covers(&self, piece: &Piece) -> bool {
+        let end = |piece: &Piece| piece.offset + piece.length as u64;
+        self.piece.offset <= piece.offset && end(piece) <= end(&self.piece)
+    }
+}
+
+impl Reading {
+    fn start(self: Arc<Self>) {
+        let can_go_around = self.code.m() > 0;
+        let mut orders = Vec::new();
+        {
+            let mut state = self.lock();
+            for number in 0..state.parts.len() {
+                let Piece { shard, offset, .. } = state.parts[number].piece;
+                if can_go_around && self.is_slow(self.name(shard)) {
+                    continue;
+                }
+                let Some(buffer) = state.parts[number].room.take() else { continue };
+                state.parts[number].bytes = Bytes::Awaited;
+                orders.push(Order { part: number, shard, offset, buffer });
+            }
+        }
+        if can_go_around && self.targets.reads_around() {
+            let usual = Duration::from_micros(self.targets.typical_read_us());
+            let this = self.clone();
+            let late = (usual * LATE).max(LATE_MIN);
+            SystemTimer.after(late, Box::new(move || this.go_around_late()));
+        }
+        self.clone().submit(orders);
+        self.proceed();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, shard: u8) -> ShardName {
+        ShardName { pack: self.pack, shard }
+    }
+
+    fn is_slow(&self, shard: ShardName) -> bool {
+        self.targets.is_late(shard) && !self.targets.count().is_multiple_of(LOOK_AGAIN)
+    }
+
+    /// Starts reads. Their outcomes may be there before this returns.
+    fn submit(self: Arc<Self>, orders: Vec<Order>) {
+        for Order { part, shard, offset, buffer } in orders {
+            let this = self.clone();
+            let read = self.targets.read(self.name(shard), ReadRange { offset, buffer });
+            read.on_done(move |outcome| {
+                let outcome = outcome.unwrap_or_else(|_| {
+                    let error = Error::bug("a read panicked");
+                    Err(Fault { error, buffer: AlignedBuf::zeroed(0) })
+                });
+                this.arrived(part, shard, outcome);
+            });
+        }
+    }
+
+    fn arrived(
+        self: Arc<Self>,
+        number: usize,
+        shard: u8,
+        outcome: std::result::Result<AlignedBuf, Fault<AlignedBuf>>,
+    ) {
+        {
+            let mut state = self.lock();
+            if state.promise.is_none() {
+                return; // it was overtaken; its buffer goes home
+            }
+            let is_own = state.parts[number].piece.shard == shard;
+            match outcome {
+                Ok(bytes) if is_own => {
+                    let part = &mut state.parts[number];
+                    // Made from others already: they are the same bytes.
+                    part.bytes = Bytes::Here(bytes);
+                }
+                Ok(bytes) => {
+                    let part = &mut state.parts[number];
+                    let extra = part.extra.iter_mut().find(|extra| extra.shard == shard);
+                    if let Some(extra) = extra {
+                        extra.bytes = Some(bytes);
+                    }
+                }
+                Err(Fault { error, buffer }) => {
+                    self.targets.forget(self.name(shard));
+                    state.unusable[usize::from(shard)] = true;
+                    let is_known = state.error.as_ref().map(Error::kind);
+                    if is_known.is_none_or(|kind| kind == ErrorKind::Damaged) {
+                        state.error = Some(error);
+                    }
+                    let part = &mut state.parts[number];
+                    if is_own && part.is_awaited() {
+                        part.bytes = Bytes::None;
+                        part.room = (buffer.len() == part.piece.length).then_some(buffer);
+                    }
+                    part.extra.retain(|extra| extra.shard != shard);
+                }
+            }
+        }
+        self.proceed();
+    }
+
+    /// What has not come yet is made from others, if they come first.
+    fn go_around_late(self: Arc<Self>) {
+        {
+            let mut state = self.lock();
+            for part in &mut state.parts {
+                if matches!(part.bytes, Bytes::Awaited) {
+                    part.bytes = Bytes::Late;
+                }
+            }
+        }
+        self.proceed();
+    }
+
+    /// Makes what can be made, asks for what is needed for it, and answers once all is there or nothing
+    /// more can come.
+    fn proceed(self: Arc<Self>) {
+        let mut state = self.lock();
+        let mut orders = Vec::new();
+        for number in 0..state.parts.len() {
+            if !matches!(state.parts[number].bytes, Bytes::None | Bytes::Late) {
+                continue;
+            }
+            match self.make(&mut state, number) {
+                Ok(true) => {}
+                Ok(false) => self.ask(&mut state, number, &mut orders),
+                Err(error) => return Self::answer(state, Err(error)),
+            }
+        }
+        // Making one may have been what another waited for; nothing is left over, since each needs only
+        // what was read.
+        if state.parts.iter().all(|part| part.bytes().is_some()) {
+            let parts = std::mem::take(&mut state.parts);
+            return Self::answer(state, together(parts));
+        }
+        if orders.is_empty() && !self.can_come(&state) {
+            let error = state.error.clone();
+            let error = error.unwrap_or_else(|| Error::damaged("too few of its shards are there"));
+            return Self::answer(state, Err(error));
+        }
+        drop(state);
+        self.submit(orders);
+    }
+
+    /// Whether anything is being read.
+    fn can_come(&self, state: &State) -> bool {
+        let is_awaited = |part: &Part| {
+            part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none())
+        };
+        state.parts.iter().any(is_awaited)
+    }
+
+    fn answer(mut state: MutexGuard<'_, State>, answer: Result<AlignedBuf>) {
+        let promise = state.promise.take();
+        drop(state);
+        if let Some(promise) = promise {
+            promise.fulfil(answer);
+        }
+    }
+
+    /// Makes a part of k others, if they are there.
+    fn make(&self, state: &mut State, number: usize) -> Result<bool> {
+        let piece = state.parts[number].piece;
+        let room = state.parts[number].room.take();
+        let mut given: Vec<(usize, &[u8])> = Vec::with_capacity(self.code.k());
+        for other in &state.parts {
+            let bytes = other.covering(&piece);
+            given.extend(bytes.map(|bytes| (usize::from(other.piece.shard), bytes)));
+        }
+        for extra in &state.parts[number].extra {
+            let shard = usize::from(extra.shard);
+            let is_new = given.iter().all(|(other, _)| *other != shard);
+            let bytes = extra.bytes.as_ref().filter(|_| is_new);
+            given.extend(bytes.map(|bytes| (shard, &bytes[..])));
+        }
+        if given.len() < self.code.k() {
+            state.parts[number].room = room;
+            return Ok(false);
+        }
+        let is_late = room.is_none();
+        let mut made = room.unwrap_or_else(|| AlignedBuf::zeroed(piece.length));
+        self.code.rebuild(&given, &mut [(piece.shard.into(), &mut made)])?;
+        let part = &mut state.parts[number];
+        part.extra.clear();
+        part.bytes = if is_late { Bytes::Apart(made) } else { Bytes::Here(made) };
+        Ok(true)
+    }
+
+    /// Asks for as many other fragments as a part needs beyond what is there or on its way.
+    fn ask(&self, state: &mut State, number: usize, orders: &mut Vec<Order>) {
+        let piece = state.parts[number].piece;
+        let mut used = vec![false; state.unusable.len()];
+        used[usize::from(piece.shard)] = true;
+        let mut coming = state.parts[number].extra.len();
+        for extra in &state.parts[number].extra {
+            used[usize::from(extra.shard)] = true;
+        }
+        for part in state.parts.iter().filter(|part| part.piece.shard != piece.shard) {
+            // One that is late may never come.
+            let comes = part.bytes().is_some() || matches!(part.bytes, Bytes::Awaited);
+            if comes && part.covers(&piece) {
+                used[usize::from(part.piece.shard)] = true;
+                coming += 1;
+            }
+        }
+        let free = |shard: &usize| !used[*shard] && !state.unusable[*shard];
+        let mut candidates: Vec<usize> = (0..used.len()).filter(free).collect();
+        candidates.sort_by_key(|shard| self.targets.is_late(self.name(*shard as u8)));
+        for shard in candidates.into_iter().take(self.code.k().saturating_sub(coming)) {
+            let shard = shard as u8;
+            state.parts[number].extra.push(Extra { shard, bytes: None });
+            let buffer = AlignedBuf::zeroed(piece.length);
+            orders.push(Order { part: number, shard, offset: piece.offset, buffer });
+        }
+    }
+}
+
+/// One buffer of all parts.
+fn together(parts: Vec<Part>) -> Result<AlignedBuf> {
+    let total: usize = parts.iter().map(|part| part.piece.length).sum();
+    if parts.iter().any(|part| matches!(part.bytes, Bytes::Apart(_))) {
+        let mut whole = AlignedBuf::zeroed(total);
+        let mut at = 0;
+        for part in &parts {
+            let bytes = part.bytes().ok_or_else(|| Error::bug("a part is missing"))?;
+            whole[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+        return Ok(whole);
+    }
+    let mut whole: Option<AlignedBuf> = None;
+    for part in parts {
+        let Bytes::Here(bytes) = part.bytes else { return Err(Error::bug("a part is missing")) };
+        whole = Some(match whole {
+            None => bytes,
+            Some(before) => {
+                before.unsplit(bytes).map_err(|_| Error::bug("parts of several buffers"))?
+            }
+        });
+    }
+    whole.ok_or_else(|| Error::bug("a read of nothing"))
+}

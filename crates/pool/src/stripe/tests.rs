@@ -1,0 +1,235 @@
+//! Packs over targets that fail: whatever is lost within the pool's redundancy, what is read is what was
+//! written, and a repair makes it whole.
+
+use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
+use crate::{Place, Span, Tuning};
+use outlive_format::{EntryKind, fingerprint};
+use outlive_io::AlignedBuf;
+use outlive_target::{FaultWorld, MemoryLog, ShardName, Target};
+use outlive_types::{ErrorKind, PackId, Rng, SeededRng, SessionId};
+use std::sync::Arc;
+
+const CONTAINER: usize = 64 << 10;
+
+/// A pool over worlds that fail, one for each target.
+struct Fixture {
+    worlds: Vec<FaultWorld>,
+    pool: Pool,
+}
+
+fn fixture(targets: usize, redundancy: Redundancy) -> Fixture {
+    let worlds: Vec<FaultWorld> = (0..targets).map(|_| FaultWorld::new()).collect();
+    let pool = pool_over(&worlds, redundancy);
+    Fixture { worlds, pool }
+}
+
+fn pool_over(worlds: &[FaultWorld], redundancy: Redundancy) -> Pool {
+    let format = FormatConfig {
+        container_bytes: CONTAINER as u64,
+        pack_bytes: 4 * CONTAINER as u64,
+        ..FormatConfig::new([7; 16])
+    };
+    let tuning = Tuning { reads_around: false, ..Tuning::default() };
+    let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
+    config.redundancy.check(&vec![crate::TargetConfig::at("x"); worlds.len()], CONTAINER as u64).unwrap();
+    let targets: Vec<Arc<dyn Target>> = worlds.iter().map(|world| world.target()).collect();
+    Pool::over(config, targets, Arc::new(MemoryLog::new()), Environment::system())
+}
+
+fn pack(number: u32) -> PackId {
+    PackId::new(SessionId([5; 12]), 0, number)
+}
+
+/// Writes a pack of such chunks, and answers where they are.
+fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> outlive_types::Result<Vec<Place>> {
+    let mut writer = PackWriter::new(pool, pack, 4 * CONTAINER as u64)?;
+    let mut places = Vec::new();
+    for chunk in chunks {
+        if writer.needs_buffer(chunk.len()) {
+            // What was in the buffer before must not get out.
+            let mut buffer = AlignedBuf::zeroed(CONTAINER);
+            buffer.fill(0xee);
+            writer.open(Container::new(buffer))?;
+        }
+        places.push(writer.append(chunk, fingerprint(chunk), EntryKind::Chunk)?);
+    }
+    writer.finish()?.wait()?;
+    Ok(places)
+}
+
+fn chunks(seed: u64, bytes: usize) -> Vec<Vec<u8>> {
+    let rng = SeededRng::new(seed);
+    let mut chunks = Vec::new();
+    let mut left = bytes;
+    while left > 0 {
+        let mut word = [0; 8];
+        rng.fill(&mut word);
+        let length = (1 + u64::from_le_bytes(word) as usize % 20_000).min(left);
+        let mut chunk = vec![0; length];
+        rng.fill(&mut chunk);
+        chunks.push(chunk);
+        left -= length;
+    }
+    chunks
+}
+
+fn check(pool: &Pool, places: &[Place], chunks: &[Vec<u8>], what: &str) {
+    for (place, chunk) in places.iter().zip(chunks) {
+        let span = Span { pack: place.pack, offset: place.offset, length: place.length };
+        let read = pool.read(span, AlignedBuf::zeroed(CONTAINER)).wait();
+        assert_eq!(&read.unwrap_or_else(|e| panic!("{what}: {e}"))[..], &chunk[..], "{what}");
+    }
+    let (directory, _) = pool.directory_of(places[0].pack).unwrap();
+    assert_eq!(directory.entries.len(), chunks.len(), "{what}");
+}
+
+fn rules() -> Vec<(usize, Redundancy)> {
+    vec![
+        (2, Redundancy::mirror(2)),
+        (4, Redundancy::mirror(3)),
+        (3, Redundancy::erasure(2, 1)),
+        (6, Redundancy::erasure(4, 2)),
+        (8, Redundancy::erasure(3, 2)),
+    ]
+}
+
+/// All sets of at most `m` of `n` things.
+fn losses(n: usize, m: usize) -> Vec<Vec<usize>> {
+    (0u32..1 << n)
+        .filter(|set| set.count_ones() as usize <= m)
+        .map(|set| (0..n).filter(|i| set >> i & 1 == 1).collect())
+        .collect()
+}
+
+#[test]
+fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
+    for (targets, rule) in rules() {
+        let Fixture { worlds, pool } = fixture(targets, rule.clone());
+        let m = rule.survives();
+        let mut written = Vec::new();
+        for (number, bytes) in [1, 4096, 5000, CONTAINER, CONTAINER + 1, 3 * CONTAINER + 9000]
+            .into_iter()
+            .enumerate()
+        {
+            let chunks = chunks(number as u64, bytes);
+            let places = write(&pool, pack(number as u32), &chunks).unwrap();
+            written.push((places, chunks));
+        }
+        for lost in losses(targets, m) {
+            let what = format!("{rule:?}, without {lost:?}");
+            // New disks in the place of those that were lost.
+            let mut left = worlds.clone();
+            for target in &lost {
+                left[*target] = FaultWorld::new();
+            }
+            let reader = pool_over(&left, rule.clone());
+            for (places, chunks) in &written {
+                check(&reader, places, chunks, &what);
+            }
+            for (places, _) in &written {
+                let pack = places[0].pack;
+                let before = reader.check_pack(pack, &mut |_, _, _| Ok(())).unwrap();
+                let repair = reader.repair_pack(pack, &[]).unwrap();
+                assert_eq!((repair.shards, repair.missing), (before.faults.len(), 0), "{what}");
+                let after = reader.check_pack(pack, &mut |_, _, _| Ok(())).unwrap();
+                assert_eq!(after.faults, [], "{what}");
+                assert_eq!(reader.repair_pack(pack, &[]).unwrap(), Default::default());
+            }
+            // The repaired shards are those that were lost, to the byte.
+            for (shard, member) in pool.targets().list().unwrap() {
+                let read = |pool: &Pool, member: usize| {
+                    let target = pool.targets().members()[member].target();
+                    let bytes = target.length(shard).unwrap() as usize;
+                    let range =
+                        outlive_target::ReadRange { offset: 0, buffer: AlignedBuf::zeroed(bytes) };
+                    outlive_target::read_one(&**target, shard, range).wait().unwrap().to_vec()
+                };
+                let now = reader.targets().find(shard).unwrap();
+                assert_eq!(read(&pool, member), read(&reader, now), "{what}: {shard}");
+            }
+        }
+        // One more, and it is gone for good; but that is damage only if all of them are there.
+        if let Some(one) = losses(targets, m + 1).into_iter().find(|lost| {
+            let lost_shards = |pack| (0..targets).filter(|n| {
+                let has = |s| worlds[*n].target().length(ShardName { pack, shard: s }).is_ok();
+                lost.contains(n) && (0..10).any(has)
+            }).count();
+            lost_shards(pack(3)) > m
+        }) {
+            let mut left = worlds.clone();
+            for target in &one {
+                left[*target] = FaultWorld::new();
+            }
+            let reader = pool_over(&left, rule.clone());
+            let span = Span { pack: pack(3), offset: 0, length: CONTAINER as u32 };
+            let error = reader.read(span, AlignedBuf::zeroed(CONTAINER)).wait().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{rule:?}: {error}");
+            let error = reader.repair_pack(pack(3), &[]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{rule:?}: {error}");
+        }
+    }
+}
+
+/// Bits that flip in up to m shards of a pack, wherever, are noticed and mended; also where each container
+/// has another damaged fragment.
+#[test]
+fn damaged_fragments_are_made_from_the_others() {
+    for (targets, rule) in rules() {
+        let Fixture { worlds, pool } = fixture(targets, rule.clone());
+        let chunks = chunks(1, 3 * CONTAINER + 9000);
+        let places = write(&pool, pack(1), &chunks).unwrap();
+        let shards = pool.shards_of(pack(1));
+        let world_of = |shard: ShardName| &worlds[pool.targets().find(shard).unwrap()];
+        let length = pool.targets().length(shards[0]).unwrap();
+        for (damaged, offset) in [(0, 4096 + 7), (1, 0), (0, length - 1), (1, 4096 + 20_000)] {
+            world_of(shards[damaged]).corrupt(shards[damaged], offset.min(length - 1), 1);
+            let found = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
+            assert_eq!(found.faults.len(), 1, "{rule:?} {offset}: {:?}", found.faults);
+            assert_eq!(found.faults[0].0, damaged as u8);
+            let faults: Vec<u8> = found.faults.iter().map(|(shard, _)| *shard).collect();
+            let repair = pool.repair_pack(pack(1), &faults).unwrap();
+            assert_eq!((repair.shards, repair.missing), (1, 0));
+            let after = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
+            assert_eq!(after.faults, [], "{rule:?} {offset}");
+            check(&pool, &places, &chunks, "repaired");
+        }
+        // Every shard is damaged, but of no container more than one.
+        if shards.len() >= 4 {
+            let fragment = pool.config().geometry().fragment_bytes(CONTAINER as u64);
+            for (number, shard) in shards.iter().take(4).enumerate() {
+                let at = 4096 + number as u64 * fragment + 3;
+                world_of(*shard).corrupt(*shard, at.min(length - 9000), 1);
+            }
+            let found = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
+            assert_eq!(found.faults.len(), 4, "{rule:?}");
+        }
+    }
+}
+
+#[test]
+fn a_save_goes_on_without_a_target_that_fails_at_any_moment() {
+    for (targets, rule) in rules() {
+        for full in [false, true] {
+            let writes = if full { crate::Writes::Full } else { crate::Writes::Degraded };
+            let rule = Redundancy { writes, ..rule.clone() };
+            for step in 0.. {
+                let Fixture { worlds, pool } = fixture(targets, rule.clone());
+                let chunks = chunks(step, CONTAINER + 9000);
+                let before = worlds[0].ops();
+                worlds[0].fail_when(move |op, _| (op >= before + step).then_some(ErrorKind::Retry));
+                let outcome = write(&pool, pack(1), &chunks);
+                let is_over = worlds[0].ops() <= before + step;
+                match outcome {
+                    Ok(places) => check(&pool, &places, &chunks, &format!("{rule:?} {step}")),
+                    Err(error) => {
+                        assert!(full, "{rule:?} {step}: {error}");
+                        assert_eq!(error.kind(), ErrorKind::Retry);
+                    }
+                }
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Writes the shards of one pack, side by side.
+
+use crate::Pool;
+use crate::targets::{BegunShard, TargetSet};
+use outlive_erasure::Code;
+use outlive_format::{
+    Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum,
+};
+use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
+use outlive_target::{Fault, ShardName};
+use outlive_types::{Error, PackId, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After this time, parity that finds no buffer gets memory of its own: those that are out may wait for
+/// somebody to take notice of a failure.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The shards of a pack that is being written.
+pub(crate) struct Shards {
+    pool: Pool,
+    targets: Arc<TargetSet>,
+    pack: PackId,
+    geometry: Geometry,
+    code: Code,
+    shards: Vec<Shard>,
+    /// Bytes of containers so far.
+    containers_bytes: u64,
+    losses: Losses,
+    in_flight: WritesInFlight,
+}
+
+struct Shard {
+    begun: Option<BegunShard>,
+    fragments: Vec<Fragment>,
+}
+
+/// The shards of a pack whose last bytes are on their way.
+pub(crate) struct ShardsEnd {
+    losses: Losses,
+    writes: WritesInFlight,
+    finishes: Vec<(u8, Ticket<Result<()>>)>,
+    /// Length of all shards together.
+    pub stored_bytes: u64,
+    /// Length of the fragments of one shard.
+    pub fragments_bytes: u64,
+}
+
+/// Writes by shard and offset.
+type WritesInFlight = Completions<(u8, u64), std::result::Result<(), Fault<SharedBuf>>>;
+
+/// Shards that a pack has to do without.
+struct Losses {
+    pool: Pool,
+    lost: Vec<u8>,
+    max: usize,
+}
+
+impl Losses {
+    /// Takes notice of a failure.
+    ///
+    /// # Errors
+    /// That failure, if it is one too many.
+    fn note(&mut self, shard: u8, error: Error) -> Result<()> {
+        if !self.lost.contains(&shard) {
+            if self.lost.len() >= self.max {
+                return Err(error);
+            }
+            self.lost.push(shard);
+            self.pool.lacks_redundancy(&error);
+        }
+        Ok(())
+    }
+
+    /// Takes notice of the writes that are over, and answers how many are not.
+    fn check(&mut self, in_flight: &mut WritesInFlight) -> Result<usize> {
+        while let Some(((shard, _), written)) = in_flight.try_next() {
+            if let Err(fault) = written {
+                self.note(shard, fault.error)?;
+            }
+        }
+        Ok(in_flight.len())
+    }
+}
+
+impl Shards {
+    /// Begins a pack of at most so many bytes of containers, with a tail of at most so many.
+    ///
+    /// # Errors
+    /// What the targets report.
+    pub fn begin(pool: &Pool, pack: PackId, capacity_bytes: u64, tail_bytes: u64) -> Result<Shards> {
+        let geometry = pool.config().geometry();
+        let code = Code::new(geometry.k.into(), geometry.m.into())?;
+        let count = code.k() + code.m();
+        let bytes_max =
+            SHARD_HEADER_BYTES as u64 + geometry.fragments_bytes(capacity_bytes) + tail_bytes;
+        let targets = pool.targets().clone();
+        let max = targets.may_lack(count);
+        let mut losses = Losses { pool: pool.clone(), lost: Vec::new(), max };
+        let mut shards = Vec::with_capacity(count);
+        for (number, begun) in targets.create(pack, count, bytes_max)?.into_iter().enumerate() {
+            let begun = match begun {
+                Ok(begun) => Some(begun),
+                Err(error) => losses.note(number as u8, error).map(|()| None)?,
+            };
+            shards.push(Shard { begun, fragments: Vec::new() });
+        }
+        let in_flight = Completions::new();
+        let (pool, containers_bytes) = (pool.clone(), 0);
+        Ok(Shards {
+            pool,
+            targets,
+            pack,
+            geometry,
+            code,
+            shards,
+            containers_bytes,
+            losses,
+            in_flight,
+        })
+    }
+
+    /// Bytes of a container's buffer that must be defined before it is sent: zeros behind its end.
+    pub fn filled_bytes(&self, length: usize) -> usize {
+        let fragment = self.geometry.fragment_bytes(length as u64) as usize;
+        length.max(fragment * self.code.k())
+    }
+
+    /// Sends a container of `length` bytes off; behind them there are zeros up to
+    /// [`Shards::filled_bytes`], as far as the buffer goes. `checksum` is that of the `length` bytes.
+    ///
+    /// # Errors
+    /// `Bug` for memory that does not fit; earlier failures, if they are too many.
+    pub fn send(&mut self, container: SharedBuf, length: usize, sum: u64) -> Result<()> {
+        let (k, fragment_bytes) =
+            (self.code.k(), self.geometry.fragment_bytes(length as u64) as usize);
+        let data: Vec<SharedBuf> =
+            (0..k).map(|number| part(&container, number * fragment_bytes, fragment_bytes)).collect();
+        let parity = self.parity(&data, fragment_bytes)?;
+        let offset =
+            SHARD_HEADER_BYTES as u64 + self.geometry.fragments_bytes(self.containers_bytes);
+        for (number, bytes) in data.into_iter().chain(parity).enumerate() {
+            // All shards of a mirror have the container itself, whose checksum is known.
+            let checksum = if k == 1 { sum } else { checksum(&bytes) };
+            let fragment = Fragment { length: fragment_bytes as u32, checksum };
+            self.shards[number].fragments.push(fragment);
+            self.write(number as u8, offset, bytes);
+        }
+        self.containers_bytes += length as u64;
+        self.check_writes().map(drop)
+    }
+
+    fn parity(&mut self, data: &[SharedBuf], fragment_bytes: usize) -> Result<Vec<SharedBuf>> {
+        let m = self.code.m();
+        if let [only] = data {
+            return Ok(vec![only.clone(); m]);
+        }
+        if m == 0 {
+            return Ok(Vec::new());
+        }
+        let mut buffer = self.pool.parity().take_timeout(PATIENCE);
+        if buffer.as_ref().is_none_or(|buffer| buffer.len() < m * fragment_bytes) {
+            buffer = Some(AlignedBuf::zeroed(m * fragment_bytes));
+        }
+        let mut buffer = buffer.ok_or_else(|| Error::bug("no memory for parity"))?;
+        let ins: Vec<&[u8]> = data.iter().map(|bytes| &bytes[..]).collect();
+        let mut outs: Vec<&mut [u8]> =
+            buffer[..m * fragment_bytes].chunks_mut(fragment_bytes).collect();
+        self.code.encode(&ins, &mut outs)?;
+        let shared = buffer.share();
+        let slice = |row: usize| shared.slice(row * fragment_bytes..(row + 1) * fragment_bytes);
+        Ok((0..m).map(slice).collect())
+    }
+
+    /// Starts a write, unless the shard is lost.
+    fn write(&mut self, shard: u8, offset: u64, bytes: SharedBuf) {
+        if let Some(begun) = &mut self.shards[usize::from(shard)].begun {
+            self.in_flight.push((shard, offset), begun.writer.write(offset, bytes));
+        }
+    }
+
+    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
+    /// how many are not.
+    ///
+    /// # Errors
+    /// Why a write failed, if the pack cannot do without that shard.
+    pub fn check_writes(&mut self) -> Result<usize> {
+        let left = self.losses.check(&mut self.in_flight)?;
+        for lost in &self.losses.lost {
+            self.shards[usize::from(*lost)].begun = None;
+        }
+        Ok(left)
+    }
+
+    /// Ends the pack without a trace. Returns once nothing is on its way any more.
+    pub fn give_up(mut self) {
+        self.shards.clear();
+        while self.in_flight.wait_next().is_some() {}
+    }
+
+    /// Writes headers and tails, with this directory, and ends the shards.
+    ///
+    /// # Errors
+    /// Earlier failures, if they are too many.
+    pub fn finish(mut self, directory: &[u8]) -> Result<ShardsEnd> {
+        let mut ends = Vec::new();
+        let mut fragments_bytes = 0;
+        for number in 0..self.shards.len() {
+            let header = ShardHeader {
+                shard: number as u8,
+                geometry: self.geometry,
+                pack: self.pack,
+                pool_id: self.pool.config().format.pool_id_bytes(),
+                containers_bytes: self.containers_bytes,
+                directory_bytes: directory.len() as u32,
+            };
+            let fragments = std::mem::take(&mut self.shards[number].fragments);
+            let tail = Tail { pack: self.pack, directory: directory.to_vec(), fragments }.encode()?;
+            let offset = header.directory_offset();
+            fragments_bytes = offset - SHARD_HEADER_BYTES as u64;
+            ends.push(offset + tail.len() as u64);
+            self.write(number as u8, 0, aligned(&header.encode()?));
+            self.write(number as u8, offset, aligned(&tail));
+        }
+        self.check_writes()?;
+        let (mut finishes, mut stored_bytes) = (Vec::new(), 0);
+        for (number, (shard, end)) in self.shards.iter_mut().zip(ends).enumerate() {
+            let Some(BegunShard { writer, member, under_way }) = shard.begun.take() else { continue };
+            stored_bytes += end;
+            let (targets, name) = (self.targets.clone(), ShardName { pack: self.pack, shard: number as u8 });
+            let finish = writer.finish(end).map(move |finished| {
+                drop(under_way);
+                if finished.is_ok() {
+                    targets.is_on(name, member);
+                }
+                finished
+            });
+            finishes.push((number as u8, finish));
+        }
+        let code = Arc::new(self.code);
+        let layout = super::Layout { geometry: self.geometry, fragments_bytes, code };
+        self.pool.knows_layout(self.pack, layout);
+        let (losses, writes) = (self.losses, self.in_flight);
+        Ok(ShardsEnd { losses, writes, finishes, stored_bytes, fragments_bytes })
+    }
+}
+
+impl ShardsEnd {
+    /// As [`Shards::check_writes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_writes(&mut self) -> Result<usize> {
+        self.losses.check(&mut self.writes)
+    }
+
+    /// Waits until the shards are durable.
+    ///
+    /// # Errors
+    /// Why one is not, if the pack cannot do without it.
+    pub fn wait(mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        while let Some(((shard, _), written)) = self.writes.wait_next() {
+            let noted = written.or_else(|fault| self.losses.note(shard, fault.error));
+            outcome = outcome.and(noted);
+        }
+        for (shard, finish) in self.finishes {
+            let noted = finish.wait().or_else(|error| self.losses.note(shard, error));
+            outcome = outcome.and(noted);
+        }
+        outcome
+    }
+}
+
+/// A fragment of a container, zeros where that has ended.
+fn part(container: &SharedBuf, start: usize, length: usize) -> SharedBuf {
+    if start + length <= container.len() {
+        return container.slice(start..start + length);
+    }
+    let mut bytes = AlignedBuf::zeroed(length);
+    let there = container.len().saturating_sub(start);
+    bytes[..there].copy_from_slice(&container[container.len() - there..]);
+    bytes.share()
+}
+
+/// Headers and tails are written once a pack, so they are copied into memory of their own.
+fn aligned(bytes: &[u8]) -> SharedBuf {
+    let mut buffer = AlignedBuf::zeroed(bytes.len());
+    buffer.copy_from_slice(bytes);
+    buffer.share()
+}

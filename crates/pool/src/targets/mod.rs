@@ -1,0 +1,385 @@
+//! The targets of a pool as one: which of them has a shard, which gets one, and which are away.
+
+mod member;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use member::{Member, UnderWay};
+
+use crate::PoolConfig;
+use crate::redundancy::{Redundancy, Writes};
+use outlive_io::Ticket;
+use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
+use outlive_types::{Error, ErrorKind, PackId, Result};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
+/// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
+#[derive(Debug)]
+pub(crate) struct TargetSet {
+    members: Vec<Member>,
+    redundancy: Redundancy,
+    /// Where finished shards were found. Only ever tried: a forked child may inherit it locked.
+    homes: Mutex<HashMap<ShardName, usize>>,
+    /// Whether reads go around targets that are late.
+    reads_around: bool,
+    /// Of what takes turns.
+    counter: AtomicU32,
+}
+
+/// A shard that was begun.
+pub(crate) struct BegunShard {
+    pub writer: Box<dyn ShardWriter>,
+    pub member: usize,
+    pub under_way: UnderWay,
+}
+
+impl TargetSet {
+    pub fn new(members: Vec<Member>, config: &PoolConfig) -> TargetSet {
+        let (redundancy, reads_around) = (config.redundancy.clone(), config.tuning.reads_around);
+        let (homes, counter) = Default::default();
+        TargetSet { members, redundancy, homes, reads_around, counter }
+    }
+
+    /// Whether reads go around targets that are late.
+    pub fn reads_around(&self) -> bool {
+        self.reads_around
+    }
+
+    /// One more than at the last call: for what takes turns.
+    pub fn count(&self) -> u32 {
+        self.counter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// So many targets may be away, and all is there.
+    pub fn survives(&self) -> usize {
+        self.redundancy.survives()
+    }
+
+    /// What and where they are, for messages.
+    pub fn describe(&self) -> String {
+        let each: Vec<String> = self.members.iter().map(|one| one.target().describe()).collect();
+        match &each[..] {
+            [only] => only.clone(),
+            several => format!("{} targets: {}", several.len(), several.join(", ")),
+        }
+    }
+
+    /// Begins `count` shards of a pack, each in a domain of its own. Where one cannot be begun, another
+    /// target takes its place, as far as there is one.
+    ///
+    /// # Errors
+    /// More shards than may be missing cannot be begun, or any if nothing may be missing: why the first
+    /// of them could not. `Full` if room is all that lacks.
+    pub fn create(
+        &self,
+        pack: PackId,
+        count: usize,
+        bytes_max: u64,
+    ) -> Result<Vec<Result<BegunShard>>> {
+        let choices = placement::choices(self, pack, bytes_max);
+        let mut chosen = placement::apart(&self.members, &choices, count);
+        // As preferred: so that whoever reads asks the right one first.
+        let order = placement::preferred(&self.members, pack);
+        chosen.sort_by_key(|number| order.iter().position(|other| other == number));
+        let mut refused = HashMap::new();
+        let mut shards: Vec<Option<BegunShard>> = (0..count).map(|_| None).collect();
+        let mut next: Vec<(usize, usize)> = chosen.into_iter().enumerate().collect();
+        while !next.is_empty() {
+            for (shard, member) in std::mem::take(&mut next) {
+                let name = ShardName { pack, shard: shard as u8 };
+                let target = &self.members[member];
+                let begun = self.refuse_second(name).and_then(|()| target.target().create(name, bytes_max));
+                match begun {
+                    Ok(writer) => {
+                        let under_way = target.begin(bytes_max);
+                        shards[shard] = Some(BegunShard { writer, member, under_way });
+                    }
+                    // Wherever it is asked for.
+                    Err(error) if error.kind() == ErrorKind::Invalid && self.find(name).is_ok() => {
+                        return Err(error);
+                    }
+                    Err(error) => drop(refused.insert(member, error)),
+                }
+            }
+            let others: Vec<usize> = {
+                let used: Vec<usize> = shards.iter().flatten().map(|begun| begun.member).collect();
+                let is_used = |number: &usize| {
+                    let domain = &self.members[*number].domain;
+                    used.iter().any(|one| self.members[*one].domain == *domain)
+                };
+                choices.iter().filter(|n| !refused.contains_key(*n) && !is_used(n)).copied().collect()
+            };
+            let others = placement::apart(&self.members, &others, count);
+            let missing = (0..count).filter(|shard| shards[*shard].is_none());
+            next = missing.zip(others).collect();
+        }
+        let missing = shards.iter().filter(|shard| shard.is_none()).count();
+        let why = || self.why_not(&refused);
+        if missing > self.may_lack(count) {
+            return Err(why());
+        }
+        Ok(shards.into_iter().map(|shard| shard.ok_or_else(why)).collect())
+    }
+
+    /// Begins one more shard of a pack, away from its others; `None` if no target can take it.
+    ///
+    /// # Errors
+    /// A pack's other shards cannot be looked for.
+    pub fn begin_one(
+        &self,
+        shard: ShardName,
+        pack: &[ShardName],
+        bytes_max: u64,
+    ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
+        let mut used = Vec::new();
+        for other in pack.iter().filter(|other| **other != shard) {
+            if let Ok(number) = self.find(*other) {
+                used.push(self.members[number].domain.as_str());
+            }
+        }
+        for number in placement::choices(self, shard.pack, bytes_max) {
+            let member = &self.members[number];
+            if used.contains(&member.domain.as_str()) {
+                continue;
+            }
+            // One that cannot take it is no reason not to ask the others.
+            if let Ok(writer) = member.target().create(shard, bytes_max) {
+                return Ok(Some((number, writer)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many of `count` shards a new pack may lack.
+    pub fn may_lack(&self, count: usize) -> usize {
+        match self.redundancy.writes {
+            Writes::Degraded => self.survives().min(count.saturating_sub(1)),
+            Writes::Full => 0,
+        }
+    }
+
+    /// Why there are not enough targets for a pack.
+    fn why_not(&self, refused: &HashMap<usize, Error>) -> Error {
+        if let Some(full) = refused.values().find(|error| error.kind() == ErrorKind::Full) {
+            return full.clone();
+        }
+        let mut refused: Vec<(&usize, &Error)> = refused.iter().collect();
+        refused.sort_by_key(|(number, _)| **number);
+        let refused = refused.first().map(|(_, error)| (*error).clone());
+        let away = || self.members.iter().find_map(Member::away);
+        let error = refused.or_else(away);
+        error.unwrap_or_else(|| {
+            Error::invalid("there are too few targets that fail by themselves for this pool's redundancy")
+        })
+    }
+
+    /// A second shard of a name is refused wherever the first is.
+    fn refuse_second(&self, shard: ShardName) -> Result<()> {
+        if self.members.len() == 1 {
+            return Ok(()); // that target does so itself
+        }
+        match self.find(shard) {
+            Ok(number) => Err(Error::invalid(format!(
+                "shard {shard} is on {} already",
+                self.members[number].target().describe()
+            ))),
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(()),
+            // Names are new: it is not on a target that is away just now, unless somebody repairs.
+            Err(_) if self.survives() > 0 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The number of the target that has a finished shard.
+    ///
+    /// # Errors
+    /// `Damaged` if every target says that it has not; otherwise why one cannot be asked.
+    pub fn find(&self, shard: ShardName) -> Result<usize> {
+        if self.members.len() == 1 {
+            return Ok(0);
+        }
+        if let Ok(homes) = self.homes.try_lock()
+            && let Some(home) = homes.get(&shard)
+        {
+            return Ok(*home);
+        }
+        let mut unknown = None;
+        let mut order = placement::preferred(&self.members, shard.pack);
+        let first = usize::from(shard.shard) % order.len();
+        order.rotate_left(first);
+        for number in order {
+            match self.members[number].has(shard) {
+                Ok(true) => {
+                    self.is_on(shard, number);
+                    return Ok(number);
+                }
+                Ok(false) => {}
+                // It may be there.
+                Err(error) => unknown = unknown.or(Some(error)),
+            }
+        }
+        // One that has vanished has nothing, as it seems.
+        let vanished = || self.members.iter().find_map(|member| member.look().err());
+        Err(unknown.or_else(vanished).unwrap_or_else(|| {
+            Error::damaged(format!("shard {shard} is missing from {}", self.describe()))
+        }))
+    }
+
+    fn remember(&self, change: impl FnOnce(&mut HashMap<ShardName, usize>)) {
+        if let Ok(mut homes) = self.homes.try_lock() {
+            change(&mut homes);
+        }
+    }
+
+    /// Notes where a shard is.
+    pub fn is_on(&self, shard: ShardName, number: usize) {
+        self.remember(|homes| {
+            homes.insert(shard, number);
+        });
+    }
+
+    /// Forgets where a shard was.
+    pub fn forget(&self, shard: ShardName) {
+        self.remember(|homes| {
+            homes.remove(&shard);
+        });
+    }
+
+    /// The target of a shard, as far as that can be said at once: for who would rather read another one.
+    pub fn is_late(&self, shard: ShardName) -> bool {
+        if !self.reads_around {
+            return false;
+        }
+        let typical = placement::typical_read_us(&self.members);
+        self.find(shard).is_ok_and(|number| placement::is_slow(&self.members[number], typical))
+    }
+
+    /// Microseconds that a read usually takes; 0 if that is not known.
+    pub fn typical_read_us(&self) -> u64 {
+        placement::typical_read_us(&self.members)
+    }
+
+    /// Reads a range of a finished shard, wherever it is.
+    pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
+        match self.find(shard) {
+            Ok(number) => self.members[number].read(shard, range),
+            Err(error) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
+        }
+    }
+
+    /// Length of a finished shard.
+    ///
+    /// # Errors
+    /// As [`TargetSet::find`].
+    pub fn length(&self, shard: ShardName) -> Result<u64> {
+        let number = self.find(shard)?;
+        self.members[number].target().length(shard).inspect_err(|_| self.forget(shard))
+    }
+
+    /// What each target that is there says, with its number.
+    ///
+    /// # Errors
+    /// More targets than may be missing cannot be asked: why the first of them cannot.
+    fn ask<T>(&self, ask: impl Fn(&dyn Target) -> Result<T>) -> Result<Vec<(usize, T)>> {
+        let mut answers = Vec::with_capacity(self.members.len());
+        let (mut failed, mut first) = (0, None);
+        for (number, member) in self.members.iter().enumerate() {
+            // One that vanishes seems empty: so it must be there before and after.
+            let asked = member.look().and_then(|()| ask(&**member.target()));
+            match asked.and_then(|answer| member.look().map(|()| answer)) {
+                Ok(answer) => answers.push((number, answer)),
+                Err(error) => {
+                    failed += 1;
+                    first = first.or(Some(error));
+                }
+            }
+        }
+        match first {
+            Some(error) if failed > self.survives() => Err(error),
+            _ => Ok(answers),
+        }
+    }
+
+    /// All finished shards on the targets that are there, with the target's number, sorted.
+    ///
+    /// # Errors
+    /// More targets than may be missing cannot be asked: why the first of them cannot.
+    pub fn list(&self) -> Result<Vec<(ShardName, usize)>> {
+        self.ask(|target| target.list()).map(flat)
+    }
+
+    /// All shards that were begun and not finished.
+    ///
+    /// # Errors
+    /// As [`TargetSet::list`].
+    pub fn unfinished(&self) -> Result<Vec<(ShardName, usize)>> {
+        self.ask(|target| target.unfinished()).map(flat)
+    }
+
+    /// Removes what was written of unfinished shards.
+    ///
+    /// # Errors
+    /// As [`TargetSet::list`].
+    pub fn delete_unfinished(&self, shards: &[ShardName]) -> Result<()> {
+        let each = |target: &dyn Target| {
+            shards.iter().try_for_each(|shard| target.delete_unfinished(*shard))
+        };
+        self.ask(each).map(drop)
+    }
+
+    /// Removes shards from every target that is there. On one that is away they stay, and are seen
+    /// again when it is back.
+    ///
+    /// # Errors
+    /// As [`TargetSet::list`].
+    pub fn delete(&self, shards: &[ShardName]) -> Result<()> {
+        self.remember(|homes| {
+            for shard in shards {
+                homes.remove(shard);
+            }
+        });
+        let each =
+            |target: &dyn Target| shards.iter().try_for_each(|shard| target.delete(*shard));
+        self.ask(each).map(drop)
+    }
+
+    /// Makes sure that there are as many targets as the pool needs.
+    ///
+    /// # Errors
+    /// More than may be missing are away: why the first of them is.
+    pub fn check(&self) -> Result<()> {
+        let mut away = self.members.iter().filter_map(|member| member.check().err());
+        match away.nth(self.survives()) {
+            None => Ok(()),
+            Some(last) => {
+                // The first says as much, and nothing is asked twice for one target.
+                let first = self.members.iter().find_map(|member| member.check().err());
+                let error = first.unwrap_or(last);
+                Err(match self.survives() {
+                    0 => error,
+                    some => error.context(format!(
+                        "more than {some} of {} targets are away",
+                        self.members.len()
+                    )),
+                })
+            }
+        }
+    }
+}
+
+fn flat(answers: Vec<(usize, Vec<ShardName>)>) -> Vec<(ShardName, usize)> {
+    let each = |(number, shards): (usize, Vec<ShardName>)| {
+        shards.into_iter().map(move |shard| (shard, number))
+    };
+    let mut all: Vec<(ShardName, usize)> = answers.into_iter().flat_map(each).collect();
+    all.sort_unstable();
+    all
+}

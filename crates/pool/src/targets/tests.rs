@@ -1,0 +1,117 @@
+use super::*;
+use crate::{FormatConfig, Tuning};
+use outlive_io::AlignedBuf;
+use outlive_target::{FaultWorld, MemoryTarget};
+use outlive_types::SessionId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn pack(number: u32) -> PackId {
+    PackId::new(SessionId([5; 12]), 0, number)
+}
+
+fn shard(number: u32) -> ShardName {
+    ShardName { pack: pack(number), shard: 0 }
+}
+
+fn set(targets: Vec<Arc<dyn Target>>, redundancy: Redundancy) -> TargetSet {
+    let members = (1..).zip(targets).map(|(id, target)| Member::new(id, target)).collect();
+    hosts(members, redundancy)
+}
+
+fn hosts(members: Vec<Member>, redundancy: Redundancy) -> TargetSet {
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    TargetSet::new(members, &PoolConfig { redundancy, ..config })
+}
+
+fn put(set: &TargetSet, number: u32, count: usize, bytes: usize) -> Result<Vec<usize>> {
+    let mut members = Vec::new();
+    for begun in set.create(pack(number), count, bytes as u64)? {
+        let mut begun = begun?;
+        begun.writer.write(0, AlignedBuf::zeroed(bytes).share()).wait()?;
+        begun.writer.finish(bytes as u64).wait()?;
+        members.push(begun.member);
+    }
+    Ok(members)
+}
+
+#[test]
+fn shards_go_where_room_is_and_where_little_is_under_way() {
+    let sizes = [1 << 20, 4 << 20, 4 << 20];
+    let targets =
+        sizes.map(|bytes| -> Arc<dyn Target> { Arc::new(MemoryTarget::with_capacity(bytes)) });
+    let set = set(targets.to_vec(), Redundancy::default());
+    let counts = || targets.each_ref().map(|target| target.list().unwrap().len());
+    // While one is written, the next goes to another; the first has too little room for it.
+    let open = set.create(pack(1), 1, 2 << 20).unwrap();
+    put(&set, 2, 1, 2 << 20).unwrap();
+    assert_eq!((counts()[0], counts()[1] + counts()[2]), (0, 1));
+    drop(open);
+    // Now the emptiest that has room.
+    put(&set, 3, 1, 2 << 20).unwrap();
+    assert_eq!(counts(), [0, 1, 1]);
+    for number in 4..9 {
+        put(&set, number, 1, 1 << 20).unwrap();
+    }
+    assert_eq!(counts(), [1, 3, 3]);
+    let error = set.create(pack(9), 1, 4096).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    set.delete(&[shard(2)]).unwrap();
+    put(&set, 9, 1, 2 << 20).unwrap();
+    let there: Vec<ShardName> = set.list().unwrap().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(there, [1, 3, 4, 5, 6, 7, 8, 9].map(shard)[1..]);
+}
+
+/// What cannot be asked is not missing: a gc or a restore must not take it for that.
+#[test]
+fn a_shard_is_missing_only_if_every_target_says_so() {
+    let (world, memory) = (FaultWorld::new(), Arc::new(MemoryTarget::new()));
+    let both = || set(vec![memory.clone(), world.target()], Redundancy::default());
+    let alone = set(vec![world.target()], Redundancy::default());
+    put(&alone, 1, 1, 4096).unwrap();
+    assert_eq!(both().length(shard(1)).unwrap(), 4096);
+    assert_eq!(both().length(shard(2)).unwrap_err().kind(), ErrorKind::Damaged);
+    world.count_reads(true);
+    for number in 1..=2 {
+        world.fail_at(world.ops(), ErrorKind::Retry);
+        assert_eq!(both().length(shard(number)).unwrap_err().kind(), ErrorKind::Retry);
+    }
+    // A second one of a name is refused wherever the first is.
+    let error = both().create(pack(1), 1, 4096).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+#[test]
+fn no_two_shards_of_a_pack_are_in_one_domain() {
+    let on = |id, host| Member::new(id, Arc::new(MemoryTarget::new())).on(host);
+    let (a, b) = (Some("a"), Some("b"));
+    let set = hosts(
+        vec![on(1, a), on(2, a), on(3, b), on(4, b), on(5, None)],
+        Redundancy::erasure(2, 1),
+    );
+    let mut used = BTreeSet::new();
+    for number in 0..40 {
+        let members = put(&set, number, 3, 4096).unwrap();
+        let domain = |member: &usize| set.members()[*member].domain.as_str();
+        assert_eq!(members.iter().map(domain).collect::<BTreeSet<_>>().len(), 3, "{members:?}");
+        used.extend(members);
+    }
+    assert_eq!(used.len(), 5, "all of them take part");
+    // A fourth has no domain of its own: nothing may lack, or one.
+    assert!(set.create(pack(99), 4, 4096).is_ok_and(|begun| begun[3].is_err()));
+    let full = Redundancy { writes: Writes::Full, ..Redundancy::erasure(2, 1) };
+    let set = hosts(vec![on(1, a), on(2, a), on(3, b)], full);
+    let error = set.create(pack(99), 3, 4096).map(drop).unwrap_err();
+    assert!(error.message().contains("too few targets"), "{error}");
+}
+
+#[test]
+fn who_looks_first_where_a_shard_should_be_finds_it_there() {
+    let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
+    let targets: Vec<Arc<dyn Target>> = (0..6).map(|_| memory()).collect();
+    let set = set(targets, Redundancy::erasure(4, 2));
+    for number in 0..20 {
+        let members = put(&set, number, 6, 4096).unwrap();
+        assert_eq!(members, placement::preferred(set.members(), pack(number)));
+    }
+}
