@@ -12,6 +12,7 @@ pub use care::{CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneA
 pub use files::{GetArgs, PutArgs};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use outlive_pool::{Erasure, Writes};
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
@@ -90,6 +91,8 @@ pub enum PoolCommand {
     Init(InitArgs),
     /// Show a pool's configuration, its targets and what it holds
     Status(StatusArgs),
+    /// Write anew what is missing of packs, since a target was lost or replaced
+    Repair(RepairArgs),
     /// Test which ways of finding changed memory work on this machine
     Probe,
 }
@@ -120,9 +123,33 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Directory that keeps the packs; a relative path starts at DIR [default: DIR]
+    /// Directory that keeps packs; a relative path starts at DIR. Give it again for each further one
+    /// [default: DIR]
     #[arg(long, value_name = "LOCATION")]
-    pub target: Option<String>,
+    pub target: Vec<String>,
+    /// Number of copies of everything, each on a target of its own: all but one may be lost
+    #[arg(long, value_name = "COPIES", conflicts_with = "erasure")]
+    pub mirror: Option<u8>,
+    /// Stripes of K parts of data and M of parity, each on a target of its own: M may be lost
+    #[arg(long, value_name = "K+M", value_parser = erasure)]
+    pub erasure: Option<Erasure>,
+    /// What a save does while a target is missing: `degraded` goes on with less redundancy, `full`
+    /// refuses
+    #[arg(long, value_name = "HOW", value_parser = writes, default_value = "degraded")]
+    pub writes: Writes,
+}
+
+/// `pool repair`.
+#[derive(ClapArgs, Debug)]
+pub struct RepairArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Limit for writing, in bytes per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
+    pub rate: Option<u64>,
+    /// Say what is missing, but change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `pool status`.
@@ -227,6 +254,21 @@ fn bytes_per_s(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("a rate of 0 reads nothing; leave the option out for no limit".to_owned()),
         bytes => Ok(bytes),
+    }
+}
+
+fn erasure(text: &str) -> Result<Erasure, String> {
+    let parts = text.split_once('+').and_then(|(data, parity)| {
+        Some(Erasure { data: data.trim().parse().ok()?, parity: parity.trim().parse().ok()? })
+    });
+    parts.ok_or_else(|| "give the parts of data and of parity, such as 4+2".to_owned())
+}
+
+fn writes(text: &str) -> Result<Writes, String> {
+    match text {
+        "degraded" => Ok(Writes::Degraded),
+        "full" => Ok(Writes::Full),
+        _ => Err("give degraded or full".to_owned()),
     }
 }
 

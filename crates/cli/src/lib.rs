@@ -23,6 +23,7 @@ mod pool;
 mod probe;
 mod put;
 mod region;
+mod repair;
 mod scrub;
 mod show;
 mod verify;
@@ -128,6 +129,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
     let teller = Arc::new(Teller::default());
     let answer = match command {
         Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &teller),
+        Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
         Command::Pool(PoolCommand::Probe) => probe::probe(),
         Command::Ls(args) => ls::ls(&args, &teller),

@@ -3,9 +3,11 @@
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use outlive_pool::{
-    Environment, FormatConfig, Pool, PoolConfig, TargetConfig, TargetUsage, Tuning,
+    Environment, FormatConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig, TargetUsage,
+    Tuning,
 };
 use outlive_store::retention::check_keep;
+use outlive_store::{CheckpointRedundancy, checkpoint_redundancy};
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -13,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What the keys of `pool.toml` mean.
-const MEANINGS: [(&str, &str); 19] = [
+const MEANINGS: [(&str, &str); 20] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
@@ -38,8 +40,12 @@ const MEANINGS: [(&str, &str); 19] = [
         "limit for rewriting scattered data, in per cent of a save's new bytes",
     ),
     ("read_gap_bytes", "ranges with smaller gaps between them are read together"),
+    ("reads_around", "whether reads of a pool with redundancy go around targets that are late"),
     ("leaf_bytes_max", "longer leaves are not kept in memory, but read again when needed"),
 ];
+
+/// Checkpoints with less redundancy than they should have that are shown one by one.
+const SHOWN_MAX: usize = 20;
 
 /// Opens a pool whose warnings and progress go to `teller`.
 pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
@@ -88,12 +94,16 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ..defaults
     };
     let target = args.target.iter().map(TargetConfig::at).collect();
-    let config = PoolConfig { target, ..PoolConfig::new(format, tuning) };
+    let redundancy = Redundancy { mirror: args.mirror, erasure: args.erasure, writes: args.writes };
+    let config = PoolConfig { target, redundancy, ..PoolConfig::new(format, tuning) };
     let pool = outlive_pool::create(&args.dir, config, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
-    if args.target.is_some() {
+    if !args.target.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
+    }
+    if let many @ 1.. = pool.config().redundancy.survives() {
+        let _ = writeln!(text, "{} may be lost at a time.", count(many as u64, "target"));
     }
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
 }
@@ -113,17 +123,12 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         bytes(usage.stored_bytes),
         count(usage.packs as u64, "pack")
     );
-    let mut targets = Table::new(&["TARGET", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
-    for usage in &usage.targets {
-        targets.row(vec![
-            shown(&usage.target),
-            usage.shards.to_string(),
-            bytes(usage.stored_bytes),
-            bytes(usage.free_bytes),
-            bytes(usage.total_bytes),
-        ]);
-    }
-    text.push_str(&targets.text());
+    text.push_str(&targets_text(&usage.targets));
+    let redundancy = match pool.config().redundancy.survives() {
+        0 => Vec::new(),
+        _ => checkpoint_redundancy(&pool)?,
+    };
+    text.push_str(&redundancy_text(&pool, &usage, &redundancy));
     let _ = writeln!(text, "log: {}", shown(&pool.log().describe()));
     let config = json!(pool.config());
     for (section, note) in [("format", "fixed"), ("tuning", "may change at any time")] {
@@ -139,13 +144,94 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         "packs": usage.packs,
         "stored_bytes": usage.stored_bytes,
         "jobs": jobs,
+        "survives": pool.config().redundancy.survives(),
+        "redundancy": redundancy.iter().map(redundancy_json).collect::<Vec<_>>(),
     });
     Ok(Answer::new(text, json))
 }
 
+fn targets_text(targets: &[TargetUsage]) -> String {
+    let mut table = Table::new(&[">ID", "TARGET", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
+    for usage in targets {
+        let numbers = match usage.away {
+            None => [
+                usage.shards.to_string(),
+                bytes(usage.stored_bytes),
+                bytes(usage.free_bytes),
+                bytes(usage.total_bytes),
+            ],
+            Some(_) => ["AWAY", "", "", ""].map(str::to_owned),
+        };
+        let mut row = vec![usage.id.to_string(), shown(&usage.target)];
+        row.extend(numbers);
+        table.row(row);
+    }
+    let mut text = table.text();
+    for usage in targets {
+        if let Some(away) = &usage.away {
+            let _ = writeln!(text, "AWAY {}", shown(away));
+        }
+    }
+    text
+}
+
+/// What may be lost, and which checkpoints have less than they should.
+fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy]) -> String {
+    let rule = &pool.config().redundancy;
+    let survives = rule.survives() as i64;
+    if survives == 0 {
+        return match usage.targets.len() {
+            1 => String::new(),
+            _ => "redundancy: none; what is on a target is lost with it\n".to_owned(),
+        };
+    }
+    let mut text = format!(
+        "redundancy: {}; {} may be lost\n",
+        rule.describe(),
+        count(survives as u64, "target")
+    );
+    let lacks = |one: &&CheckpointRedundancy| !matches!(one.spare, Ok(spare) if spare >= survives);
+    let lacking: Vec<&CheckpointRedundancy> = found.iter().filter(lacks).collect();
+    if lacking.is_empty() {
+        let _ = writeln!(text, "all {} have it", count(found.len() as u64, "checkpoint"));
+        return text;
+    }
+    for one in lacking.iter().take(SHOWN_MAX) {
+        let what = match &one.spare {
+            Ok(spare) if *spare < 0 => {
+                "CANNOT BE READ without targets that are away or lost".to_owned()
+            }
+            Ok(0) => "no target more may be lost".to_owned(),
+            Ok(spare) => format!("{} may still be lost", count(*spare as u64, "target")),
+            Err(error) => format!("DAMAGED {}", shown(error.message())),
+        };
+        let _ = writeln!(text, "  checkpoint {} of {}: {what}", one.epoch, one.job);
+    }
+    if lacking.len() > SHOWN_MAX {
+        let _ = writeln!(text, "  and {} more", lacking.len() - SHOWN_MAX);
+    }
+    let repair = pool.command("pool repair", &[]);
+    let _ =
+        writeln!(text, "`{repair}` gives them what they lack, as far as there are targets for it.");
+    text
+}
+
+fn redundancy_json(one: &CheckpointRedundancy) -> Value {
+    let spare = one.spare.as_ref();
+    json!({
+        "job": one.job.as_str(),
+        "epoch": one.epoch,
+        "survives": spare.ok(),
+        "error": spare.err().map(Error::message),
+        "incomplete_packs": one.incomplete,
+    })
+}
+
 fn target_json(usage: &TargetUsage) -> Value {
     json!({
+        "id": usage.id,
         "target": usage.target,
+        "away": usage.away,
         "shards": usage.shards,
         "stored_bytes": usage.stored_bytes,
         "free_bytes": usage.free_bytes,

@@ -31,12 +31,26 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
-    let ScrubReport { packs, read_bytes, damaged, heal, blocked } = report;
+    let ScrubReport { packs, read_bytes, incomplete, repaired, damaged, heal, blocked } = report;
     let mut text = format!(
         "packs: {} of {packs} whole, {} read\n",
         packs.saturating_sub(damaged.len() as u64),
         bytes(*read_bytes)
     );
+    for (pack, shard, error) in incomplete {
+        let _ = writeln!(
+            text,
+            "  REDUNDANCY of pack {pack}: shard {shard}: {}",
+            shown(error.message())
+        );
+    }
+    if !incomplete.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} missing or damaged, which redundancy makes up for; {repaired} written anew",
+            count(incomplete.len() as u64, "shard"),
+        );
+    }
     for (_, error) in damaged {
         let _ = writeln!(text, "  DAMAGED {}", shown(error.message()));
     }
@@ -112,7 +126,7 @@ fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
 }
 
 fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
-    let ScrubReport { packs, read_bytes, damaged, heal, blocked } = report;
+    let ScrubReport { packs, read_bytes, incomplete, repaired, damaged, heal, blocked } = report;
     let names = |packs: &BTreeSet<PackId>| packs.iter().map(PackId::to_string).collect::<Vec<_>>();
     json!({
         "dry_run": args.dry_run,
@@ -123,6 +137,12 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
             "pack": pack.to_string(),
             "message": error.message(),
         })).collect::<Vec<_>>(),
+        "incomplete": incomplete.iter().map(|(pack, shard, error)| json!({
+            "pack": pack.to_string(),
+            "shard": shard,
+            "message": error.message(),
+        })).collect::<Vec<_>>(),
+        "shards_written": repaired,
         "condemned": names(&heal.condemned),
         "missing": names(&heal.missing),
         "unneeded": names(&heal.unneeded),

@@ -14,6 +14,7 @@ pub mod fresh;
 #[doc(hidden)]
 pub mod mapped;
 mod memory;
+mod pace;
 mod per_process;
 mod pool;
 mod priority;
@@ -28,6 +29,7 @@ pub use copy::{copy_past_cache, gather_past_cache};
 pub use direct::DirectFile;
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
+pub use pace::Pace;
 pub use per_process::PerProcess;
 pub use pool::StagingPool;
 pub use priority::make_way;

@@ -323,7 +323,7 @@ impl PoolConfig {
             );
         }
         self.locations(Path::new("."))?;
-        self.redundancy.check(&self.target, f.container_bytes)?;
+        self.redundancy.check(f.container_bytes)?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
             return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");
@@ -386,8 +386,10 @@ mod tests {
             ("[[target]]\nlocation = \"\"", "names no directory"),
             ("[[target]]\nlocation = \"s3://bucket\"", "no scheme \"s3\""),
             ("[redundancy]\nmirror = 1", "at least 2 copies"),
-            ("[redundancy]\nmirror = 2", "it needs 2 targets that fail by themselves, and there are 0"),
-            ("[redundancy]\nmirror = 2\nerasure = { data = 2, parity = 1 }", "both mirror and erasure"),
+            (
+                "[redundancy]\nmirror = 2\nerasure = { data = 2, parity = 1 }",
+                "both mirror and erasure",
+            ),
             ("[redundancy]\nerasure = { data = 2 }", "missing field `parity`"),
             ("[redundancy]\nerasure = { data = 0, parity = 1 }", "at least one data"),
             ("[redundancy]\nerasure = { data = 255, parity = 2 }", "at most 256"),

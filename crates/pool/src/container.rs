@@ -167,7 +167,9 @@ mod tests {
         let (buffer, sum, entries) = rest.seal(4096, 4096);
         assert_eq!(sum, checksum(&buffer[..4096]));
         assert_eq!(entries[0].fp, Fingerprint([3; 32]));
-        assert!(buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0));
+        assert!(
+            buffer[..3000].iter().all(|b| *b == 3) && buffer[3000..4096].iter().all(|b| *b == 0)
+        );
         let (buffer, sum, _) = open.seal(8192, 0);
         assert_eq!(sum, checksum(&buffer));
         assert_eq!(buffer[5000], 1);

@@ -9,6 +9,7 @@ use crate::place::{
     read_descriptor,
 };
 use crate::pool::Pool;
+use crate::redundancy::TargetConfig;
 use crate::targets::Member;
 use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
@@ -28,6 +29,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         }
     }
     config.check()?;
+    config.redundancy.check_targets(&config.target)?;
     if dir.join(DESCRIPTOR).exists() {
         return Err(Error::invalid(format!("{} is a pool already", dir.display())));
     }
@@ -40,7 +42,8 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         }
         let place = real(&root);
         if place.is_some() && places.contains(&place) {
-            let what = format!("{} is named twice as a target: name each place once", root.display());
+            let what =
+                format!("{} is named twice as a target: name each place once", root.display());
             return Err(Error::invalid(what));
         }
         places.push(place);
@@ -74,7 +77,9 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
             marker.redundancy.describe()
         )));
     }
-    let targets = targets_of(&config, &marker);
+    let checked =
+        |targets: Vec<TargetConfig>| config.redundancy.check_targets(&targets).map(|()| targets);
+    let targets = targets_of(&config, &marker).and_then(checked);
     config.target = targets.map_err(|error| error.context(descriptor.display()))?;
     // A program may change its directory between now and its saves.
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());

@@ -17,6 +17,7 @@ mod place;
 mod pool;
 mod read;
 mod redundancy;
+mod repair;
 mod stripe;
 mod targets;
 
@@ -29,5 +30,6 @@ pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};
 pub use pool::Pool;
 pub use read::{Span, SpanBytes};
-pub use stripe::PackRepair;
 pub use redundancy::{Erasure, Redundancy, TargetConfig, Writes};
+pub use repair::{PackRedundancy, RepairOptions, RepairReport};
+pub use stripe::PackRepair;

@@ -75,18 +75,7 @@ impl Pool {
         let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
         let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
         let (config, location, directory) = (Arc::new(config), None, None);
-        Pool {
-            config,
-            targets,
-            log,
-            staging,
-            parity,
-            layouts,
-            env,
-            location,
-            directory,
-            policy,
-        }
+        Pool { config, targets, log, staging, parity, layouts, env, location, directory, policy }
     }
 
     /// The same pool, knowing what a person calls its place.

@@ -1,7 +1,7 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
-use crate::stripe::{Layout, read_pieces};
+use crate::stripe::{Layout, Scan, read_pieces};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ReadRange, ShardName};
@@ -66,6 +66,38 @@ impl Pool {
             .map(move |read| Ok(there(read?)))
     }
 
+    /// Whether anything can be lost and be read all the same.
+    pub fn has_redundancy(&self) -> bool {
+        self.targets().survives() > 0
+    }
+
+    /// Reads a span again that was not what it should be: all parts of its container, each against its
+    /// checksum, and what is damaged from the others. It costs much more than [`Pool::read`].
+    ///
+    /// # Errors
+    /// `Damaged` if that does not help; what the targets report.
+    pub fn read_checked(&self, span: Span) -> Result<SpanBytes> {
+        if !self.has_redundancy() {
+            return Err(Error::damaged("there is nothing to make it from"));
+        }
+        let container_bytes = self.config().format.container_bytes;
+        let number = u64::from(span.offset) / container_bytes;
+        let mut scan = Scan::open(self, span.pack, true)?;
+        let fragments = scan.only(number)?;
+        for (shard, error) in scan.faults() {
+            let what = format!("shard {shard} of pack {} is made from the others", span.pack);
+            self.warn(format!("{what}: {}; run: {}", error.message(), self.command("scrub", &[])));
+        }
+        let container = scan.container(&fragments)?;
+        let skip = (u64::from(span.offset) % container_bytes) as usize;
+        let length = span.length as usize;
+        let there = container.get(skip..skip + length);
+        let there = there.ok_or_else(|| Error::damaged("the pack ends before that"))?;
+        let mut buffer = AlignedBuf::zeroed(length.next_multiple_of(PAGE_BYTES));
+        buffer[..length].copy_from_slice(there);
+        Ok(SpanBytes { buffer, skip: 0, length })
+    }
+
     /// How a pack is spread over its shards. A mirror's are all alike; of others it depends on the length
     /// of the pack, which a header says.
     fn layout_of(&self, pack: PackId) -> Result<Layout> {
@@ -75,10 +107,23 @@ impl Pool {
         let geometry = self.config().geometry();
         let fragments_bytes = match geometry.k {
             1 => 0,
-            _ => self.any_shard(pack, |shard| {
-                let header = self.header_of(shard)?;
-                Ok(geometry.fragments_bytes(header.containers_bytes))
-            })?,
+            _ => {
+                let by_header = self.any_shard(pack, |shard| {
+                    let header = self.header_of(shard)?;
+                    Ok(geometry.fragments_bytes(header.containers_bytes))
+                });
+                match by_header {
+                    Err(error) if error.kind() == ErrorKind::Damaged => {
+                        let by_footer =
+                            self.any_shard(pack, |shard| Ok(self.footer_of(shard)?.fragment_bytes));
+                        by_footer.map_err(|footer| match footer.kind() {
+                            ErrorKind::Damaged => error,
+                            _ => footer,
+                        })?
+                    }
+                    by_header => by_header?,
+                }
+            }
         };
         let layout = Layout::new(geometry, fragments_bytes)?;
         self.knows_layout(pack, layout.clone());
@@ -140,7 +185,7 @@ impl Pool {
         Ok((self.directory_at(shard, offset, length)?, header.containers_bytes))
     }
 
-    fn directory_by_footer(&self, shard: ShardName) -> Result<(Directory, u64)> {
+    fn footer_of(&self, shard: ShardName) -> Result<Footer> {
         let page = PAGE_BYTES as u64;
         let length = self.targets().length(shard)?;
         if length < 2 * page || !length.is_multiple_of(page) {
@@ -150,6 +195,11 @@ impl Pool {
         if footer.pack != shard.pack || footer.shard_bytes() != length {
             return Err(Error::damaged("its footer describes another shard"));
         }
+        Ok(footer)
+    }
+
+    fn directory_by_footer(&self, shard: ShardName) -> Result<(Directory, u64)> {
+        let footer = self.footer_of(shard)?;
         let directory =
             self.directory_at(shard, footer.directory_offset(), footer.directory_bytes)?;
         // What the fragments hold, at most: with one data shard they are the containers.

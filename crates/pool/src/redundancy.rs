@@ -113,14 +113,12 @@ impl Redundancy {
         }
     }
 
-    /// Refuses impossible values, and rules that need more targets than there are.
+    /// Refuses impossible values.
     ///
     /// # Errors
     /// `Invalid`, naming the key.
-    pub(crate) fn check(&self, targets: &[TargetConfig], container_bytes: u64) -> Result<()> {
-        let wrong = |what: String| {
-            Err(Error::invalid(format!("redundancy.{} is not possible: {what}", self.describe())))
-        };
+    pub(crate) fn check(&self, container_bytes: u64) -> Result<()> {
+        let wrong = |what: String| Err(self.impossible(&what));
         if self.mirror.is_some() && self.erasure.is_some() {
             return Err(Error::invalid(
                 "redundancy has both mirror and erasure: leave the one that you want",
@@ -142,19 +140,31 @@ impl Redundancy {
                 ));
             }
         }
-        let geometry = self.geometry(container_bytes);
-        let needed = usize::from(geometry.k) + usize::from(geometry.m);
-        let domains = domains(targets);
-        if needed > domains.max(1) {
-            return wrong(format!(
-                "it needs {needed} targets that fail by themselves, and there are {domains}{}",
-                match domains < targets.len() {
-                    true => format!(" ({} targets, some on one host)", targets.len()),
-                    false => String::new(),
-                }
-            ));
-        }
         Ok(())
+    }
+
+    fn impossible(&self, what: &str) -> Error {
+        Error::invalid(format!("redundancy.{} is not possible: {what}", self.describe()))
+    }
+
+    /// Refuses rules that need more targets than there are.
+    ///
+    /// # Errors
+    /// `Invalid`, saying how many it needs.
+    pub(crate) fn check_targets(&self, targets: &[TargetConfig]) -> Result<()> {
+        let geometry = self.geometry(0);
+        let needed = usize::from(geometry.k) + usize::from(geometry.m);
+        let domains = domains(targets).max(1);
+        if needed <= domains {
+            return Ok(());
+        }
+        let on_one_host = match domains < targets.len() {
+            true => format!(" ({} targets, some on one host)", targets.len()),
+            false => String::new(),
+        };
+        Err(self.impossible(&format!(
+            "it needs {needed} targets that fail by themselves, and there are {domains}{on_one_host}"
+        )))
     }
 }
 

@@ -4,6 +4,7 @@ use crate::luck::{Chances, Lie};
 use crate::roles::{A, B, G, Group, Role};
 use crate::turns::{Moment, Suspension, Until};
 use crate::world::LogKind;
+use outlive_pool::{Redundancy, Writes};
 use outlive_types::{Error, Result, SeededRng};
 use std::fmt;
 use std::str::FromStr;
@@ -110,6 +111,44 @@ impl FromStr for Name {
     }
 }
 
+/// The targets of a pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// How many there are.
+    pub targets: usize,
+    /// How many of them may be lost.
+    pub redundancy: Redundancy,
+}
+
+impl Space {
+    /// That of a seed.
+    fn of(seed: u64) -> Space {
+        let (targets, redundancy) = match seed % 4 {
+            3 => (2, Redundancy::default()),
+            1 => match seed / 4 % 4 {
+                0 => (2, Redundancy::mirror(2)),
+                1 => (4, Redundancy::erasure(2, 1)),
+                2 => (3, Redundancy::erasure(2, 1)),
+                _ => (5, Redundancy::erasure(3, 2)),
+            },
+            _ => (1, Redundancy::default()),
+        };
+        // Where a target may be lost, all redundancy must be there before.
+        let writes = if seed / 16 % 2 == 0 { Writes::Full } else { Writes::Degraded };
+        Space { targets, redundancy: Redundancy { writes, ..redundancy } }
+    }
+
+    /// So many targets may be lost.
+    pub fn survives(&self) -> usize {
+        self.redundancy.survives()
+    }
+
+    /// Whether saves go on with less redundancy.
+    pub fn degrades(&self) -> bool {
+        self.redundancy.writes == Writes::Degraded
+    }
+}
+
 /// What a schedule is made of.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -119,8 +158,8 @@ pub struct Case {
     pub roles: Vec<Role>,
     /// What keeps the pools' logs.
     pub log: LogKind,
-    /// How many targets each pool has.
-    pub targets: usize,
+    /// What each pool's targets are.
+    pub space: Space,
     /// Who stands still, one after the other.
     pub suspensions: Vec<Suspension>,
     /// Programs that begin when so many suspensions have begun.
@@ -213,8 +252,13 @@ impl Case {
         }
         let scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
         // Not drawn, so that cases of one target are what they were before there were several.
-        let targets = if name.seed % 4 == 3 { 2 } else { 1 };
-        Case { name, roles, log, targets, suspensions, late, chances, scratched, lie: None }
+        let space = Space::of(name.seed);
+        if space.survives() > 0 {
+            // They come on top: the others are who they are in other cases.
+            roles.push(Role::Repair { rounds: 2 });
+            roles.push(if space.degrades() { Role::Absence } else { Role::Loser });
+        }
+        Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
     }
 }
 

@@ -17,6 +17,7 @@ const QUIET_GCS_MAX: u32 = 3;
 pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Old handles are of no use now, and what was not durable when the power was cut is gone.
     place.world.reboot();
+    (0..place.space.targets).for_each(|target| place.world.set_away(target, false));
     let (pool, read) = place.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
     checkpoints(&pool, place).map_err(at)?;

@@ -43,7 +43,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let shown = policy.to_string();
     let turns = Turns::new(policy, keep_trace);
     let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
-    let pool = |name| PoolWorld::new(name, case.log, case.targets, &luck);
+    let pool = |name| PoolWorld::new(name, case.log, &case.space, &luck);
     let (here, there) = (pool("here"), pool("there"));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(case.name.family, &here, &there, &rng, &luck);

@@ -12,20 +12,20 @@ use std::sync::{Arc, Mutex};
 impl PoolWorld {
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
-        let (targets, mut log, process) = self.world.process_with(self.targets);
+        let (targets, mut log, process) = self.world.process_with(self.space.targets);
         if self.is_directory() {
             log = self.log();
         }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
-        (pool_of(targets, seen_log(log, &me), self.env(seed)), process)
+        (self.pool_of(targets, seen_log(log, &me), self.env(seed)), process)
     }
 
     /// The pool with nobody between, and a note of each pack that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
         let targets = self.all_targets().into_iter().map(|target| noted(target, &read)).collect();
-        (pool_of(targets, self.log(), self.env(seed)), read)
+        (self.pool_of(targets, self.log(), self.env(seed)), read)
     }
 
     fn env(&self, seed: u64) -> Environment {
@@ -34,6 +34,34 @@ impl PoolWorld {
             rng: Arc::new(SeededRng::new(seed)),
             observer: Arc::new(Remarks(self.luck.clone())),
         }
+    }
+
+    /// Small sizes, and nothing that depends on how fast the machine is.
+    fn pool_of(
+        &self,
+        targets: Vec<Arc<dyn Target>>,
+        log: Arc<dyn ManifestLog>,
+        env: Environment,
+    ) -> Pool {
+        let format = FormatConfig {
+            container_bytes: 64 << 10,
+            pack_bytes: 64 << 10,
+            chunk_bytes_max: 4 << 10,
+            ..FormatConfig::new([7; 16])
+        };
+        let tuning = Tuning {
+            staging_bytes: 512 << 10,
+            freeze_bytes_max: 1 << 20,
+            freeze: "copy".to_owned(),
+            tracker: "hash".to_owned(),
+            threads: 1,
+            reads_around: false,
+            compression: "none".to_owned(),
+            ..Tuning::default()
+        };
+        let redundancy = self.space.redundancy.clone();
+        let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
+        Pool::over(config, targets, log, env)
     }
 }
 
@@ -47,24 +75,4 @@ impl Observer for Remarks {
             other => NoObserver.event(other),
         }
     }
-}
-
-/// Small sizes, and nothing that depends on how fast the machine is.
-fn pool_of(targets: Vec<Arc<dyn Target>>, log: Arc<dyn ManifestLog>, env: Environment) -> Pool {
-    let format = FormatConfig {
-        container_bytes: 64 << 10,
-        pack_bytes: 64 << 10,
-        chunk_bytes_max: 4 << 10,
-        ..FormatConfig::new([7; 16])
-    };
-    let tuning = Tuning {
-        staging_bytes: 512 << 10,
-        freeze_bytes_max: 1 << 20,
-        freeze: "copy".to_owned(),
-        tracker: "hash".to_owned(),
-        threads: 1,
-        compression: "none".to_owned(),
-        ..Tuning::default()
-    };
-    Pool::over(PoolConfig::new(format, tuning), targets, log, env)
 }

@@ -1,6 +1,7 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
 use crate::actor::{Actor, Done, End};
+use crate::case::Space;
 use crate::hold::{Looking, Saving};
 use crate::luck::Luck;
 use crate::roles::{A, B, Role};
@@ -8,6 +9,7 @@ use crate::state::State;
 use crate::truth::Pending;
 use crate::world::PoolWorld;
 use outlive_capture::ChangeTracker;
+use outlive_pool::RepairOptions;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
@@ -53,6 +55,9 @@ impl Program {
                 actor.prune(&JobName::new(job).expect("a name"), keep_last, collects)
             }
             Role::Scrub => actor.scrub(),
+            Role::Repair { rounds } => actor.repair(rounds),
+            Role::Loser => actor.loser(),
+            Role::Absence => actor.absence(),
             Role::Copy => actor.copy(&other),
             Role::Rollback { job } => actor.rollback(job),
             Role::Group(group) => actor.group(group),
@@ -284,6 +289,50 @@ impl Actor {
             }
             false => Err(self.violate(format!("a scrub found damage: {report:?}"))),
         }
+    }
+
+    fn repair(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            let repaired = self.pool.repair(RepairOptions::default());
+            let report = self.met("a repair", &JobName::gc(), repaired, self.busy())?;
+            self.luck.turns().remark(|| format!("a repair: {report:?}"));
+            if report.shards > 0 {
+                self.luck.achieved("repair");
+            }
+        }
+        Ok(())
+    }
+
+    fn loser(&self) -> Done {
+        let Space { targets, .. } = self.place.space;
+        let first = self.rng.below(targets as u64) as usize;
+        for number in 0..self.place.space.survives() {
+            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            pause("lose a target");
+            let target = (first + number) % targets;
+            self.luck.turns().remark(|| format!("target {target} is lost"));
+            self.luck.fail();
+            self.place.world.lose_target(target);
+            self.luck.achieved("lose a target");
+        }
+        Ok(())
+    }
+
+    fn absence(&self) -> Done {
+        let Space { targets, .. } = self.place.space;
+        for _ in 0..2 {
+            let target = self.rng.below(targets as u64) as usize;
+            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            pause("a target goes");
+            self.luck.turns().remark(|| format!("target {target} is away"));
+            self.luck.fail();
+            self.place.world.set_away(target, true);
+            (0..self.rng.below(60)).for_each(|_| pause("a target is away"));
+            self.luck.turns().remark(|| format!("target {target} is back"));
+            self.place.world.set_away(target, false);
+            self.luck.achieved("a target is back");
+        }
+        Ok(())
     }
 
     fn copy(&self, to: &PoolWorld) -> Done {

@@ -68,6 +68,15 @@ pub enum Role {
     },
     /// Scrubs.
     Scrub,
+    /// Repairs packs that lack a shard.
+    Repair {
+        /// So many times.
+        rounds: u64,
+    },
+    /// Loses targets, as many as the pool survives: each time a new disk is in the place of an old one.
+    Loser,
+    /// Targets are away for a while, one at a time, and come back as they were.
+    Absence,
     /// Copies everything into the second pool.
     Copy,
     /// Puts an old copy of a job's log in its place.

@@ -1,6 +1,7 @@
 //! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
 //! [`FaultWorld`].
 
+use crate::case::Space;
 use crate::luck::{Luck, lock};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};
@@ -32,8 +33,8 @@ pub struct PoolWorld {
     pub world: FaultWorld,
     /// What must be.
     pub truth: Truth,
-    /// How many targets it has.
-    pub(crate) targets: usize,
+    /// Its targets.
+    pub(crate) space: Space,
     /// The log, if it is not that of `world`.
     directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
@@ -43,7 +44,7 @@ pub struct PoolWorld {
 
 impl PoolWorld {
     /// An empty pool.
-    pub fn new(name: &'static str, kind: LogKind, targets: usize, luck: &Arc<Luck>) -> PoolWorld {
+    pub fn new(name: &'static str, kind: LogKind, space: &Space, luck: &Arc<Luck>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
             LogKind::Plain | LogKind::Directory => FaultWorld::new(),
@@ -56,12 +57,13 @@ impl PoolWorld {
         });
         let truth = Truth::default();
         let (unreadable, luck) = (Arc::default(), luck.clone());
-        PoolWorld { name, world, truth, targets, directory, unreadable, luck }
+        let space = space.clone();
+        PoolWorld { name, world, truth, space, directory, unreadable, luck }
     }
 
     /// Its targets with nobody between.
     pub(crate) fn all_targets(&self) -> Vec<Arc<dyn Target>> {
-        self.world.process_with(self.targets).0
+        self.world.process_with(self.space.targets).0
     }
 
     /// The log with nobody between.

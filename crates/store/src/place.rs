@@ -17,8 +17,15 @@ pub fn read_at(
     what: &str,
 ) -> Result<Vec<u8>> {
     let bytes = read_span(pool, pack, offset, length)?;
-    verify(&bytes, fp, what, pack, offset)?;
-    Ok(bytes)
+    match verify(&bytes, fp, what, pack, offset) {
+        Ok(()) => Ok(bytes),
+        Err(error) => {
+            // A part of it is damaged; the others may make up for it.
+            let again = pool.read_checked(Span { pack, offset, length });
+            let again = again.ok().filter(|again| fingerprint(again) == fp);
+            again.map(|again| again.to_vec()).ok_or(error)
+        }
+    }
 }
 
 pub fn read_span(pool: &Pool, pack: PackId, offset: u32, length: u32) -> Result<Vec<u8>> {

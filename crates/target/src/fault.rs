@@ -30,7 +30,7 @@ use crate::{ManifestLog, ShardName, Target};
 use log::FaultMedium;
 use outlive_types::{Error, ErrorKind, JobName};
 use shards::FaultTarget;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,8 +76,12 @@ struct World {
     failures: BTreeMap<u64, ErrorKind>,
     judge: Option<Judge>,
     /// A name is given once, whichever target it is for.
-    shards: BTreeMap<ShardName, KeptShard>,
-    parts: BTreeMap<ShardName, Part>,
+    /// By target and name.
+    shards: BTreeMap<(usize, ShardName), Kept>,
+    /// What was written of shards that are not finished.
+    parts: BTreeMap<(usize, ShardName), Vec<u8>>,
+    /// Targets that cannot be reached now.
+    away: BTreeSet<usize>,
     records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
     /// Records that were durable, and whose removal is not yet.
     removed: BTreeMap<JobName, BTreeMap<u64, Kept>>,
@@ -96,18 +100,6 @@ struct Locks {
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,
-}
-
-/// A shard, on the target of that number.
-struct KeptShard {
-    on: usize,
-    kept: Kept,
-}
-
-/// What was written of a shard that is not finished, on the target of that number.
-struct Part {
-    on: usize,
-    bytes: Vec<u8>,
 }
 
 /// A program on the simulated machine. Clones are of the same one.
@@ -274,14 +266,29 @@ impl FaultWorld {
         (self.target(), self.log())
     }
 
+    /// Loses all that a target has: a new disk is in its place.
+    pub fn lose_target(&self, number: usize) {
+        let mut world = self.lock();
+        world.shards.retain(|(on, _), _| *on != number);
+        world.parts.retain(|(on, _), _| *on != number);
+    }
+
+    /// Whether a target cannot be reached; what it has is kept.
+    pub fn set_away(&self, number: usize, is_away: bool) {
+        let mut world = self.lock();
+        match is_away {
+            true => world.away.insert(number),
+            false => world.away.remove(&number),
+        };
+    }
+
     /// Flips the bits of `mask` in a byte of a finished shard.
     ///
     /// # Panics
     /// If there is no such byte, or nothing to flip.
     pub fn corrupt(&self, shard: ShardName, offset: u64, mask: u8) {
         let mut world = self.lock();
-        let shard = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
-        flip(&mut shard.kept, offset, mask);
+        flip(world.shard_mut(shard), offset, mask);
     }
 
     /// Cuts a finished shard off at `length` bytes.
@@ -290,8 +297,7 @@ impl FaultWorld {
     /// If there is no such shard.
     pub fn truncate(&self, shard: ShardName, length: u64) {
         let mut world = self.lock();
-        let shard = world.shards.get_mut(&shard).expect("a test damages a shard that exists");
-        Arc::make_mut(&mut shard.kept.bytes)
+        Arc::make_mut(&mut world.shard_mut(shard).bytes)
             .truncate(usize::try_from(length).unwrap_or(usize::MAX));
     }
 
@@ -337,6 +343,20 @@ impl World {
         }
     }
 
+    /// A finished shard, on whichever target.
+    fn shard_mut(&mut self, shard: ShardName) -> &mut Kept {
+        let mut found = self.shards.iter_mut().filter(|((_, name), _)| *name == shard);
+        found.next().expect("a test damages a shard that exists").1
+    }
+
+    /// The same for an operation on a target.
+    fn target_step(&mut self, owner: &Owner, target: usize, name: impl FnOnce() -> String) -> Step {
+        match self.alive(owner).is_ok() && self.away.contains(&target) {
+            true => Step::Fail(Error::retry("the simulated target cannot be reached")),
+            false => self.step(owner, name),
+        }
+    }
+
     /// Numbers one operation and says what becomes of it.
     fn step(&mut self, owner: &Owner, name: impl FnOnce() -> String) -> Step {
         let alive = self.alive(owner).and_then(|()| match owner.process.step() {
@@ -371,6 +391,22 @@ impl World {
         self.end(step)
     }
 
+    /// The same for an operation on a target.
+    fn target_read_step(
+        &mut self,
+        owner: &Owner,
+        target: usize,
+        name: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        match self.away.contains(&target) {
+            true => {
+                let step = self.target_step(owner, target, name);
+                self.end(step)
+            }
+            false => self.read_step(owner, name),
+        }
+    }
+
     /// Ends an operation whose effect, if any, has been applied.
     fn end(&mut self, step: Step) -> Result<(), Error> {
         match step {
@@ -390,7 +426,7 @@ impl World {
             kept.durable |= mode == CutMode::Kept;
             kept.durable
         };
-        self.shards.retain(|_, shard| settle(&mut shard.kept));
+        self.shards.retain(|_, shard| settle(shard));
         for numbered in self.records.values_mut() {
             numbered.retain(|_, kept| settle(kept));
         }

@@ -78,9 +78,13 @@ mod tests {
     #[test]
     fn pages_are_where_the_format_says() {
         const PAGE: u64 = 4096;
-        for (k, m, containers_bytes) in
-            [(1, 0, 3 << 16), (1, 2, PAGE), (2, 1, 5 * PAGE), (4, 2, (2 << 16) + 5 * PAGE), (3, 1, 1 << 17)]
-        {
+        for (k, m, containers_bytes) in [
+            (1, 0, 3 << 16),
+            (1, 2, PAGE),
+            (2, 1, 5 * PAGE),
+            (4, 2, (2 << 16) + 5 * PAGE),
+            (3, 1, 1 << 17),
+        ] {
             let geometry = Geometry { k, m, container_bytes: 64 << 10 };
             let fragments_bytes = geometry.fragments_bytes(containers_bytes);
             let layout = Layout::new(geometry, fragments_bytes).unwrap();
@@ -106,7 +110,10 @@ mod tests {
         let shards = |offset, length| {
             layout.pieces(offset, length).iter().map(|p| (p.shard, p.length)).collect::<Vec<_>>()
         };
-        assert_eq!(shards(0, 64 << 10), [(0, 16 << 10), (1, 16 << 10), (2, 16 << 10), (3, 16 << 10)]);
+        assert_eq!(
+            shards(0, 64 << 10),
+            [(0, 16 << 10), (1, 16 << 10), (2, 16 << 10), (3, 16 << 10)]
+        );
         assert_eq!(shards(12 << 10, 8 << 10), [(0, 4096), (1, 4096)]);
         assert_eq!(shards(64 << 10, 20 << 10), [(0, 8192), (1, 8192), (2, 4096)]);
         assert_eq!(shards(64 << 10, 64 << 10).len(), 4);

@@ -262,9 +262,8 @@ impl Reading {
 
     /// Whether anything is being read.
     fn can_come(&self, state: &State) -> bool {
-        let is_awaited = |part: &Part| {
-            part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none())
-        };
+        let is_awaited =
+            |part: &Part| part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none());
         state.parts.iter().any(is_awaited)
     }
 

@@ -88,9 +88,10 @@ impl Pool {
             scan = Scan::without(self, pack, &lost)?;
         }
         let shard_bytes = scan.header()?.directory_offset() + (64 << 10);
-        let mut shards = Vec::new();
+        let mut shards: Vec<NewShard> = Vec::new();
         for number in lost {
-            match self.begin_anew(ShardName { pack, shard: number }, shard_bytes) {
+            let taken: Vec<usize> = shards.iter().map(|shard| shard.member).collect();
+            match self.begin_anew(ShardName { pack, shard: number }, &taken, shard_bytes) {
                 Ok(Some((member, writer))) => {
                     let (fragments, in_flight) = (Vec::new(), Completions::new());
                     shards.push(NewShard { number, member, writer, fragments, in_flight });
@@ -129,6 +130,7 @@ impl Pool {
     fn begin_anew(
         &self,
         shard: ShardName,
+        taken: &[usize],
         bytes_max: u64,
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
         self.targets().forget(shard);
@@ -138,6 +140,6 @@ impl Pool {
             // It may be on a target that is away. Should that come back, there are two, which are alike.
             Err(_) => {}
         }
-        self.targets().begin_one(shard, &self.shards_of(shard.pack), bytes_max)
+        self.targets().begin_one(shard, &self.shards_of(shard.pack), taken, bytes_max)
     }
 }

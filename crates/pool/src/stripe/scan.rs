@@ -1,8 +1,8 @@
 //! Reads a pack from one end to the other, container by container, every fragment against its checksum;
 //! what is lost or damaged is made from the others.
 
-use super::shard::OpenShard;
 use super::Layout;
+use super::shard::OpenShard;
 use crate::Pool;
 use outlive_format::{Directory, ShardHeader, checksum};
 use outlive_io::AlignedBuf;
@@ -65,7 +65,8 @@ impl Scan {
             let error = unread.or_else(|| faults.first().map(|(_, error)| error.clone()));
             return Err(error.unwrap_or_else(|| Error::bug("a pack without shards")));
         };
-        let layout = Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
+        let layout =
+            Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
         let reads = if whole { shards.len() } else { geometry.k.into() };
         let (pool, under_way) = (pool.clone(), VecDeque::new());
         Ok(Scan { pool, pack, layout, shards, faults, reads, under_way, asked: 0, next: 0 })
@@ -167,11 +168,25 @@ impl Scan {
             }
             if bytes[shard].is_none() && shard >= self.reads_below() {
                 let read = self.read(shard as u8, number);
-                bytes[shard] = read.and_then(|read| self.checked(shard as u8, number, read, &mut unread));
+                bytes[shard] =
+                    read.and_then(|read| self.checked(shard as u8, number, read, &mut unread));
             }
         }
         self.make(number, &mut bytes, wanted, unread)?;
         Ok(Some(Fragments { number, bytes }))
+    }
+
+    /// One container's fragments, by itself.
+    ///
+    /// # Errors
+    /// As [`Scan::next`]; `Damaged` if there is no such container.
+    pub fn only(&mut self, container: u64) -> Result<Fragments> {
+        self.under_way = VecDeque::from([self.ask(container)]);
+        (self.asked, self.next) = (u64::MAX, container);
+        if container >= self.first()?.tail.fragments.len() as u64 {
+            return Err(Error::damaged(format!("it has no container {container}")));
+        }
+        self.next(&[])?.ok_or_else(|| Error::damaged(format!("it has no container {container}")))
     }
 
     /// The number of the shard at which reading ends at first: so that `reads` of those that are there are
@@ -240,7 +255,9 @@ impl Scan {
                 let damaged = |(_, error): &&(u8, Error)| error.kind() == ErrorKind::Damaged;
                 self.faults.iter().find(damaged).map(|(_, error)| error.clone())
             };
-            return Err(unread.or_else(known).unwrap_or_else(|| Error::damaged("too little is left of it")));
+            return Err(unread
+                .or_else(known)
+                .unwrap_or_else(|| Error::damaged("too little is left of it")));
         }
         let mut made: Vec<(usize, AlignedBuf)> =
             lost.into_iter().map(|shard| (shard, AlignedBuf::zeroed(length))).collect();

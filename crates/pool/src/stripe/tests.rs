@@ -31,7 +31,7 @@ fn pool_over(worlds: &[FaultWorld], redundancy: Redundancy) -> Pool {
     };
     let tuning = Tuning { reads_around: false, ..Tuning::default() };
     let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
-    config.redundancy.check(&vec![crate::TargetConfig::at("x"); worlds.len()], CONTAINER as u64).unwrap();
+    config.redundancy.check(CONTAINER as u64).unwrap();
     let targets: Vec<Arc<dyn Target>> = worlds.iter().map(|world| world.target()).collect();
     Pool::over(config, targets, Arc::new(MemoryLog::new()), Environment::system())
 }
@@ -107,9 +107,8 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
         let Fixture { worlds, pool } = fixture(targets, rule.clone());
         let m = rule.survives();
         let mut written = Vec::new();
-        for (number, bytes) in [1, 4096, 5000, CONTAINER, CONTAINER + 1, 3 * CONTAINER + 9000]
-            .into_iter()
-            .enumerate()
+        for (number, bytes) in
+            [1, 4096, 5000, CONTAINER, CONTAINER + 1, 3 * CONTAINER + 9000].into_iter().enumerate()
         {
             let chunks = chunks(number as u64, bytes);
             let places = write(&pool, pack(number as u32), &chunks).unwrap();
@@ -150,10 +149,15 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
         }
         // One more, and it is gone for good; but that is damage only if all of them are there.
         if let Some(one) = losses(targets, m + 1).into_iter().find(|lost| {
-            let lost_shards = |pack| (0..targets).filter(|n| {
-                let has = |s| worlds[*n].target().length(ShardName { pack, shard: s }).is_ok();
-                lost.contains(n) && (0..10).any(has)
-            }).count();
+            let lost_shards = |pack| {
+                (0..targets)
+                    .filter(|n| {
+                        let has =
+                            |s| worlds[*n].target().length(ShardName { pack, shard: s }).is_ok();
+                        lost.contains(n) && (0..10).any(has)
+                    })
+                    .count()
+            };
             lost_shards(pack(3)) > m
         }) {
             let mut left = worlds.clone();

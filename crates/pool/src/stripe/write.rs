@@ -3,9 +3,7 @@
 use crate::Pool;
 use crate::targets::{BegunShard, TargetSet};
 use outlive_erasure::Code;
-use outlive_format::{
-    Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum,
-};
+use outlive_format::{Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
 use outlive_target::{Fault, ShardName};
 use outlive_types::{Error, PackId, Result};
@@ -88,7 +86,12 @@ impl Shards {
     ///
     /// # Errors
     /// What the targets report.
-    pub fn begin(pool: &Pool, pack: PackId, capacity_bytes: u64, tail_bytes: u64) -> Result<Shards> {
+    pub fn begin(
+        pool: &Pool,
+        pack: PackId,
+        capacity_bytes: u64,
+        tail_bytes: u64,
+    ) -> Result<Shards> {
         let geometry = pool.config().geometry();
         let code = Code::new(geometry.k.into(), geometry.m.into())?;
         let count = code.k() + code.m();
@@ -134,8 +137,9 @@ impl Shards {
     pub fn send(&mut self, container: SharedBuf, length: usize, sum: u64) -> Result<()> {
         let (k, fragment_bytes) =
             (self.code.k(), self.geometry.fragment_bytes(length as u64) as usize);
-        let data: Vec<SharedBuf> =
-            (0..k).map(|number| part(&container, number * fragment_bytes, fragment_bytes)).collect();
+        let data: Vec<SharedBuf> = (0..k)
+            .map(|number| part(&container, number * fragment_bytes, fragment_bytes))
+            .collect();
         let parity = self.parity(&data, fragment_bytes)?;
         let offset =
             SHARD_HEADER_BYTES as u64 + self.geometry.fragments_bytes(self.containers_bytes);
@@ -215,7 +219,8 @@ impl Shards {
                 directory_bytes: directory.len() as u32,
             };
             let fragments = std::mem::take(&mut self.shards[number].fragments);
-            let tail = Tail { pack: self.pack, directory: directory.to_vec(), fragments }.encode()?;
+            let tail =
+                Tail { pack: self.pack, directory: directory.to_vec(), fragments }.encode()?;
             let offset = header.directory_offset();
             fragments_bytes = offset - SHARD_HEADER_BYTES as u64;
             ends.push(offset + tail.len() as u64);
@@ -225,9 +230,12 @@ impl Shards {
         self.check_writes()?;
         let (mut finishes, mut stored_bytes) = (Vec::new(), 0);
         for (number, (shard, end)) in self.shards.iter_mut().zip(ends).enumerate() {
-            let Some(BegunShard { writer, member, under_way }) = shard.begun.take() else { continue };
+            let Some(BegunShard { writer, member, under_way }) = shard.begun.take() else {
+                continue;
+            };
             stored_bytes += end;
-            let (targets, name) = (self.targets.clone(), ShardName { pack: self.pack, shard: number as u8 });
+            let (targets, name) =
+                (self.targets.clone(), ShardName { pack: self.pack, shard: number as u8 });
             let finish = writer.finish(end).map(move |finished| {
                 drop(under_way);
                 if finished.is_ok() {

@@ -96,7 +96,8 @@ impl TargetSet {
             for (shard, member) in std::mem::take(&mut next) {
                 let name = ShardName { pack, shard: shard as u8 };
                 let target = &self.members[member];
-                let begun = self.refuse_second(name).and_then(|()| target.target().create(name, bytes_max));
+                let begun =
+                    self.refuse_second(name).and_then(|()| target.target().create(name, bytes_max));
                 match begun {
                     Ok(writer) => {
                         let under_way = target.begin(bytes_max);
@@ -115,7 +116,11 @@ impl TargetSet {
                     let domain = &self.members[*number].domain;
                     used.iter().any(|one| self.members[*one].domain == *domain)
                 };
-                choices.iter().filter(|n| !refused.contains_key(*n) && !is_used(n)).copied().collect()
+                choices
+                    .iter()
+                    .filter(|n| !refused.contains_key(*n) && !is_used(n))
+                    .copied()
+                    .collect()
             };
             let others = placement::apart(&self.members, &others, count);
             let missing = (0..count).filter(|shard| shards[*shard].is_none());
@@ -129,7 +134,8 @@ impl TargetSet {
         Ok(shards.into_iter().map(|shard| shard.ok_or_else(why)).collect())
     }
 
-    /// Begins one more shard of a pack, away from its others; `None` if no target can take it.
+    /// Begins one more shard of a pack, away from its others and from the targets in `taken`; `None` if no
+    /// target can take it.
     ///
     /// # Errors
     /// A pack's other shards cannot be looked for.
@@ -137,9 +143,11 @@ impl TargetSet {
         &self,
         shard: ShardName,
         pack: &[ShardName],
+        taken: &[usize],
         bytes_max: u64,
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
-        let mut used = Vec::new();
+        let domain = |number: &usize| self.members[*number].domain.as_str();
+        let mut used: Vec<&str> = taken.iter().map(domain).collect();
         for other in pack.iter().filter(|other| **other != shard) {
             if let Ok(number) = self.find(*other) {
                 used.push(self.members[number].domain.as_str());
@@ -177,7 +185,9 @@ impl TargetSet {
         let away = || self.members.iter().find_map(Member::away);
         let error = refused.or_else(away);
         error.unwrap_or_else(|| {
-            Error::invalid("there are too few targets that fail by themselves for this pool's redundancy")
+            Error::invalid(
+                "there are too few targets that fail by themselves for this pool's redundancy",
+            )
         })
     }
 
@@ -346,8 +356,7 @@ impl TargetSet {
                 homes.remove(shard);
             }
         });
-        let each =
-            |target: &dyn Target| shards.iter().try_for_each(|shard| target.delete(*shard));
+        let each = |target: &dyn Target| shards.iter().try_for_each(|shard| target.delete(*shard));
         self.ask(each).map(drop)
     }
 

@@ -1,10 +1,10 @@
 //! Which targets a pack's shards go to.
 
 use super::{Member, TargetSet};
+use outlive_format::checksum;
 use outlive_target::Capacity;
 use outlive_types::PackId;
 use std::collections::HashSet;
-use outlive_format::checksum;
 
 /// Targets that differ by less are equally full.
 const PERCENT_ALIKE: u128 = 5;
@@ -32,7 +32,8 @@ pub(super) fn choices(targets: &TargetSet, pack: PackId, bytes_max: u64) -> Vec<
             continue;
         }
         // One that cannot say how full it is may still take a shard, when others do not.
-        let capacity = member.target().capacity().unwrap_or(Capacity { total_bytes: 0, free_bytes: 0 });
+        let capacity =
+            member.target().capacity().unwrap_or(Capacity { total_bytes: 0, free_bytes: 0 });
         let Capacity { total_bytes, free_bytes } = capacity;
         let under_way = member.under_way();
         let used_bytes = total_bytes - free_bytes.min(total_bytes);

@@ -85,10 +85,8 @@ fn a_shard_is_missing_only_if_every_target_says_so() {
 fn no_two_shards_of_a_pack_are_in_one_domain() {
     let on = |id, host| Member::new(id, Arc::new(MemoryTarget::new())).on(host);
     let (a, b) = (Some("a"), Some("b"));
-    let set = hosts(
-        vec![on(1, a), on(2, a), on(3, b), on(4, b), on(5, None)],
-        Redundancy::erasure(2, 1),
-    );
+    let set =
+        hosts(vec![on(1, a), on(2, a), on(3, b), on(4, b), on(5, None)], Redundancy::erasure(2, 1));
     let mut used = BTreeSet::new();
     for number in 0..40 {
         let members = put(&set, number, 3, 4096).unwrap();

@@ -10,7 +10,6 @@ use crate::gc::JobState;
 use crate::images::only_image;
 use crate::index::ReadItem;
 use crate::index::{Fingerprints, LentSegment, Locator, SharedChunks};
-use crate::pace::Pace;
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
@@ -18,6 +17,7 @@ use crate::save::{
     Base, ChunkSink, NewImage, PackNumbers, Packer, ReusedChunks, SaveStats, Writer,
 };
 use outlive_format::{Image, ImageRef, Manifest, SegmentRef};
+use outlive_io::Pace;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};

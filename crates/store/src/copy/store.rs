@@ -1,10 +1,10 @@
 //! One checkpoint's chunks and nodes: read and verified here, stored there.
 
 use crate::index::ReadItem;
-use crate::pace::Pace;
 use crate::read::ReadPlan;
 use crate::save::{ChunkSink, Lane, Packer, Squeezing};
 use outlive_format::EntryKind;
+use outlive_io::Pace;
 use outlive_pool::Pool;
 use outlive_types::{Error, Event, Progress, Result};
 use std::sync::atomic::{AtomicU64, Ordering};

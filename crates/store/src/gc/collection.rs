@@ -2,8 +2,8 @@
 
 use super::plan::Thoroughness;
 use crate::commit::LogHead;
-use crate::pace::Pace;
 use crate::save::PackNumbers;
+use outlive_io::Pace;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::{BTreeMap, BTreeSet};

@@ -298,26 +298,29 @@ impl Worker<'_> {
         }
     }
 
-    fn hand_on(&self, step: &Step, read: Result<SpanBytes>, frame: &mut Frame) {
+    fn hand_on(&self, step: &Step, mut read: Result<SpanBytes>, frame: &mut Frame) {
         frame.place = None;
         let mut verified: Option<(Place, Fingerprint)> = None;
+        let mut may_read_again = self.pool.has_redundancy();
         for (number, wanted) in &self.plan.sorted[step.items.clone()] {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            let outcome = match &read {
-                Err(error) => Err(error.clone()),
-                Ok(bytes) => frame.chunk(bytes, &step.span, &wanted.place).and_then(|bytes| {
-                    // The same chunk wanted for several destinations is verified once.
-                    if verified == Some((wanted.place, wanted.fp))
-                        || fingerprint(bytes) == wanted.fp
-                    {
+            let outcome = loop {
+                // The same chunk wanted for several destinations is verified once.
+                let is_known = verified == Some((wanted.place, wanted.fp));
+                match frame.verified(&read, &step.span, wanted, is_known) {
+                    Ok(bytes) => {
                         verified = Some((wanted.place, wanted.fp));
-                        (self.take)(*number as usize, bytes)
-                    } else {
-                        Err(mismatch(wanted))
+                        break (self.take)(*number as usize, bytes);
                     }
-                }),
+                    Err(error) if !may_read_again || read.is_err() => break Err(error),
+                    // A part of it is damaged; which, only the checksums of all its parts can tell.
+                    Err(error) => match self.pool.read_checked(step.span) {
+                        Ok(again) => (read, frame.place, may_read_again) = (Ok(again), None, false),
+                        Err(_) => break Err(error),
+                    },
+                }
             };
             if let Err(error) = outcome {
                 let mut faults =
@@ -339,6 +342,23 @@ struct Frame {
 }
 
 impl Frame {
+    /// The bytes that are wanted, of what was read as `span`: what they should be, as `is_known` says
+    /// already or their fingerprint.
+    fn verified<'a>(
+        &'a mut self,
+        read: &'a Result<SpanBytes>,
+        span: &Span,
+        wanted: &ReadItem,
+        is_known: bool,
+    ) -> Result<&'a [u8]> {
+        let read = read.as_ref().map_err(Error::clone)?;
+        let bytes = self.chunk(read, span, &wanted.place)?;
+        match is_known || fingerprint(bytes) == wanted.fp {
+            true => Ok(bytes),
+            false => Err(mismatch(wanted)),
+        }
+    }
+
     /// The bytes at `place`, which lies in what was read as `span`.
     fn chunk<'a>(&'a mut self, read: &'a [u8], span: &Span, place: &Place) -> Result<&'a [u8]> {
         let start = (place.offset - span.offset) as usize;

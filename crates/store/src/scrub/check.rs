@@ -1,8 +1,8 @@
 //! Reads one pack whole: structures and checksums, and every entry against its fingerprint.
 
-use crate::pace::Pace;
 use outlive_chunk::{Decompressor, fingerprint};
 use outlive_format::{Directory, DirectoryEntry};
+use outlive_io::Pace;
 use outlive_pool::{PackCheck, Pool};
 use outlive_types::{Error, PackId, Result};
 

@@ -10,11 +10,11 @@ use crate::gc::{
 };
 use crate::images::{each_image, read_page};
 use crate::index::Locator;
-use crate::pace::Pace;
 use crate::read::{Again, Live, Logs, Once, Subtree};
 use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{ImageRef, Manifest, SegmentRef};
+use outlive_io::Pace;
 use outlive_pool::{Place, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};

@@ -2,11 +2,11 @@
 
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
-use crate::pace::Pace;
 use crate::verify::{Sample, is_damage};
+use outlive_io::Pace;
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How to scrub.
@@ -27,6 +27,10 @@ pub struct ScrubReport {
     pub packs: u64,
     /// Bytes of the whole ones.
     pub read_bytes: u64,
+    /// Packs that are whole thanks to their redundancy: shards that were missing or damaged, and why.
+    pub incomplete: Vec<(PackId, u8, Error)>,
+    /// Shards of these that were written anew.
+    pub repaired: u64,
     /// Packs with something wrong, and what came first.
     pub damaged: Vec<(PackId, Error)>,
     /// What was done about them.
@@ -74,10 +78,17 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
-            Ok(check) => report.read_bytes += check.stored_bytes,
+            Ok(check) => {
+                report.read_bytes += check.stored_bytes;
+                let faults = check.faults.into_iter();
+                report.incomplete.extend(faults.map(|(shard, error)| (pack, shard, error)));
+            }
             Err(error) if is_damage(&error) => report.damaged.push((pack, error)),
             Err(error) => unread = unread.or(Some(error)),
         }
+    }
+    if !options.dry_run {
+        repair(pool, &pace, &mut report);
     }
     let mut mend = || {
         if !report.damaged.is_empty() {
@@ -99,5 +110,30 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
             Ok(ScrubReport { blocked: Some(error), ..report })
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Writes shards anew that are missing or damaged, of packs that are whole thanks to the others.
+fn repair(pool: &Pool, pace: &Pace, report: &mut ScrubReport) {
+    let mut packs: BTreeMap<PackId, Vec<u8>> = BTreeMap::new();
+    for (pack, shard, error) in &report.incomplete {
+        // What cannot be read just now may be whole.
+        if error.kind() == ErrorKind::Damaged {
+            packs.entry(*pack).or_default().push(*shard);
+        }
+    }
+    // Nothing depends on its success: what is still missing is found again.
+    let unfinished = pool.unfinished_packs().unwrap_or_else(|_| packs.keys().copied().collect());
+    for (pack, shards) in packs {
+        if unfinished.contains(&pack) {
+            continue;
+        }
+        match pool.repair_pack(pack, &shards) {
+            Ok(repair) => {
+                report.repaired += repair.shards as u64;
+                pace.spend(repair.written_bytes);
+            }
+            Err(error) => pool.warn(format!("pack {pack} was not repaired: {error}")),
+        }
     }
 }

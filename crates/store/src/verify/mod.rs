@@ -4,11 +4,11 @@
 mod passed;
 
 use crate::commit::history;
-use crate::images::{each_image, pages_of, segments_of_all};
+use crate::images::each_image;
 use crate::index::ReadItem;
-use crate::index::read_segment;
 use crate::read::ReadPlan;
 use crate::read::{Again, AnyImage, Logs, image_words};
+use crate::redundancy::{KnownSegments, packs_of};
 use outlive_format::{Image, Manifest};
 use outlive_pool::{Place, Pool, StoredShard};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, Rng};
@@ -312,27 +312,19 @@ pub fn without_collected(
 }
 
 /// The packs that the checkpoints of all jobs name.
-fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
-    let (mut named, mut seen) = (HashSet::new(), HashSet::new());
+///
+/// # Errors
+/// What target and log report.
+pub fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
+    let (mut named, mut known) = (HashSet::new(), KnownSegments::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
             let Some(manifest) = entry.manifest() else { continue };
-            named.extend(pages_of(manifest).map(|page| page.pack));
-            let segments = match segments_of_all(pool, manifest) {
-                Err(error) if error.kind() == ErrorKind::Damaged => continue,
-                segments => segments?,
-            };
-            for segment in segments {
-                if !seen.insert(segment) {
-                    continue;
-                }
-                named.insert(segment.pack);
-                match read_segment(pool, &segment) {
-                    Ok(directory) => named.extend(directory.packs),
-                    // Its checkpoints are damaged, and told for that.
-                    Err(error) if error.kind() == ErrorKind::Damaged => {}
-                    Err(error) => return Err(error),
-                }
+            match packs_of(pool, manifest, &mut known) {
+                Ok(packs) => named.extend(packs),
+                // Damaged checkpoints are told for that.
+                Err(error) if error.kind() == ErrorKind::Damaged => {}
+                Err(error) => return Err(error),
             }
         }
     }

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -122,8 +123,19 @@ impl PartFile {
         })
     }
 
+    /// Whether the file is still the one that its path names: another writer of the same shard begins by
+    /// taking a file out of its way.
+    fn is_named(&self) -> bool {
+        let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        let ours = self.file.file().metadata().map(id);
+        ours.is_ok_and(|ours| fs::symlink_metadata(&self.path).map(id).is_ok_and(|it| it == ours))
+    }
+
     fn rename(&self) -> io::Result<()> {
         let to = &self.path_when_finished;
+        if !self.is_named() {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
         let unsupported = |error: &io::Error| error.kind() == io::ErrorKind::Unsupported;
         match rename_new(&self.path, to) {
             Err(error) if unsupported(&error) => match link_new(&self.path, to) {
@@ -138,7 +150,9 @@ impl PartFile {
 
     /// Removes the unfinished file; what cannot be removed is garbage that gc collects.
     fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+        if self.is_named() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

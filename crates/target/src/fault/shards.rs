@@ -1,6 +1,6 @@
 //! The target of a [`FaultWorld`].
 
-use super::{CutMode, FaultWorld, Kept, KeptShard, Owner, Part, Step, World};
+use super::{CutMode, FaultWorld, Kept, Owner, Step, World};
 use crate::memory::{put, read};
 use crate::writes::{Writes, check_finish, check_write, exists, missing};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
@@ -21,13 +21,11 @@ pub(super) struct FaultTarget {
 impl FaultTarget {
     /// A finished shard of this target.
     fn kept<'a>(&self, world: &'a World, shard: ShardName) -> Option<&'a Kept> {
-        world.shards.get(&shard).filter(|one| one.on == self.number).map(|one| &one.kept)
+        world.shards.get(&(self.number, shard))
     }
 
     fn forget_part(&self, world: &mut World, shard: ShardName) {
-        if world.parts.get(&shard).is_some_and(|part| part.on == self.number) {
-            world.parts.remove(&shard);
-        }
+        world.parts.remove(&(self.number, shard));
     }
 }
 
@@ -38,12 +36,12 @@ impl Target for FaultTarget {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         let mut world = self.world.lock();
-        let step = world.step(&self.owner, || format!("create {shard}"));
+        let step = world.target_step(&self.owner, self.number, || format!("create {shard}"));
         world.end(step)?;
         if self.kept(&world, shard).is_some() {
             return Err(exists(PLACE, shard));
         }
-        world.parts.insert(shard, Part { on: self.number, bytes: Vec::new() });
+        world.parts.insert((self.number, shard), Vec::new());
         Ok(Box::new(FaultWriter {
             on: self.number,
             world: self.world.clone(),
@@ -58,7 +56,7 @@ impl Target for FaultTarget {
         let one = |range: ReadRange| {
             let mut world = self.world.lock();
             let what = || format!("read {shard} at {}", range.offset);
-            if let Err(error) = world.read_step(&self.owner, what) {
+            if let Err(error) = world.target_read_step(&self.owner, self.number, what) {
                 return Err(Fault { error, buffer: range.buffer });
             }
             let bytes = self.kept(&world, shard).map(|kept| kept.bytes.clone());
@@ -70,28 +68,30 @@ impl Target for FaultTarget {
 
     fn length(&self, shard: ShardName) -> Result<u64> {
         let mut world = self.world.lock();
-        world.read_step(&self.owner, || format!("length of {shard}"))?;
+        world.target_read_step(&self.owner, self.number, || format!("length of {shard}"))?;
         let kept = self.kept(&world, shard).ok_or_else(|| missing(PLACE, shard))?;
         Ok(kept.bytes.len() as u64)
     }
 
     fn list(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
-        world.read_step(&self.owner, || "list shards".to_owned())?;
-        let mine = world.shards.iter().filter(|(_, one)| one.on == self.number);
-        Ok(mine.map(|(shard, _)| *shard).collect())
+        world.target_read_step(&self.owner, self.number, || "list shards".to_owned())?;
+        let mine = world.shards.keys().filter(|(on, _)| *on == self.number);
+        Ok(mine.map(|(_, shard)| *shard).collect())
     }
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
-        world.read_step(&self.owner, || "list unfinished shards".to_owned())?;
-        let mine = world.parts.iter().filter(|(_, part)| part.on == self.number);
-        Ok(mine.map(|(shard, _)| *shard).collect())
+        world.target_read_step(&self.owner, self.number, || "list unfinished shards".to_owned())?;
+        let mine = world.parts.keys().filter(|(on, _)| *on == self.number);
+        Ok(mine.map(|(_, shard)| *shard).collect())
     }
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
-        let step = world.step(&self.owner, || format!("delete {shard} unless it is finished"));
+        let step = world.target_step(&self.owner, self.number, || {
+            format!("delete {shard} unless it is finished")
+        });
         if step.takes_effect() {
             self.forget_part(&mut world, shard);
         }
@@ -100,11 +100,9 @@ impl Target for FaultTarget {
 
     fn delete(&self, shard: ShardName) -> Result<()> {
         let mut world = self.world.lock();
-        let step = world.step(&self.owner, || format!("delete {shard}"));
+        let step = world.target_step(&self.owner, self.number, || format!("delete {shard}"));
         if step.takes_effect() {
-            if self.kept(&world, shard).is_some() {
-                world.shards.remove(&shard);
-            }
+            world.shards.remove(&(self.number, shard));
             self.forget_part(&mut world, shard);
         }
         world.end(step)
@@ -112,7 +110,7 @@ impl Target for FaultTarget {
 
     fn capacity(&self) -> Result<Capacity> {
         let mut world = self.world.lock();
-        world.read_step(&self.owner, || "capacity".to_owned())?;
+        world.target_read_step(&self.owner, self.number, || "capacity".to_owned())?;
         Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX })
     }
 }
@@ -129,14 +127,14 @@ struct FaultWriter {
 impl FaultWriter {
     fn write_step(&self, world: &mut World, offset: u64, bytes: &[u8]) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(&self.owner, || format!("write {shard} at {offset}"));
+        let step = world.target_step(&self.owner, self.on, || format!("write {shard} at {offset}"));
         let effect = match step {
             Step::Go | Step::Cut(CutMode::Kept) => bytes,
             Step::Cut(CutMode::Torn) => &bytes[..bytes.len() / 2],
             _ => &[],
         };
-        if let Some(part) = world.parts.get_mut(&shard) {
-            put(&mut part.bytes, offset, effect);
+        if let Some(part) = world.parts.get_mut(&(self.on, shard)) {
+            put(part, offset, effect);
         }
         world.end(step)
     }
@@ -144,30 +142,34 @@ impl FaultWriter {
     /// First the shard becomes visible: its bytes are durable then, but its name is not.
     fn show(&self, world: &mut World, length: u64) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(&self.owner, || format!("finish {shard}: make it visible"));
+        let step =
+            world.target_step(&self.owner, self.on, || format!("finish {shard}: make it visible"));
         if step.takes_effect() {
-            if world.shards.contains_key(&shard) {
+            if world.shards.contains_key(&(self.on, shard)) {
                 return Err(exists(PLACE, shard));
             }
             let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
-            let mut bytes = world.parts.remove(&shard).ok_or_else(gone)?.bytes;
+            let mut bytes = world.parts.remove(&(self.on, shard)).ok_or_else(gone)?;
             bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
             let kept = Kept { bytes: Arc::new(bytes), durable: false };
-            world.shards.insert(shard, KeptShard { on: self.on, kept });
+            world.shards.insert((self.on, shard), kept);
         }
         world.end(step)
     }
 
     fn sync(&self, world: &mut World) -> Result<()> {
         let shard = self.shard;
-        let step = world.step(&self.owner, || format!("finish {shard}: make it durable"));
+        let step =
+            world.target_step(&self.owner, self.on, || format!("finish {shard}: make it durable"));
         match step {
             Step::Go => {
-                if let Some(one) = world.shards.get_mut(&shard) {
-                    one.kept.durable = true;
+                if let Some(one) = world.shards.get_mut(&(self.on, shard)) {
+                    one.durable = true;
                 }
             }
-            Step::Fail(_) if world.alive(&self.owner).is_ok() => drop(world.shards.remove(&shard)),
+            Step::Fail(_) if world.alive(&self.owner).is_ok() => {
+                world.shards.remove(&(self.on, shard));
+            }
             _ => {}
         }
         world.end(step)
@@ -176,7 +178,7 @@ impl FaultWriter {
     /// What a failed finish, or none, leaves behind on a machine that still runs: nothing.
     fn clean(&self, world: &mut World) {
         if world.alive(&self.owner).is_ok() {
-            world.parts.remove(&self.shard);
+            world.parts.remove(&(self.on, self.shard));
         }
     }
 }

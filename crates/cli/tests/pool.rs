@@ -1,0 +1,217 @@
+//! Pools of several directories, as an operator meets them: lost ones, ones that are away, repairs.
+
+mod common;
+
+use common::{files, json, outlive};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A pool of six directories, and files that are put into it.
+struct Place {
+    dir: tempfile::TempDir,
+    pool: PathBuf,
+    from: PathBuf,
+}
+
+fn noise(seed: u64, words: u64) -> Vec<u8> {
+    let word = |n: u64| (n ^ seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = |word: u64| word.rotate_left(17).wrapping_mul(seed | 1).to_le_bytes();
+    (0..words).map(word).flat_map(mixed).collect()
+}
+
+impl Place {
+    fn new(rule: &[&str]) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let (pool, from) = (dir.path().join("a pool"), dir.path().join("from"));
+        fs::create_dir(&from).unwrap();
+        let small = ["--container-bytes", "64KiB", "--pack-bytes", "128KiB"];
+        let targets: Vec<String> = (1..=6).map(|n| format!("../disk {n}")).collect();
+        let mut words = vec!["pool", "init", text(&pool)];
+        words.extend(small);
+        words.extend(targets.iter().flat_map(|target| ["--target", target]));
+        words.extend(rule);
+        let made = outlive(&words);
+        assert_eq!(made.code, 0, "{made:?}");
+        Place { dir, pool, from }
+    }
+
+    fn disk(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("disk {number}"))
+    }
+
+    fn put(&self, seed: u64) -> common::Run {
+        fs::write(self.from.join("data"), noise(seed, 40_000)).unwrap();
+        outlive(&["put", text(&self.pool), "job", text(&self.from)])
+    }
+
+    fn got(&self, epoch: &str) -> Vec<u8> {
+        let to = tempfile::tempdir().unwrap();
+        let got = outlive(&[
+            "get",
+            text(&self.pool),
+            "job",
+            "--epoch",
+            epoch,
+            "--to",
+            text(&to.path().join("x")),
+        ]);
+        assert_eq!(got.code, 0, "{got:?}");
+        files(to.path()).into_iter().find(|(path, _)| path.ends_with("data")).unwrap().1
+    }
+
+    fn run(&self, command: &[&str]) -> common::Run {
+        outlive(&[command, &[text(&self.pool)]].concat())
+    }
+}
+
+#[test]
+fn two_of_six_directories_may_be_lost() {
+    let place = Place::new(&["--erasure", "4+2"]);
+    assert_eq!(place.put(1).code, 0);
+    let status = json(&["pool", "status", text(&place.pool), "--json"]);
+    assert_eq!(
+        (status["survives"].as_u64(), status["redundancy"][0]["survives"].as_u64()),
+        (Some(2), Some(2))
+    );
+    assert!(
+        status["targets"].as_array().unwrap().iter().all(|t| t["shards"].as_u64() > Some(2)),
+        "{status}"
+    );
+
+    // Two are away. All goes on, and says so.
+    for number in [2, 5] {
+        fs::rename(place.disk(number), place.dir.path().join(format!("away {number}"))).unwrap();
+    }
+    let put = place.put(2);
+    assert_eq!(put.code, 0, "{put:?}");
+    assert!(
+        put.err.contains("does without a target") && put.err.contains("less redundancy"),
+        "{}",
+        put.err
+    );
+    assert!(!place.disk(2).exists(), "nothing is made in its place");
+    assert!(place.got("1") == noise(1, 40_000) && place.got("2") == noise(2, 40_000));
+    for command in [&["ls"][..], &["gc"], &["scrub"], &["verify"]] {
+        let run = place.run(command);
+        assert_eq!(run.code, 0, "{command:?}: {run:?}");
+    }
+    let status = place.run(&["pool", "status"]);
+    assert!(
+        status.out.contains("AWAY") && status.out.contains("no target more may be lost"),
+        "{}",
+        status.out
+    );
+    let repair = place.run(&["pool", "repair"]);
+    assert_eq!(repair.code, 6, "{repair:?}");
+    assert!(repair.out.contains("there is no target for them"), "{}", repair.out);
+
+    // A third: nobody works without it, and nothing is called lost.
+    fs::rename(place.disk(1), place.dir.path().join("away 1")).unwrap();
+    for command in [&["ls"][..], &["gc"], &["scrub"], &["verify"]] {
+        let run = place.run(command);
+        assert_ne!(run.code, 0, "{command:?}");
+        assert!(run.err.contains("more than 2 of 6 targets are away"), "{}", run.err);
+    }
+    for number in [1, 2, 5] {
+        fs::rename(place.dir.path().join(format!("away {number}")), place.disk(number)).unwrap();
+    }
+    // What the gc has deleted meanwhile is on them still.
+    let repair = place.run(&["pool", "repair"]);
+    assert_eq!(repair.code, 0, "{repair:?}");
+    assert_eq!(place.run(&["gc"]).code, 0);
+    let status = place.run(&["pool", "status"]);
+    assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
+    assert!(place.run(&["pool", "repair"]).out.contains("nothing is missing"));
+    assert!(place.run(&["scrub"]).out.contains("Everything that is needed is whole"));
+}
+
+#[test]
+fn a_mirror_s_copies_are_each_enough() {
+    let place = Place::new(&["--mirror", "3"]);
+    assert_eq!(place.put(1).code, 0);
+    for lost in [[1, 2], [3, 4], [5, 6]] {
+        for number in lost {
+            for (path, _) in files(&place.disk(number)) {
+                if path.extension().is_some_and(|e| e == "shard") {
+                    fs::remove_file(place.disk(number).join(path)).unwrap();
+                }
+            }
+        }
+        assert!(place.got("1") == noise(1, 40_000), "{lost:?}");
+        let repair = place.run(&["pool", "repair"]);
+        assert_eq!(repair.code, 0, "{repair:?}");
+    }
+    assert!(place.got("1") == noise(1, 40_000));
+}
+
+#[test]
+fn a_save_may_refuse_to_go_on_with_less() {
+    let place = Place::new(&["--erasure", "4+2", "--writes", "full"]);
+    assert_eq!(place.put(1).code, 0);
+    fs::rename(place.disk(6), place.dir.path().join("away")).unwrap();
+    let put = place.put(2);
+    assert_eq!(put.code, 6, "{put:?}");
+    assert!(put.err.contains("target 6") && put.err.contains("is missing"), "{}", put.err);
+    assert!(place.got("1") == noise(1, 40_000));
+}
+
+#[test]
+fn a_pool_that_cannot_be_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = dir.path().join("new");
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let two = ["--target", text(&a), "--target", text(&b)];
+    for (words, told) in [
+        (&["--mirror", "3"][..], "needs 3 targets that fail by themselves, and there are 2"),
+        (&["--mirror", "1"], "at least 2 copies"),
+        (&["--erasure", "4+2"], "needs 6 targets"),
+        (&["--erasure", "0+2"], "at least one data"),
+        (&["--erasure", "4"], "such as 4+2"),
+        (&["--target", text(&a)], "named twice"),
+        (&["--mirror", "2", "--erasure", "1+1"], "cannot be used with"),
+    ] {
+        let run = outlive(&[&["pool", "init", text(&new)][..], &two, words].concat());
+        assert_eq!(run.code, 2, "{words:?}: {run:?}");
+        assert!(run.err.contains(told), "{words:?}: {}", run.err);
+        assert!(!new.exists() && !a.exists(), "{words:?}");
+    }
+}
+
+/// Who edits `pool.toml` cannot lose a target.
+#[test]
+fn targets_are_those_of_the_log() {
+    let place = Place::new(&["--erasure", "4+2"]);
+    assert_eq!(place.put(1).code, 0);
+    let descriptor = place.pool.join("pool.toml");
+    let text = fs::read_to_string(&descriptor).unwrap();
+    let at = text.find("[[target]]\nid = 3").unwrap();
+    let end = at + text[at + 1..].find("[[target]]").unwrap() + 1;
+    let without = format!("{}{}", &text[..at], &text[end..]);
+    fs::write(&descriptor, &without).unwrap();
+    let status = json(&["pool", "status", place.pool.to_str().unwrap(), "--json"]);
+    assert_eq!(status["targets"].as_array().unwrap().len(), 6, "left out, and there all the same");
+    for (wrong, told) in [
+        (text.replace("id = 3", "id = 9"), "the pool has no target 9"),
+        (text.replace("id = 3", "id = 2"), "two [[target]] tables with id = 2"),
+        (text.replace("id = 3\n", ""), "has no id"),
+        (text.replace("../disk 3", "../disk 2"), "holds target 2 of this pool"),
+        (
+            text.replace("parity = 2", "parity = 1"),
+            "was made with erasure = { data = 4, parity = 2 }",
+        ),
+    ] {
+        fs::write(&descriptor, wrong).unwrap();
+        let run = place.run(&["ls"]);
+        let warned = run.code == 0 && run.err.contains(told);
+        assert!(warned || run.code == 2 && run.err.contains(told), "{told}: {run:?}");
+    }
+    // One that was moved is found where the descriptor says it is.
+    fs::rename(place.disk(3), place.dir.path().join("moved")).unwrap();
+    fs::write(&descriptor, text.replace("../disk 3", "../moved")).unwrap();
+    assert_eq!(place.run(&["verify"]).code, 0);
+    assert!(!place.run(&["pool", "status"]).out.contains("AWAY"));
+}

@@ -1,0 +1,81 @@
+//! How much redundancy each checkpoint has now.
+
+use crate::commit::history;
+use crate::images::{pages_of, segments_of_all};
+use crate::index::read_segment;
+use outlive_format::{Manifest, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
+use std::collections::{BTreeSet, HashMap};
+
+/// The packs that segments name, of those that were read already; `None` of those that are damaged.
+pub type KnownSegments = HashMap<SegmentRef, Option<Vec<PackId>>>;
+
+/// The packs that a checkpoint names: those that it needs, and perhaps others that its job needs. What
+/// lies in segments that are damaged is left out.
+///
+/// # Errors
+/// `Damaged` if its image table is; what cannot be read just now.
+pub fn packs_of(
+    pool: &Pool,
+    manifest: &Manifest,
+    known: &mut KnownSegments,
+) -> Result<BTreeSet<PackId>> {
+    let mut named: BTreeSet<PackId> = pages_of(manifest).map(|page| page.pack).collect();
+    for segment in segments_of_all(pool, manifest)? {
+        named.insert(segment.pack);
+        if !known.contains_key(&segment) {
+            let packs = match read_segment(pool, &segment) {
+                Ok(directory) => Some(directory.packs),
+                Err(error) if error.kind() == ErrorKind::Damaged => None,
+                Err(error) => return Err(error),
+            };
+            known.insert(segment, packs);
+        }
+        named.extend(known[&segment].iter().flatten());
+    }
+    Ok(named)
+}
+
+/// What a checkpoint has of redundancy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckpointRedundancy {
+    /// The job.
+    pub job: JobName,
+    /// The checkpoint.
+    pub epoch: Epoch,
+    /// So many targets more may be lost; negative if it cannot be read without those that are away or lost.
+    /// Or why that is not known.
+    pub spare: std::result::Result<i64, Error>,
+    /// Packs that it names and that have less than the pool's rule asks for.
+    pub incomplete: usize,
+}
+
+/// Of every checkpoint, how many targets may still be lost.
+///
+/// # Errors
+/// What log and targets report.
+pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
+    let there = pool.redundancy()?;
+    let full = pool.config().redundancy.survives() as i64;
+    let (mut known, mut found) = (KnownSegments::new(), Vec::new());
+    for job in pool.jobs()? {
+        for entry in history(pool, &job)? {
+            let Some(manifest) = entry.manifest() else { continue };
+            let (mut spare, mut incomplete) = (Ok(full), 0);
+            match packs_of(pool, manifest, &mut known) {
+                Ok(packs) => {
+                    for pack in packs {
+                        let left = there.get(&pack).map_or(-1, |pack| pack.spare);
+                        incomplete += usize::from(left < full);
+                        spare = spare.map(|spare| spare.min(left));
+                    }
+                }
+                Err(error) => spare = Err(error),
+            }
+            let (job, epoch) = (job.clone(), manifest.epoch);
+            found.push(CheckpointRedundancy { job, epoch, spare, incomplete });
+        }
+    }
+    Ok(found)
+}
