@@ -323,7 +323,18 @@ impl Reading {
         let free = |shard: &usize| !used[*shard] && !state.unusable[*shard];
         let mut candidates: Vec<usize> = (0..used.len()).filter(free).collect();
         candidates.sort_by_key(|shard| self.targets.is_late(self.name(*shard as u8)));
-        for shard in candidates.into_iter().take(self.code.k().saturating_sub(coming)) {
+        let needed = self.code.k().saturating_sub(coming);
+        let own = &mut state.parts[number];
+        if candidates.len() < needed
+            && matches!(own.bytes, Bytes::None)
+            && !state.unusable[usize::from(piece.shard)]
+            && let Some(buffer) = own.room.take()
+        {
+            // It was not asked since its target is slow; the others are not enough.
+            own.bytes = Bytes::Awaited;
+            orders.push(Order { part: number, shard: piece.shard, offset: piece.offset, buffer });
+        }
+        for shard in candidates.into_iter().take(needed) {
             let shard = shard as u8;
             state.parts[number].extra.push(Extra { shard, bytes: None });
             let buffer = AlignedBuf::zeroed(piece.length);

@@ -24,12 +24,16 @@ fn fixture(targets: usize, redundancy: Redundancy) -> Fixture {
 }
 
 fn pool_over(worlds: &[FaultWorld], redundancy: Redundancy) -> Pool {
+    pool_around(worlds, redundancy, false)
+}
+
+fn pool_around(worlds: &[FaultWorld], redundancy: Redundancy, reads_around: bool) -> Pool {
     let format = FormatConfig {
         container_bytes: CONTAINER as u64,
         pack_bytes: 4 * CONTAINER as u64,
         ..FormatConfig::new([7; 16])
     };
-    let tuning = Tuning { reads_around: false, ..Tuning::default() };
+    let tuning = Tuning { reads_around, ..Tuning::default() };
     let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
     config.redundancy.check(CONTAINER as u64).unwrap();
     let targets: Vec<Arc<dyn Target>> = worlds.iter().map(|world| world.target()).collect();
@@ -233,6 +237,30 @@ fn a_save_goes_on_without_a_target_that_fails_at_any_moment() {
                 if is_over {
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// A slow target is read only if the others are not enough; then it is.
+#[test]
+fn a_slow_target_is_gone_around_unless_it_is_needed() {
+    for (targets, rule) in rules() {
+        let Fixture { worlds, pool } = fixture(targets, rule.clone());
+        let chunks = chunks(1, 2 * CONTAINER + 9000);
+        let places = write(&pool, pack(1), &chunks).unwrap();
+        for slow in 0..targets {
+            for lost in losses(targets, rule.survives()) {
+                let mut left = worlds.clone();
+                for target in &lost {
+                    left[*target] = FaultWorld::new();
+                }
+                let reader = pool_around(&left, rule.clone(), true);
+                for (number, member) in reader.targets().members().iter().enumerate() {
+                    member.set_read_us(if number == slow { 10_000_000 } else { 100 });
+                }
+                let what = format!("{rule:?}, {slow} is slow, without {lost:?}");
+                check(&reader, &places, &chunks, &what);
             }
         }
     }

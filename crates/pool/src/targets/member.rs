@@ -121,6 +121,12 @@ impl Member {
         self.read_us.load(Ordering::Relaxed)
     }
 
+    /// Makes it seem slow, or quick.
+    #[cfg(test)]
+    pub fn set_read_us(&self, micros: u64) {
+        self.read_us.store(micros, Ordering::Relaxed);
+    }
+
     /// Bytes that this process may still put there.
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
