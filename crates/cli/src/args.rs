@@ -91,6 +91,14 @@ pub enum PoolCommand {
     Init(InitArgs),
     /// Show a pool's configuration, its targets and what it holds
     Status(StatusArgs),
+    /// Add a target; programs that save use it from their next checkpoint on
+    Add(AddArgs),
+    /// Move everything from a target to the others, and put nothing new on it
+    Drain(DrainArgs),
+    /// Drain a target, then take it out of the pool
+    Remove(RemoveArgs),
+    /// Put a new target in the place of one that is lost, or is to go
+    Replace(ReplaceArgs),
     /// Write anew what is missing of packs, since a target was lost or replaced
     Repair(RepairArgs),
     /// Test which ways of finding changed memory work on this machine
@@ -137,6 +145,49 @@ pub struct InitArgs {
     /// refuses
     #[arg(long, value_name = "HOW", value_parser = writes, default_value = "degraded")]
     pub writes: Writes,
+}
+
+/// `pool add`.
+#[derive(ClapArgs, Debug)]
+pub struct AddArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Directory that is to keep packs, new or empty; a relative path starts at the pool's directory
+    pub location: String,
+    /// What it fails with: no two parts of a stripe are on targets of one host
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+}
+
+/// `pool drain` and `pool remove`.
+#[derive(ClapArgs, Debug)]
+pub struct DrainArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Number of the target, as `pool status` shows it
+    pub id: u32,
+    /// Limit for moving, in bytes per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
+    pub rate: Option<u64>,
+}
+
+/// `pool remove`.
+#[derive(ClapArgs, Debug)]
+pub struct RemoveArgs {
+    #[command(flatten)]
+    pub drain: DrainArgs,
+    /// Give the target up with all that is on it: it will not come back
+    #[arg(long)]
+    pub lost: bool,
+}
+
+/// `pool replace`.
+#[derive(ClapArgs, Debug)]
+pub struct ReplaceArgs {
+    #[command(flatten)]
+    pub drain: DrainArgs,
+    /// Directory that takes its place, new or empty; a relative path starts at the pool's directory
+    pub location: String,
 }
 
 /// `pool repair`.

@@ -26,6 +26,7 @@ mod region;
 mod repair;
 mod scrub;
 mod show;
+mod targets;
 mod verify;
 
 pub use plot::svg as plot;
@@ -129,6 +130,10 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
     let teller = Arc::new(Teller::default());
     let answer = match command {
         Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &teller),
+        Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &teller),
+        Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &teller),
+        Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &teller),
+        Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
         Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
         Command::Pool(PoolCommand::Probe) => probe::probe(),

@@ -215,3 +215,82 @@ fn targets_are_those_of_the_log() {
     assert_eq!(place.run(&["verify"]).code, 0);
     assert!(!place.run(&["pool", "status"]).out.contains("AWAY"));
 }
+
+/// Targets come and go, and a program of an older view of them finds everything.
+#[test]
+fn targets_are_added_drained_removed_and_replaced() {
+    for rule in [&["--erasure", "4+2"][..], &[]] {
+        let place = Place::new(rule);
+        assert_eq!(place.put(1).code, 0);
+        let pool = place.pool.clone();
+        let run = |words: &[&str]| {
+            let mut words: Vec<&str> = words.to_vec();
+            words.insert(2, text(&pool));
+            outlive(&words)
+        };
+        let shards = |number: usize| {
+            let is_shard = |path: &Path| path.extension().is_some_and(|e| e == "shard");
+            files(&place.disk(number)).iter().filter(|(path, _)| is_shard(path)).count()
+        };
+        fs::write(pool.join("pool.toml"), {
+            let text = fs::read_to_string(pool.join("pool.toml")).unwrap();
+            text.replace("\n[tuning]", "\n# mine\n[tuning]")
+        })
+        .unwrap();
+        if !rule.is_empty() {
+            let refused = run(&["pool", "remove", "3"]);
+            assert_eq!(refused.code, 2, "{refused:?}");
+            assert!(refused.err.contains("needs 6 targets"), "{}", refused.err);
+        }
+        let added = run(&["pool", "add", "../disk 7"]);
+        assert_eq!(added.code, 0, "{added:?}");
+        assert!(added.out.contains("Target 7"), "{}", added.out);
+        for (location, told) in
+            [("../disk 7", "already"), ("../disk 2", "already"), (".", ""), ("s3x:a", "no scheme")]
+        {
+            if !told.is_empty() {
+                let refused = run(&["pool", "add", location]);
+                assert!(refused.code == 2 && refused.err.contains(told), "{refused:?}");
+            }
+        }
+        assert!(shards(3) > 0 && shards(7) == 0);
+        let drained = run(&["pool", "drain", "3"]);
+        assert_eq!(drained.code, 0, "{drained:?}");
+        assert_eq!(shards(3), 0);
+        assert!(shards(7) > 0);
+        // Nothing new goes there.
+        assert_eq!(place.put(2).code, 0);
+        assert_eq!(shards(3), 0);
+        let removed = run(&["pool", "remove", "3"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+        assert_eq!(run(&["pool", "remove", "3"]).code, 2, "there is no such target any more");
+        assert!(place.got("1") == noise(1, 40_000) && place.got("2") == noise(2, 40_000));
+        let toml = fs::read_to_string(pool.join("pool.toml")).unwrap();
+        assert!(
+            toml.contains("# mine") && toml.contains("disk 7") && !toml.contains("disk 3"),
+            "{toml}"
+        );
+        // One that is there is emptied into the new one; a stale one is not taken again.
+        let replaced = run(&["pool", "replace", "1", "../disk 8"]);
+        assert_eq!(replaced.code, 0, "{replaced:?}");
+        assert_eq!(shards(1), 0);
+        let stale = run(&["pool", "add", "../disk 1"]);
+        assert!(stale.code == 2 && stale.err.contains("not empty"), "{stale:?}");
+        for command in ["verify", "scrub", "gc"] {
+            assert_eq!(outlive(&[command, text(&pool)]).code, 0, "{command}");
+        }
+        fs::rename(place.disk(5), place.dir.path().join("gone")).unwrap();
+        let replaced = run(&["pool", "replace", "5", "../disk 9"]);
+        match rule.is_empty() {
+            true => assert!(replaced.code != 0, "{replaced:?}"),
+            false => {
+                assert_eq!(replaced.code, 0, "{replaced:?}");
+                assert!(replaced.out.contains("pool repair"), "{}", replaced.out);
+                assert_eq!(run(&["pool", "repair"]).code, 0);
+                let status = run(&["pool", "status"]);
+                assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
+                assert!(place.got("1") == noise(1, 40_000));
+            }
+        }
+    }
+}

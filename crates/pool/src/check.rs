@@ -3,6 +3,7 @@
 
 use crate::Pool;
 use crate::stripe::{OpenShard, Scan};
+use crate::targets::TargetSet;
 use outlive_format::{Directory, SHARD_HEADER_BYTES, checksum};
 use outlive_io::AlignedBuf;
 use outlive_target::{ReadRange, ShardName};
@@ -13,8 +14,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StoredShard {
     name: ShardName,
-    /// The number of that target.
-    member: usize,
+    /// The number of that target in `pool.toml`.
+    on: u32,
 }
 
 impl StoredShard {
@@ -49,8 +50,12 @@ impl Pool {
     /// # Errors
     /// More targets than the pool can do without cannot be asked.
     pub fn shards(&self) -> Result<Vec<StoredShard>> {
-        let stored = |(name, member)| StoredShard { name, member };
-        Ok(self.targets().list()?.into_iter().map(stored).collect())
+        let targets = self.targets();
+        let stored = |(name, number): (ShardName, usize)| StoredShard {
+            name,
+            on: targets.members()[number].id,
+        };
+        Ok(targets.list()?.into_iter().map(stored).collect())
     }
 
     /// Length of a shard.
@@ -58,7 +63,8 @@ impl Pool {
     /// # Errors
     /// `Damaged` if it is missing.
     pub fn shard_bytes(&self, shard: StoredShard) -> Result<u64> {
-        self.targets().members()[shard.member].target().length(shard.name)
+        let targets = self.targets();
+        targets.members()[number_of(&targets, shard)?].target().length(shard.name)
     }
 
     /// Reads a whole shard and checks every byte of it: header, fragments, directory, padding,
@@ -70,12 +76,14 @@ impl Pool {
         self.check_shard(shard).map_err(|e| e.context(format!("shard {shard}")))
     }
 
-    fn check_shard(&self, StoredShard { name, member }: StoredShard) -> Result<u64> {
-        let open = OpenShard::open(self, name, member)?;
+    fn check_shard(&self, shard: StoredShard) -> Result<u64> {
+        let (targets, name) = (self.targets(), shard.name);
+        let member = number_of(&targets, shard)?;
+        let open = OpenShard::open(self, &targets, name, member)?;
         let mut offset = SHARD_HEADER_BYTES as u64;
         for (number, fragment) in open.tail.fragments.iter().enumerate() {
             let buffer = AlignedBuf::zeroed(fragment.length as usize);
-            let target = &self.targets().members()[member];
+            let target = &targets.members()[member];
             let bytes = target.read(name, ReadRange { offset, buffer }).wait()?;
             if checksum(&bytes) != fragment.checksum {
                 let what = format!("fragment {number} does not match its checksum");
@@ -108,4 +116,10 @@ impl Pool {
         };
         check().map_err(|e: Error| e.context(format!("pack {pack}")))
     }
+}
+
+/// Where the target of a shard is in the set.
+fn number_of(targets: &TargetSet, shard: StoredShard) -> Result<usize> {
+    let gone = || Error::damaged(format!("shard {shard} was on a target that was removed"));
+    targets.number_of(shard.on).ok_or_else(gone)
 }

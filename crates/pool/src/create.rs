@@ -10,6 +10,7 @@ use crate::place::{
 };
 use crate::pool::Pool;
 use crate::redundancy::TargetConfig;
+use crate::table::DirectoryTable;
 use crate::targets::Member;
 use outlive_target::{DirectoryLog, make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
@@ -83,44 +84,22 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     config.target = targets.map_err(|error| error.context(descriptor.display()))?;
     // A program may change its directory between now and its saves.
     let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
-    let members = members(&dir, &config, &env)?;
+    let mut own = config.locations(&dir)?.into_iter().filter(|location| location.is_in(&dir));
+    if own.next().is_some() && own.next().is_some() {
+        return Err(Error::invalid(format!(
+            "{}: two targets are the pool's own directory: put the locations right",
+            descriptor.display()
+        )));
+    }
     let log = Arc::new(DirectoryLog::open(&dir));
-    let pool = Pool::of(members, config, log, env).at(named).in_directory(&dir);
+    let table = Arc::new(DirectoryTable::new(&dir, &config.format, &env));
+    let pool = Pool::of(Vec::new(), config, log, env).at(named).in_directory(&dir);
+    let pool = pool.with_table(table)?;
     pool.targets().check()?;
     for away in pool.targets().members().iter().filter_map(Member::away) {
         pool.warn(format!("the pool does without a target: {}", away.message()));
     }
     Ok(pool)
-}
-
-/// The targets of the pool in `dir`, whether they are there or not.
-fn members(dir: &Path, config: &PoolConfig, env: &Environment) -> Result<Vec<Member>> {
-    let mut members = Vec::new();
-    let mut own = None;
-    for (number, location) in config.locations(dir)?.into_iter().enumerate() {
-        let row = config.target.get(number);
-        let id = row.and_then(|row| row.id);
-        let is_own = location.is_in(dir);
-        let target = location.open(&dir.join(DESCRIPTOR), is_own, env)?;
-        let mut member = Member::new(id.unwrap_or(1), target);
-        member = member.on(row.and_then(|row| row.host.as_deref()));
-        if is_own {
-            if let Some(other) = own.replace(member.id) {
-                return Err(Error::invalid(format!(
-                    "targets {other} and {} are one place, the pool's own directory: put the locations \
-                     right",
-                    member.id
-                )));
-            }
-        } else {
-            let (dir, format) = (dir.to_owned(), config.format.clone());
-            let Location::Directory(root) = location;
-            let still_there = move || check_target(&dir, &format, &root, id);
-            member = member.if_there(Box::new(still_there));
-        }
-        members.push(member);
-    }
-    Ok(members)
 }
 
 /// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
@@ -302,7 +281,7 @@ fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()>
 
 /// A target outside of the pool's directory must be empty when the pool is made, and no part of a pool,
 /// be it the same.
-fn refuse_used(dir: &Path, root: &Path) -> Result<()> {
+pub(crate) fn refuse_used(dir: &Path, root: &Path) -> Result<()> {
     let is_own = |(dir, root): (PathBuf, PathBuf)| {
         ["log", "packs"].iter().any(|own| root.starts_with(dir.join(own)))
     };
@@ -337,17 +316,38 @@ fn make_target(root: &Path) -> Result<()> {
 }
 
 /// Makes such a target the pool's.
-fn write_target(root: &Path, marker: &Marker, rng: &dyn Rng) -> Result<()> {
+pub(crate) fn write_target(root: &Path, marker: &Marker, rng: &dyn Rng) -> Result<()> {
     make_target(root)?;
     let packs = root.join("packs");
     publish_text(&root.join(TARGET_MARKER), &marker.to_text()?, rng)?;
     sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
 }
 
+/// Puts another text in the place of a file of a pool, in one step, durably.
+pub(crate) fn replace_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let temporary = write_temporary(dir, text, rng)?;
+    fs::rename(&temporary, path).map_err(|e| Error::io("replacing", path, &e))?;
+    sync_dir(dir).map_err(|e| Error::io("syncing", dir, &e))
+}
+
 /// Makes a file of a pool, unless it is there.
 fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
     // Beside it: the log may be a file system of its own.
     let dir = path.parent().unwrap_or(Path::new("."));
+    let temporary = write_temporary(dir, text, rng)?;
+    let linked = match publish(&temporary, path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(Error::io("making", path, &e)),
+    };
+    // Whether or not it worked, the temporary file has served; a leftover would do no harm.
+    let _ = fs::remove_file(&temporary);
+    linked
+}
+
+/// Writes a text into a new file with a name of its own.
+fn write_temporary(dir: &Path, text: &str, rng: &dyn Rng) -> Result<PathBuf> {
     // Random: in containers that share the directory, processes have equal numbers.
     let mut random = [0; 8];
     rng.fill(&mut random);
@@ -357,15 +357,11 @@ fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };
-    let written = write().map_err(|e| Error::io("writing", &temporary, &e));
-    let linked = written.and_then(|()| match publish(&temporary, path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(Error::io("making", path, &e)),
-    });
-    // Whether or not it worked, the temporary file has served; a leftover would do no harm.
-    let _ = fs::remove_file(&temporary);
-    linked
+    write().map_err(|e| {
+        let _ = fs::remove_file(&temporary);
+        Error::io("writing", &temporary, &e)
+    })?;
+    Ok(temporary)
 }
 
 #[cfg(test)]

@@ -57,9 +57,14 @@ impl Location {
 
     /// Whether it is the pool's own directory, `dir`.
     pub(crate) fn is_in(&self, dir: &Path) -> bool {
-        let Location::Directory(root) = self;
-        root == dir
-            || root.canonicalize().is_ok_and(|it| Ok(it) == dir.canonicalize().map_err(drop))
+        self.is_same(&Location::Directory(dir.to_owned()))
+    }
+
+    /// Whether both are one place.
+    pub(crate) fn is_same(&self, other: &Location) -> bool {
+        let (Location::Directory(one), Location::Directory(other)) = (self, other);
+        one == other
+            || one.canonicalize().is_ok_and(|one| Ok(one) == other.canonicalize().map_err(drop))
     }
 
     /// Opens the target. `probe` is a file of the pool that can be read; `own` says that it is the pool's

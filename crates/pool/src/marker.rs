@@ -17,6 +17,9 @@ pub(crate) struct Marker {
     /// The target that this marker is on; none in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub this: Option<This>,
+    /// A number that no target has or had; without it, one above all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_target: Option<u32>,
     /// All targets that the pool has, where they were when they were added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
@@ -33,7 +36,7 @@ impl Marker {
     /// That of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
         let PoolConfig { format, redundancy, target, .. } = config.clone();
-        Marker { format, redundancy, this: None, target }
+        Marker { format, redundancy, this: None, next_target: None, target }
     }
 
     /// The same on a target.

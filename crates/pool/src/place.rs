@@ -3,7 +3,6 @@
 use crate::config::{FormatConfig, PoolConfig};
 use crate::location::Location;
 use crate::marker::{Marker, This};
-use crate::targets::TargetSet;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::io::ErrorKind;
@@ -25,15 +24,19 @@ pub(crate) const TARGET_MARKER: &str = "packs/.pool.toml";
 /// # Errors
 /// `Damaged` if the log or the target is missing, `Invalid` if the descriptor or the pool is, or is
 /// another's.
-pub(crate) fn check(dir: &Path, config: &PoolConfig, targets: &TargetSet) -> Result<()> {
+pub(crate) fn check(
+    dir: &Path,
+    config: &PoolConfig,
+    targets: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let format = &config.format;
-    let check = || {
+    let check = move || {
         let there = PoolConfig::pool_id_of(&String::from_utf8_lossy(&read_bytes(dir)?));
         if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
         check_marker(dir, format)?;
-        targets.check()
+        targets()
     };
     check().map_err(|error| {
         error.context(format!(

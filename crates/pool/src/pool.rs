@@ -3,6 +3,7 @@
 use crate::PoolConfig;
 use crate::command::command;
 use crate::environment::Environment;
+use crate::membership::TargetTable;
 use crate::place::{check, packs_elsewhere};
 use crate::stripe::Layout;
 use crate::targets::{Member, TargetSet};
@@ -12,14 +13,16 @@ use outlive_target::{ManifestLog, Target};
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
 /// bound of one staging pool.
 #[derive(Clone)]
 pub struct Pool {
     config: Arc<PoolConfig>,
-    targets: Arc<TargetSet>,
+    targets: Arc<RwLock<Arc<TargetSet>>>,
+    /// What says which they are.
+    table: Option<Arc<dyn TargetTable>>,
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
     /// Buffers for the parity of one container each.
@@ -64,7 +67,7 @@ impl Pool {
         log: Arc<dyn ManifestLog>,
         env: Environment,
     ) -> Pool {
-        let targets = Arc::new(TargetSet::new(members, &config));
+        let targets = Arc::new(RwLock::new(Arc::new(TargetSet::new(members, &config))));
         let container_bytes = config.format.container_bytes as usize;
         let staging_bytes = config.tuning.staging_bytes as usize;
         let staging = StagingPool::new(staging_bytes, container_bytes);
@@ -75,13 +78,35 @@ impl Pool {
         let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
         let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
         let (config, location, directory) = (Arc::new(config), None, None);
-        Pool { config, targets, log, staging, parity, layouts, env, location, directory, policy }
+        Pool {
+            config,
+            targets,
+            table: None,
+            log,
+            staging,
+            parity,
+            layouts,
+            env,
+            location,
+            directory,
+            policy,
+        }
     }
 
     /// The same pool, knowing what a person calls its place.
     #[must_use]
     pub fn at(self, location: &Path) -> Pool {
         Pool { location: location.to_str().map(Arc::from), ..self }
+    }
+
+    /// The same pool, whose targets are those of a table.
+    ///
+    /// # Errors
+    /// What the table reports.
+    pub fn with_table(self, table: Arc<dyn TargetTable>) -> Result<Pool> {
+        let pool = Pool { table: Some(table), ..self };
+        pool.refresh_targets()?;
+        Ok(pool)
     }
 
     /// The same pool, which lies in a directory: see [`Pool::check_place`].
@@ -97,7 +122,14 @@ impl Pool {
     /// `Damaged` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
     /// another's.
     pub fn check_place(&self) -> Result<()> {
-        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config, &self.targets))
+        let targets = || {
+            self.refresh_targets()?;
+            self.targets().check()
+        };
+        match &self.directory {
+            Some(dir) => check(dir, &self.config, targets),
+            None => targets(),
+        }
     }
 
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
@@ -122,12 +154,22 @@ impl Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
         let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
         let (location, directory) = (self.location.clone(), self.directory.clone());
-        Pool { location, directory, targets: self.targets.clone(), ..pool }
+        let (targets, table) = (self.targets.clone(), self.table.clone());
+        Pool { location, directory, targets, table, ..pool }
     }
 
     /// Where shards are kept.
-    pub(crate) fn targets(&self) -> &Arc<TargetSet> {
-        &self.targets
+    pub(crate) fn targets(&self) -> Arc<TargetSet> {
+        self.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_targets(&self, targets: Arc<TargetSet>) {
+        *self.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
+    }
+
+    /// What says which targets there are, if anything does.
+    pub(crate) fn table(&self) -> Option<&Arc<dyn TargetTable>> {
+        self.table.as_ref()
     }
 
     /// Buffers for parity.

@@ -62,7 +62,7 @@ impl Pool {
             let what = format!("pack {} ends before its byte {end}", span.pack);
             return Ticket::done(Err(Error::damaged(what)));
         }
-        read_pieces(self.targets(), span.pack, &layout, pieces, buffer)
+        read_pieces(&self.targets(), span.pack, &layout, pieces, buffer)
             .map(move |read| Ok(there(read?)))
     }
 

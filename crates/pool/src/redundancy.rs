@@ -62,12 +62,19 @@ pub struct TargetConfig {
     /// fails by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// It is being emptied: nothing new is put there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leaving: bool,
+}
+
+fn is_false(leaving: &bool) -> bool {
+    !*leaving
 }
 
 impl TargetConfig {
     /// A target at `location`, which fails by itself, and has no number yet.
     pub fn at(location: impl Into<String>) -> TargetConfig {
-        TargetConfig { id: None, location: location.into(), host: None }
+        TargetConfig { id: None, location: location.into(), host: None, leaving: false }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Writes the shards of a pack that are missing or damaged anew, of those that are left.
 
 use super::scan::Scan;
+use super::shard::OpenShard;
 use crate::Pool;
-use outlive_format::{Fragment, ShardHeader, Tail, checksum};
+use crate::targets::TargetSet;
+use outlive_format::{Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
-use outlive_target::{Fault, ShardName, ShardWriter};
+use outlive_target::{Fault, ReadRange, ShardName, ShardWriter};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
 /// What a repair did for one pack.
@@ -63,6 +65,46 @@ fn aligned(bytes: &[u8]) -> SharedBuf {
 }
 
 impl Pool {
+    /// Copies a shard from one target to another that has no other of its pack, each part of it checked.
+    /// Answers its length.
+    ///
+    /// # Errors
+    /// `Damaged` if it is not whole; `Full` if no target can take it; what the targets report.
+    pub(crate) fn copy_shard(
+        &self,
+        targets: &TargetSet,
+        shard: ShardName,
+        from: usize,
+    ) -> Result<u64> {
+        let open = OpenShard::open(self, targets, shard, from)?;
+        let now = self.targets();
+        let taken: Vec<usize> = now.number_of(targets.members()[from].id).into_iter().collect();
+        // It may have been copied before, and not deleted.
+        if now.find_elsewhere(shard, &taken)?.is_some() {
+            return Ok(open.stored_bytes);
+        }
+        let begun = now.begin_one(shard, &self.shards_of(shard.pack), &taken, open.stored_bytes)?;
+        let (member, writer) = begun.ok_or_else(|| {
+            Error::new(ErrorKind::Full, format!("no other target can take shard {shard}"))
+        })?;
+        let (fragments, in_flight) = (Vec::new(), Completions::new());
+        let mut new = NewShard { number: shard.shard, member, writer, fragments, in_flight };
+        let mut offset = SHARD_HEADER_BYTES as u64;
+        for fragment in &open.tail.fragments {
+            let range = ReadRange { offset, buffer: AlignedBuf::zeroed(fragment.length as usize) };
+            let bytes = targets.members()[from].read(shard, range).wait()?;
+            if checksum(&bytes) != fragment.checksum {
+                return Err(Error::damaged(format!("shard {shard} does not match its checksums")));
+            }
+            new.fragments.push(*fragment);
+            new.write(offset, bytes.share())?;
+            offset += u64::from(fragment.length);
+        }
+        let written = new.finish(&open.header, &open.tail.directory)?;
+        now.is_on(shard, member);
+        Ok(written)
+    }
+
     /// Writes those shards of a pack anew that are missing or that `damaged` names. The pack must not be
     /// one that somebody is about to finish. It may be deleted meanwhile: then a shard is left that nobody
     /// needs, which the next gc removes.
@@ -71,17 +113,18 @@ impl Pool {
     /// `Damaged` if too little is left of the pack; what the targets report.
     pub fn repair_pack(&self, pack: PackId, damaged: &[u8]) -> Result<PackRepair> {
         let mut repair = PackRepair::default();
+        let targets = self.targets();
         let mut scan = Scan::open(self, pack, false)?;
         let is_lost = |(shard, error): &(u8, Error)| {
             // One that only cannot be read now is left as it is, unless its target is away.
-            let is_away = || self.targets().find(ShardName { pack, shard: *shard }).is_err();
+            let is_away = || targets.find(ShardName { pack, shard: *shard }).is_err();
             (error.kind() == ErrorKind::Damaged || is_away()).then_some(*shard)
         };
         let mut lost: Vec<u8> = scan.faults().iter().filter_map(is_lost).collect();
         lost.extend(damaged);
         lost.sort_unstable();
         lost.dedup();
-        if lost.iter().any(|shard| self.targets().find(ShardName { pack, shard: *shard }).is_ok()) {
+        if lost.iter().any(|shard| targets.find(ShardName { pack, shard: *shard }).is_ok()) {
             // What is left of a damaged shard goes only once it is sure that nothing of it is needed.
             let mut rehearsal = Scan::without(self, pack, &lost)?;
             while rehearsal.next(&lost)?.is_some() {}
@@ -90,8 +133,9 @@ impl Pool {
         let shard_bytes = scan.header()?.directory_offset() + (64 << 10);
         let mut shards: Vec<NewShard> = Vec::new();
         for number in lost {
+            let name = ShardName { pack, shard: number };
             let taken: Vec<usize> = shards.iter().map(|shard| shard.member).collect();
-            match self.begin_anew(ShardName { pack, shard: number }, &taken, shard_bytes) {
+            match self.begin_anew(&targets, name, &taken, shard_bytes) {
                 Ok(Some((member, writer))) => {
                     let (fragments, in_flight) = (Vec::new(), Completions::new());
                     shards.push(NewShard { number, member, writer, fragments, in_flight });
@@ -120,7 +164,7 @@ impl Pool {
             let (name, member) = (ShardName { pack, shard: shard.number }, shard.member);
             repair.written_bytes += shard.finish(&header, &directory)?;
             repair.shards += 1;
-            self.targets().is_on(name, member);
+            targets.is_on(name, member);
         }
         Ok(repair)
     }
@@ -129,17 +173,18 @@ impl Pool {
     /// and damaged goes first.
     fn begin_anew(
         &self,
+        targets: &TargetSet,
         shard: ShardName,
         taken: &[usize],
         bytes_max: u64,
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
-        self.targets().forget(shard);
-        match self.targets().find(shard) {
-            Ok(_) => self.targets().delete(&[shard])?,
+        targets.forget(shard);
+        match targets.find(shard) {
+            Ok(_) => targets.delete(&[shard])?,
             Err(error) if error.kind() == ErrorKind::Damaged => {}
             // It may be on a target that is away. Should that come back, there are two, which are alike.
             Err(_) => {}
         }
-        self.targets().begin_one(shard, &self.shards_of(shard.pack), taken, bytes_max)
+        targets.begin_one(shard, &self.shards_of(shard.pack), taken, bytes_max)
     }
 }

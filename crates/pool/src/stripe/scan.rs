@@ -4,18 +4,20 @@
 use super::Layout;
 use super::shard::OpenShard;
 use crate::Pool;
+use crate::targets::TargetSet;
 use outlive_format::{Directory, ShardHeader, checksum};
 use outlive_io::AlignedBuf;
 use outlive_target::{ReadRange, ReadTicket, ShardName};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Containers whose reads are under way while one is looked at.
 const AHEAD: usize = 2;
 
 /// A pack that is being read.
 pub(crate) struct Scan {
-    pool: Pool,
+    targets: Arc<TargetSet>,
     pack: PackId,
     layout: Layout,
     shards: Vec<Option<(OpenShard, usize)>>,
@@ -42,13 +44,15 @@ impl Scan {
     /// # Errors
     /// Too few of them can be read.
     pub fn open(pool: &Pool, pack: PackId, whole: bool) -> Result<Scan> {
+        let targets = pool.targets();
         let (mut shards, mut faults, mut unread) = (Vec::new(), Vec::new(), None);
         for shard in pool.shards_of(pack) {
-            let open = |member| OpenShard::open(pool, shard, member).map(|open| (open, member));
-            match pool.targets().find(shard).and_then(open) {
+            let open =
+                |member| OpenShard::open(pool, &targets, shard, member).map(|open| (open, member));
+            match targets.find(shard).and_then(open) {
                 Ok(open) => shards.push(Some(open)),
                 Err(error) => {
-                    pool.targets().forget(shard);
+                    targets.forget(shard);
                     if error.kind() != ErrorKind::Damaged {
                         unread = unread.or(Some(error.clone()));
                     }
@@ -68,8 +72,9 @@ impl Scan {
         let layout =
             Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
         let reads = if whole { shards.len() } else { geometry.k.into() };
-        let (pool, under_way) = (pool.clone(), VecDeque::new());
-        Ok(Scan { pool, pack, layout, shards, faults, reads, under_way, asked: 0, next: 0 })
+        let under_way = VecDeque::new();
+        let (asked, next) = (0, 0);
+        Ok(Scan { targets, pack, layout, shards, faults, reads, under_way, asked, next })
     }
 
     /// The same of as many shards as are needed, but none of these.
@@ -207,7 +212,7 @@ impl Scan {
         let (offset, length) = self.layout.fragment_of(container);
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length as usize) };
         let name = ShardName { pack: self.pack, shard };
-        Some(self.pool.targets().members()[*member].read(name, range))
+        Some(self.targets.members()[*member].read(name, range))
     }
 
     /// A fragment that was read, if it is what it should be.

@@ -1,6 +1,7 @@
 //! One shard as it lies on its target: what surrounds its fragments, checked.
 
 use crate::Pool;
+use crate::targets::TargetSet;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail};
 use outlive_io::AlignedBuf;
 use outlive_target::{ReadRange, ShardName};
@@ -17,12 +18,17 @@ pub(crate) struct OpenShard {
 }
 
 impl OpenShard {
-    /// Reads what surrounds a shard's fragments. `member` is the target that has it.
+    /// Reads what surrounds a shard's fragments. It is on the target `member` of these.
     ///
     /// # Errors
     /// `Damaged`, saying what is wrong first; what the target reports.
-    pub fn open(pool: &Pool, shard: ShardName, member: usize) -> Result<OpenShard> {
-        let target = &pool.targets().members()[member];
+    pub fn open(
+        pool: &Pool,
+        targets: &TargetSet,
+        shard: ShardName,
+        member: usize,
+    ) -> Result<OpenShard> {
+        let target = &targets.members()[member];
         let length = target.target().length(shard)?;
         let page = PAGE_BYTES as u64;
         if length % page != 0 || length < SHARD_HEADER_BYTES as u64 + page {

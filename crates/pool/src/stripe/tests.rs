@@ -141,11 +141,11 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
             // The repaired shards are those that were lost, to the byte.
             for (shard, member) in pool.targets().list().unwrap() {
                 let read = |pool: &Pool, member: usize| {
-                    let target = pool.targets().members()[member].target();
+                    let target = pool.targets().members()[member].target().clone();
                     let bytes = target.length(shard).unwrap() as usize;
                     let range =
                         outlive_target::ReadRange { offset: 0, buffer: AlignedBuf::zeroed(bytes) };
-                    outlive_target::read_one(&**target, shard, range).wait().unwrap().to_vec()
+                    outlive_target::read_one(&*target, shard, range).wait().unwrap().to_vec()
                 };
                 let now = reader.targets().find(shard).unwrap();
                 assert_eq!(read(&pool, member), read(&reader, now), "{what}: {shard}");

@@ -1,14 +1,12 @@
 //! One target of a pool, and what is known of how it does.
 
+use crate::membership::StillThere;
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-/// Says whether a target is (still) where it was: its marker is there.
-pub(crate) type StillThere = dyn Fn() -> Result<()> + Send + Sync;
 
 /// A target of a pool.
 pub(crate) struct Member {
@@ -18,6 +16,8 @@ pub(crate) struct Member {
     pub domain: String,
     target: Arc<dyn Target>,
     still_there: Option<Box<StillThere>>,
+    /// Nothing new is put there.
+    pub is_leaving: bool,
     /// Why it is not used now.
     away: Mutex<Option<Error>>,
     /// Bytes that shards may take that are being written there now, by this process.
@@ -34,6 +34,7 @@ impl Member {
             domain: format!("target {id}"),
             target,
             still_there: None,
+            is_leaving: false,
             away: Mutex::default(),
             under_way: Arc::default(),
             read_us: Arc::default(),
@@ -45,6 +46,12 @@ impl Member {
         if let Some(host) = host {
             self.domain = format!("host {host}");
         }
+        self
+    }
+
+    /// The same, which takes nothing new.
+    pub fn leaving(mut self) -> Member {
+        self.is_leaving = true;
         self
     }
 

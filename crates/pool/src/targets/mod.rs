@@ -8,13 +8,14 @@ mod tests;
 pub(crate) use member::{Member, UnderWay};
 
 use crate::PoolConfig;
+use crate::membership::{TargetTable, members};
 use crate::redundancy::{Redundancy, Writes};
 use outlive_io::Ticket;
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
 /// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
@@ -28,6 +29,10 @@ pub(crate) struct TargetSet {
     reads_around: bool,
     /// Of what takes turns.
     counter: AtomicU32,
+    /// The table that names them, and its version when it did.
+    table: Option<(Arc<dyn TargetTable>, u64)>,
+    /// Those that the table names now, as far as somebody needed to know.
+    successor: Mutex<Option<Arc<TargetSet>>>,
 }
 
 /// A shard that was begun.
@@ -41,7 +46,59 @@ impl TargetSet {
     pub fn new(members: Vec<Member>, config: &PoolConfig) -> TargetSet {
         let (redundancy, reads_around) = (config.redundancy.clone(), config.tuning.reads_around);
         let (homes, counter) = Default::default();
-        TargetSet { members, redundancy, homes, reads_around, counter }
+        let (table, successor) = (None, Mutex::default());
+        TargetSet { members, redundancy, homes, reads_around, counter, table, successor }
+    }
+
+    /// The same, as a table of that version names them.
+    pub fn of_table(self, table: Arc<dyn TargetTable>, version: u64) -> TargetSet {
+        TargetSet { table: Some((table, version)), ..self }
+    }
+
+    /// The version of the table that names them; 0 without one.
+    pub fn version(&self) -> u64 {
+        self.table.as_ref().map_or(0, |(_, version)| *version)
+    }
+
+    /// The targets that the table names now, if they are others: somebody may have moved shards to them.
+    fn successor(&self) -> Result<Option<Arc<TargetSet>>> {
+        let Some((table, version)) = &self.table else { return Ok(None) };
+        let now = table.version()?;
+        if now == *version {
+            return Ok(None);
+        }
+        let mut successor = self.successor.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*successor {
+            Some(known) if known.version() == now => Ok(Some(known.clone())),
+            _ => {
+                let members = members(&**table, &table.rows()?)?;
+                let (redundancy, reads_around) = (self.redundancy.clone(), self.reads_around);
+                let (homes, counter) = Default::default();
+                let set = TargetSet {
+                    members,
+                    redundancy,
+                    homes,
+                    reads_around,
+                    counter,
+                    table: Some((table.clone(), now)),
+                    successor: Mutex::default(),
+                };
+                let set = Arc::new(set);
+                *successor = Some(set.clone());
+                Ok(Some(set))
+            }
+        }
+    }
+
+    /// The target with a number in the table.
+    pub fn number_of(&self, id: u32) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+
+    /// Where this process has put or found shards: the numbers of the targets in the table.
+    pub fn known_homes(&self) -> Vec<(ShardName, u32)> {
+        let id = |(shard, number): (&ShardName, &usize)| (*shard, self.members[*number].id);
+        self.homes.try_lock().map_or_else(|_| Vec::new(), |homes| homes.iter().map(id).collect())
     }
 
     /// Whether reads go around targets that are late.
@@ -236,11 +293,33 @@ impl TargetSet {
                 Err(error) => unknown = unknown.or(Some(error)),
             }
         }
-        // One that has vanished has nothing, as it seems.
-        let vanished = || self.members.iter().find_map(|member| member.look().err());
+        // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
+        let vanished = || {
+            let vanished = self.members.iter().find_map(|member| member.look().err());
+            vanished.or_else(|| match self.successor() {
+                Ok(None) => None,
+                Ok(Some(_)) => {
+                    Some(Error::retry("the targets of the pool have changed: try again"))
+                }
+                Err(error) => Some(error),
+            })
+        };
         Err(unknown.or_else(vanished).unwrap_or_else(|| {
             Error::damaged(format!("shard {shard} is missing from {}", self.describe()))
         }))
+    }
+
+    /// A target that has a shard, none of `others`.
+    ///
+    /// # Errors
+    /// One cannot be asked that may have it.
+    pub fn find_elsewhere(&self, shard: ShardName, others: &[usize]) -> Result<Option<usize>> {
+        for (number, member) in self.members.iter().enumerate() {
+            if !others.contains(&number) && member.away().is_none() && member.has(shard)? {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 
     fn remember(&self, change: impl FnOnce(&mut HashMap<ShardName, usize>)) {
@@ -281,7 +360,10 @@ impl TargetSet {
     pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
         match self.find(shard) {
             Ok(number) => self.members[number].read(shard, range),
-            Err(error) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
+            Err(error) => match self.successor() {
+                Ok(Some(now)) => now.read(shard, range),
+                _ => Ticket::done(Err(Fault { error, buffer: range.buffer })),
+            },
         }
     }
 
@@ -290,8 +372,15 @@ impl TargetSet {
     /// # Errors
     /// As [`TargetSet::find`].
     pub fn length(&self, shard: ShardName) -> Result<u64> {
-        let number = self.find(shard)?;
-        self.members[number].target().length(shard).inspect_err(|_| self.forget(shard))
+        match self.find(shard) {
+            Ok(number) => {
+                self.members[number].target().length(shard).inspect_err(|_| self.forget(shard))
+            }
+            Err(error) => match self.successor()? {
+                Some(now) => now.length(shard),
+                None => Err(error),
+            },
+        }
     }
 
     /// What each target that is there says, with its number.

@@ -28,7 +28,7 @@ pub(super) fn choices(targets: &TargetSet, pack: PackId, bytes_max: u64) -> Vec<
     let typical = if targets.reads_around() { typical_read_us(members) } else { 0 };
     let mut rated = Vec::with_capacity(members.len());
     for (number, member) in members.iter().enumerate() {
-        if member.away().is_some() {
+        if member.is_leaving || member.away().is_some() {
             continue;
         }
         // One that cannot say how full it is may still take a shard, when others do not.

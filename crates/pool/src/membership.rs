@@ -1,0 +1,327 @@
+//! Which targets a pool has, and how that changes while programs save: targets come, are emptied, and go.
+//! docs/pool.md says what an operator sees of it, docs/faults.md why nothing is lost.
+
+use crate::redundancy::TargetConfig;
+use crate::targets::{Member, TargetSet};
+use crate::{Pool, PoolConfig};
+use outlive_chunk::parallel;
+use outlive_io::Pace;
+use outlive_target::{Lock, ShardName, Target};
+use outlive_types::{Error, ErrorKind, Event, Progress, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Says whether a target is where it was.
+pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
+
+/// The table of a pool's targets: what is written down of them, for all programs that use the pool.
+pub trait TargetTable: Send + Sync + fmt::Debug {
+    /// Something that is another number whenever the table is another one.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn version(&self) -> Result<u64>;
+
+    /// The targets, each with its number.
+    ///
+    /// # Errors
+    /// `Invalid` for a table that cannot be.
+    fn rows(&self) -> Result<Vec<TargetConfig>>;
+
+    /// A target, and a way to find out whether it is there.
+    ///
+    /// # Errors
+    /// `Invalid` for a location that cannot be.
+    fn open(&self, row: &TargetConfig) -> Result<(Arc<dyn Target>, Option<Box<StillThere>>)>;
+
+    /// Makes a new target the pool's own, before the table names it.
+    ///
+    /// # Errors
+    /// `Invalid` if it is used by somebody.
+    fn prepare(&self, row: &TargetConfig) -> Result<()>;
+
+    /// A number that no target has or had.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn next_id(&self) -> Result<u32>;
+
+    /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
+    /// collectors does that, where there is one.
+    ///
+    /// # Errors
+    /// What the medium reports; then it is not known which table is there.
+    fn replace(&self, rows: &[TargetConfig]) -> Result<()>;
+}
+
+/// The targets of a table.
+pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
+    let member = |row: &TargetConfig| {
+        let (target, still_there) = table.open(row)?;
+        let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
+        let member = if row.leaving { member.leaving() } else { member };
+        Ok(match still_there {
+            Some(still_there) => member.if_there(still_there),
+            None => member,
+        })
+    };
+    rows.iter().map(member).collect()
+}
+
+/// What became of the emptying of a target.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DrainReport {
+    /// Shards that were moved elsewhere.
+    pub shards: u64,
+    /// Bytes of these.
+    pub moved_bytes: u64,
+    /// Shards that are still there, and why the first of them is.
+    pub left: u64,
+    /// Why.
+    pub why: Option<Error>,
+}
+
+impl Pool {
+    /// Takes notice of targets that came and went since this was asked last.
+    ///
+    /// # Errors
+    /// `Retry`, once, if what this process wrote was on a target that went, and is nowhere else: what was
+    /// saved since the last commit must be saved again. What the table reports.
+    pub(crate) fn refresh_targets(&self) -> Result<()> {
+        let Some(table) = self.table() else { return Ok(()) };
+        let before = self.targets();
+        let version = table.version()?;
+        if before.version() == version {
+            return Ok(());
+        }
+        let rows = table.rows()?;
+        let config = PoolConfig { target: rows.clone(), ..self.config().clone() };
+        let now = TargetSet::new(members(&**table, &rows)?, &config);
+        let now = Arc::new(now.of_table(table.clone(), version));
+        self.set_targets(now.clone());
+        for (shard, id) in before.known_homes() {
+            let is_gone = now.members().iter().all(|member| member.id != id);
+            if is_gone && self.config().redundancy.survives() == 0 {
+                now.find(shard).map_err(|error| {
+                    Error::retry(format!(
+                        "target {id} was removed from the pool meanwhile: {error}"
+                    ))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn changing(&self) -> Result<(Arc<dyn TargetTable>, Lock)> {
+        let table = self.table().cloned().ok_or_else(|| {
+            Error::invalid(
+                "the targets of this pool cannot be changed: nothing says which they are",
+            )
+        })?;
+        let lock = self.log().lock_collecting()?;
+        if matches!(lock, Lock::Busy) {
+            return Err(Error::retry(
+                "a gc, scrub, repair or another change of the targets is at work in this pool: try \
+                 again when it has ended",
+            ));
+        }
+        self.refresh_targets()?;
+        Ok((table, lock))
+    }
+
+    /// Puts another table in the place of this one, if it fits the pool's redundancy.
+    fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
+        let staying: Vec<TargetConfig> = rows.iter().filter(|row| !row.leaving).cloned().collect();
+        if staying.is_empty() {
+            return Err(Error::invalid("a pool needs a target: add another one first"));
+        }
+        let fits = self.config().redundancy.check_targets(&staying);
+        fits.map_err(|error| {
+            error.context("without that target, and before another one is added")
+        })?;
+        table.replace(rows)?;
+        self.refresh_targets()
+    }
+
+    /// Adds a target at a new or empty place; programs that save use it from their next checkpoint on.
+    /// Answers its number.
+    ///
+    /// # Errors
+    /// `Invalid` for a place that is used, or cannot be; `Retry` while another command collects.
+    pub fn add_target(&self, location: &str, host: Option<&str>) -> Result<u32> {
+        let (table, _lock) = self.changing()?;
+        let id = table.next_id()?;
+        let mut row = TargetConfig::at(location);
+        (row.id, row.host) = (Some(id), host.map(str::to_owned));
+        let mut rows = table.rows()?;
+        table.prepare(&row)?;
+        rows.push(row);
+        self.change_to(&*table, &rows)?;
+        Ok(id)
+    }
+
+    /// Empties a target: nothing new is put there, and what is there is moved to the others. It may be
+    /// stopped at any moment, and begun again.
+    ///
+    /// # Errors
+    /// `Invalid` if the others are too few, or there is no such target; `Retry` if it is away.
+    pub fn drain_target(&self, id: u32, bytes_per_s: Option<u64>) -> Result<DrainReport> {
+        let (table, _lock) = self.changing()?;
+        self.drain(&*table, id, bytes_per_s)
+    }
+
+    fn drain(&self, table: &dyn TargetTable, id: u32, rate: Option<u64>) -> Result<DrainReport> {
+        let mut rows = table.rows()?;
+        let row = rows.iter_mut().find(|row| row.id == Some(id)).ok_or_else(|| no_target(id))?;
+        if !row.leaving {
+            row.leaving = true;
+            self.change_to(table, &rows)?;
+        }
+        let targets = self.targets();
+        let from = targets.number_of(id).ok_or_else(|| no_target(id))?;
+        targets.members()[from].look()?;
+        self.empty(&targets, from, rate)
+    }
+
+    /// Moves all that is on a target, until nothing is, or it does not become less.
+    fn empty(&self, targets: &TargetSet, from: usize, rate: Option<u64>) -> Result<DrainReport> {
+        let pace = Pace::new(rate);
+        let mut report = DrainReport::default();
+        loop {
+            let shards = targets.members()[from].target().list()?;
+            if shards.is_empty() {
+                (report.left, report.why) = (0, None);
+                return Ok(report);
+            }
+            let (total, done) = (shards.len() as u64, AtomicU64::new(0));
+            let moved = parallel(shards, self.config().tuning.threads(), |shard| {
+                let moved = self.move_shard(targets, shard, from);
+                pace.spend(moved.as_ref().copied().unwrap_or(0));
+                let bytes = self.config().format.pack_bytes;
+                let done_bytes = (done.fetch_add(1, Ordering::Relaxed) + 1) * bytes;
+                let event = Progress { what: "drain", done_bytes, total_bytes: total * bytes };
+                self.env().observer.event(Event::Progress(event));
+                moved
+            });
+            let before = report.shards;
+            (report.left, report.why) = (0, None);
+            for outcome in moved {
+                match outcome {
+                    Ok(bytes) => {
+                        report.shards += 1;
+                        report.moved_bytes += bytes;
+                    }
+                    Err(error) => {
+                        report.left += 1;
+                        report.why = report.why.or(Some(error));
+                    }
+                }
+            }
+            if report.shards == before {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Removes a target. What is on it is moved to the others first, unless it is `lost`: then its
+    /// packs' redundancy makes up for it, as far as it can.
+    ///
+    /// # Errors
+    /// As [`Pool::drain_target`]; `Full` or whatever kept something on it.
+    pub fn remove_target(&self, id: u32, lost: bool, rate: Option<u64>) -> Result<DrainReport> {
+        let (table, _lock) = self.changing()?;
+        let mut report = DrainReport::default();
+        let targets = self.targets();
+        let from = targets.number_of(id).ok_or_else(|| no_target(id))?;
+        if !lost {
+            report = self.drain(&*table, id, rate)?;
+            if let Some(why) = report.why.take() {
+                let left = report.left;
+                return Err(why.context(format!("{left} shards are still on target {id}")));
+            }
+        }
+        let rows = table.rows()?;
+        let others: Vec<TargetConfig> =
+            rows.iter().filter(|row| row.id != Some(id)).cloned().collect();
+        self.change_to(&*table, &others)?;
+        if lost {
+            return Ok(report);
+        }
+        // Who has looked at the table before that may have put something there: it is moved as well. Who
+        // looks behind it, before a commit, sees that the target is gone.
+        let late = self.empty_behind(&targets, from, rate)?;
+        report.shards += late.shards;
+        report.moved_bytes += late.moved_bytes;
+        if let Some(why) = late.why {
+            table.replace(&rows)?;
+            self.refresh_targets()?;
+            return Err(why.context(format!(
+                "{} shards were put on target {id} meanwhile, so it was not removed",
+                late.left
+            )));
+        }
+        Ok(report)
+    }
+
+    /// The same for a target that the table does not name any more: what is on it goes to those that it
+    /// names.
+    fn empty_behind(&self, old: &TargetSet, from: usize, rate: Option<u64>) -> Result<DrainReport> {
+        old.members()[from].look()?;
+        self.empty(old, from, rate)
+    }
+
+    /// Puts a new target in the place of another: what is on that, if it is there, is moved. Answers the
+    /// new target's number, and whether the old one was there.
+    ///
+    /// # Errors
+    /// As [`Pool::add_target`] and [`Pool::remove_target`].
+    pub fn replace_target(
+        &self,
+        id: u32,
+        location: &str,
+        rate: Option<u64>,
+    ) -> Result<(u32, bool, DrainReport)> {
+        let host = {
+            let table = self.table().ok_or_else(|| no_target(id))?;
+            let rows = table.rows()?;
+            let row = rows.into_iter().find(|row| row.id == Some(id));
+            row.ok_or_else(|| no_target(id))?.host
+        };
+        let new = self.add_target(location, host.as_deref())?;
+        let targets = self.targets();
+        let number = targets.number_of(id).ok_or_else(|| no_target(id))?;
+        let is_there = targets.members()[number].check().is_ok();
+        if !is_there && self.config().redundancy.survives() == 0 {
+            return Err(Error::invalid(format!(
+                "target {id} is away, and the pool has no redundancy: what is on it would be lost. Target \
+                 {new} was added; bring {id} back, or give it up with `outlive pool remove --lost`"
+            )));
+        }
+        let report = self.remove_target(id, !is_there, rate)?;
+        Ok((new, is_there, report))
+    }
+
+    /// Moves a shard to another target, each part of it checked. Answers its length.
+    fn move_shard(&self, targets: &TargetSet, shard: ShardName, from: usize) -> Result<u64> {
+        match self.copy_shard(targets, shard, from) {
+            Ok(bytes) => {
+                targets.members()[from].target().delete(shard)?;
+                Ok(bytes)
+            }
+            // It is damaged: made from the others, it is somewhere else.
+            Err(error) if error.kind() == ErrorKind::Damaged && self.has_redundancy() => {
+                let repair = self.repair_pack(shard.pack, &[shard.shard])?;
+                match repair.missing {
+                    0 => Ok(repair.written_bytes),
+                    _ => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn no_target(id: u32) -> Error {
+    Error::invalid(format!("the pool has no target {id}: `outlive pool status` lists them"))
+}
