@@ -253,21 +253,26 @@ fn targets_are_added_drained_removed_and_replaced() {
                 assert!(refused.code == 2 && refused.err.contains(told), "{refused:?}");
             }
         }
-        assert!(shards(3) > 0 && shards(7) == 0);
-        let drained = run(&["pool", "drain", "3"]);
+        // Without redundancy, a few packs need not be everywhere.
+        let full = [2, 3, 4, 6].into_iter().find(|number| shards(*number) > 0).unwrap();
+        let number = full.to_string();
+        assert_eq!(shards(7), 0);
+        let drained = run(&["pool", "drain", &number]);
         assert_eq!(drained.code, 0, "{drained:?}");
-        assert_eq!(shards(3), 0);
-        assert!(shards(7) > 0);
+        assert_eq!(shards(full), 0);
+        assert!(shards(7) > 0 || rule.is_empty());
         // Nothing new goes there.
         assert_eq!(place.put(2).code, 0);
-        assert_eq!(shards(3), 0);
-        let removed = run(&["pool", "remove", "3"]);
+        assert_eq!(shards(full), 0);
+        let removed = run(&["pool", "remove", &number]);
         assert_eq!(removed.code, 0, "{removed:?}");
-        assert_eq!(run(&["pool", "remove", "3"]).code, 2, "there is no such target any more");
+        assert_eq!(run(&["pool", "remove", &number]).code, 2, "there is no such target any more");
         assert!(place.got("1") == noise(1, 40_000) && place.got("2") == noise(2, 40_000));
         let toml = fs::read_to_string(pool.join("pool.toml")).unwrap();
         assert!(
-            toml.contains("# mine") && toml.contains("disk 7") && !toml.contains("disk 3"),
+            toml.contains("# mine")
+                && toml.contains("disk 7")
+                && !toml.contains(&format!("disk {full}")),
             "{toml}"
         );
         // One that is there is emptied into the new one; a stale one is not taken again.
