@@ -33,10 +33,12 @@ help: ## Show this list
 	@echo
 	@echo 'demo and test set up all that they need. Before that, install Rust and Python 3.11.'
 
-demo: build ## Kill a simulation and a training run again and again; compare with undisturbed runs
+demo: build ## Kill programs again and again, delete parts of their pool; compare with undisturbed runs
 	@.venv/bin/python examples/demo.py $(ARGS)
 	@echo
 	@.venv/bin/python examples/demo_training.py
+	@echo
+	@.venv/bin/python examples/demo_pool.py
 
 # Cheap failures first.
 test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does

@@ -118,6 +118,8 @@ pub struct Space {
     pub targets: usize,
     /// How many of them may be lost.
     pub redundancy: Redundancy,
+    /// Whether targets come and go.
+    pub moves: bool,
 }
 
 impl Space {
@@ -135,7 +137,13 @@ impl Space {
         };
         // Where a target may be lost, all redundancy must be there before.
         let writes = if seed / 16 % 2 == 0 { Writes::Full } else { Writes::Degraded };
-        Space { targets, redundancy: Redundancy { writes, ..redundancy } }
+        let moves = seed % 4 == 3 && seed / 4 % 2 == 1 || seed % 4 == 1 && seed / 32 % 2 == 1;
+        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves }
+    }
+
+    /// How many there are ever.
+    pub fn targets_max(&self) -> usize {
+        self.targets + usize::from(self.moves)
     }
 
     /// So many targets may be lost.
@@ -256,7 +264,13 @@ impl Case {
         if space.survives() > 0 {
             // They come on top: the others are who they are in other cases.
             roles.push(Role::Repair { rounds: 2 });
-            roles.push(if space.degrades() { Role::Absence } else { Role::Loser });
+            roles.push(match (space.moves, space.degrades()) {
+                (true, _) => Role::Mover,
+                (false, true) => Role::Absence,
+                (false, false) => Role::Loser,
+            });
+        } else if space.moves {
+            roles.push(Role::Mover);
         }
         Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
     }

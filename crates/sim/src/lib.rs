@@ -18,6 +18,7 @@ mod programs;
 mod roles;
 mod seen;
 mod state;
+mod table;
 mod truth;
 mod turns;
 mod world;

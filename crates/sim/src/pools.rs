@@ -2,6 +2,7 @@
 
 use crate::luck::Luck;
 use crate::seen::{noted, seen, seen_log};
+use crate::table::SimTable;
 use crate::world::{Me, PoolWorld};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_target::{FaultProcess, ManifestLog, Target};
@@ -12,20 +13,20 @@ use std::sync::{Arc, Mutex};
 impl PoolWorld {
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
-        let (targets, mut log, process) = self.world.process_with(self.space.targets);
+        let (targets, mut log, process) = self.world.process_with(self.space.targets_max());
         if self.is_directory() {
             log = self.log();
         }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
-        (self.pool_of(targets, seen_log(log, &me), self.env(seed)), process)
+        (self.pool_of(targets, seen_log(log, &me), self.env(seed), true), process)
     }
 
     /// The pool with nobody between, and a note of each pack that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
         let targets = self.all_targets().into_iter().map(|target| noted(target, &read)).collect();
-        (self.pool_of(targets, self.log(), self.env(seed)), read)
+        (self.pool_of(targets, self.log(), self.env(seed), false), read)
     }
 
     fn env(&self, seed: u64) -> Environment {
@@ -42,6 +43,7 @@ impl PoolWorld {
         targets: Vec<Arc<dyn Target>>,
         log: Arc<dyn ManifestLog>,
         env: Environment,
+        pauses: bool,
     ) -> Pool {
         let format = FormatConfig {
             container_bytes: 64 << 10,
@@ -61,7 +63,12 @@ impl PoolWorld {
         };
         let redundancy = self.space.redundancy.clone();
         let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
-        Pool::over(config, targets, log, env)
+        if !self.space.moves {
+            return Pool::over(config, targets, log, env);
+        }
+        let table = Arc::new(SimTable { rows: self.rows.clone(), targets, pauses });
+        let pool = Pool::over(config, Vec::new(), log, env).with_table(table);
+        pool.expect("a table in memory can be read")
     }
 }
 

@@ -58,6 +58,7 @@ impl Program {
             Role::Repair { rounds } => actor.repair(rounds),
             Role::Loser => actor.loser(),
             Role::Absence => actor.absence(),
+            Role::Mover => actor.mover(),
             Role::Copy => actor.copy(&other),
             Role::Rollback { job } => actor.rollback(job),
             Role::Group(group) => actor.group(group),
@@ -332,6 +333,21 @@ impl Actor {
             self.place.world.set_away(target, false);
             self.luck.achieved("a target is back");
         }
+        Ok(())
+    }
+
+    fn mover(&self) -> Done {
+        let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
+        (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+        let added = self.pool.add_target("new", None);
+        self.met("a target that comes", &JobName::gc(), added, self.busy())?;
+        self.luck.achieved("a target comes");
+        (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+        // What others have begun with an old table may stay behind: then the target stays.
+        let removed = self.pool.remove_target(oldest, false, None);
+        let also: Vec<ErrorKind> = self.busy().iter().copied().chain([ErrorKind::Retry]).collect();
+        self.met("a target that goes", &JobName::gc(), removed, &also)?;
+        self.luck.achieved("a target goes");
         Ok(())
     }
 

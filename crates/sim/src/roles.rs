@@ -77,6 +77,8 @@ pub enum Role {
     Loser,
     /// Targets are away for a while, one at a time, and come back as they were.
     Absence,
+    /// Adds a target, and removes another.
+    Mover,
     /// Copies everything into the second pool.
     Copy,
     /// Puts an old copy of a job's log in its place.

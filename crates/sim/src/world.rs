@@ -3,6 +3,7 @@
 
 use crate::case::Space;
 use crate::luck::{Luck, lock};
+use crate::table::{Rows, rows_of};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};
 use outlive_types::sync::pause;
@@ -35,6 +36,8 @@ pub struct PoolWorld {
     pub truth: Truth,
     /// Its targets.
     pub(crate) space: Space,
+    /// Which they are now.
+    pub(crate) rows: Rows,
     /// The log, if it is not that of `world`.
     directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
@@ -58,12 +61,13 @@ impl PoolWorld {
         let truth = Truth::default();
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
-        PoolWorld { name, world, truth, space, directory, unreadable, luck }
+        let rows = rows_of(&space);
+        PoolWorld { name, world, truth, space, rows, directory, unreadable, luck }
     }
 
     /// Its targets with nobody between.
     pub(crate) fn all_targets(&self) -> Vec<Arc<dyn Target>> {
-        self.world.process_with(self.space.targets).0
+        self.world.process_with(self.space.targets_max()).0
     }
 
     /// The log with nobody between.

@@ -29,7 +29,7 @@ fn damage_is_no_excuse_before_a_bit_has_flipped() {
 
 /// What programs are there for, and in how many of a hundred schedules of all families it must have come
 /// about at least once.
-const ACHIEVEMENTS: [(&str, u64); 19] = [
+const ACHIEVEMENTS: [(&str, u64); 24] = [
     ("save", 60),
     ("restore", 20),
     ("look back", 4),
@@ -42,6 +42,11 @@ const ACHIEVEMENTS: [(&str, u64); 19] = [
     ("scrub", 10),
     ("copy", 2),
     ("gc there", 2),
+    ("repair", 1),
+    ("lose a target", 2),
+    ("a target is back", 1),
+    ("a target comes", 2),
+    ("a target goes", 1),
     ("return", 2),
     ("rollback", 1),
     ("save of ranks", 5),

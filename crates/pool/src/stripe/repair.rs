@@ -130,7 +130,9 @@ impl Pool {
             while rehearsal.next(&lost)?.is_some() {}
             scan = Scan::without(self, pack, &lost)?;
         }
-        let shard_bytes = scan.header()?.directory_offset() + (64 << 10);
+        let header = *scan.header()?;
+        let tail_bytes = Tail::bytes_for(header.directory_bytes as usize, scan.containers()?);
+        let shard_bytes = header.directory_offset() + tail_bytes as u64;
         let mut shards: Vec<NewShard> = Vec::new();
         for number in lost {
             let name = ShardName { pack, shard: number };
@@ -148,7 +150,6 @@ impl Pool {
             return Ok(repair);
         }
         let wanted: Vec<u8> = shards.iter().map(|shard| shard.number).collect();
-        let header = *scan.header()?;
         while let Some(mut fragments) = scan.next(&wanted)? {
             let (offset, length) = scan.fragment_of(fragments.number);
             for shard in &mut shards {

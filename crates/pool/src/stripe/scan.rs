@@ -129,6 +129,14 @@ impl Scan {
         self.shards.iter().flatten().map(|(open, _)| open.stored_bytes).sum()
     }
 
+    /// Number of containers.
+    ///
+    /// # Errors
+    /// As [`Scan::header`].
+    pub fn containers(&self) -> Result<usize> {
+        self.first().map(|open| open.tail.fragments.len())
+    }
+
     /// Where the fragments of a container begin in each shard, and their length.
     pub fn fragment_of(&self, container: u64) -> (u64, u64) {
         self.layout.fragment_of(container)

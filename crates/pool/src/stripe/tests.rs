@@ -265,3 +265,31 @@ fn a_slow_target_is_gone_around_unless_it_is_needed() {
         }
     }
 }
+
+/// Thousands of small chunks: a long directory, of which each shard has a copy.
+#[test]
+fn a_shard_with_a_long_directory_is_repaired() {
+    let worlds: Vec<FaultWorld> = (0..3).map(|_| FaultWorld::new()).collect();
+    let open = |worlds: &[FaultWorld]| {
+        let targets: Vec<Arc<dyn Target>> = worlds.iter().map(|world| world.target()).collect();
+        let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+        let config = PoolConfig { redundancy: Redundancy::erasure(2, 1), ..config };
+        Pool::over(config, targets, Arc::new(MemoryLog::new()), Environment::system())
+    };
+    let pool = open(&worlds);
+    let mut writer = PackWriter::new(&pool, pack(1), 4 << 20).unwrap();
+    writer.open(Container::new(AlignedBuf::zeroed(4 << 20))).unwrap();
+    for number in 0..6000u32 {
+        let chunk = [number.to_le_bytes(); 150].concat();
+        writer.append(&chunk, fingerprint(&chunk), EntryKind::Chunk).unwrap();
+    }
+    writer.finish().unwrap().wait().unwrap();
+    for lost in 0..3 {
+        let mut left = worlds.clone();
+        left[lost] = FaultWorld::new();
+        let pool = open(&left);
+        assert_eq!(pool.repair_pack(pack(1), &[]).unwrap().shards, 1);
+        let check = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
+        assert_eq!(check.faults, []);
+    }
+}

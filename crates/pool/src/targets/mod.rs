@@ -253,12 +253,12 @@ impl TargetSet {
         if self.members.len() == 1 {
             return Ok(()); // that target does so itself
         }
-        match self.find(shard) {
-            Ok(number) => Err(Error::invalid(format!(
+        match self.find_here(shard) {
+            Ok(Some(number)) => Err(Error::invalid(format!(
                 "shard {shard} is on {} already",
                 self.members[number].target().describe()
             ))),
-            Err(error) if error.kind() == ErrorKind::Damaged => Ok(()),
+            Ok(None) => Ok(()),
             // Names are new: it is not on a target that is away just now, unless somebody repairs.
             Err(_) if self.survives() > 0 => Ok(()),
             Err(error) => Err(error),
@@ -270,13 +270,30 @@ impl TargetSet {
     /// # Errors
     /// `Damaged` if every target says that it has not; otherwise why one cannot be asked.
     pub fn find(&self, shard: ShardName) -> Result<usize> {
+        if let Some(number) = self.find_here(shard)? {
+            return Ok(number);
+        }
+        // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
+        if let Some(vanished) = self.members.iter().find_map(|member| member.look().err()) {
+            return Err(vanished);
+        }
+        match self.successor()? {
+            Some(_) => Err(Error::retry("the targets of the pool have changed: try again")),
+            None => {
+                Err(Error::damaged(format!("shard {shard} is missing from {}", self.describe())))
+            }
+        }
+    }
+
+    /// The same of these targets; `None` if every one of them says that it has not.
+    fn find_here(&self, shard: ShardName) -> Result<Option<usize>> {
         if self.members.len() == 1 {
-            return Ok(0);
+            return Ok(Some(0));
         }
         if let Ok(homes) = self.homes.try_lock()
             && let Some(home) = homes.get(&shard)
         {
-            return Ok(*home);
+            return Ok(Some(*home));
         }
         let mut unknown = None;
         let mut order = placement::preferred(&self.members, shard.pack);
@@ -286,27 +303,14 @@ impl TargetSet {
             match self.members[number].has(shard) {
                 Ok(true) => {
                     self.is_on(shard, number);
-                    return Ok(number);
+                    return Ok(Some(number));
                 }
                 Ok(false) => {}
                 // It may be there.
                 Err(error) => unknown = unknown.or(Some(error)),
             }
         }
-        // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
-        let vanished = || {
-            let vanished = self.members.iter().find_map(|member| member.look().err());
-            vanished.or_else(|| match self.successor() {
-                Ok(None) => None,
-                Ok(Some(_)) => {
-                    Some(Error::retry("the targets of the pool have changed: try again"))
-                }
-                Err(error) => Some(error),
-            })
-        };
-        Err(unknown.or_else(vanished).unwrap_or_else(|| {
-            Error::damaged(format!("shard {shard} is missing from {}", self.describe()))
-        }))
+        unknown.map_or(Ok(None), Err)
     }
 
     /// A target that has a shard, none of `others`.
@@ -356,14 +360,50 @@ impl TargetSet {
         placement::typical_read_us(&self.members)
     }
 
-    /// Reads a range of a finished shard, wherever it is.
-    pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
-        match self.find(shard) {
-            Ok(number) => self.members[number].read(shard, range),
-            Err(error) => match self.successor() {
-                Ok(Some(now)) => now.read(shard, range),
-                _ => Ticket::done(Err(Fault { error, buffer: range.buffer })),
-            },
+    /// Reads a range of a finished shard, wherever it is; also if it is moved just then.
+    pub fn read(self: &Arc<Self>, shard: ShardName, range: ReadRange) -> ReadTicket {
+        let offset = range.offset;
+        let number = match self.find(shard) {
+            Ok(number) => number,
+            Err(error) => return self.read_moved(shard, range, None, error),
+        };
+        let read = self.members[number].read(shard, range);
+        if self.members.len() == 1 && self.table.is_none() {
+            return read;
+        }
+        let (promise, ticket) = Ticket::pair();
+        let this = self.clone();
+        read.on_done(move |outcome| match outcome {
+            Ok(Err(Fault { error, buffer })) if error.kind() == ErrorKind::Damaged => {
+                let range = ReadRange { offset, buffer };
+                let again = this.read_moved(shard, range, Some(number), error);
+                again.on_done(move |outcome| promise.settle(outcome));
+            }
+            outcome => promise.settle(outcome),
+        });
+        ticket
+    }
+
+    /// Reads a shard that was not where it was thought to be, which was the target `before`, if it is
+    /// somewhere else by now.
+    fn read_moved(
+        &self,
+        shard: ShardName,
+        range: ReadRange,
+        before: Option<usize>,
+        error: Error,
+    ) -> ReadTicket {
+        self.forget(shard);
+        let elsewhere: Vec<usize> = before.into_iter().collect();
+        match self.find_elsewhere(shard, &elsewhere) {
+            Ok(Some(number)) => return self.members[number].read(shard, range),
+            Ok(None) => {}
+            Err(error) => return Ticket::done(Err(Fault { error, buffer: range.buffer })),
+        }
+        match self.successor() {
+            Ok(Some(now)) => now.read(shard, range),
+            Ok(None) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
+            Err(error) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
         }
     }
 
@@ -372,14 +412,21 @@ impl TargetSet {
     /// # Errors
     /// As [`TargetSet::find`].
     pub fn length(&self, shard: ShardName) -> Result<u64> {
-        match self.find(shard) {
-            Ok(number) => {
-                self.members[number].target().length(shard).inspect_err(|_| self.forget(shard))
-            }
-            Err(error) => match self.successor()? {
-                Some(now) => now.length(shard),
-                None => Err(error),
-            },
+        let known = self.find(shard).and_then(|number| {
+            let length = self.members[number].target().length(shard);
+            length.inspect_err(|_| self.forget(shard))
+        });
+        let error = match known {
+            Ok(length) => return Ok(length),
+            Err(error) => error,
+        };
+        // It may have been moved just now.
+        if let Some(number) = self.find_elsewhere(shard, &[])? {
+            return self.members[number].target().length(shard);
+        }
+        match self.successor()? {
+            Some(now) => now.length(shard),
+            None => Err(error),
         }
     }
 
