@@ -344,6 +344,8 @@ impl Actor {
         self.luck.achieved("a target comes");
         (0..self.rng.below(60)).for_each(|_| pause("time passes"));
         // What others have begun with an old table may stay behind: then the target stays.
+        // And who has saved there since the last look at the table saves again.
+        self.luck.fail();
         let removed = self.pool.remove_target(oldest, false, None);
         let also: Vec<ErrorKind> = self.busy().iter().copied().chain([ErrorKind::Retry]).collect();
         self.met("a target that goes", &JobName::gc(), removed, &also)?;

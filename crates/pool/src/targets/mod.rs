@@ -417,8 +417,8 @@ impl TargetSet {
             length.inspect_err(|_| self.forget(shard))
         });
         let error = match known {
-            Ok(length) => return Ok(length),
-            Err(error) => error,
+            Err(error) if error.kind() == ErrorKind::Damaged => error,
+            known => return known,
         };
         // It may have been moved just now.
         if let Some(number) = self.find_elsewhere(shard, &[])? {
