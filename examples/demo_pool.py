@@ -3,10 +3,10 @@
     python examples/demo_pool.py            (or: make demo)
 
 `gray_scott.py` runs from start to end without checkpoints: the reference. Then it runs with
-checkpoints in a pool of six directories, any two of which may be lost. Two are deleted while it saves.
-It goes on, is killed by SIGKILL, and is started again: it restores from the four that are left. While
-it goes on, two new directories take the places of those that were lost, and get back what they
-missed. At the end every bit of the final state must be as in the undisturbed run.
+checkpoints in a pool of six directories, any two of which may be lost. Two are deleted while it
+saves. It goes on, is killed by SIGKILL, and is started again: it restores from the four that are
+left. While it goes on, two new directories take the places of those that were lost, and get back
+what they missed. At the end every bit of the final state must be as in the undisturbed run.
 """
 
 import argparse
@@ -107,7 +107,9 @@ def demo(args: argparse.Namespace) -> None:
         life.watch(lambda: False, show)
         show.clear()
 
-    print(f"\n2. Two directories are lost (drawn with --seed {args.seed}), then kill -9", flush=True)
+    print(
+        f"\n2. Two directories are lost (drawn with --seed {args.seed}), then kill -9", flush=True
+    )
     pool = work / "pool"
     targets = [f"--target=../disk{number}" for number in range(1, TARGETS + 1)]
     outlive("pool", "init", str(pool), "--erasure", "4+2", *targets)

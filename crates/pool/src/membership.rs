@@ -2,71 +2,21 @@
 //! docs/pool.md says what an operator sees of it, docs/faults.md why nothing is lost.
 
 use crate::redundancy::TargetConfig;
-use crate::targets::{Member, TargetSet};
+use crate::targets::{TargetSet, TargetTable, members};
 use crate::{Pool, PoolConfig};
 use outlive_chunk::parallel;
 use outlive_io::Pace;
-use outlive_target::{Lock, ShardName, Target};
+use outlive_target::{Lock, ShardName};
 use outlive_types::{Error, ErrorKind, Event, Progress, Result};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Says whether a target is where it was.
-pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
-
-/// The table of a pool's targets: what is written down of them, for all programs that use the pool.
-pub trait TargetTable: Send + Sync + fmt::Debug {
-    /// Something that is another number whenever the table is another one.
-    ///
-    /// # Errors
-    /// What the medium reports.
-    fn version(&self) -> Result<u64>;
-
-    /// The targets, each with its number.
-    ///
-    /// # Errors
-    /// `Invalid` for a table that cannot be.
-    fn rows(&self) -> Result<Vec<TargetConfig>>;
-
-    /// A target, and a way to find out whether it is there.
-    ///
-    /// # Errors
-    /// `Invalid` for a location that cannot be.
-    fn open(&self, row: &TargetConfig) -> Result<(Arc<dyn Target>, Option<Box<StillThere>>)>;
-
-    /// Makes a new target the pool's own, before the table names it.
-    ///
-    /// # Errors
-    /// `Invalid` if it is used by somebody.
-    fn prepare(&self, row: &TargetConfig) -> Result<()>;
-
-    /// A number that no target has or had.
-    ///
-    /// # Errors
-    /// What the medium reports.
-    fn next_id(&self) -> Result<u32>;
-
-    /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
-    /// collectors does that, where there is one.
-    ///
-    /// # Errors
-    /// What the medium reports; then it is not known which table is there.
-    fn replace(&self, rows: &[TargetConfig]) -> Result<()>;
-}
-
-/// The targets of a table.
-pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
-    let member = |row: &TargetConfig| {
-        let (target, still_there) = table.open(row)?;
-        let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
-        let member = if row.leaving { member.leaving() } else { member };
-        Ok(match still_there {
-            Some(still_there) => member.if_there(still_there),
-            None => member,
-        })
-    };
-    rows.iter().map(member).collect()
+/// The targets of a pool at some time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetsThen {
+    /// Of the table.
+    version: u64,
+    ids: Vec<u32>,
 }
 
 /// What became of the emptying of a target.
@@ -86,31 +36,57 @@ impl Pool {
     /// Takes notice of targets that came and went since this was asked last.
     ///
     /// # Errors
-    /// `Retry`, once, if what this process wrote was on a target that went, and is nowhere else: what was
-    /// saved since the last commit must be saved again. What the table reports.
-    pub(crate) fn refresh_targets(&self) -> Result<()> {
+    /// What the table reports.
+    pub fn refresh_targets(&self) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
-        let before = self.targets();
         let version = table.version()?;
-        if before.version() == version {
+        if self.targets().version() == version {
             return Ok(());
         }
         let rows = table.rows()?;
         let config = PoolConfig { target: rows.clone(), ..self.config().clone() };
         let now = TargetSet::new(members(&**table, &rows)?, &config);
-        let now = Arc::new(now.of_table(table.clone(), version));
-        self.set_targets(now.clone());
-        for (shard, id) in before.known_homes() {
-            let is_gone = now.members().iter().all(|member| member.id != id);
-            if is_gone && self.config().redundancy.survives() == 0 {
-                now.find(shard).map_err(|error| {
-                    Error::retry(format!(
-                        "target {id} was removed from the pool meanwhile: {error}"
-                    ))
-                })?;
-            }
-        }
+        self.set_targets(Arc::new(now.of_table(table.clone(), version)));
         Ok(())
+    }
+
+    /// The targets that there are now: to be asked before anything is written that a record is to name,
+    /// and before those look at the table who write it. `None` if a target may leave without harm.
+    ///
+    /// # Errors
+    /// What the table reports.
+    pub fn targets_now(&self) -> Result<Option<TargetsThen>> {
+        if self.table().is_none() || self.has_redundancy() {
+            return Ok(None);
+        }
+        self.refresh_targets()?;
+        let targets = self.targets();
+        let ids = targets.members().iter().map(|member| member.id).collect();
+        Ok(Some(TargetsThen { version: targets.version(), ids }))
+    }
+
+    /// Makes sure that no target has left on which something may lie that was written since `then`: to be
+    /// asked once all of it is durable, before the record is appended. Who removes a target takes it out
+    /// of the table before he looks at it for the last time; so either he sees what was written, or this
+    /// sees that the target has left.
+    ///
+    /// # Errors
+    /// `Retry` if one has left: what was saved must be saved again. What the table reports.
+    pub fn check_targets(&self, then: &TargetsThen) -> Result<()> {
+        let Some(table) = self.table() else { return Ok(()) };
+        if table.version()? == then.version {
+            return Ok(());
+        }
+        let rows = table.rows()?;
+        // Those that came since, too: one may have come and left.
+        let came = then.ids.iter().max().map_or(1, |id| id + 1)..table.next_id()?;
+        let is_gone = |id: &u32| rows.iter().all(|row| row.id != Some(*id));
+        match then.ids.iter().copied().chain(came).find(is_gone) {
+            None => Ok(()),
+            Some(id) => Err(Error::retry(format!(
+                "target {id} was removed from the pool while this was written: save again"
+            ))),
+        }
     }
 
     fn changing(&self) -> Result<(Arc<dyn TargetTable>, Lock)> {
@@ -308,6 +284,13 @@ impl Pool {
             Ok(bytes) => {
                 targets.members()[from].target().delete(shard)?;
                 Ok(bytes)
+            }
+            // A gc has deleted it meanwhile.
+            Err(error)
+                if error.kind() == ErrorKind::Damaged
+                    && !targets.members()[from].has(shard).unwrap_or(true) =>
+            {
+                Ok(0)
             }
             // It is damaged: made from the others, it is somewhere else.
             Err(error) if error.kind() == ErrorKind::Damaged && self.has_redundancy() => {

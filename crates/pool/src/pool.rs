@@ -3,10 +3,9 @@
 use crate::PoolConfig;
 use crate::command::command;
 use crate::environment::Environment;
-use crate::membership::TargetTable;
+use crate::layout::Layout;
 use crate::place::{check, packs_elsewhere};
-use crate::stripe::Layout;
-use crate::targets::{Member, TargetSet};
+use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{ManifestLog, Target};

@@ -1,7 +1,8 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
-use crate::stripe::{Layout, Scan, read_pieces};
+use crate::layout::Layout;
+use crate::stripe::{Scan, read_pieces};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ReadRange, ShardName};

@@ -2,20 +2,19 @@
 //! descriptor gives them.
 
 use crate::config::{FormatConfig, PoolConfig};
-use crate::create::{refuse_used, replace_text, write_target};
 use crate::environment::Environment;
 use crate::location::Location;
 use crate::marker::{Marker, targets_of};
-use crate::membership::{StillThere, TargetTable};
 use crate::place::{DESCRIPTOR, MARKER, check_marker, check_target, read_descriptor};
+use crate::places::{refuse_used, write_target};
 use crate::redundancy::TargetConfig;
+use crate::targets::{OpenTarget, TargetTable};
+use crate::texts::replace_text;
 use outlive_format::checksum;
-use outlive_target::Target;
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The table of the pool in `dir`.
 pub(crate) struct DirectoryTable {
@@ -65,7 +64,7 @@ impl TargetTable for DirectoryTable {
         Ok(rows)
     }
 
-    fn open(&self, row: &TargetConfig) -> Result<(Arc<dyn Target>, Option<Box<StillThere>>)> {
+    fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
         let location = self.location(row)?;
         let is_own = location.is_in(&self.dir);
         let target = location.open(&self.dir.join(DESCRIPTOR), is_own, &self.env)?;

@@ -17,6 +17,7 @@ mod pools;
 mod programs;
 mod roles;
 mod seen;
+mod space;
 mod state;
 mod table;
 mod truth;

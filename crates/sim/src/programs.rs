@@ -1,10 +1,10 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
 use crate::actor::{Actor, Done, End};
-use crate::case::Space;
 use crate::hold::{Looking, Saving};
 use crate::luck::Luck;
 use crate::roles::{A, B, Role};
+use crate::space::Space;
 use crate::state::State;
 use crate::truth::Pending;
 use crate::world::PoolWorld;
@@ -347,7 +347,11 @@ impl Actor {
         // And who has saved there since the last look at the table saves again.
         self.luck.fail();
         let removed = self.pool.remove_target(oldest, false, None);
-        let also: Vec<ErrorKind> = self.busy().iter().copied().chain([ErrorKind::Retry]).collect();
+        let mut also: Vec<ErrorKind> = self.busy().to_vec();
+        also.push(ErrorKind::Retry);
+        if self.truth.has_scratches() {
+            also.push(ErrorKind::Damaged); // a scrub comes first
+        }
         self.met("a target that goes", &JobName::gc(), removed, &also)?;
         self.luck.achieved("a target goes");
         Ok(())

@@ -1,8 +1,8 @@
 //! The table of targets of a [`PoolWorld`].
 
-use crate::case::Space;
 use crate::luck::lock;
-use outlive_pool::{StillThere, TargetConfig, TargetTable};
+use crate::space::Space;
+use outlive_pool::{OpenTarget, TargetConfig, TargetTable};
 use outlive_target::Target;
 use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
@@ -46,7 +46,7 @@ impl TargetTable for SimTable {
         Ok(lock(&self.rows).0.clone())
     }
 
-    fn open(&self, row: &TargetConfig) -> Result<(Arc<dyn Target>, Option<Box<StillThere>>)> {
+    fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
         let target = self.targets.get(row.id.unwrap_or(1) as usize - 1);
         let target = target.ok_or_else(|| Error::invalid("there is no such target"))?;
         Ok((target.clone(), None))

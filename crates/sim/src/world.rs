@@ -1,8 +1,8 @@
 //! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
 //! [`FaultWorld`].
 
-use crate::case::Space;
 use crate::luck::{Luck, lock};
+use crate::space::Space;
 use crate::table::{Rows, rows_of};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};

@@ -6,6 +6,7 @@ use crate::index::read_segment;
 use outlive_format::{Manifest, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// The packs that segments name, of those that were read already; `None` of those that are damaged.
@@ -24,15 +25,15 @@ pub fn packs_of(
     let mut named: BTreeSet<PackId> = pages_of(manifest).map(|page| page.pack).collect();
     for segment in segments_of_all(pool, manifest)? {
         named.insert(segment.pack);
-        if !known.contains_key(&segment) {
-            let packs = match read_segment(pool, &segment) {
+        let packs = match known.entry(segment) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(match read_segment(pool, &segment) {
                 Ok(directory) => Some(directory.packs),
                 Err(error) if error.kind() == ErrorKind::Damaged => None,
                 Err(error) => return Err(error),
-            };
-            known.insert(segment, packs);
-        }
-        named.extend(known[&segment].iter().flatten());
+            }),
+        };
+        named.extend(packs.iter().flatten());
     }
     Ok(named)
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::place::TARGET_MARKER;
 use crate::{Container, PackWriter, TargetConfig};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
@@ -7,6 +8,7 @@ use outlive_types::ErrorKind as Kind;
 use outlive_types::PackId;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 
 #[test]
 fn a_directory_becomes_a_pool_once() {

@@ -1,7 +1,6 @@
 //! Packs as stripes: each container cut into fragments, parity added, each shard on a target of its own;
 //! read again from any k of them, and made whole again.
 
-mod layout;
 mod read;
 mod repair;
 mod scan;
@@ -10,7 +9,6 @@ mod shard;
 mod tests;
 mod write;
 
-pub(crate) use layout::Layout;
 pub(crate) use read::read_pieces;
 pub use repair::PackRepair;
 pub(crate) use scan::Scan;

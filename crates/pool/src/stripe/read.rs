@@ -1,7 +1,6 @@
 //! Reads a range of a container from its data fragments, and what of them is lost or late from others.
 
-use super::Layout;
-use super::layout::Piece;
+use crate::layout::{Layout, Piece};
 use crate::targets::TargetSet;
 use outlive_erasure::Code;
 use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};

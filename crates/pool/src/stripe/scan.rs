@@ -1,9 +1,9 @@
 //! Reads a pack from one end to the other, container by container, every fragment against its checksum;
 //! what is lost or damaged is made from the others.
 
-use super::Layout;
 use super::shard::OpenShard;
 use crate::Pool;
+use crate::layout::Layout;
 use crate::targets::TargetSet;
 use outlive_format::{Directory, ShardHeader, checksum};
 use outlive_io::AlignedBuf;

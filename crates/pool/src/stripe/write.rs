@@ -1,6 +1,7 @@
 //! Writes the shards of one pack, side by side.
 
 use crate::Pool;
+use crate::layout::Layout;
 use crate::targets::{BegunShard, TargetSet};
 use outlive_erasure::Code;
 use outlive_format::{Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
@@ -246,7 +247,7 @@ impl Shards {
             finishes.push((number as u8, finish));
         }
         let code = Arc::new(self.code);
-        let layout = super::Layout { geometry: self.geometry, fragments_bytes, code };
+        let layout = Layout { geometry: self.geometry, fragments_bytes, code };
         self.pool.knows_layout(self.pack, layout);
         let (losses, writes) = (self.losses, self.in_flight);
         Ok(ShardsEnd { losses, writes, finishes, stored_bytes, fragments_bytes })

@@ -1,6 +1,6 @@
 //! One target of a pool, and what is known of how it does.
 
-use crate::membership::StillThere;
+use super::table::StillThere;
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::fmt;

@@ -1,21 +1,37 @@
 //! The targets of a pool as one: which of them has a shard, which gets one, and which are away.
 
+mod begin;
 mod member;
 mod placement;
+mod table;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use member::{Member, UnderWay};
+pub use table::{OpenTarget, StillThere, TargetTable};
 
 use crate::PoolConfig;
-use crate::membership::{TargetTable, members};
-use crate::redundancy::{Redundancy, Writes};
+use crate::redundancy::{Redundancy, TargetConfig};
 use outlive_io::Ticket;
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
-use outlive_types::{Error, ErrorKind, PackId, Result};
+use outlive_types::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The targets of a table.
+pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
+    let member = |row: &TargetConfig| {
+        let (target, still_there) = table.open(row)?;
+        let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
+        let member = if row.leaving { member.leaving() } else { member };
+        Ok(match still_there {
+            Some(still_there) => member.if_there(still_there),
+            None => member,
+        })
+    };
+    rows.iter().map(member).collect()
+}
 
 /// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
 /// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
@@ -95,12 +111,6 @@ impl TargetSet {
         self.members.iter().position(|member| member.id == id)
     }
 
-    /// Where this process has put or found shards: the numbers of the targets in the table.
-    pub fn known_homes(&self) -> Vec<(ShardName, u32)> {
-        let id = |(shard, number): (&ShardName, &usize)| (*shard, self.members[*number].id);
-        self.homes.try_lock().map_or_else(|_| Vec::new(), |homes| homes.iter().map(id).collect())
-    }
-
     /// Whether reads go around targets that are late.
     pub fn reads_around(&self) -> bool {
         self.reads_around
@@ -126,142 +136,6 @@ impl TargetSet {
         match &each[..] {
             [only] => only.clone(),
             several => format!("{} targets: {}", several.len(), several.join(", ")),
-        }
-    }
-
-    /// Begins `count` shards of a pack, each in a domain of its own. Where one cannot be begun, another
-    /// target takes its place, as far as there is one.
-    ///
-    /// # Errors
-    /// More shards than may be missing cannot be begun, or any if nothing may be missing: why the first
-    /// of them could not. `Full` if room is all that lacks.
-    pub fn create(
-        &self,
-        pack: PackId,
-        count: usize,
-        bytes_max: u64,
-    ) -> Result<Vec<Result<BegunShard>>> {
-        let choices = placement::choices(self, pack, bytes_max);
-        let mut chosen = placement::apart(&self.members, &choices, count);
-        // As preferred: so that whoever reads asks the right one first.
-        let order = placement::preferred(&self.members, pack);
-        chosen.sort_by_key(|number| order.iter().position(|other| other == number));
-        let mut refused = HashMap::new();
-        let mut shards: Vec<Option<BegunShard>> = (0..count).map(|_| None).collect();
-        let mut next: Vec<(usize, usize)> = chosen.into_iter().enumerate().collect();
-        while !next.is_empty() {
-            for (shard, member) in std::mem::take(&mut next) {
-                let name = ShardName { pack, shard: shard as u8 };
-                let target = &self.members[member];
-                let begun =
-                    self.refuse_second(name).and_then(|()| target.target().create(name, bytes_max));
-                match begun {
-                    Ok(writer) => {
-                        let under_way = target.begin(bytes_max);
-                        shards[shard] = Some(BegunShard { writer, member, under_way });
-                    }
-                    // Wherever it is asked for.
-                    Err(error) if error.kind() == ErrorKind::Invalid && self.find(name).is_ok() => {
-                        return Err(error);
-                    }
-                    Err(error) => drop(refused.insert(member, error)),
-                }
-            }
-            let others: Vec<usize> = {
-                let used: Vec<usize> = shards.iter().flatten().map(|begun| begun.member).collect();
-                let is_used = |number: &usize| {
-                    let domain = &self.members[*number].domain;
-                    used.iter().any(|one| self.members[*one].domain == *domain)
-                };
-                choices
-                    .iter()
-                    .filter(|n| !refused.contains_key(*n) && !is_used(n))
-                    .copied()
-                    .collect()
-            };
-            let others = placement::apart(&self.members, &others, count);
-            let missing = (0..count).filter(|shard| shards[*shard].is_none());
-            next = missing.zip(others).collect();
-        }
-        let missing = shards.iter().filter(|shard| shard.is_none()).count();
-        let why = || self.why_not(&refused);
-        if missing > self.may_lack(count) {
-            return Err(why());
-        }
-        Ok(shards.into_iter().map(|shard| shard.ok_or_else(why)).collect())
-    }
-
-    /// Begins one more shard of a pack, away from its others and from the targets in `taken`; `None` if no
-    /// target can take it.
-    ///
-    /// # Errors
-    /// A pack's other shards cannot be looked for.
-    pub fn begin_one(
-        &self,
-        shard: ShardName,
-        pack: &[ShardName],
-        taken: &[usize],
-        bytes_max: u64,
-    ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
-        let domain = |number: &usize| self.members[*number].domain.as_str();
-        let mut used: Vec<&str> = taken.iter().map(domain).collect();
-        for other in pack.iter().filter(|other| **other != shard) {
-            if let Ok(number) = self.find(*other) {
-                used.push(self.members[number].domain.as_str());
-            }
-        }
-        for number in placement::choices(self, shard.pack, bytes_max) {
-            let member = &self.members[number];
-            if used.contains(&member.domain.as_str()) {
-                continue;
-            }
-            // One that cannot take it is no reason not to ask the others.
-            if let Ok(writer) = member.target().create(shard, bytes_max) {
-                return Ok(Some((number, writer)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// How many of `count` shards a new pack may lack.
-    pub fn may_lack(&self, count: usize) -> usize {
-        match self.redundancy.writes {
-            Writes::Degraded => self.survives().min(count.saturating_sub(1)),
-            Writes::Full => 0,
-        }
-    }
-
-    /// Why there are not enough targets for a pack.
-    fn why_not(&self, refused: &HashMap<usize, Error>) -> Error {
-        if let Some(full) = refused.values().find(|error| error.kind() == ErrorKind::Full) {
-            return full.clone();
-        }
-        let mut refused: Vec<(&usize, &Error)> = refused.iter().collect();
-        refused.sort_by_key(|(number, _)| **number);
-        let refused = refused.first().map(|(_, error)| (*error).clone());
-        let away = || self.members.iter().find_map(Member::away);
-        let error = refused.or_else(away);
-        error.unwrap_or_else(|| {
-            Error::invalid(
-                "there are too few targets that fail by themselves for this pool's redundancy",
-            )
-        })
-    }
-
-    /// A second shard of a name is refused wherever the first is.
-    fn refuse_second(&self, shard: ShardName) -> Result<()> {
-        if self.members.len() == 1 {
-            return Ok(()); // that target does so itself
-        }
-        match self.find_here(shard) {
-            Ok(Some(number)) => Err(Error::invalid(format!(
-                "shard {shard} is on {} already",
-                self.members[number].target().describe()
-            ))),
-            Ok(None) => Ok(()),
-            // Names are new: it is not on a target that is away just now, unless somebody repairs.
-            Err(_) if self.survives() > 0 => Ok(()),
-            Err(error) => Err(error),
         }
     }
 

@@ -1,8 +1,9 @@
 use super::*;
+use crate::redundancy::Writes;
 use crate::{FormatConfig, Tuning};
 use outlive_io::AlignedBuf;
 use outlive_target::{FaultWorld, MemoryTarget};
-use outlive_types::SessionId;
+use outlive_types::{PackId, SessionId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

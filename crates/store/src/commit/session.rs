@@ -7,7 +7,7 @@ use outlive_format::{
     Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
     Session, fingerprint,
 };
-use outlive_pool::Pool;
+use outlive_pool::{Pool, TargetsThen};
 use outlive_target::{Append, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 
@@ -65,6 +65,8 @@ pub struct LogHead {
     /// A session that is being opened.
     opening: Option<SessionId>,
     fenced: Option<Error>,
+    /// Which targets there were before anything was written that is not in a record yet.
+    targets: Option<TargetsThen>,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
     /// What was seen of sweeps and archives and not yet asked for.
@@ -84,6 +86,7 @@ impl LogHead {
             expected: None,
             opening: None,
             fenced: None,
+            targets: None,
             last_epoch: 0,
             changes: Changes::default(),
         }
@@ -105,7 +108,13 @@ impl LogHead {
     /// # Errors
     /// `Fenced` if another has followed; what the log reports.
     pub fn check(&mut self, pool: &Pool) -> Result<()> {
-        self.look(pool, self.session).map(drop)
+        self.look(pool, self.session)?;
+        self.check_targets(pool)
+    }
+
+    /// Makes sure that what was written since [`LogHead::open`] lies on targets that the pool has still.
+    fn check_targets(&self, pool: &Pool) -> Result<()> {
+        self.targets.as_ref().map_or(Ok(()), |then| pool.check_targets(then))
     }
 
     /// Why something failed: if this session is over, that is why, whatever `error` says. Who has
@@ -165,6 +174,8 @@ impl LogHead {
         if let Some(error) = &self.fenced {
             return Err(error.clone());
         }
+        // Nothing is written before.
+        self.targets = pool.targets_now()?;
         match self.session {
             Some(session) if !self.uncertain => {
                 // Cheaper to be told now than after everything is stored.
@@ -361,6 +372,7 @@ impl LogHead {
     /// not exist, and the next `open` finds out.
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
         pool.check_place()?;
+        self.check_targets(pool)?;
         for _ in 0..ATTEMPTS {
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;

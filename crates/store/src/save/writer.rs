@@ -87,6 +87,8 @@ impl RankWriter {
             _ => self.packs.insert(PackNumbers::new(opened.session, self.rank)).clone(),
         };
         self.absorb(pool, opened.changes.clone())?;
+        // What the committer knows of them is not newer.
+        pool.refresh_targets()?;
         Ok(packs)
     }
 

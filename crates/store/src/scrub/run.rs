@@ -94,7 +94,9 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         if !report.damaged.is_empty() {
             // A gc may have deleted some meanwhile.
             let there: BTreeSet<PackId> = pool.packs()?.into_iter().collect();
-            report.damaged.retain(|(pack, _)| there.contains(pack));
+            // Of others some shards are not finished yet, or were left behind.
+            let unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
+            report.damaged.retain(|(pack, _)| there.contains(pack) && !unfinished.contains(pack));
         }
         let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
         heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)

@@ -1,0 +1,53 @@
+//! What says which targets a pool has.
+
+use crate::redundancy::TargetConfig;
+use outlive_target::Target;
+use outlive_types::Result;
+use std::fmt;
+use std::sync::Arc;
+
+/// Says whether a target is where it was.
+pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
+
+/// A target, and a way to find out whether it is there.
+pub type OpenTarget = (Arc<dyn Target>, Option<Box<StillThere>>);
+
+/// The table of a pool's targets: what is written down of them, for all programs that use the pool.
+pub trait TargetTable: Send + Sync + fmt::Debug {
+    /// Something that is another number whenever the table is another one.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn version(&self) -> Result<u64>;
+
+    /// The targets, each with its number.
+    ///
+    /// # Errors
+    /// `Invalid` for a table that cannot be.
+    fn rows(&self) -> Result<Vec<TargetConfig>>;
+
+    /// A target, and a way to find out whether it is there.
+    ///
+    /// # Errors
+    /// `Invalid` for a location that cannot be.
+    fn open(&self, row: &TargetConfig) -> Result<OpenTarget>;
+
+    /// Makes a new target the pool's own, before the table names it.
+    ///
+    /// # Errors
+    /// `Invalid` if it is used by somebody.
+    fn prepare(&self, row: &TargetConfig) -> Result<()>;
+
+    /// A number that no target has or had.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn next_id(&self) -> Result<u32>;
+
+    /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
+    /// collectors does that, where there is one.
+    ///
+    /// # Errors
+    /// What the medium reports; then it is not known which table is there.
+    fn replace(&self, rows: &[TargetConfig]) -> Result<()>;
+}
