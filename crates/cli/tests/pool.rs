@@ -287,6 +287,9 @@ fn targets_are_added_drained_removed_and_replaced() {
         for command in ["verify", "scrub", "gc"] {
             assert_eq!(outlive(&[command, text(&pool)]).code, 0, "{command}");
         }
+        // Should the descriptor be lost, the log's marker may serve as one.
+        fs::copy(pool.join("log/.pool.toml"), pool.join("pool.toml")).unwrap();
+        assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
         fs::rename(place.disk(5), place.dir.path().join("gone")).unwrap();
         let replaced = run(&["pool", "replace", "5", "../disk 9"]);
         match rule.is_empty() {

@@ -11,19 +11,40 @@ use std::path::Path;
 
 /// The whole descriptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "DescriptorText")]
 pub struct PoolConfig {
     /// Fixed when the pool is made.
     pub format: FormatConfig,
     /// May change at any time.
-    #[serde(default)]
     pub tuning: Tuning,
     /// How many targets may be lost.
-    #[serde(default, skip_serializing_if = "Redundancy::is_default")]
+    #[serde(skip_serializing_if = "Redundancy::is_default")]
     pub redundancy: Redundancy,
     /// Where packs are kept; empty: in the pool's own directory.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
+}
+
+/// A descriptor as it is read: a marker of the log may serve as one, and says more.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DescriptorText {
+    format: FormatConfig,
+    #[serde(default)]
+    tuning: Tuning,
+    #[serde(default)]
+    redundancy: Redundancy,
+    #[serde(default)]
+    target: Vec<TargetConfig>,
+    #[serde(default, rename = "next_target")]
+    _next_target: Option<u32>,
+}
+
+impl From<DescriptorText> for PoolConfig {
+    fn from(text: DescriptorText) -> PoolConfig {
+        let DescriptorText { format, tuning, redundancy, target, .. } = text;
+        PoolConfig { format, tuning, redundancy, target }
+    }
 }
 
 /// What decides the bytes in the pool.

@@ -39,7 +39,7 @@ impl Pool {
     /// What the table reports.
     pub fn refresh_targets(&self) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
-        let version = table.version()?;
+        let version = table.version().or_else(|error| self.place_says().and(Err(error)))?;
         if self.targets().version() == version {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Pool {
     /// `Retry` if one has left: what was saved must be saved again. What the table reports.
     pub fn check_targets(&self, then: &TargetsThen) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
-        if table.version()? == then.version {
+        if table.version().or_else(|error| self.place_says().and(Err(error)))? == then.version {
             return Ok(());
         }
         let rows = table.rows()?;

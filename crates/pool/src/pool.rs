@@ -14,6 +14,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+/// Packs of which it is known how they are spread over their shards.
+const LAYOUTS_MAX: usize = 1 << 15;
+
 /// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
 /// bound of one staging pool.
 #[derive(Clone)]
@@ -33,6 +36,8 @@ pub struct Pool {
     location: Option<Arc<str>>,
     /// The directory that holds descriptor and log, if one does.
     directory: Option<Arc<Path>>,
+    /// The warning about redundancy that was given last.
+    said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
     policy: Arc<Mutex<Policy>>,
 }
@@ -88,6 +93,7 @@ impl Pool {
             env,
             location,
             directory,
+            said: Arc::default(),
             policy,
         }
     }
@@ -129,6 +135,11 @@ impl Pool {
             Some(dir) => check(dir, &self.config, targets),
             None => targets(),
         }
+    }
+
+    /// The same without its targets: why they cannot be asked for.
+    pub(crate) fn place_says(&self) -> Result<()> {
+        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config, || Ok(())))
     }
 
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
@@ -185,18 +196,29 @@ impl Pool {
     /// Notes how a pack is spread over its shards.
     pub(crate) fn knows_layout(&self, pack: PackId, layout: Layout) {
         if let Ok(mut layouts) = self.layouts.try_lock() {
+            // They are read again where they are needed.
+            if layouts.len() >= LAYOUTS_MAX {
+                layouts.clear();
+            }
             layouts.insert(pack, layout);
         }
     }
 
     /// Says that packs are written with less redundancy than they should have.
     pub(crate) fn lacks_redundancy(&self, why: &Error) {
-        self.warn(format!(
+        let warning = format!(
             "what is saved now has less redundancy than it should have: {}; when the target is back, or \
              replaced, run: {}",
             why.message(),
             self.command("pool repair", &[])
-        ));
+        );
+        // Once, and not for every pack.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.as_ref() != Some(&warning) {
+            *said = Some(warning.clone());
+            drop(said);
+            self.warn(warning);
+        }
     }
 
     /// Where manifests are committed.

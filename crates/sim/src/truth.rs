@@ -296,7 +296,9 @@ impl Truth {
         let mut facts = self.facts();
         let Facts { jobs, pending, flipped, .. } = &mut *facts;
         let truth = jobs.entry(job.clone()).or_default();
-        truth.appended.insert(number, fingerprint(bytes));
+        if truth.appended.insert(number, fingerprint(bytes)) == Some(fingerprint(bytes)) {
+            return Ok(()); // two programs had the same to say, and one record says it
+        }
         // It may follow on what was appended, or on what has become of that.
         if let Some(before) = before
             && record.previous != fingerprint(&before)

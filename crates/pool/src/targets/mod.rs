@@ -33,6 +33,9 @@ pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<
     rows.iter().map(member).collect()
 }
 
+/// Shards of which it is known where they are.
+const HOMES_MAX: usize = 1 << 17;
+
 /// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
 /// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
 #[derive(Debug)]
@@ -209,6 +212,10 @@ impl TargetSet {
     /// Notes where a shard is.
     pub fn is_on(&self, shard: ShardName, number: usize) {
         self.remember(|homes| {
+            // A pool may have more than should be kept in memory; they are found again.
+            if homes.len() >= HOMES_MAX {
+                homes.clear();
+            }
             homes.insert(shard, number);
         });
     }
