@@ -14,7 +14,7 @@ mod relay;
 mod retry;
 mod throttle;
 mod wrapped;
-mod writes;
+pub mod writes;
 
 pub use directory::{DirectoryOptions, DirectoryTarget};
 pub use durable::{make_dir_durable, publish, sync_dir};

@@ -1,17 +1,19 @@
 //! What every shard writer keeps count of: which writes are in flight, which failed, and what is to
-//! happen when all are over.
+//! happen when all are over; and the checks and errors that all targets have in common. For who
+//! implements a target, here or in a crate of its own.
 
 use crate::{Fault, ShardName};
 use outlive_io::SharedBuf;
 use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The writes of one shard.
 #[derive(Default)]
-pub(crate) struct Writes(Mutex<State>);
+pub struct Writes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -22,13 +24,14 @@ struct State {
 }
 
 /// One write; dropped when it is over. If nobody said that it succeeded, it failed.
-pub(crate) struct Writing {
+pub struct Writing {
     writes: Arc<Writes>,
     offset: u64,
 }
 
 impl Writes {
-    pub(crate) fn begin(self: &Arc<Self>, offset: u64) -> Writing {
+    /// Begins a write at `offset`.
+    pub fn begin(self: &Arc<Self>, offset: u64) -> Writing {
         let mut state = self.lock();
         state.in_flight += 1;
         state.unwritten.insert(offset, None);
@@ -37,7 +40,7 @@ impl Writes {
 
     /// Runs `job` when the last write is over: now, or in the thread that ends it. That write's
     /// ticket waits for `job`, so it should only queue something.
-    pub(crate) fn after_all(&self, job: impl FnOnce() + Send + 'static) {
+    pub fn after_all(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         if state.in_flight > 0 {
             state.last = Some(Box::new(job));
@@ -48,12 +51,18 @@ impl Writes {
     }
 
     /// Ok if every write succeeded in the end.
-    pub(crate) fn check(&self, shard: ShardName) -> Result<()> {
+    ///
+    /// # Errors
+    /// That of a write that failed last.
+    pub fn check(&self, shard: ShardName) -> Result<()> {
         self.check_all().map_err(|error| error.context(format!("shard {shard}")))
     }
 
     /// The same, for who does not know the shard's name.
-    pub(crate) fn check_all(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Writes::check`].
+    pub fn check_all(&self) -> Result<()> {
         let state = self.lock();
         let Some((offset, error)) = state.unwritten.first_key_value() else { return Ok(()) };
         let error = error.clone().unwrap_or_else(|| Error::bug("the write was given up"));
@@ -67,18 +76,21 @@ impl Writes {
 
 impl Writing {
     /// Records that it succeeded, and ends it.
-    pub(crate) fn succeed(self) {
+    pub fn succeed(self) {
         self.writes.lock().unwritten.remove(&self.offset);
     }
 
     /// Records that it failed, and ends it.
-    pub(crate) fn fail(self, error: Error) {
+    pub fn fail(self, error: Error) {
         self.writes.lock().unwritten.insert(self.offset, Some(error));
     }
 
     /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home if
     /// nobody else has a part of it.
-    pub(crate) fn end(
+    ///
+    /// # Errors
+    /// The outcome's, with the buffer.
+    pub fn end(
         self,
         outcome: Result<()>,
         buffer: SharedBuf,
@@ -97,6 +109,18 @@ impl Writing {
     }
 }
 
+impl fmt::Debug for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writes")
+    }
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writing(at {})", self.offset)
+    }
+}
+
 impl Drop for Writing {
     fn drop(&mut self) {
         let mut state = self.writes.lock();
@@ -110,12 +134,10 @@ impl Drop for Writing {
 }
 
 /// Refuses what no backend could write.
-pub(crate) fn check_write(
-    shard: ShardName,
-    offset: u64,
-    bytes: &[u8],
-    bytes_max: u64,
-) -> Result<()> {
+///
+/// # Errors
+/// `Bug` if it is not made of whole pages, or reaches beyond `bytes_max`.
+pub fn check_write(shard: ShardName, offset: u64, bytes: &[u8], bytes_max: u64) -> Result<()> {
     let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= bytes_max);
     if fits && is_made_of_pages(offset, bytes) {
         return Ok(());
@@ -136,7 +158,10 @@ fn is_made_of_pages(offset: u64, memory: &[u8]) -> bool {
 }
 
 /// Refuses a length that no backend could finish at.
-pub(crate) fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Result<()> {
+///
+/// # Errors
+/// `Bug` if it is not made of whole pages, or longer than `bytes_max`.
+pub fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Result<()> {
     if length.is_multiple_of(PAGE_BYTES as u64) && length <= bytes_max {
         return Ok(());
     }
@@ -147,7 +172,10 @@ pub(crate) fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Res
 }
 
 /// Refuses a range that no backend could read.
-pub(crate) fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
+///
+/// # Errors
+/// `Bug` if it is not made of whole pages.
+pub fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
     if is_made_of_pages(range.offset, &range.buffer) {
         return Ok(());
     }
@@ -159,7 +187,7 @@ pub(crate) fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<
 }
 
 /// The error for a range that reaches past a shard's end.
-pub(crate) fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end: u64) -> Error {
+pub fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end: u64) -> Error {
     Error::damaged(format!(
         "shard {shard} in {place} is cut short: it ends at byte {end}, but bytes {} to {} are \
          needed",
@@ -169,11 +197,11 @@ pub(crate) fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end
 }
 
 /// The error for a shard that is not there.
-pub(crate) fn missing(place: &str, shard: ShardName) -> Error {
+pub fn missing(place: &str, shard: ShardName) -> Error {
     Error::damaged(format!("shard {shard} is missing from {place}"))
 }
 
 /// The error for a second shard of one name.
-pub(crate) fn exists(place: &str, shard: ShardName) -> Error {
+pub fn exists(place: &str, shard: ShardName) -> Error {
     Error::invalid(format!("shard {shard} exists already in {place}; shards are written once"))
 }

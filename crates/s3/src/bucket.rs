@@ -1,0 +1,286 @@
+//! A bucket and a prefix in it: its clients, and the requests that targets and media are made of.
+
+use crate::errors::{explain, is_conflict, is_missing, is_taken, may_be_past_the_end};
+use crate::runtime;
+use crate::settings::Settings;
+use futures_util::TryStreamExt;
+use object_store::aws::{AmazonS3, S3ConditionalPut};
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutOptions, PutPayload, RetryConfig,
+};
+use outlive_io::{PerProcess, StagingPool};
+use outlive_types::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Length of a part of an upload. S3 asks for 5 MiB at least; a request takes about as long as it takes
+/// to send this much.
+pub(crate) const PART_BYTES: usize = 8 << 20;
+
+/// Parts that a bucket uploads at once, of all its shards.
+const UPLOADS_MAX: usize = 16;
+/// Ranges that a bucket reads at once.
+const READS_MAX: usize = 64;
+/// Memory for parts that is kept for the next ones. More is had from the system, and given back.
+const KEPT_BYTES: usize = 8 * PART_BYTES;
+
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for an answer to a small request, and for the next bytes of a long one.
+const ANSWER_MAX: Duration = Duration::from_secs(8);
+/// The same for a part, which must be sent first: 8 MiB at 140 KB/s.
+const PART_MAX: Duration = Duration::from_secs(60);
+/// No small request is repeated after that, so that a dead server is told within 10 seconds.
+const REPEAT_CALLS: Duration = Duration::from_secs(2);
+/// The same for parts: nobody above can send one again.
+const REPEAT_PARTS: Duration = Duration::from_secs(8);
+
+/// Pauses before a conditional put is repeated that met another one, in milliseconds.
+const CONFLICT_PAUSES_MS: [u64; 7] = [10, 20, 50, 100, 200, 500, 1000];
+
+/// Where objects are kept.
+pub(crate) struct Bucket {
+    name: String,
+    /// Begins the name of every object; empty, or without a slash at its ends.
+    prefix: String,
+    settings: Settings,
+    /// Connections belong to a process: a forked child that used those of its parent would answer
+    /// the parent's requests. What a child has of them is left as it is.
+    clients: PerProcess<Option<Clients>>,
+}
+
+/// What a process has to reach a bucket.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    /// For everything that is answered at once.
+    pub calls: AmazonS3,
+    /// For what takes long: parts, and putting them together.
+    pub uploads: AmazonS3,
+    pub uploads_free: Arc<Semaphore>,
+    pub reads_free: Arc<Semaphore>,
+    pub parts: Arc<StagingPool>,
+}
+
+impl Bucket {
+    pub(crate) fn new(name: &str, prefix: &str, settings: Settings) -> Bucket {
+        Bucket {
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+            settings,
+            clients: PerProcess::new(|_| None),
+        }
+    }
+
+    /// This process's clients.
+    pub(crate) fn clients(&self) -> Result<Clients> {
+        let mut clients = self.clients.lock();
+        if let Some(clients) = &*clients {
+            return Ok(clients.clone());
+        }
+        let made = Clients {
+            calls: self.client(ANSWER_MAX, REPEAT_CALLS)?,
+            uploads: self.client(PART_MAX, REPEAT_PARTS)?,
+            uploads_free: Arc::new(Semaphore::new(UPLOADS_MAX)),
+            reads_free: Arc::new(Semaphore::new(READS_MAX)),
+            parts: StagingPool::new(KEPT_BYTES, PART_BYTES),
+        };
+        Ok(clients.insert(made).clone())
+    }
+
+    fn client(&self, answer_max: Duration, repeat: Duration) -> Result<AmazonS3> {
+        // Fails only if one was chosen already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let is_plain = self.settings.is_plain();
+        let options = ClientOptions::new()
+            .with_allow_http(is_plain)
+            // To read them takes a while, and is of no use here.
+            .with_no_system_certificates(is_plain)
+            .with_connect_timeout(CONNECT_MAX)
+            // How long a body takes in all depends on the network; that nothing comes does not.
+            .with_timeout_disabled()
+            .with_read_timeout(answer_max);
+        let backoff = BackoffConfig {
+            init_backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_secs(1),
+            base: 2.0,
+        };
+        self.settings
+            .builder()
+            .with_bucket_name(&self.name)
+            .with_client_options(options)
+            .with_retry(RetryConfig { backoff, max_retries: 10, retry_timeout: repeat })
+            .with_conditional_put(S3ConditionalPut::ETagMatch)
+            // Not every server can delete many objects at once.
+            .with_disable_bulk_delete(true)
+            .build()
+            .map_err(|error| explain("preparing to reach", &self.describe(), &error))
+    }
+
+    /// Where it is, for messages.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} at {}", self.url(""), self.settings.server())
+    }
+
+    /// The URL of the object `name`.
+    pub(crate) fn url(&self, name: &str) -> String {
+        let parts = [self.name.as_str(), &self.prefix, name];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        format!("s3://{}", parts.join("/"))
+    }
+
+    /// The key of the object `name` below the prefix.
+    pub(crate) fn path(&self, name: &str) -> Result<Path> {
+        let key = match self.prefix.as_str() {
+            "" => name.to_owned(),
+            prefix => format!("{prefix}/{name}"),
+        };
+        Path::parse(&key).map_err(|error| Error::bug(format!("the name of an object: {error}")))
+    }
+
+    /// The name below the prefix of the object with this key.
+    fn name_of<'a>(&self, key: &'a Path) -> Option<&'a str> {
+        match self.prefix.as_str() {
+            "" => Some(key.as_ref()),
+            prefix => key.as_ref().strip_prefix(prefix)?.strip_prefix('/'),
+        }
+    }
+
+    pub(crate) fn explain(&self, doing: &str, name: &str, error: &object_store::Error) -> Error {
+        explain(doing, &self.url(name), error)
+    }
+
+    /// Finds out whether the bucket is there and may be used.
+    pub(crate) async fn check(&self) -> Result<()> {
+        let client = self.clients()?.calls;
+        let mut objects = client.list(Some(&self.path("packs")?));
+        let first = objects.try_next().await;
+        first.map(drop).map_err(|error| explain("looking into", &self.describe(), &error))
+    }
+
+    /// Length of the object `name`; `None` if it is not there.
+    pub(crate) async fn length(&self, name: &str) -> Result<Option<u64>> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        match client.head(&path).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            // The answer to HEAD has no body, so it cannot say whether it is the bucket that is missing.
+            Err(error) if is_missing(&error) => {
+                Ok(self.first_bytes(name, 1).await?.map(|(_, length)| length))
+            }
+            Err(error) => Err(self.explain("looking for", name, &error)),
+        }
+    }
+
+    /// The first `count` bytes of the object `name` and its length; `None` if it is not there. An
+    /// empty object has no first byte.
+    pub(crate) async fn first_bytes(
+        &self,
+        name: &str,
+        count: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        let range = Some(GetRange::Bounded(0..count));
+        let got = client.get_opts(&path, GetOptions { range, ..GetOptions::default() }).await;
+        let fault = |error| self.explain("reading", name, &error);
+        match got {
+            Ok(got) => {
+                let length = got.meta.size;
+                Ok(Some((got.bytes().await.map_err(fault)?.to_vec(), length)))
+            }
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) if may_be_past_the_end(&error) => Ok(Some((Vec::new(), 0))),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    /// The object `name`; `None` if it is not there.
+    pub(crate) async fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        let fault = |error| self.explain("reading", name, &error);
+        match client.get(&path).await {
+            Ok(got) => Ok(Some(got.bytes().await.map_err(fault)?.to_vec())),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    /// Writes the object `name`, in place of one that is there.
+    pub(crate) async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        let put = client.put(&path, PutPayload::from(bytes)).await;
+        put.map(drop).map_err(|error| self.explain("writing", name, &error))
+    }
+
+    /// Writes the object `name` unless there is one: true if it was written. After an error nobody
+    /// knows.
+    pub(crate) async fn put_new(&self, name: &str, bytes: Vec<u8>) -> Result<bool> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        let payload = PutPayload::from(bytes);
+        let mut pauses = CONFLICT_PAUSES_MS.into_iter().map(Duration::from_millis);
+        loop {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let error = match client.put_opts(&path, payload.clone(), options).await {
+                Ok(_) => return Ok(true),
+                Err(error) => error,
+            };
+            match (is_conflict(&error), pauses.next()) {
+                // Another put is under way, and nobody knows yet whether it will be made.
+                (true, Some(pause)) => tokio::time::sleep(pause).await,
+                (false, _) if is_taken(&error) => return Ok(false),
+                _ => return Err(self.explain("writing", name, &error)),
+            }
+        }
+    }
+
+    /// Removes the object `name`; one that is not there is no error.
+    pub(crate) async fn delete(&self, name: &str) -> Result<()> {
+        let (client, path) = (self.clients()?.calls, self.path(name)?);
+        match client.delete(&path).await {
+            Err(error) if !is_missing(&error) => Err(self.explain("removing", name, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The names of all objects below `folder`, each with `folder/` in front.
+    pub(crate) async fn names(&self, folder: &str) -> Result<Vec<String>> {
+        let (client, path) = (self.clients()?.calls, self.path(folder)?);
+        let listed: std::result::Result<Vec<ObjectMeta>, _> =
+            client.list(Some(&path)).try_collect().await;
+        let listed = listed.map_err(|error| self.explain("listing", folder, &error))?;
+        let name = |object: &ObjectMeta| self.name_of(&object.location).map(str::to_owned);
+        Ok(listed.iter().filter_map(name).collect())
+    }
+
+    /// The names directly below `folder` that have something below them.
+    pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
+        let (client, path) = (self.clients()?.calls, self.path(folder)?);
+        let listed = client.list_with_delimiter(Some(&path)).await;
+        let listed = listed.map_err(|error| self.explain("listing", folder, &error))?;
+        let last = |path: &Path| path.filename().map(str::to_owned);
+        Ok(listed.common_prefixes.iter().filter_map(last).collect())
+    }
+
+    /// Makes a request with this bucket, and waits for it.
+    pub(crate) fn wait<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        self: &Arc<Self>,
+        request: impl FnOnce(Arc<Bucket>) -> F,
+    ) -> Result<T> {
+        runtime::wait(request(self.clone()))
+    }
+}
+
+impl Drop for Bucket {
+    /// Closes the connections: what is kept per process is never dropped by itself.
+    fn drop(&mut self) {
+        *self.clients.lock() = None;
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bucket({})", self.url(""))
+    }
+}

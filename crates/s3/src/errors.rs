@@ -1,0 +1,177 @@
+//! What the errors of a bucket mean to the caller.
+
+use object_store::Error as StoreError;
+use object_store::client::HttpError;
+use outlive_types::{Error, ErrorKind};
+use std::error::Error as _;
+
+/// What can be read from an error of `object_store`. It keeps the status and the server's answer to
+/// itself, but for its text.
+struct Answer {
+    status: Option<u16>,
+    /// The server's own code, such as "NoSuchBucket".
+    code: Option<String>,
+    /// What is worth telling.
+    text: String,
+    /// There was no answer, or not all of it.
+    is_cut: bool,
+}
+
+impl Answer {
+    fn of(error: &StoreError) -> Answer {
+        let mut chain = vec![];
+        let mut next: Option<&dyn std::error::Error> = error.source();
+        let mut is_cut = false;
+        while let Some(cause) = next {
+            is_cut |= cause.is::<HttpError>();
+            chain.push(cause.to_string());
+            next = cause.source();
+        }
+        let whole = error.to_string();
+        let status = match error {
+            StoreError::NotFound { .. } => Some(404),
+            StoreError::Unauthenticated { .. } => Some(401),
+            StoreError::PermissionDenied { .. } => Some(403),
+            // `AlreadyExists` may be any of 304, 409 and 412.
+            _ => between(&whole, "status code: ", " ").and_then(|status| status.parse().ok()),
+        };
+        let code = between(&whole, "<Code>", "</Code>").map(str::to_owned);
+        let message = between(&whole, "<Message>", "</Message>");
+        let text = match (&code, message, status) {
+            (Some(code), Some(message), _) => format!("{code}: {message}"),
+            (Some(code), None, _) => code.clone(),
+            (None, _, Some(status)) => format!("status {status}"),
+            // The last cause says what happened; those before it say where, which is told already.
+            (None, _, None) => chain.pop().unwrap_or(whole),
+        };
+        Answer { status, code, text, is_cut }
+    }
+
+    /// What to do about it.
+    fn kind_and_advice(&self) -> (ErrorKind, &'static str) {
+        match (self.code.as_deref().unwrap_or_default(), self.status) {
+            ("NoSuchBucket" | "InvalidBucketName", _) => (
+                ErrorKind::Invalid,
+                ": create the bucket, or correct the location or the endpoint (AWS_ENDPOINT_URL)",
+            ),
+            ("NotImplemented" | "MethodNotAllowed", _) => {
+                (ErrorKind::Invalid, ": this server lacks a part of S3 that outlive needs")
+            }
+            (
+                "AuthorizationHeaderMalformed"
+                | "PermanentRedirect"
+                | "IllegalLocationConstraintException",
+                _,
+            )
+            | (_, Some(300..=399)) => {
+                (ErrorKind::Invalid, ": set AWS_REGION to the region of the bucket")
+            }
+            ("RequestTimeTooSkewed", _) => (ErrorKind::Invalid, ": set this machine's clock"),
+            (
+                "ExpiredToken" | "InvalidToken" | "InvalidAccessKeyId" | "SignatureDoesNotMatch",
+                _,
+            )
+            | (_, Some(401)) => (ErrorKind::Invalid, WRONG_KEYS),
+            (_, Some(403)) => (ErrorKind::Invalid, DENIED),
+            ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientCapacity", _)
+            | (_, Some(507)) => (ErrorKind::Full, ": free space there"),
+            ("SlowDown" | "InternalError" | "RequestTimeout", _)
+            | (_, Some(408 | 409 | 425 | 429 | 500..)) => (ErrorKind::Retry, ": try again later"),
+            _ if self.text.contains("certificate") => (
+                ErrorKind::Invalid,
+                ": have this machine trust the server's certificate (SSL_CERT_FILE)",
+            ),
+            _ if self.is_cut => {
+                (ErrorKind::Retry, ": is the server running, and does this machine reach it?")
+            }
+            _ => (ErrorKind::Invalid, ""),
+        }
+    }
+}
+
+const WRONG_KEYS: &str = ": correct the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, \
+                          AWS_SESSION_TOKEN, or the profile in AWS_PROFILE)";
+const DENIED: &str = ": check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_PROFILE), \
+                      and that they may list, read, write and delete in this bucket";
+
+/// The error for what failed while `doing` at `place`.
+pub(crate) fn explain(doing: &str, place: &str, error: &StoreError) -> Error {
+    let answer = Answer::of(error);
+    let (kind, advice) = answer.kind_and_advice();
+    Error::new(kind, format!("{doing} {place}: {}{advice}", answer.text))
+}
+
+/// Whether the object is not there, though the bucket is.
+pub(crate) fn is_missing(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotFound { .. })
+        && !matches!(Answer::of(error).code.as_deref(), Some("NoSuchBucket"))
+}
+
+/// Whether a put was refused because its object is there.
+pub(crate) fn is_taken(error: &StoreError) -> bool {
+    matches!(error, StoreError::AlreadyExists { .. })
+}
+
+/// Whether a put was refused because it met another change of its object (409).
+pub(crate) fn is_conflict(error: &StoreError) -> bool {
+    is_taken(error) && Answer::of(error).status == Some(409)
+}
+
+/// Whether a range was asked for that the object does not have. Servers answer that in three ways:
+/// with an error, with less, or with all of it.
+pub(crate) fn may_be_past_the_end(error: &StoreError) -> bool {
+    let answer = Answer::of(error);
+    answer.status == Some(416) || answer.status.is_none() && !answer.is_cut
+}
+
+fn between<'a>(text: &'a str, before: &str, behind: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(before)?;
+    rest.split_once(behind).map(|(found, _)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `object_store` tells of an answer.
+    fn told(status: &str, code: &str) -> StoreError {
+        let text = format!(
+            "Error performing PUT http://h/b/k in 1ms - Server returned non-2xx status code: \
+             {status}: <Error><Code>{code}</Code><Message>no.</Message></Error>"
+        );
+        match status.get(..3) {
+            Some("404") => StoreError::NotFound { path: "k".into(), source: text.into() },
+            Some("403") => StoreError::PermissionDenied { path: "k".into(), source: text.into() },
+            _ => StoreError::Generic { store: "S3", source: text.into() },
+        }
+    }
+
+    #[test]
+    fn what_a_server_answers_has_a_meaning() {
+        for (status, code, kind, advice) in [
+            ("404 Not Found", "NoSuchBucket", ErrorKind::Invalid, "create the bucket"),
+            ("403 Forbidden", "InvalidAccessKeyId", ErrorKind::Invalid, "correct the credentials"),
+            ("403 Forbidden", "AccessDenied", ErrorKind::Invalid, "may list, read"),
+            ("403 Forbidden", "RequestTimeTooSkewed", ErrorKind::Invalid, "clock"),
+            ("400 Bad Request", "AuthorizationHeaderMalformed", ErrorKind::Invalid, "AWS_REGION"),
+            ("400 Bad Request", "EntityTooSmall", ErrorKind::Invalid, ""),
+            ("501 Not Implemented", "NotImplemented", ErrorKind::Invalid, "lacks"),
+            ("503 Slow Down", "SlowDown", ErrorKind::Retry, "later"),
+            ("429 Too Many Requests", "TooManyRequests", ErrorKind::Retry, "later"),
+            ("500 Internal Server Error", "X", ErrorKind::Retry, "later"),
+            ("507 Insufficient Storage", "XMinioStorageFull", ErrorKind::Full, "free space"),
+        ] {
+            let error = explain("writing", "s3://b/k", &told(status, code));
+            assert_eq!(error.kind(), kind, "{error}");
+            let start = format!("writing s3://b/k: {code}: no.");
+            assert!(
+                error.message().starts_with(&start) && error.message().contains(advice),
+                "{error}"
+            );
+        }
+        assert!(is_missing(&told("404 Not Found", "NoSuchKey")));
+        assert!(!is_missing(&told("404 Not Found", "NoSuchBucket")));
+        assert!(may_be_past_the_end(&told("416 Range Not Satisfiable", "InvalidRange")));
+        assert!(!may_be_past_the_end(&told("403 Forbidden", "AccessDenied")));
+    }
+}

@@ -1,0 +1,90 @@
+//! A bucket as a log's medium: one object per record, put on condition that there is none.
+
+use crate::bucket::Bucket;
+use outlive_target::{LogMedium, Put};
+use outlive_types::{JobName, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// Records as objects `log/JOB/NUMBER.record` below a prefix, with the names that a directory's log
+/// gives them.
+///
+/// A record is put with `If-None-Match: *`, so of several writers one gets the number. Servers exist
+/// that do not honour this: see [`S3Medium::check_conditional_put`]. There are no locks.
+pub struct S3Medium {
+    pub(crate) bucket: Arc<Bucket>,
+}
+
+impl S3Medium {
+    pub(crate) fn new(bucket: Arc<Bucket>) -> S3Medium {
+        S3Medium { bucket }
+    }
+}
+
+fn folder(job: &JobName) -> String {
+    format!("log/{}", job.escaped())
+}
+
+fn name(job: &JobName, number: u64) -> String {
+    format!("{}/{number:016x}.record", folder(job))
+}
+
+impl LogMedium for S3Medium {
+    fn describe(&self) -> String {
+        format!("bucket {}", self.bucket.describe())
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let names = self.bucket.wait(|bucket| async move { bucket.folders("log").await })?;
+        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        let folder = folder(job);
+        let below = format!("{folder}/");
+        let names = self.bucket.wait(|bucket| async move { bucket.names(&folder).await })?;
+        let number = |name: &String| parse_record(name.strip_prefix(&below)?);
+        let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        let name = name(job, number);
+        self.bucket.wait(|bucket| async move { bucket.get(&name).await })
+    }
+
+    fn has(&self, job: &JobName, number: u64) -> Result<bool> {
+        let name = name(job, number);
+        self.bucket.wait(|bucket| async move { Ok(bucket.length(&name).await?.is_some()) })
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        let (name, record) = (name(job, number), record.to_vec());
+        let made = self.bucket.wait(|bucket| async move { bucket.put_new(&name, record).await })?;
+        Ok(if made { Put::Made } else { Put::Taken })
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        let name = name(job, number);
+        self.bucket.wait(|bucket| async move { bucket.delete(&name).await })
+    }
+
+    /// What a bucket has answered is durable.
+    fn sync(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for S3Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S3Medium({})", self.bucket.url(""))
+    }
+}
+
+/// Reads `NUMBER.record`; other objects are none of ours.
+fn parse_record(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".record")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (number > 0 && format!("{number:016x}") == digits).then_some(number)
+}

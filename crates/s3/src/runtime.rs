@@ -1,0 +1,48 @@
+//! The threads that carry out the requests of a process: two, for any number of requests in flight.
+
+use outlive_io::{PerProcess, Ticket};
+use outlive_types::{Error, Result};
+use std::future::Future;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Begun at first need. A forked child makes its own: the threads of its parent's are not there.
+static RUNTIME: PerProcess<Option<Runtime>> = PerProcess::new(|_| None);
+
+/// They sign and copy besides waiting for the network; one would leave that to a single core.
+const THREADS: usize = 2;
+
+/// Where requests are started.
+///
+/// # Errors
+/// `Retry` if the system gives no thread.
+pub(crate) fn handle() -> Result<Handle> {
+    let mut runtime = RUNTIME.lock();
+    if let Some(runtime) = &*runtime {
+        return Ok(runtime.handle().clone());
+    }
+    let made = Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("outlive-s3")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::no_thread("the requests to a bucket", &error))?;
+    Ok(runtime.insert(made).handle().clone())
+}
+
+/// Starts `work`; it goes on without its ticket.
+pub(crate) fn start<T: Send + 'static>(
+    handle: &Handle,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Ticket<T> {
+    let (promise, ticket) = Ticket::pair();
+    handle.spawn(async move { promise.fulfil(work.await) });
+    ticket
+}
+
+/// Does `work` and waits for it. Not to be called from what a ticket calls back: that runs in one of
+/// the threads that are waited for.
+pub(crate) fn wait<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    start(&handle()?, work).wait()
+}

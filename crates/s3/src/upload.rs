@@ -1,0 +1,391 @@
+//! A shard on its way to a bucket.
+//!
+//! Writes come in any order and in pieces that fit no part, and the first page comes last. They are copied
+//! into parts, in memory of the upload's own, and their tickets say so at once: a buffer that had to wait
+//! until its part is whole would be missing where the rest of the part comes from, as that supply is
+//! bounded. So a part that cannot be sent fails the finish, not the write; `object_store` sends it again
+//! for some seconds before.
+//!
+//! What bounds the memory is that writes wait while [`PARTS_MAX`] whole parts of the shard are being sent.
+//! Besides those there is the first part, which waits for its header, and the one that is being filled.
+
+use crate::bucket::{Bucket, Clients, PART_BYTES};
+use crate::parts::Part;
+use crate::runtime;
+use crate::target::{end_upload, name};
+use futures_util::future::try_join_all;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
+use outlive_io::{AlignedBuf, Promise, SharedBuf, Ticket};
+use outlive_target::writes::{Writing, exists};
+use outlive_target::{Fault, ShardName, WriteTicket};
+use outlive_types::{Error, PAGE_BYTES, Result, Rng, SystemRng};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+
+/// Whole parts of one shard that are being sent at once.
+const PARTS_MAX: usize = 4;
+
+/// Parts that an upload may have, by the rules of S3.
+const PARTS_OF_UPLOAD_MAX: u64 = 10_000;
+
+pub(crate) struct Upload {
+    bucket: Arc<Bucket>,
+    clients: Clients,
+    pub handle: Handle,
+    pub shard: ShardName,
+    pub bytes_max: u64,
+    object: String,
+    path: Path,
+    /// All parts but the last are as long: some servers insist on it.
+    part_bytes: usize,
+    /// Begun when the first part is whole. A shard that is one part needs none of this.
+    started: OnceCell<Started>,
+    state: Mutex<State>,
+}
+
+/// An upload that the server knows.
+struct Started {
+    id: String,
+    /// The object that names it.
+    marker: String,
+}
+
+#[derive(Default)]
+struct State {
+    filling: BTreeMap<usize, Part>,
+    /// Parts that are being sent or were.
+    whole: BTreeSet<usize>,
+    sending: usize,
+    sent: BTreeMap<usize, PartId>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Writes that wait until fewer parts are being sent.
+    waiting: VecDeque<Waiting>,
+    failed: Option<Error>,
+    /// What the shard begins with: tells it from another one.
+    first_page: Vec<u8>,
+}
+
+struct Waiting {
+    offset: u64,
+    bytes: SharedBuf,
+    writing: Writing,
+    promise: Promise<Written>,
+}
+
+type Written = std::result::Result<(), Fault<SharedBuf>>;
+
+impl Upload {
+    pub(crate) fn new(bucket: Arc<Bucket>, shard: ShardName, bytes_max: u64) -> Result<Upload> {
+        let object = name(shard, "shard");
+        let pages = bytes_max.div_ceil(PARTS_OF_UPLOAD_MAX).div_ceil(PAGE_BYTES as u64);
+        let least = usize::try_from(pages * PAGE_BYTES as u64).map_err(|_| {
+            Error::invalid(format!("a shard of {bytes_max} bytes is too long for a bucket"))
+        })?;
+        Ok(Upload {
+            clients: bucket.clients()?,
+            handle: runtime::handle()?,
+            path: bucket.path(&object)?,
+            bucket,
+            shard,
+            bytes_max,
+            object,
+            part_bytes: least.max(PART_BYTES),
+            started: OnceCell::new(),
+            state: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the bytes over, or lets them wait until there is room.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        offset: u64,
+        bytes: SharedBuf,
+        writing: Writing,
+    ) -> WriteTicket {
+        let mut state = self.lock();
+        if state.is_crowded() || !state.waiting.is_empty() {
+            let (promise, ticket) = Ticket::pair();
+            state.waiting.push_back(Waiting { offset, bytes, writing, promise });
+            return ticket;
+        }
+        let taken = self.take(&mut state, offset, &bytes);
+        drop(state);
+        Ticket::done(writing.end(taken, bytes))
+    }
+
+    /// Copies the bytes into their parts, and sends those that are whole.
+    fn take(self: &Arc<Self>, state: &mut State, offset: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let (number, start) = self.place_of(offset + at as u64);
+            let length = (bytes.len() - at).min(self.part_bytes - start);
+            if state.whole.contains(&number) {
+                let what =
+                    format!("shard {}: bytes of part {number} are written twice", self.shard);
+                return Err(Error::bug(what));
+            }
+            if let Entry::Vacant(place) = state.filling.entry(number) {
+                place.insert(Part::new(self.memory(number)?));
+            }
+            pieces.push((number, start, &bytes[at..at + length]));
+            at += length;
+        }
+        for (number, start, piece) in pieces {
+            if let Some(part) = state.filling.get_mut(&number) {
+                part.put(start, piece);
+                // Whether a shard of one part is whole shows at its end.
+                if part.is_full(self.part_bytes) && self.bytes_max > self.part_bytes as u64 {
+                    self.send_whole(state, number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The part that has the byte `offset`, and where in it.
+    fn place_of(&self, offset: u64) -> (usize, usize) {
+        let part_bytes = self.part_bytes as u64;
+        // Both are small: a part's number is below 10,000.
+        ((offset / part_bytes) as usize, (offset % part_bytes) as usize)
+    }
+
+    /// Memory for part `number`.
+    fn memory(&self, number: usize) -> Result<AlignedBuf> {
+        let start = number as u64 * self.part_bytes as u64;
+        let rest = usize::try_from(self.bytes_max - start).unwrap_or(usize::MAX);
+        let length = self.part_bytes.min(rest);
+        let kept = if length <= PART_BYTES { self.clients.parts.try_take() } else { None };
+        kept.or_else(|| AlignedBuf::try_not_inherited(length))
+            .ok_or_else(|| Error::no_memory("a part of a shard", length))
+    }
+
+    /// Begins to send a part that is whole.
+    fn send_whole(self: &Arc<Self>, state: &mut State, number: usize) {
+        let Some(part) = state.filling.remove(&number) else { return };
+        let payload = part.into_payload(self.part_bytes);
+        state.keep_first_page(number, &payload);
+        state.whole.insert(number);
+        state.sending += 1;
+        let upload = self.clone();
+        state.tasks.push(self.handle.spawn(async move {
+            let sent = upload.send(number, payload).await;
+            upload.part_ended(sent);
+        }));
+    }
+
+    /// Notes what became of a part, and takes in what has waited for that.
+    fn part_ended(self: &Arc<Self>, sent: Result<(usize, PartId)>) {
+        let mut state = self.lock();
+        state.sending -= 1;
+        match sent {
+            Ok((number, id)) => drop(state.sent.insert(number, id)),
+            Err(error) => drop(state.failed.get_or_insert(error)),
+        }
+        let mut taken = Vec::new();
+        while !state.is_crowded() {
+            let Some(next) = state.waiting.pop_front() else { break };
+            let outcome = self.take(&mut state, next.offset, &next.bytes);
+            taken.push((next, outcome));
+        }
+        // Not under the lock: whoever is told may write more.
+        drop(state);
+        taken.into_iter().for_each(|(waiting, outcome)| waiting.end(outcome));
+    }
+
+    async fn send(&self, number: usize, payload: PutPayload) -> Result<(usize, PartId)> {
+        let _free = self.clients.uploads_free.acquire().await;
+        let started = self.started.get_or_try_init(|| self.start()).await?;
+        let sent = self.clients.uploads.put_part(&self.path, &started.id, number, payload).await;
+        let fault = |error| match self.is_gone(&error) {
+            true => self.removed(),
+            false => self.bucket.explain("writing", &self.object, &error),
+        };
+        sent.map(|id| (number, id)).map_err(fault)
+    }
+
+    /// Begins the upload, and names it before it costs anything.
+    async fn start(&self) -> Result<Started> {
+        let id = self.clients.uploads.create_multipart(&self.path).await;
+        let id = id.map_err(|error| self.bucket.explain("beginning", &self.object, &error))?;
+        let mut random = [0; 8];
+        SystemRng.fill(&mut random);
+        let folder = name(self.shard, "part");
+        // A name of its own, as an upload that was given up may still be about to lose its own.
+        let marker = format!("{folder}/{:016x}", u64::from_le_bytes(random));
+        if let Err(error) = self.bucket.put(&marker, id.clone().into_bytes()).await {
+            let _ = end_upload(&self.bucket, self.shard, &marker, id).await;
+            return Err(error);
+        }
+        Ok(Started { id, marker })
+    }
+
+    /// Sends what is left and makes the shard visible.
+    pub(crate) async fn finish(self: &Arc<Self>, length: u64) -> Result<()> {
+        let tasks = std::mem::take(&mut self.lock().tasks);
+        for task in tasks {
+            // What it found out is in the state.
+            let _ = task.await;
+        }
+        let rest = self.rest(length)?;
+        let made = match self.started.get() {
+            None if rest.len() <= 1 && self.lock().whole.is_empty() => self.put(rest).await,
+            _ => self.complete(rest).await,
+        };
+        if let Err(error) = made {
+            self.settle(length, error).await?;
+        }
+        self.forget_marker();
+        Ok(())
+    }
+
+    /// The parts that are still to be sent of a shard of `length` bytes.
+    fn rest(&self, length: u64) -> Result<Vec<(usize, PutPayload)>> {
+        let mut state = self.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone().context(format!("shard {}", self.shard)));
+        }
+        let count = length.div_ceil(self.part_bytes as u64) as usize;
+        let end_of_whole = state.whole.last().map_or(0, |last| (last + 1) as u64);
+        if end_of_whole * self.part_bytes as u64 > length {
+            let what = format!("shard {} was written past its end at {length}", self.shard);
+            return Err(Error::bug(what));
+        }
+        let mut rest = Vec::new();
+        for number in 0..count.max(1) {
+            if state.whole.contains(&number) {
+                continue;
+            }
+            let part = match state.filling.remove(&number) {
+                Some(part) => part,
+                None => Part::new(self.memory(number)?),
+            };
+            let left = length - number as u64 * self.part_bytes as u64;
+            let payload = part.into_payload(left.min(self.part_bytes as u64) as usize);
+            state.keep_first_page(number, &payload);
+            rest.push((number, payload));
+        }
+        Ok(rest)
+    }
+
+    /// Puts a shard that is one part.
+    async fn put(&self, rest: Vec<(usize, PutPayload)>) -> Result<()> {
+        let _free = self.clients.uploads_free.acquire().await;
+        let payload = rest.into_iter().next().map_or_else(PutPayload::new, |(_, payload)| payload);
+        let put = self.clients.uploads.put(&self.path, payload).await;
+        put.map(drop).map_err(|error| self.bucket.explain("writing", &self.object, &error))
+    }
+
+    /// Sends the parts that are left, and has the server put all together.
+    async fn complete(&self, rest: Vec<(usize, PutPayload)>) -> Result<()> {
+        let sent = rest.into_iter().map(|(number, payload)| self.send(number, payload));
+        let sent = try_join_all(sent).await?;
+        let mut parts = std::mem::take(&mut self.lock().sent);
+        parts.extend(sent);
+        let started = self.started.get_or_try_init(|| self.start()).await?;
+        let parts = parts.into_values().collect();
+        let completed =
+            self.clients.uploads.complete_multipart(&self.path, &started.id, parts).await;
+        completed.map(drop).map_err(|error| match self.is_gone(&error) {
+            true => self.removed(),
+            false => self.bucket.explain("completing", &self.object, &error),
+        })
+    }
+
+    /// Finds out whether the shard was made although the answer was `error`: the answer to an earlier
+    /// attempt may have got lost, and a server forgets an upload that is complete.
+    async fn settle(&self, length: u64, error: Error) -> Result<()> {
+        let first_page = self.lock().first_page.clone();
+        match self.bucket.first_bytes(&self.object, PAGE_BYTES as u64).await {
+            Ok(Some((page, there))) if there == length && page == first_page => Ok(()),
+            Ok(Some(_)) => Err(exists(&self.bucket.describe(), self.shard)),
+            Ok(None) => Err(error),
+            Err(unknown) => Err(error.context(format!(
+                "it is not known whether shard {} was finished ({unknown})",
+                self.shard
+            ))),
+        }
+    }
+
+    /// Whether the server knows nothing of the upload.
+    fn is_gone(&self, error: &object_store::Error) -> bool {
+        self.started.get().is_some() && error.to_string().contains("NoSuchUpload")
+    }
+
+    fn removed(&self) -> Error {
+        Error::retry(format!(
+            "the upload of {} was ended before it was finished: a gc does that when its writer was \
+             fenced, or seemed to be gone; if it was not fenced, try again",
+            self.bucket.url(&self.object)
+        ))
+    }
+
+    /// Removes what names the upload. Nobody waits for it: beside a finished shard it means nothing.
+    fn forget_marker(self: &Arc<Self>) {
+        let upload = self.clone();
+        self.handle.spawn(async move {
+            if let Some(started) = upload.started.get() {
+                let _ = upload.bucket.delete(&started.marker).await;
+            }
+        });
+    }
+
+    /// Ends the upload without a shard. What cannot be removed now is left to a gc, which finds it by
+    /// its name.
+    pub(crate) async fn discard(&self) {
+        let tasks = std::mem::take(&mut self.lock().tasks);
+        tasks.iter().for_each(JoinHandle::abort);
+        for task in tasks {
+            let _ = task.await;
+        }
+        if let Some(Started { id, marker }) = self.started.get() {
+            let _ = end_upload(&self.bucket, self.shard, marker, id.clone()).await;
+        }
+    }
+
+    /// The same, in the background, for who is not interested any more.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        let abandoned = Error::invalid("the shard was abandoned before this was done");
+        let waiting = {
+            let mut state = self.lock();
+            state.failed.get_or_insert(abandoned.clone());
+            state.filling.clear();
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(|waiting| waiting.end(Err(abandoned.clone())));
+        let upload = self.clone();
+        self.handle.spawn(async move { upload.discard().await });
+    }
+}
+
+impl State {
+    /// Whether writes have to wait. A failure is told at once.
+    fn is_crowded(&self) -> bool {
+        self.sending >= PARTS_MAX && self.failed.is_none()
+    }
+
+    fn keep_first_page(&mut self, number: usize, payload: &PutPayload) {
+        if let (0, Some(first)) = (number, payload.iter().next()) {
+            self.first_page = first[..first.len().min(PAGE_BYTES)].to_vec();
+        }
+    }
+}
+
+impl Waiting {
+    fn end(self, outcome: Result<()>) {
+        self.promise.fulfil(self.writing.end(outcome, self.bytes));
+    }
+}

@@ -1,0 +1,83 @@
+//! Writing one shard: hands the bytes to its upload, and ends that.
+
+use crate::upload::Upload;
+use outlive_io::{SharedBuf, Ticket};
+use outlive_target::writes::{Writes, check_finish, check_write};
+use outlive_target::{ShardWriter, WriteTicket};
+use outlive_types::{Error, Result};
+use std::process;
+use std::sync::Arc;
+
+pub(crate) struct S3Writer {
+    upload: Arc<Upload>,
+    writes: Arc<Writes>,
+    finishing: bool,
+    // The connections and threads are those of the process that began it.
+    pid: u32,
+}
+
+impl S3Writer {
+    pub(crate) fn new(upload: Arc<Upload>) -> S3Writer {
+        S3Writer { upload, writes: Arc::default(), finishing: false, pid: process::id() }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if process::id() == self.pid {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "shard {} was begun before a fork: only the process that began it can write it",
+            self.upload.shard
+        )))
+    }
+}
+
+impl ShardWriter for S3Writer {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
+        let writing = self.writes.begin(offset);
+        let checked = self
+            .check_process()
+            .and_then(|()| check_write(self.upload.shard, offset, &bytes, self.upload.bytes_max));
+        match checked {
+            Ok(()) => self.upload.write(offset, bytes, writing),
+            Err(error) => Ticket::done(writing.end(Err(error), bytes)),
+        }
+    }
+
+    fn finish(mut self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        if let Err(error) = self.check_process() {
+            return Ticket::done(Err(error));
+        }
+        self.finishing = true;
+        let (upload, writes) = (self.upload.clone(), self.writes.clone());
+        let shard = upload.shard;
+        let (promise, ticket) = Ticket::pair_or(move || {
+            Err(Error::bug(format!("finishing shard {shard} was given up")))
+        });
+        let last = async move {
+            let checked =
+                writes.check(shard).and_then(|()| check_finish(shard, length, upload.bytes_max));
+            let outcome = match checked {
+                Ok(()) => upload.finish(length).await,
+                Err(error) => Err(error),
+            };
+            if outcome.is_err() {
+                upload.discard().await;
+            }
+            promise.fulfil(outcome);
+        };
+        let handle = self.upload.handle.clone();
+        self.writes.after_all(move || drop(handle.spawn(last)));
+        ticket
+    }
+}
+
+impl Drop for S3Writer {
+    /// Gives up an abandoned shard, in the background. A gc finds what is left if the process ends
+    /// before.
+    fn drop(&mut self) {
+        if !self.finishing && process::id() == self.pid {
+            self.upload.abandon();
+        }
+    }
+}
