@@ -5,6 +5,7 @@ mod bucket;
 mod errors;
 mod files;
 mod medium;
+mod objects;
 mod parts;
 mod place;
 mod probe;

@@ -10,9 +10,9 @@
 //! Besides those there is the first part, which waits for its header, and the one that is being filled.
 
 use crate::bucket::{Bucket, Clients, PART_BYTES};
+use crate::objects::{end_upload, name};
 use crate::parts::Part;
 use crate::runtime;
-use crate::target::{end_upload, name};
 use futures_util::future::try_join_all;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;

@@ -76,7 +76,11 @@ impl Drop for S3Writer {
     /// Gives up an abandoned shard, in the background. A gc finds what is left if the process ends
     /// before.
     fn drop(&mut self) {
-        if !self.finishing && process::id() == self.pid {
+        if process::id() != self.pid {
+            // What a child drops of connections would wake threads of its parent's, behind locks that
+            // they may have held at the fork.
+            std::mem::forget(self.upload.clone());
+        } else if !self.finishing {
             self.upload.abandon();
         }
     }

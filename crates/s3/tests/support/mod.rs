@@ -18,8 +18,8 @@ use tempfile::TempDir;
 
 pub const BUCKET: &str = "ckpt";
 pub const PAGE: usize = 4096;
-const ACCESS: &str = "outlive";
-const SECRET: &str = "outlive-secret";
+pub const ACCESS: &str = "outlive";
+pub const SECRET: &str = "outlive-secret";
 
 /// A server of our own, with one bucket. It ends with this value.
 pub struct Server {
@@ -32,7 +32,7 @@ pub struct Server {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Versitygw,
+    Versitygw { keeps_alive: bool },
     S3sFs,
 }
 
@@ -40,7 +40,12 @@ impl Server {
     /// A sound server; `None` if this machine cannot build it. Then the test is skipped, but in CI it
     /// fails.
     pub fn versitygw() -> Option<Server> {
-        Server::new(Kind::Versitygw, "versitygw")
+        Server::new(Kind::Versitygw { keeps_alive: false }, "versitygw")
+    }
+
+    /// The same, for measurements: it keeps connections. The proxy takes one request a connection.
+    pub fn fast() -> Option<Server> {
+        Server::new(Kind::Versitygw { keeps_alive: true }, "versitygw")
     }
 
     /// A server whose conditional put is broken.
@@ -128,10 +133,10 @@ fn start(kind: Kind, program: &Path, root: &Path, address: SocketAddr) -> Option
     let buckets = root.join("buckets");
     let mut command = Command::new(program);
     match kind {
-        Kind::Versitygw => command
+        Kind::Versitygw { keeps_alive } => command
             .args(["--access", ACCESS, "--secret", SECRET, "--quiet"])
             .args(["--port", &address.to_string()])
-            .args(if keeps_alive() { &["--keep-alive"][..] } else { &[] })
+            .args(if keeps_alive { &["--keep-alive"][..] } else { &[] })
             // Its metadata is in extended attributes. With --sidecar or --nometa conditional puts
             // are not sound.
             .arg("posix")
@@ -149,11 +154,6 @@ fn start(kind: Kind, program: &Path, root: &Path, address: SocketAddr) -> Option
         thread::sleep(Duration::from_millis(2));
     }
     Some(child)
-}
-
-/// Whether connections are kept: for measurements. The proxy takes one request a connection.
-fn keeps_alive() -> bool {
-    env::var_os("OUTLIVE_S3_KEEP_ALIVE").is_some()
 }
 
 pub fn name(pack: u32) -> ShardName {

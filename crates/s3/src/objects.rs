@@ -1,0 +1,76 @@
+//! The objects of a shard: how they are called, and how an upload ends without one.
+
+use crate::bucket::Bucket;
+use crate::errors::is_missing;
+use object_store::multipart::MultipartStore;
+use outlive_target::ShardName;
+use outlive_types::{PackId, Result};
+
+/// The name of an object of `shard`, finished ("shard") or not ("part").
+pub(crate) fn name(shard: ShardName, state: &str) -> String {
+    format!("packs/{:02x}/{shard}.{state}", shard.pack.0[19])
+}
+
+/// Reads the name of an object as [`name`] gives it, whatever comes behind a slash.
+pub(crate) fn parse_name(object: &str, state: &str) -> Option<ShardName> {
+    let (_, rest) = object.strip_prefix("packs/")?.split_once('/')?;
+    let file = rest.split('/').next()?;
+    let (pack, number) = file.strip_suffix(state)?.strip_suffix('.')?.split_once('.')?;
+    let shard = ShardName { pack: PackId::parse(pack)?, shard: number.parse().ok()? };
+    let expected = name(shard, state);
+    // One in the wrong folder would be listed but never found.
+    (object == expected || object.starts_with(&format!("{expected}/"))).then_some(shard)
+}
+
+/// Ends all uploads of `shard` that are named, so that nobody can complete them.
+pub(crate) async fn end_uploads(bucket: &Bucket, shard: ShardName) -> Result<()> {
+    for marker in bucket.names(&name(shard, "part")).await? {
+        let Some(id) = bucket.get(&marker).await? else { continue };
+        end_upload(bucket, shard, &marker, String::from_utf8_lossy(&id).into_owned()).await?;
+    }
+    Ok(())
+}
+
+/// Ends the upload `id`, then removes what names it. One that is complete, or was ended already, is
+/// left as it is.
+pub(crate) async fn end_upload(
+    bucket: &Bucket,
+    shard: ShardName,
+    marker: &str,
+    id: String,
+) -> Result<()> {
+    let object = name(shard, "shard");
+    let client = bucket.clients()?.calls;
+    match client.abort_multipart(&bucket.path(&object)?, &id).await {
+        Err(error) if !is_missing(&error) => {
+            Err(bucket.explain("ending the upload of", &object, &error))
+        }
+        _ => bucket.delete(marker).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::SessionId;
+
+    #[test]
+    fn names_are_read_as_they_are_given() {
+        let shard = ShardName { pack: PackId::new(SessionId([7; 12]), 3, 258), shard: 12 };
+        let object = name(shard, "shard");
+        assert!(object.starts_with("packs/02/") && object.ends_with(".12.shard"), "{object}");
+        assert_eq!(parse_name(&object, "shard"), Some(shard));
+        assert_eq!(parse_name(&object, "part"), None);
+        let part = name(shard, "part");
+        assert_eq!(parse_name(&format!("{part}/0123"), "part"), Some(shard));
+        for other in [
+            "packs/.pool.toml".to_owned(),
+            "packs/02/x.shard".to_owned(),
+            object.replace("packs/02", "packs/03"),
+            object.replace(".12.", ".012."),
+            object.replace(".12.", ".300."),
+        ] {
+            assert_eq!(parse_name(&other, "shard"), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! How fast 64 MiB shards are put and got, beside plain requests of 8 MiB to the same server in the same
+//! run: `cargo test --release -p outlive-s3 --test throughput -- --ignored --nocapture`.
+
+mod support;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::multipart::MultipartStore;
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStoreExt, PutPayload};
+use outlive_io::{AlignedBuf, SharedBuf, StagingPool, Ticket};
+use outlive_s3::S3Target;
+use outlive_target::{ReadRange, Target};
+use std::time::Instant;
+use support::{ACCESS, BUCKET, PAGE, SECRET, Server, content, name};
+use tokio::runtime::Runtime;
+
+const PART: usize = 8 << 20;
+const SHARD: usize = 64 << 20;
+const SHARDS: u32 = 8;
+const ROUNDS: u32 = 5;
+/// Requests at once, in all ways.
+const DEPTH: usize = 8;
+
+fn raw(server: &Server) -> AmazonS3 {
+    AmazonS3Builder::new()
+        .with_endpoint(format!("http://{}", server.address()))
+        .with_client_options(ClientOptions::new().with_allow_http(true))
+        .with_access_key_id(ACCESS)
+        .with_secret_access_key(SECRET)
+        .with_bucket_name(BUCKET)
+        .build()
+        .unwrap()
+}
+
+fn path(at: usize) -> Path {
+    Path::from(format!("raw/{at}"))
+}
+
+/// Plain puts of 8 MiB.
+async fn raw_put(store: &AmazonS3, bytes: &PutPayload) {
+    stream::iter(0..SHARDS as usize * SHARD / PART)
+        .for_each_concurrent(DEPTH, async |at| {
+            drop(store.put(&path(at), bytes.clone()).await.unwrap())
+        })
+        .await;
+}
+
+/// Shards as uploads of parts, with nothing around it: two at once.
+async fn raw_upload(store: &AmazonS3, bytes: &PutPayload) {
+    stream::iter(0..SHARDS as usize)
+        .for_each_concurrent(2, async |shard| {
+            let path = path(1000 + shard);
+            let id = store.create_multipart(&path).await.unwrap();
+            let part = async |at| store.put_part(&path, &id, at, bytes.clone()).await.unwrap();
+            let parts = stream::iter(0..SHARD / PART).map(part).buffered(DEPTH / 2).collect().await;
+            store.complete_multipart(&path, &id, parts).await.unwrap();
+        })
+        .await;
+}
+
+async fn raw_get(store: &AmazonS3) {
+    stream::iter(0..SHARDS as usize * SHARD / PART)
+        .for_each_concurrent(DEPTH, async |at| {
+            let bytes = store.get(&path(at)).await.unwrap().bytes().await.unwrap();
+            assert_eq!(bytes.len(), PART);
+        })
+        .await;
+}
+
+/// Shards as the packer writes them: containers of 4 MiB, the header last; two at once.
+fn put(target: &S3Target, first: u32, container: &SharedBuf) {
+    let mut finishing: Vec<Ticket<_>> = Vec::new();
+    for pack in 0..SHARDS {
+        let mut writer = target.create(name(first + pack), SHARD as u64).unwrap();
+        let mut at = PAGE;
+        let mut tickets = Vec::new();
+        while at < SHARD {
+            let length = container.len().min(SHARD - at);
+            tickets.push(writer.write(at as u64, container.slice(0..length)));
+            at += length;
+        }
+        tickets.push(writer.write(0, container.slice(0..PAGE)));
+        tickets.into_iter().for_each(|ticket| ticket.wait().unwrap());
+        finishing.push(writer.finish(SHARD as u64));
+        if finishing.len() > 1 {
+            finishing.remove(0).wait().unwrap();
+        }
+    }
+    finishing.into_iter().for_each(|ticket| ticket.wait().unwrap());
+}
+
+/// Ranges of 8 MiB into buffers that are used again.
+fn get(target: &S3Target, first: u32) {
+    let pool = StagingPool::new(DEPTH * PART, PART);
+    let mut tickets = std::collections::VecDeque::new();
+    for at in 0..SHARDS as usize * SHARD / PART {
+        if tickets.len() == DEPTH {
+            let ticket: outlive_target::ReadTicket = tickets.pop_front().unwrap();
+            assert_eq!(ticket.wait().unwrap().len(), PART);
+        }
+        let range = ReadRange { offset: (at % (SHARD / PART) * PART) as u64, buffer: pool.take() };
+        let shard = name(first + (at / (SHARD / PART)) as u32);
+        tickets.extend(target.read_ranges(shard, vec![range]));
+    }
+    tickets.into_iter().for_each(|ticket| assert_eq!(ticket.wait().unwrap().len(), PART));
+}
+
+/// MiB a second.
+fn rate(work: impl FnOnce()) -> f64 {
+    let since = Instant::now();
+    work();
+    ((SHARDS as usize * SHARD) >> 20) as f64 / since.elapsed().as_secs_f64()
+}
+
+#[test]
+#[ignore = "it measures"]
+fn shards_are_as_fast_as_plain_requests() {
+    let Some(server) = Server::fast() else { return };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let target = server.place().open_target().unwrap();
+    // The first request chooses the cryptography of TLS, for all clients of a process.
+    assert_eq!(target.list().unwrap(), []);
+    let (runtime, store): (Runtime, AmazonS3) = (runtime.unwrap(), raw(&server));
+    let payload = PutPayload::from(content(1, PART));
+    let mut container = AlignedBuf::zeroed(4 << 20);
+    container.copy_from_slice(&content(2, 4 << 20));
+    let container = container.share();
+    let mut ratios: [Vec<f64>; 3] = Default::default();
+    println!("MiB/s: put 8 MiB, upload of parts, put shard; get 8 MiB, get shard");
+    for round in 0..=ROUNDS {
+        let first = round * SHARDS;
+        let raw_put = rate(|| runtime.block_on(raw_put(&store, &payload)));
+        let raw_upload = rate(|| runtime.block_on(raw_upload(&store, &payload)));
+        let our_put = rate(|| put(&target, first, &container));
+        let raw_get = rate(|| runtime.block_on(raw_get(&store)));
+        let our_get = rate(|| get(&target, first));
+        println!("{raw_put:6.0} {raw_upload:6.0} {our_put:6.0}; {raw_get:6.0} {our_get:6.0}");
+        (0..SHARDS).for_each(|pack| target.delete(name(first + pack)).unwrap());
+        // The first round warms up.
+        if round > 0 {
+            ratios[0].push(our_put / raw_put);
+            ratios[1].push(our_put / raw_upload);
+            ratios[2].push(our_get / raw_get);
+        }
+    }
+    for (what, ratios) in ["put / put", "put / upload", "get / get"].into_iter().zip(&mut ratios) {
+        ratios.sort_by(f64::total_cmp);
+        println!("{what}: median {:.2}, all {ratios:.2?}", ratios[ratios.len() / 2]);
+    }
+}

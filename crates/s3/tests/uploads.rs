@@ -1,0 +1,225 @@
+//! Shards of several parts: how they come together, and what is left of those that were given up.
+
+mod support;
+
+use outlive_io::{AlignedBuf, StagingPool};
+use outlive_s3::S3Target;
+use outlive_target::Target;
+use outlive_types::{ErrorKind, Rng, SeededRng};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::proxy::{Fault, Proxy};
+use support::{PAGE, Server, buffer_of, content, get, name, place_at, put, until, write_all};
+
+const MIB: usize = 1 << 20;
+const PART: usize = 8 * MIB;
+
+fn check(target: &S3Target, pack: u32, bytes: &[u8]) {
+    assert_eq!(target.length(name(pack)).unwrap(), bytes.len() as u64);
+    assert!(get(target, name(pack), 0, bytes.len()).unwrap() == bytes, "{} bytes", bytes.len());
+}
+
+#[test]
+fn shards_of_all_lengths_are_what_was_written() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let lengths =
+        [0, PAGE, PART - PAGE, PART, PART + PAGE, 2 * PART, 2 * PART + 5 * PAGE, 5 * PART];
+    for (pack, length) in (0..).zip(lengths) {
+        let bytes = content(7, length);
+        put(&target, name(pack), &bytes).unwrap();
+        check(&target, pack, &bytes);
+    }
+    assert_eq!(target.list().unwrap().len(), lengths.len());
+    assert_eq!(target.unfinished().unwrap(), []);
+}
+
+#[test]
+fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let rng = SeededRng::new(11);
+    let mut bytes = content(8, 5 * PART / 2);
+    // Pieces of all lengths, shuffled; two are left out.
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut random = [0; 2];
+        rng.fill(&mut random);
+        let length = PAGE * (1 + usize::from(u16::from_le_bytes(random)) % 400);
+        pieces.push(at..bytes.len().min(at + length));
+        at += length;
+    }
+    let mut keyed: Vec<_> =
+        pieces.into_iter().map(|piece| (piece.start * 7919 % 1009, piece)).collect();
+    keyed.sort_by_key(|(key, _)| *key);
+    for hole in [keyed.remove(3).1, keyed.remove(9).1] {
+        bytes[hole].fill(0);
+    }
+    let mut writer = target.create(name(1), 4 * PART as u64).unwrap();
+    let write = |(_, piece): (usize, std::ops::Range<usize>)| {
+        writer.write(piece.start as u64, buffer_of(&bytes[piece]))
+    };
+    let tickets: Vec<_> = keyed.into_iter().map(write).collect();
+    writer.finish(bytes.len() as u64).wait().unwrap();
+    assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
+    check(&target, 1, &bytes);
+}
+
+/// Many shards at once, of which none has a whole part, from a supply that is smaller than one part.
+#[test]
+fn a_small_supply_of_buffers_feeds_many_shards() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let pool = StagingPool::new(4 * MIB, MIB);
+    let bytes = content(9, 20 * MIB);
+    let mut writers: Vec<_> =
+        (0..6).map(|pack| target.create(name(pack), bytes.len() as u64).unwrap()).collect();
+    let mut tickets = Vec::new();
+    for at in (0..bytes.len()).step_by(MIB) {
+        for writer in &mut writers {
+            let mut buffer = pool.take_timeout(Duration::from_secs(300)).expect("they come home");
+            buffer.copy_from_slice(&bytes[at..at + MIB]);
+            tickets.push(writer.write(at as u64, buffer.share()));
+        }
+    }
+    let finished: Vec<_> =
+        writers.into_iter().map(|writer| writer.finish(bytes.len() as u64)).collect();
+    finished.into_iter().for_each(|ticket| ticket.wait().unwrap());
+    assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
+    (0..6).for_each(|pack| check(&target, pack, &bytes));
+}
+
+/// Uploads that the server knows.
+fn uploads(server: &Server) -> usize {
+    fn files(dir: &Path) -> usize {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries
+            .map(|entry| match entry.path().is_dir() {
+                true => files(&entry.path()),
+                false => usize::from(entry.path().to_string_lossy().contains("multipart")),
+            })
+            .sum()
+    }
+    files(&server.bucket_dir())
+}
+
+#[test]
+fn an_upload_that_is_given_up_leaves_nothing() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
+    write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
+    until("the upload is named", || target.unfinished().unwrap() == [name(1)]);
+    until("its parts are there", || uploads(&server) >= 3);
+    drop(writer);
+    until("its name is gone", || target.unfinished().unwrap().is_empty());
+    assert_eq!(uploads(&server), 0);
+    assert_eq!(target.list().unwrap(), []);
+    put(&target, name(1), &content(2, 2 * PART)).unwrap();
+    check(&target, 1, &content(2, 2 * PART));
+    until("nothing is left", || uploads(&server) == 0);
+}
+
+#[test]
+fn an_upload_whose_program_died_is_found_and_ended() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = server.place();
+    let target = place.open_target().unwrap();
+    let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
+    write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
+    until("its parts are there", || uploads(&server) >= 3);
+    let gc = place.open_target().unwrap();
+    assert_eq!(gc.unfinished().unwrap(), [name(1)]);
+    gc.delete_unfinished(name(2)).unwrap();
+    assert_eq!(gc.unfinished().unwrap(), [name(1)]);
+    gc.delete_unfinished(name(1)).unwrap();
+    gc.delete_unfinished(name(1)).unwrap();
+    assert_eq!((gc.unfinished().unwrap(), uploads(&server)), (vec![], 0));
+    // It was only slow, and wants to go on.
+    let error = writer.finish(3 * PART as u64).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.message().contains("ended before it was finished"), "{error}");
+    assert_eq!(gc.list().unwrap(), []);
+}
+
+#[test]
+fn a_finished_shard_stays_when_it_is_deleted_as_an_unfinished_one() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let place = place_at(proxy.address());
+    let target = place.open_target().unwrap();
+    // What names the upload cannot be removed after the finish.
+    proxy.spoil(|method, target| match method == "DELETE" && target.contains(".part/") {
+        true => Fault::Refuse(400),
+        false => Fault::None,
+    });
+    let bytes = content(3, 2 * PART);
+    put(&target, name(1), &bytes).unwrap();
+    assert_eq!(target.unfinished().unwrap(), [], "beside a finished shard it means nothing");
+    proxy.spoil(|_, _| Fault::None);
+    target.delete_unfinished(name(1)).unwrap();
+    check(&target, 1, &bytes);
+    target.delete(name(1)).unwrap();
+    assert_eq!(target.list().unwrap(), []);
+}
+
+/// How often each kind of request came.
+fn count(proxy: &Proxy) -> Arc<Mutex<BTreeMap<String, usize>>> {
+    let counts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let counting = counts.clone();
+    proxy.spoil(move |method, target| {
+        let kind = ["partNumber", "uploadId", "uploads", ".part/", "list-type"]
+            .into_iter()
+            .find(|mark| target.contains(mark));
+        let kind = format!("{method} {}", kind.unwrap_or("shard"));
+        *counting.lock().unwrap().entry(kind).or_default() += 1;
+        Fault::None
+    });
+    counts
+}
+
+#[test]
+fn a_shard_of_one_part_is_one_put() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let target = place_at(proxy.address()).open_target().unwrap();
+    let counts = count(&proxy);
+    let mut writer = target.create(name(1), 64 * MIB as u64).unwrap();
+    write_all(&mut *writer, &content(1, MIB), 4 * MIB).unwrap();
+    writer.finish(MIB as u64).wait().unwrap();
+    let of = |kind: &str, times: usize| (kind.to_owned(), times);
+    let expected = BTreeMap::from([of("GET shard", 1), of("PUT shard", 1)]);
+    assert_eq!(*counts.lock().unwrap(), expected);
+    // And one of three: begun, named, three parts, completed, its name removed.
+    put(&target, name(2), &content(2, 2 * PART + PAGE)).unwrap();
+    let all = [
+        of("DELETE .part/", 1),
+        of("GET shard", 2),
+        of("POST uploadId", 1),
+        of("POST uploads", 1),
+        of("PUT .part/", 1),
+        of("PUT partNumber", 3),
+        of("PUT shard", 1),
+    ];
+    until("the last request came", || *counts.lock().unwrap() == BTreeMap::from(all.clone()));
+}
+
+#[test]
+fn what_cannot_be_a_shard_is_told() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let mut writer = target.create(name(1), 4 * PART as u64).unwrap();
+    write_all(&mut *writer, &content(1, 2 * PART), 4 * MIB).unwrap();
+    let again = writer.write(0, AlignedBuf::zeroed(PAGE).share()).wait().unwrap_err();
+    assert_eq!(again.error.kind(), ErrorKind::Bug, "{}", again.error);
+    drop(writer);
+    let mut writer = target.create(name(1), 4 * PART as u64).unwrap();
+    write_all(&mut *writer, &content(1, 2 * PART), 4 * MIB).unwrap();
+    let error = writer.finish(PAGE as u64).wait().unwrap_err();
+    assert!(error.message().contains("past its end"), "{error}");
+    assert_eq!(target.list().unwrap(), []);
+    until("nothing is left", || uploads(&server) == 0);
+}
