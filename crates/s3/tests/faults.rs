@@ -8,7 +8,9 @@ use outlive_types::{ErrorKind, JobName, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
-use support::{BUCKET, Server, content, get, name, named_place, place_at, put, until, write_all};
+use support::{
+    BUCKET, SECRET, Server, content, get, name, named_place, place_at, put, until, write_all,
+};
 
 const PART: usize = 8 << 20;
 
@@ -166,9 +168,10 @@ fn all_are(kind: ErrorKind, told: &str, calls: Vec<(&'static str, Result<()>)>) 
 #[test]
 fn wrong_keys_and_missing_buckets_are_told_as_such() {
     let Some(server) = Server::versitygw() else { return };
-    let wrong = named_place(&format!("s3://{BUCKET}/x"), server.address(), "wrong");
+    let url = format!("http://{}", server.address());
+    let wrong = named_place(&format!("s3://{BUCKET}/x"), &url, "wrong");
     all_are(ErrorKind::Invalid, "AWS_SECRET_ACCESS_KEY", calls(&wrong));
-    let missing = named_place("s3://no-such-bucket/x", server.address(), "outlive-secret");
+    let missing = named_place("s3://no-such-bucket/x", &url, SECRET);
     all_are(ErrorKind::Invalid, "create the bucket", calls(&missing));
 }
 

@@ -10,6 +10,7 @@ use outlive_types::{PackId, Result, Rng, SeededRng, SessionId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -25,14 +26,15 @@ pub const SECRET: &str = "outlive-secret";
 pub struct Server {
     kind: Kind,
     program: PathBuf,
+    arguments: Vec<String>,
     address: SocketAddr,
     child: Option<Child>,
-    root: TempDir,
+    root: Arc<TempDir>,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Versitygw { keeps_alive: bool },
+    Versitygw,
     S3sFs,
 }
 
@@ -40,20 +42,31 @@ impl Server {
     /// A sound server; `None` if this machine cannot build it. Then the test is skipped, but in CI it
     /// fails.
     pub fn versitygw() -> Option<Server> {
-        Server::new(Kind::Versitygw { keeps_alive: false }, "versitygw")
+        Server::new(Kind::Versitygw, "versitygw", &[])
     }
 
     /// The same, for measurements: it keeps connections. The proxy takes one request a connection.
     pub fn fast() -> Option<Server> {
-        Server::new(Kind::Versitygw { keeps_alive: true }, "versitygw")
+        Server::new(Kind::Versitygw, "versitygw", &["--keep-alive"])
+    }
+
+    /// The same over https, with `cert.pem` and `key.pem` of `dir`.
+    pub fn with_tls(dir: &Path) -> Option<Server> {
+        let file = |name| dir.join(name).to_string_lossy().into_owned();
+        let arguments = ["--cert", &file("cert.pem"), "--key", &file("key.pem")];
+        Server::new(Kind::Versitygw, "versitygw", &arguments)
     }
 
     /// A server whose conditional put is broken.
     pub fn s3s_fs() -> Option<Server> {
-        Server::new(Kind::S3sFs, "s3s-fs")
+        Server::new(Kind::S3sFs, "s3s-fs", &[])
     }
 
-    fn new(kind: Kind, script: &str) -> Option<Server> {
+    fn new(kind: Kind, script: &str, arguments: &[&str]) -> Option<Server> {
+        if env::var_os("OUTLIVE_WITHOUT_S3").is_some() {
+            eprintln!("SKIPPED, as OUTLIVE_WITHOUT_S3 is set");
+            return None;
+        }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
         let found = Command::new(&path).stderr(Stdio::piped()).output().expect("the script runs");
         if !found.status.success() {
@@ -62,19 +75,25 @@ impl Server {
             eprintln!("SKIPPED, as there is no S3 server:{why}");
             return None;
         }
-        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = Arc::new(tempfile::tempdir().expect("a temporary directory"));
         fs::create_dir_all(root.path().join("buckets").join(BUCKET)).expect("a bucket");
         let program = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
         // Somebody else may take the port before the server does; then it takes another.
-        (0..10)
-            .find_map(|_| {
-                let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-                let address = free.local_addr().expect("its address");
-                drop(free);
-                let child = start(kind, &program, root.path(), address)?;
-                Some((address, child))
-            })
-            .map(|(address, child)| Server { kind, program, address, child: Some(child), root })
+        let started = (0..10).find_map(|_| {
+            let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = free.local_addr().expect("its address");
+            drop(free);
+            let mut server = Server {
+                kind,
+                program: program.clone(),
+                arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+                address,
+                child: None,
+                root: root.clone(),
+            };
+            server.try_start().then_some(server)
+        });
+        Some(started.expect("the server starts; has the file system extended attributes?"))
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -91,8 +110,37 @@ impl Server {
 
     /// Starts it again with what it had.
     pub fn start(&mut self) {
-        let child = start(self.kind, &self.program, self.root.path(), self.address);
-        self.child = Some(child.expect("the port is free again"));
+        assert!(self.try_start(), "the port is free again");
+    }
+
+    /// Starts it and waits until it takes connections; false if it ends instead.
+    fn try_start(&mut self) -> bool {
+        let buckets = self.root.path().join("buckets");
+        let mut command = Command::new(&self.program);
+        match self.kind {
+            Kind::Versitygw => command
+                .args(["--access", ACCESS, "--secret", SECRET, "--quiet"])
+                .args(["--port", &self.address.to_string()])
+                .args(&self.arguments)
+                // Its metadata is in extended attributes. With --sidecar or --nometa conditional puts
+                // are not sound.
+                .arg("posix")
+                .arg(buckets),
+            Kind::S3sFs => command
+                .args(["--access-key", ACCESS, "--secret-key", SECRET, "--host", "127.0.0.1"])
+                .args(["--port", &self.address.port().to_string()])
+                .arg(buckets),
+        };
+        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = self.child.insert(quiet.spawn().expect("it starts"));
+        while TcpStream::connect(self.address).is_err() {
+            if child.try_wait().expect("its state").is_some() {
+                self.child = None;
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     pub fn bucket_dir(&self) -> PathBuf {
@@ -113,47 +161,23 @@ impl Drop for Server {
 
 /// A place of its own in the bucket of the server that is reached at `address`.
 pub fn place_at(address: SocketAddr) -> S3Place {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let prefix = format!("a/p{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    named_place(&format!("s3://{BUCKET}/{prefix}"), address, SECRET)
+    place_at_url(&format!("http://{address}"))
 }
 
-/// The place `url` with the key `secret`.
-pub fn named_place(url: &str, address: SocketAddr, secret: &str) -> S3Place {
-    let endpoint = format!("http://{address}");
-    S3Place::parse(url).expect("a place").with_variables([
-        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+/// The same by the server's URL.
+pub fn place_at_url(url: &str) -> S3Place {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("a/p{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    named_place(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)
+}
+
+/// The place `name` on the server at `url`, with the key `secret`.
+pub fn named_place(name: &str, url: &str, secret: &str) -> S3Place {
+    S3Place::parse(name).expect("a place").with_variables([
+        ("AWS_ENDPOINT_URL", url),
         ("AWS_ACCESS_KEY_ID", ACCESS),
         ("AWS_SECRET_ACCESS_KEY", secret),
     ])
-}
-
-/// Starts a server and waits until it takes connections; `None` if it ends instead.
-fn start(kind: Kind, program: &Path, root: &Path, address: SocketAddr) -> Option<Child> {
-    let buckets = root.join("buckets");
-    let mut command = Command::new(program);
-    match kind {
-        Kind::Versitygw { keeps_alive } => command
-            .args(["--access", ACCESS, "--secret", SECRET, "--quiet"])
-            .args(["--port", &address.to_string()])
-            .args(if keeps_alive { &["--keep-alive"][..] } else { &[] })
-            // Its metadata is in extended attributes. With --sidecar or --nometa conditional puts
-            // are not sound.
-            .arg("posix")
-            .arg(buckets),
-        Kind::S3sFs => command
-            .args(["--access-key", ACCESS, "--secret-key", SECRET, "--host", "127.0.0.1"])
-            .args(["--port", &address.port().to_string()])
-            .arg(buckets),
-    };
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    while TcpStream::connect(address).is_err() {
-        if child.try_wait().expect("its state").is_some() {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    Some(child)
 }
 
 pub fn name(pack: u32) -> ShardName {
