@@ -240,10 +240,11 @@ impl Upload {
             // What it found out is in the state.
             let _ = task.await;
         }
-        let rest = self.rest(length)?;
-        let made = match self.started.get() {
-            None if rest.len() <= 1 && self.lock().whole.is_empty() => self.put(rest).await,
-            _ => self.complete(rest).await,
+        let count = (length.div_ceil(self.part_bytes as u64) as usize).max(1);
+        let rest = self.rest(length, count)?;
+        let made = match count {
+            1 if rest.len() == 1 => self.put(rest).await,
+            _ => self.complete(rest, count).await,
         };
         if let Err(error) = made {
             self.settle(length, error).await?;
@@ -252,20 +253,19 @@ impl Upload {
         Ok(())
     }
 
-    /// The parts that are still to be sent of a shard of `length` bytes.
-    fn rest(&self, length: u64) -> Result<Vec<(usize, PutPayload)>> {
+    /// Those of the `count` parts of a shard of `length` bytes that are still to be sent.
+    fn rest(&self, length: u64, count: usize) -> Result<Vec<(usize, PutPayload)>> {
         let mut state = self.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone().context(format!("shard {}", self.shard)));
         }
-        let count = length.div_ceil(self.part_bytes as u64) as usize;
         let end_of_whole = state.whole.last().map_or(0, |last| (last + 1) as u64);
         if end_of_whole * self.part_bytes as u64 > length {
             let what = format!("shard {} was written past its end at {length}", self.shard);
             return Err(Error::bug(what));
         }
         let mut rest = Vec::new();
-        for number in 0..count.max(1) {
+        for number in 0..count {
             if state.whole.contains(&number) {
                 continue;
             }
@@ -289,12 +289,15 @@ impl Upload {
         put.map(drop).map_err(|error| self.bucket.explain("writing", &self.object, &error))
     }
 
-    /// Sends the parts that are left, and has the server put all together.
-    async fn complete(&self, rest: Vec<(usize, PutPayload)>) -> Result<()> {
+    /// Sends the parts that are left, and has the server put all `count` of them together.
+    async fn complete(&self, rest: Vec<(usize, PutPayload)>, count: usize) -> Result<()> {
         let sent = rest.into_iter().map(|(number, payload)| self.send(number, payload));
         let sent = try_join_all(sent).await?;
         let mut parts = std::mem::take(&mut self.lock().sent);
         parts.extend(sent);
+        if !parts.keys().copied().eq(0..count) {
+            return Err(Error::bug(format!("shard {} lacks one of {count} parts", self.shard)));
+        }
         let started = self.started.get_or_try_init(|| self.start()).await?;
         let parts = parts.into_values().collect();
         let completed =
@@ -313,10 +316,12 @@ impl Upload {
             Ok(Some((page, there))) if there == length && page == first_page => Ok(()),
             Ok(Some(_)) => Err(exists(&self.bucket.describe(), self.shard)),
             Ok(None) => Err(error),
-            Err(unknown) => Err(error.context(format!(
-                "it is not known whether shard {} was finished ({unknown})",
-                self.shard
-            ))),
+            Err(unknown) => {
+                // Whoever is told of a failure writes the bytes again under another name.
+                let _ = self.bucket.delete(&self.object).await;
+                let what = format!("it is not known whether shard {} was finished", self.shard);
+                Err(error.context(format!("{what} ({unknown})")))
+            }
         }
     }
 

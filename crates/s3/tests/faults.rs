@@ -5,6 +5,7 @@ mod support;
 use outlive_target::{Append, ManifestLog};
 use outlive_target::{LogMedium, Previous, RecordLog, RetryPolicy, RetryTarget, Target};
 use outlive_types::{ErrorKind, JobName, Result};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
@@ -168,7 +169,7 @@ fn all_are(kind: ErrorKind, told: &str, calls: Vec<(&'static str, Result<()>)>) 
 #[test]
 fn wrong_keys_and_missing_buckets_are_told_as_such() {
     let Some(server) = Server::versitygw() else { return };
-    let url = format!("http://{}", server.address());
+    let url = server.url();
     let wrong = named_place(&format!("s3://{BUCKET}/x"), &url, "wrong");
     all_are(ErrorKind::Invalid, "AWS_SECRET_ACCESS_KEY", calls(&wrong));
     let missing = named_place("s3://no-such-bucket/x", &url, SECRET);
@@ -212,4 +213,15 @@ fn a_dead_server_is_told_soon() {
     let error = writer.finish(4096).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+}
+
+/// It takes connections, and says nothing.
+#[test]
+fn a_server_that_says_nothing_is_told_soon() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = place_at(silent.local_addr().unwrap()).open_target().unwrap();
+    let since = Instant::now();
+    let error = target.list().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
 }

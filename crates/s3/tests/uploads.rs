@@ -4,14 +4,17 @@ mod support;
 
 use outlive_io::{AlignedBuf, StagingPool};
 use outlive_s3::S3Target;
-use outlive_target::Target;
-use outlive_types::{ErrorKind, Rng, SeededRng};
+use outlive_target::{LogMedium, Put, Target};
+use outlive_types::{ErrorKind, JobName, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::proxy::{Fault, Proxy};
-use support::{PAGE, Server, buffer_of, content, get, name, place_at, put, until, write_all};
+use support::{
+    BUCKET, PAGE, SECRET, Server, buffer_of, content, get, name, named_place, place_at, put, until,
+    write_all,
+};
 
 const MIB: usize = 1 << 20;
 const PART: usize = 8 * MIB;
@@ -222,4 +225,51 @@ fn what_cannot_be_a_shard_is_told() {
     assert!(error.message().contains("past its end"), "{error}");
     assert_eq!(target.list().unwrap(), []);
     until("nothing is left", || uploads(&server) == 0);
+}
+
+#[test]
+fn a_whole_bucket_is_a_place_too() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = named_place(&format!("s3://{BUCKET}"), &server.url(), SECRET);
+    let (target, medium) = (place.open_target().unwrap(), place.open_medium().unwrap());
+    let bytes = content(1, 2 * PART);
+    put(&target, name(1), &bytes).unwrap();
+    check(&target, 1, &bytes);
+    assert_eq!(target.list().unwrap(), [name(1)]);
+    let job = JobName::new("a job").unwrap();
+    assert_eq!(medium.put_new(&job, 1, b"one").unwrap(), Put::Made);
+    assert_eq!((medium.jobs().unwrap(), medium.list(&job).unwrap()), (vec![job], vec![1]));
+    let files = place.open_files().unwrap();
+    assert_eq!(files.read("packs/.pool.toml").unwrap(), None);
+    assert!(files.write_new("packs/.pool.toml", b"x").unwrap());
+    assert!(!files.write_new("packs/.pool.toml", b"y").unwrap());
+    assert_eq!(files.read("packs/.pool.toml").unwrap().as_deref(), Some(&b"x"[..]));
+    files.write("packs/.pool.toml", b"z").unwrap();
+    assert_eq!(target.list().unwrap(), [name(1)], "other objects are none of ours");
+    files.delete("packs/.pool.toml").unwrap();
+    assert_eq!(files.read("packs/.pool.toml").unwrap(), None);
+}
+
+/// A server lists a thousand names at a time.
+#[test]
+fn listings_are_complete() {
+    const MANY: u32 = 2345;
+    let Some(server) = Server::versitygw() else { return };
+    let place = named_place(&format!("s3://{BUCKET}/p"), &server.url(), SECRET);
+    let dir = server.bucket_dir().join("p");
+    let object = |path: String| {
+        let path = dir.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"x").unwrap();
+    };
+    for number in 1..=MANY {
+        object(format!("log/one/{number:016x}.record"));
+        object(format!("log/job-{number}/{:016x}.record", 1));
+        object(format!("packs/{:02x}/{}.shard", number % 256, name(number)));
+    }
+    let (target, medium) = (place.open_target().unwrap(), place.open_medium().unwrap());
+    let numbers = medium.list(&JobName::new("one").unwrap()).unwrap();
+    assert_eq!(numbers, (1..=u64::from(MANY)).collect::<Vec<_>>());
+    assert_eq!(medium.jobs().unwrap().len(), MANY as usize + 1);
+    assert_eq!(target.list().unwrap(), (1..=MANY).map(name).collect::<Vec<_>>());
 }

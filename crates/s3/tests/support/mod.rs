@@ -100,6 +100,10 @@ impl Server {
         self.address
     }
 
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Ends it as a power cut does.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -167,7 +171,7 @@ pub fn place_at(address: SocketAddr) -> S3Place {
 /// The same by the server's URL.
 pub fn place_at_url(url: &str) -> S3Place {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let prefix = format!("a/p{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
     named_place(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)
 }
 
