@@ -32,8 +32,9 @@ const KEPT_BYTES: usize = 8 * PART_BYTES;
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest wait for an answer to a small request, and for the next bytes of a long one.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
-/// The same for a part, which must be sent first: 8 MiB at 140 KB/s.
-const PART_MAX: Duration = Duration::from_secs(60);
+/// The same for a part, which must be sent first: as many as are sent at once share the network, so it
+/// has to move 1.1 MB a second.
+const PART_MAX: Duration = Duration::from_secs(120);
 /// No small request is repeated after that, so that a dead server is told within 10 seconds.
 const REPEAT_CALLS: Duration = Duration::from_secs(2);
 /// The same for parts: nobody above can send one again.

@@ -1,5 +1,20 @@
 //! S3 and its like: a bucket as a [`Target`](outlive_target::Target) that keeps shards, and as a
 //! [`LogMedium`](outlive_target::LogMedium) that keeps records. A bucket is named by an [`S3Place`].
+//!
+//! ```no_run
+//! use outlive_s3::S3Place;
+//! use outlive_target::RecordLog;
+//!
+//! # fn main() -> outlive_types::Result<()> {
+//! let place = S3Place::parse("s3://ckpt/gray-scott")?;
+//! place.check()?; // is it there, and may it be used?
+//! let target = place.open_target()?;
+//! let medium = place.open_medium()?;
+//! medium.check_conditional_put()?; // once, before a log is begun there
+//! let log = RecordLog::over(medium);
+//! # Ok(())
+//! # }
+//! ```
 
 mod bucket;
 mod errors;
