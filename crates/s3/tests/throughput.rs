@@ -20,7 +20,7 @@ const PART: usize = 8 << 20;
 const SHARD: usize = 64 << 20;
 const CONTAINER: usize = 4 << 20;
 const SHARDS: u32 = 8;
-const ROUNDS: u32 = 6;
+const ROUNDS: u32 = 9;
 /// Requests at once, in all ways.
 const DEPTH: usize = 8;
 
