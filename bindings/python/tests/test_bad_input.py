@@ -223,7 +223,7 @@ def test_places_that_are_no_pool(tmp_path: Path) -> None:
         outlive.open(tmp_path / "new", create=False)
     assert not (tmp_path / "new").exists()
     with pytest.raises(outlive.InvalidError, match="not in this build"):
-        outlive.open("s3://bucket/prefix")
+        outlive.open("gs://bucket/prefix")
     for place in ["", "a\0b"]:
         with pytest.raises(ValueError, match=r"empty|NUL|nul"):
             outlive.open(place)

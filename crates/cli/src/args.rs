@@ -108,7 +108,7 @@ pub enum PoolCommand {
 /// `pool init`.
 #[derive(ClapArgs, Debug)]
 pub struct InitArgs {
-    /// Directory to make the pool in
+    /// Directory to make the pool in, or s3://BUCKET/PREFIX
     pub dir: PathBuf,
     /// Unit of I/O, from 64KiB to 64MiB [default: 4MiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -131,8 +131,11 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Directory that keeps packs; a relative path starts at DIR. Give it again for each further one
-    /// [default: DIR]
+    /// Where the log of checkpoints is kept: a directory, or s3://BUCKET/PREFIX [default: DIR]
+    #[arg(long, value_name = "LOCATION")]
+    pub log: Option<String>,
+    /// Where packs are kept: a directory (a relative path starts at DIR), or s3://BUCKET/PREFIX. Give it
+    /// again for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
     /// Number of copies of everything, each on a target of its own: all but one may be lost
@@ -152,7 +155,8 @@ pub struct InitArgs {
 pub struct AddArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Directory that is to keep packs, new or empty; a relative path starts at the pool's directory
+    /// Where packs are to be kept: a directory, new or empty (a relative path starts at the pool's
+    /// directory), or s3://BUCKET/PREFIX
     pub location: String,
     /// What it fails with: no two parts of a stripe are on targets of one host
     #[arg(long, value_name = "NAME")]

@@ -3,8 +3,8 @@
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use outlive_pool::{
-    Environment, FormatConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig, TargetUsage,
-    Tuning,
+    Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
+    TargetUsage, Tuning,
 };
 use outlive_store::retention::check_keep;
 use outlive_store::{CheckpointRedundancy, checkpoint_redundancy};
@@ -94,11 +94,15 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ..defaults
     };
     let target = args.target.iter().map(TargetConfig::at).collect();
+    let log = args.log.clone().map(|location| LogConfig { location });
     let redundancy = Redundancy { mirror: args.mirror, erasure: args.erasure, writes: args.writes };
-    let config = PoolConfig { target, redundancy, ..PoolConfig::new(format, tuning) };
+    let config = PoolConfig { target, redundancy, log, ..PoolConfig::new(format, tuning) };
     let pool = outlive_pool::create(&args.dir, config, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
+    if args.log.is_some() {
+        let _ = writeln!(text, "It keeps its log in {}.", shown(&pool.log().describe()));
+    }
     if !args.target.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
     }
@@ -157,8 +161,8 @@ fn targets_text(targets: &[TargetUsage]) -> String {
             None => [
                 usage.shards.to_string(),
                 bytes(usage.stored_bytes),
-                bytes(usage.free_bytes),
-                bytes(usage.total_bytes),
+                room(usage.free_bytes).map_or("no limit".to_owned(), bytes),
+                room(usage.total_bytes).map_or(String::new(), bytes),
             ],
             Some(_) => ["AWAY", "", "", ""].map(str::to_owned),
         };
@@ -227,6 +231,11 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
     })
 }
 
+/// The bytes of a place that has a limit.
+fn room(bytes: u64) -> Option<u64> {
+    Some(bytes).filter(|bytes| *bytes < u64::MAX)
+}
+
 fn target_json(usage: &TargetUsage) -> Value {
     json!({
         "id": usage.id,
@@ -234,8 +243,8 @@ fn target_json(usage: &TargetUsage) -> Value {
         "away": usage.away,
         "shards": usage.shards,
         "stored_bytes": usage.stored_bytes,
-        "free_bytes": usage.free_bytes,
-        "total_bytes": usage.total_bytes,
+        "free_bytes": room(usage.free_bytes),
+        "total_bytes": room(usage.total_bytes),
     })
 }
 

@@ -79,7 +79,7 @@ fn a_pool_keeps_its_packs_where_its_target_is() {
     }
     assert!(!big.exists(), "nothing is made in its place");
 
-    for (location, told) in [("s3://bucket", "no scheme \"s3\""), ("file:", "no directory")] {
+    for (location, told) in [("http://x", "no scheme \"http\""), ("file:", "no directory")] {
         let new = dir.path().join("new");
         let run = outlive(&["pool", "init", text(&new), "--target", location]);
         assert_eq!(run.code, 2, "{run:?}");

@@ -197,7 +197,7 @@ fn targets_are_those_of_the_log() {
     for (wrong, told) in [
         (text.replace("id = 3", "id = 9"), "the pool has no target 9"),
         (text.replace("id = 3", "id = 2"), "two [[target]] tables with id = 2"),
-        (text.replace("id = 3\n", ""), "has no id"),
+        (text.replace("id = 3\n", "").replace("../disk 3", "../disk 33"), "has no id"),
         (text.replace("../disk 3", "../disk 2"), "holds target 2 of this pool"),
         (
             text.replace("parity = 2", "parity = 1"),

@@ -1,13 +1,12 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
 use crate::location::Location;
-use crate::redundancy::{Redundancy, TargetConfig};
+use crate::redundancy::{Redundancy, TARGET, TargetConfig};
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// The whole descriptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -20,6 +19,9 @@ pub struct PoolConfig {
     /// How many targets may be lost.
     #[serde(skip_serializing_if = "Redundancy::is_default")]
     pub redundancy: Redundancy,
+    /// Where the log is kept; `None`: beside the descriptor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogConfig>,
     /// Where packs are kept; empty: in the pool's own directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
@@ -35,6 +37,8 @@ struct DescriptorText {
     #[serde(default)]
     redundancy: Redundancy,
     #[serde(default)]
+    log: Option<LogConfig>,
+    #[serde(default)]
     target: Vec<TargetConfig>,
     #[serde(default, rename = "next_target")]
     _next_target: Option<u32>,
@@ -42,9 +46,17 @@ struct DescriptorText {
 
 impl From<DescriptorText> for PoolConfig {
     fn from(text: DescriptorText) -> PoolConfig {
-        let DescriptorText { format, tuning, redundancy, target, .. } = text;
-        PoolConfig { format, tuning, redundancy, target }
+        let DescriptorText { format, tuning, redundancy, log, target, .. } = text;
+        PoolConfig { format, tuning, redundancy, log, target }
     }
+}
+
+/// `[log]`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// A directory, or a bucket that honours conditional puts (docs/pool.md).
+    pub location: String,
 }
 
 /// What decides the bytes in the pool.
@@ -220,7 +232,8 @@ impl FormatConfig {
 impl PoolConfig {
     /// That of a pool which keeps its packs in its own directory.
     pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
-        PoolConfig { format, tuning, redundancy: Redundancy::default(), target: Vec::new() }
+        let (redundancy, target) = (Redundancy::default(), Vec::new());
+        PoolConfig { format, tuning, redundancy, log: None, target }
     }
 
     /// How the containers of new packs are spread over shards.
@@ -228,25 +241,24 @@ impl PoolConfig {
         self.redundancy.geometry(self.format.container_bytes)
     }
 
-    /// Where its targets are, seen from the pool's own directory `dir`; without any, there.
+    /// Where its targets are, seen from the pool's `root`; without any, there.
     ///
     /// # Errors
     /// `Invalid` for a location that is not possible.
-    pub(crate) fn locations(&self, dir: &Path) -> Result<Vec<Location>> {
+    pub(crate) fn locations(&self, root: &Location) -> Result<Vec<Location>> {
         if self.target.is_empty() {
-            return Ok(vec![Location::Directory(dir.to_owned())]);
+            return Ok(vec![root.clone()]);
         }
-        let each = |target: &TargetConfig| Ok(Location::parse(&target.location)?.seen_from(dir));
-        self.target.iter().map(each).collect()
+        self.target.iter().map(|target| target.seen_from(root)).collect()
     }
 
-    /// Those of its targets that are not its own directory `dir`.
+    /// Those of its targets that are not its own place `root`.
     ///
     /// # Errors
     /// As [`PoolConfig::locations`].
-    pub(crate) fn locations_elsewhere(&self, dir: &Path) -> Result<Vec<Location>> {
-        let mut locations = self.locations(dir)?;
-        locations.retain(|location| !location.is_in(dir));
+    pub(crate) fn locations_elsewhere(&self, root: &Location) -> Result<Vec<Location>> {
+        let mut locations = self.locations(root)?;
+        locations.retain(|location| !location.is_same(root));
         Ok(locations)
     }
 
@@ -343,7 +355,12 @@ impl PoolConfig {
                 "a power of two from 4 KiB to 2 MiB, at most one container",
             );
         }
-        self.locations(Path::new("."))?;
+        for target in &self.target {
+            Location::parse(&target.location, TARGET)?;
+        }
+        if let Some(log) = &self.log {
+            Location::parse(&log.location, "[log]")?;
+        }
         self.redundancy.check(f.container_bytes)?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
@@ -405,7 +422,13 @@ mod tests {
             ("[target]\nlocation = \"a\"", "target"),
             ("target = []\n[[target]]\nlocation = \"a\"", "target"),
             ("[[target]]\nlocation = \"\"", "names no directory"),
-            ("[[target]]\nlocation = \"s3://bucket\"", "no scheme \"s3\""),
+            (
+                "[[target]]\nlocation = \"s3://Bucket\"",
+                "[[target]] location = \"s3://Bucket\" is not",
+            ),
+            ("[[target]]\nlocation = \"http://x\"", "no scheme \"http\""),
+            ("[log]\nlocation = \"http://x\"", "[log] location = \"http://x\" is not possible"),
+            ("[log]\nplace = \"x\"", "place"),
             ("[redundancy]\nmirror = 1", "at least 2 copies"),
             (
                 "[redundancy]\nmirror = 2\nerasure = { data = 2, parity = 1 }",

@@ -1,28 +1,30 @@
-//! Makes a pool in a directory, and opens one.
+//! Makes a pool in a directory or a bucket, and opens one.
 
 use crate::config::{FormatConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
-use crate::location::Location;
+use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::location::{Location, as_if_made};
 use crate::marker::{Marker, targets_of};
 use crate::place::{
-    DESCRIPTOR, MARKER, check_marker, check_target, descriptor_is_missing, read_descriptor,
+    check_marker, check_target, descriptor_is_missing, read_descriptor, read_marker,
 };
 use crate::places::{
-    as_if_made, check_outside, holds_something, make_target, real, refuse_used, write_target,
+    check_log_place, check_outside, check_outside_prefixes, holds_something, make_target,
+    refuse_used, refuse_used_log, write_target,
 };
 use crate::pool::Pool;
 use crate::redundancy::TargetConfig;
-use crate::table::DirectoryTable;
+use crate::table::HomeTable;
 use crate::targets::Member;
-use crate::texts::publish_text;
-use outlive_target::{DirectoryLog, make_dir_durable, sync_dir};
+use outlive_s3::S3Place;
+use outlive_target::{LogMedium, Target, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{self, Path};
+use std::path::Path;
 use std::sync::Arc;
 
-/// Makes a pool in `dir`, which must be empty or not exist yet.
+/// Makes a pool in `dir`, a directory or `s3://BUCKET/PREFIX`, which must be empty or not exist yet.
 ///
 /// # Errors
 /// `Invalid` if a pool or anything else is there, or for impossible values; `Full`.
@@ -34,49 +36,47 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     }
     config.check()?;
     config.redundancy.check_targets(&config.target)?;
-    if dir.join(DESCRIPTOR).exists() {
-        return Err(Error::invalid(format!("{} is a pool already", dir.display())));
+    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    if root.has(DESCRIPTOR)? {
+        return Err(Error::invalid(format!("{root} is a pool already")));
     }
-    refuse_strangers(dir)?;
+    refuse_strangers(&root)?;
+    let home = Home::of(root.clone(), &config)?;
+    if home.log_is_elsewhere() {
+        refuse_used_log(&home.log)?;
+    }
     let mut places = Vec::new();
-    for Location::Directory(root) in config.locations(dir)? {
-        let root = as_if_made(dir, root);
-        if !Location::Directory(root.clone()).is_in(dir) {
-            refuse_used(dir, &root)?;
+    for target in config.locations(&root)? {
+        let target = as_if_made(&root, target);
+        if !target.is_same(&root) {
+            refuse_used(&home, &target)?;
         }
-        let place = real(&root);
+        let place = target.real();
         if place.is_some() && places.contains(&place) {
-            let what =
-                format!("{} is named twice as a target: name each place once", root.display());
-            return Err(Error::invalid(what));
+            return Err(Error::invalid(format!(
+                "{target} is named twice as a target: name each place once"
+            )));
         }
         places.push(place);
     }
-    write_descriptor(dir, config, &*env.rng)?;
+    write_descriptor(&home, config, &*env.rng)?;
     open(dir, env)
 }
 
-/// Opens the pool in `dir`, a pool's directory or its `pool.toml`.
+/// Opens the pool in `dir`, which is a pool's directory, its `pool.toml`, or `s3://BUCKET/PREFIX`.
 ///
 /// # Errors
 /// `Invalid` if there is no pool or one of another format.
 pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
-    let named = if dir.file_name().is_some_and(|name| name == DESCRIPTOR) {
-        match dir.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        }
-    } else {
-        dir
-    };
-    let mut config = read_descriptor(named)?;
-    let marker = check_marker(named, &config.format)?;
-    let descriptor = named.join(DESCRIPTOR);
+    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    let mut config = read_descriptor(&root)?;
+    let home = Home::of(root.clone(), &config)?;
+    let marker = check_marker(&home, &config.format)?;
     if config.redundancy.geometry(0) != marker.redundancy.geometry(0) {
         return Err(Error::invalid(format!(
             "{}: redundancy is {}, and the pool was made with {}: put it right; to change it, copy the \
              checkpoints to a new pool",
-            descriptor.display(),
+            home.descriptor(),
             config.redundancy.describe(),
             marker.redundancy.describe()
         )));
@@ -84,19 +84,21 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let checked =
         |targets: Vec<TargetConfig>| config.redundancy.check_targets(&targets).map(|()| targets);
     let targets = targets_of(&config, &marker).and_then(checked);
-    config.target = targets.map_err(|error| error.context(descriptor.display()))?;
+    config.target = targets.map_err(|error| error.context(home.descriptor()))?;
     // A program may change its directory between now and its saves.
-    let dir = path::absolute(named).unwrap_or_else(|_| named.to_owned());
-    let mut own = config.locations(&dir)?.into_iter().filter(|location| location.is_in(&dir));
+    let named = root.to_string();
+    let home = Home::of(root.absolute(), &config)?;
+    let mut own =
+        config.locations(&home.root)?.into_iter().filter(|target| target.is_same(&home.root));
     if own.next().is_some() && own.next().is_some() {
         return Err(Error::invalid(format!(
-            "{}: two targets are the pool's own directory: put the locations right",
-            descriptor.display()
+            "{}: two targets are the pool's own place: put the locations right",
+            home.descriptor()
         )));
     }
-    let log = Arc::new(DirectoryLog::open(&dir));
-    let table = Arc::new(DirectoryTable::new(&dir, &config.format, &env));
-    let pool = Pool::of(Vec::new(), config, log, env).at(named).in_directory(&dir);
+    let table = Arc::new(HomeTable::new(&home, &config.format, &env));
+    let pool = Pool::of(Vec::new(), config, home.log.open_log()?, env);
+    let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
     pool.targets().check()?;
     for away in pool.targets().members().iter().filter_map(Member::away) {
@@ -105,25 +107,33 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     Ok(pool)
 }
 
-/// Opens the pool in `dir`, or makes one there if the directory is empty or missing.
+/// Opens the pool in `dir`, or makes one there if that is empty or missing.
 ///
 /// # Errors
 /// Those of [`create`] and [`open`].
 pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
     let is_descriptor = dir.file_name().is_some_and(|name| name == DESCRIPTOR);
-    if !is_descriptor && !dir.join(DESCRIPTOR).exists() {
-        refuse_strangers(dir)?;
+    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    if !is_descriptor && !root.has(DESCRIPTOR)? {
+        refuse_strangers(&root)?;
         let mut id = [0; 16];
         env.rng.fill(&mut id);
         let config = PoolConfig::new(FormatConfig::new(id), Tuning::default());
-        write_descriptor(dir, config, &*env.rng)?;
+        write_descriptor(&Home::of(root, &config)?, config, &*env.rng)?;
     }
     open(dir, env)
 }
 
-/// A directory with other people's files must not become a pool by a typing error, nor what is left of
-/// a pool another one, nor a part of a pool.
-fn refuse_strangers(dir: &Path) -> Result<()> {
+/// A place with other people's files must not become a pool by a typing error, nor what is left of a pool
+/// another one, nor a part of a pool.
+fn refuse_strangers(root: &Location) -> Result<()> {
+    match root {
+        Location::Directory(dir) => refuse_strangers_in(dir),
+        Location::Bucket(place) => refuse_shards_in(root, place),
+    }
+}
+
+fn refuse_strangers_in(dir: &Path) -> Result<()> {
     let is_made = || dir.join(MARKER).exists();
     // Looked at again: another may have made this very pool meanwhile.
     if !is_made()
@@ -154,7 +164,7 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
             for sub in ["packs", "log"].map(|sub| dir.join(sub)) {
                 // Looked at last: who makes the same pool right now may have gone on to save.
                 if holds_something(&sub)? && !dir.join(DESCRIPTOR).exists() {
-                    return Err(descriptor_is_missing(dir));
+                    return Err(descriptor_is_missing(&Location::Directory(dir.to_owned())));
                 }
             }
             Ok(())
@@ -167,49 +177,60 @@ fn refuse_strangers(dir: &Path) -> Result<()> {
     }
 }
 
+/// In a bucket only what is ours counts: other objects are in nobody's way.
+fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
+    place.check()?;
+    // Another may have made this very pool meanwhile, or have begun to.
+    if !root.has(MARKER)?
+        && let Err(error) = check_outside_prefixes(place)
+        && !root.has(MARKER)?
+    {
+        return Err(error);
+    }
+    let is_empty =
+        place.open_medium()?.jobs()?.is_empty() && place.open_target()?.list()?.is_empty();
+    // Looked at last, as above.
+    if is_empty || root.has(DESCRIPTOR)? { Ok(()) } else { Err(descriptor_is_missing(root)) }
+}
+
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
 /// finds a marker makes that pool, with its target unless another is asked for.
-fn write_descriptor(dir: &Path, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
-    let io = |doing: &'static str, path: &Path| {
-        let path = path.to_owned();
-        move |e: std::io::Error| Error::io_named(doing, &path, &e)
-    };
-    make_dir_durable(dir).map_err(io("making", dir))?;
-    for sub in ["packs", "log"] {
-        let sub = dir.join(sub);
-        fs::create_dir_all(&sub).map_err(io("making", &sub))?;
+fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
+    let root = &home.root;
+    if !home.log.has(MARKER)? {
+        check_log_place(&home.log)?;
     }
-    for Location::Directory(root) in config.locations_elsewhere(dir)? {
+    match home.log_is_elsewhere() {
+        true => home.log.make(&["log"]).and_then(|()| root.make(&["packs"]))?,
+        false => root.make(&["packs", "log"])?,
+    }
+    for target in config.locations_elsewhere(root)? {
         // Before anything names it: a target that cannot be made is no part of any pool.
-        make_target(&root)?;
+        make_target(&target)?;
     }
-    let marker = dir.join(MARKER);
-    publish_text(&marker, &Marker::of(&config).to_text()?, rng)?;
-    let text = fs::read_to_string(&marker).map_err(io("reading", &marker))?;
-    let made = Marker::parse(&text, &marker.display().to_string())?;
-    let log = dir.join("log");
-    sync_dir(&log).map_err(io("syncing", &log))?;
+    home.log.publish(MARKER, &Marker::of(&config).to_text()?, rng)?;
+    let made = read_marker(home)?;
+    home.log.sync("log")?;
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
-    sync_dir(dir).map_err(io("syncing", dir))?;
+    root.sync("")?;
     let mine = config.target;
     let target = if mine.len() > 1 || mine.is_empty() { made.target.clone() } else { mine };
     let (format, redundancy) = (made.format.clone(), made.redundancy.clone());
     let config = PoolConfig { format, redundancy, target, ..config };
     let made = Marker::of(&config);
-    for (number, location) in config.locations(dir)?.into_iter().enumerate() {
-        if !location.is_in(dir) {
-            let Location::Directory(root) = location;
+    for (number, target) in config.locations(root)?.into_iter().enumerate() {
+        if !target.is_same(root) {
             let id = config.target.get(number).and_then(|row| row.id);
-            write_target(&root, &made.on(id), rng)?;
-            check_target(dir, &config.format, &root, id)?;
+            write_target(&target, &made.on(id), rng)?;
+            check_target(home, &config.format, &target, id)?;
         }
     }
-    publish_text(&dir.join(DESCRIPTOR), &config.to_text()?, rng)?;
-    sync_dir(dir).map_err(io("syncing", dir))?;
+    root.publish(DESCRIPTOR, &config.to_text()?, rng)?;
+    root.sync("")?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
-    // on whoever made `dir`.
-    let parent = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
-    let _ = parent.map(|parent| sync_dir(&parent));
+    // on whoever made the directory.
+    let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());
+    let _ = dir.as_deref().and_then(Path::parent).map(sync_dir);
     Ok(())
 }
 

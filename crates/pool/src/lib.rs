@@ -4,11 +4,13 @@
 //! what lies on the media sees [`StoredShard`]s.
 
 mod check;
+mod claim;
 mod command;
 mod config;
 mod container;
 mod create;
 mod environment;
+mod home;
 mod layout;
 mod location;
 mod marker;
@@ -27,7 +29,7 @@ mod targets;
 mod texts;
 
 pub use check::{EachContainer, PackCheck, StoredShard};
-pub use config::{FormatConfig, PoolConfig, Tuning};
+pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use environment::Environment;
@@ -40,4 +42,4 @@ pub use read::{Span, SpanBytes};
 pub use redundancy::{Erasure, Redundancy, TargetConfig, Writes};
 pub use repair::{PackRedundancy, RepairOptions, RepairReport};
 pub use stripe::PackRepair;
-pub use targets::{OpenTarget, StillThere, TargetTable};
+pub use targets::{Claim, OpenTarget, StillThere, TargetTable};

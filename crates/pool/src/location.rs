@@ -1,10 +1,15 @@
-//! Where targets are: reads the locations in `pool.toml`, and opens what is there. Each scheme of
+//! Where parts of a pool are: reads the locations in `pool.toml`, and opens what is there. Each scheme of
 //! locations is one entry of [`SCHEMES`] and one [`Location`].
 
 use crate::environment::Environment;
-use outlive_target::{DirectoryOptions, DirectoryTarget, RetryPolicy, RetryTarget, Target};
+use outlive_s3::S3Place;
+use outlive_target::{
+    DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, RetryLog, RetryPolicy,
+    RetryTarget, Target,
+};
 use outlive_types::{Error, Result};
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::{self, Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// A kind of medium, told by what stands before the colon of a location.
@@ -17,25 +22,46 @@ struct Scheme {
 }
 
 /// All that this build has.
-const SCHEMES: [Scheme; 1] = [Scheme {
-    name: "file",
-    help: "a directory, as \"/scratch/ckpt\" or \"file:/scratch/ckpt\"",
-    parse: parse_file,
-}];
+const SCHEMES: [Scheme; 2] = [
+    Scheme {
+        name: "file",
+        help: "a directory, as \"/scratch/ckpt\" or \"file:/scratch/ckpt\"",
+        parse: parse_file,
+    },
+    Scheme {
+        name: "s3",
+        help: "a bucket of S3 and its like, as \"s3://BUCKET/PREFIX\"",
+        parse: parse_bucket,
+    },
+];
 
-/// Where a target is.
+/// A bucket's own client repeats requests; whoever calls it repeats this often, in all.
+const BUCKET_ATTEMPTS: u32 = 2;
+
+/// A place of shards, of records, or of a descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
     /// A directory; a relative path counts from the pool's own.
     Directory(PathBuf),
+    /// A bucket, or a prefix in one.
+    Bucket(S3Place),
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Directory(path) => path.display().fmt(f),
+            Location::Bucket(place) => place.fmt(f),
+        }
+    }
 }
 
 impl Location {
-    /// Reads a location.
+    /// Reads a location. `key` says where it is written.
     ///
     /// # Errors
     /// `Invalid` for an unknown scheme, and for what the scheme does not understand.
-    pub(crate) fn parse(text: &str) -> Result<Location> {
+    pub(crate) fn parse(text: &str, key: &str) -> Result<Location> {
         let parsed = match scheme_of(text) {
             None => directory(text),
             Some((name, rest)) => {
@@ -45,39 +71,113 @@ impl Location {
                 }
             }
         };
-        parsed.map_err(|e| e.context(format!("[[target]] location = {text:?} is not possible")))
+        parsed.map_err(|e| e.context(format!("{key} location = {text:?} is not possible")))
     }
 
-    /// The same for a pool in `dir`.
-    pub(crate) fn seen_from(self, dir: &Path) -> Location {
+    /// What a person calls a pool: a directory, or the descriptor in it, or a bucket.
+    ///
+    /// # Errors
+    /// `Invalid` for a bucket that is not possible.
+    pub(crate) fn of_pool(named: &Path, descriptor: &str) -> Result<Location> {
+        let is_descriptor = named.file_name().is_some_and(|name| name == descriptor);
+        if let Some(rest) = named.to_str().and_then(|text| text.strip_prefix("s3:/")) {
+            // What goes through a path type arrives with one slash.
+            let rest = rest.trim_start_matches('/');
+            let rest = rest.strip_suffix(descriptor).filter(|_| is_descriptor).unwrap_or(rest);
+            return parse_bucket(&format!("//{rest}"));
+        }
+        let dir = match named.parent() {
+            Some(parent) if is_descriptor && parent == Path::new("") => Path::new("."),
+            Some(parent) if is_descriptor => parent,
+            _ => named,
+        };
+        Ok(Location::Directory(dir.to_owned()))
+    }
+
+    /// The directory that it is.
+    pub(crate) fn as_directory(&self) -> Option<&Path> {
         match self {
-            Location::Directory(path) => Location::Directory(dir.join(path)),
+            Location::Directory(path) => Some(path),
+            Location::Bucket(_) => None,
         }
     }
 
-    /// Whether it is the pool's own directory, `dir`.
-    pub(crate) fn is_in(&self, dir: &Path) -> bool {
-        self.is_same(&Location::Directory(dir.to_owned()))
+    /// The same for a pool at `root`.
+    ///
+    /// # Errors
+    /// `Invalid` for a relative path, if the pool is not in a directory.
+    pub(crate) fn seen_from(self, root: &Location) -> Result<Location> {
+        match (self, root) {
+            (Location::Directory(path), Location::Directory(dir)) => {
+                Ok(Location::Directory(dir.join(path)))
+            }
+            (Location::Directory(path), root) if path == Path::new(".") => Ok(root.clone()),
+            (Location::Directory(path), root) if path.is_relative() => {
+                Err(Error::invalid(format!(
+                    "{} is a relative path, and the pool is not in a directory but in {root}: write an \
+                     absolute path",
+                    path.display()
+                )))
+            }
+            (location, _) => Ok(location),
+        }
+    }
+
+    /// The same, should the program change its directory.
+    pub(crate) fn absolute(self) -> Location {
+        match self {
+            Location::Directory(dir) => Location::Directory(path::absolute(&dir).unwrap_or(dir)),
+            bucket @ Location::Bucket(_) => bucket,
+        }
     }
 
     /// Whether both are one place.
     pub(crate) fn is_same(&self, other: &Location) -> bool {
-        let (Location::Directory(one), Location::Directory(other)) = (self, other);
-        one == other
-            || one.canonicalize().is_ok_and(|one| Ok(one) == other.canonicalize().map_err(drop))
+        match (self, other) {
+            (Location::Directory(one), Location::Directory(other)) => {
+                one == other
+                    || one
+                        .canonicalize()
+                        .is_ok_and(|one| Ok(one) == other.canonicalize().map_err(drop))
+            }
+            (one, other) => one == other,
+        }
     }
 
-    /// Opens the target. `probe` is a file of the pool that can be read; `own` says that it is the pool's
-    /// own directory, of which parts may be made again.
+    /// The same without links, as far as it is there.
+    pub(crate) fn real(&self) -> Option<Location> {
+        match self {
+            Location::Directory(path) => real(path).map(Location::Directory),
+            Location::Bucket(_) => Some(self.clone()),
+        }
+    }
+
+    /// Whether it is within `parts` of another place.
+    pub(crate) fn is_within(&self, other: &Location, parts: &[&str]) -> bool {
+        match (self.real(), other.real()) {
+            (Some(Location::Directory(one)), Some(Location::Directory(other))) => {
+                parts.iter().any(|part| one.starts_with(other.join(part)))
+            }
+            (Some(Location::Bucket(one)), Some(Location::Bucket(other))) => {
+                let one = format!("{one}/");
+                parts.iter().any(|part| one.starts_with(&format!("{other}/{part}/")))
+            }
+            _ => false,
+        }
+    }
+
+    /// Opens it as a target. `probe` is a file of the pool that can be read; `own` says that it is the
+    /// pool's own place, of which parts may be made again.
     ///
     /// # Errors
     /// `Invalid` if something else is there.
-    pub(crate) fn open(
+    pub(crate) fn open_target(
         &self,
-        probe: &Path,
+        probe: Option<&Path>,
         own: bool,
         env: &Environment,
     ) -> Result<Arc<dyn Target>> {
+        // A network mount may drop a request, and another program may close files.
         match self {
             Location::Directory(root) => {
                 let options = DirectoryOptions {
@@ -86,12 +186,61 @@ impl Location {
                     ..Default::default()
                 };
                 let target = DirectoryTarget::open(root, &options)?;
-                target.probe(probe);
-                // A network mount may drop a request, and another program may close files.
+                if let Some(probe) = probe {
+                    target.probe(probe);
+                }
                 Ok(Arc::new(RetryTarget::new(Arc::new(target), RetryPolicy::default())))
+            }
+            Location::Bucket(place) => {
+                Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_buckets())))
             }
         }
     }
+
+    /// Opens it as the place of a log.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be used.
+    pub(crate) fn open_log(&self) -> Result<Arc<dyn ManifestLog>> {
+        match self {
+            // Its calls end in fsyncs, which nobody repeats.
+            Location::Directory(root) => Ok(Arc::new(DirectoryLog::open(root))),
+            Location::Bucket(place) => {
+                Ok(Arc::new(RetryLog::new(Arc::new(place.open_medium()?), of_buckets())))
+            }
+        }
+    }
+}
+
+fn of_buckets() -> RetryPolicy {
+    RetryPolicy { attempts_max: BUCKET_ATTEMPTS, ..RetryPolicy::default() }
+}
+
+/// A path without links, as far as it is there.
+pub(crate) fn real(path: &Path) -> Option<PathBuf> {
+    let path = path::absolute(path).ok()?;
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let (above, real) = there?;
+    let rest = path.strip_prefix(above).ok()?.components();
+    Some(real.components().chain(rest).collect())
+}
+
+/// A place that begins in `root`, as it can be followed before `root` is made: no system looks for what
+/// is beside a directory that is not there.
+pub(crate) fn as_if_made(root: &Location, location: Location) -> Location {
+    let (Location::Directory(dir), Location::Directory(path)) = (root, &location) else {
+        return location;
+    };
+    let Ok(rest) = path.strip_prefix(dir) else { return location };
+    let Some(mut followed) = real(dir).filter(|_| !dir.exists()) else { return location };
+    for part in rest.components() {
+        match part {
+            // Of what is there nothing is a link any more, and what is not there is none.
+            Component::ParentDir => drop(followed.pop()),
+            part => followed.push(part),
+        }
+    }
+    Location::Directory(followed)
 }
 
 /// What stands before and behind the colon, if what stands before it can be a scheme (RFC 3986).
@@ -107,7 +256,7 @@ fn unknown(name: &str) -> String {
     format!(
         "this build has no scheme {name:?}; it takes {}. Write \"file:PATH\" if {name:?} is part of a \
          path",
-        known.join(", ")
+        known.join(", or ")
     )
 }
 
@@ -125,6 +274,10 @@ fn parse_file(text: &str) -> Result<Location> {
     }
 }
 
+fn parse_bucket(text: &str) -> Result<Location> {
+    S3Place::parse(&format!("s3:{text}")).map(Location::Bucket)
+}
+
 fn directory(path: &str) -> Result<Location> {
     match path {
         "" => Err(Error::invalid("it names no directory; \".\" is the pool's own")),
@@ -138,10 +291,12 @@ mod tests {
     use super::*;
     use outlive_types::ErrorKind;
 
-    fn path_of(text: &str) -> PathBuf {
-        let Location::Directory(path) =
-            Location::parse(text).unwrap().seen_from(Path::new("/pool"));
-        path
+    fn directory_of(path: &str) -> Location {
+        Location::Directory(PathBuf::from(path))
+    }
+
+    fn seen(text: &str, root: &Location) -> Result<Location> {
+        Location::parse(text, "[[target]]").unwrap().seen_from(root)
     }
 
     #[test]
@@ -161,7 +316,35 @@ mod tests {
             ("1:b", "/pool/1:b"),
             ("file:100%25", "/pool/100%25"),
         ] {
-            assert_eq!(path_of(text), Path::new(path), "{text}");
+            assert_eq!(seen(text, &directory_of("/pool")).unwrap(), directory_of(path), "{text}");
+        }
+    }
+
+    #[test]
+    fn buckets_hold_targets_and_whole_pools() {
+        let bucket = seen("s3://ckpt/a", &directory_of("/pool")).unwrap();
+        assert_eq!(bucket.to_string(), "s3://ckpt/a");
+        for (text, there) in [(".", "s3://ckpt/a"), ("S3://other", "s3://other"), ("/x", "/x")] {
+            assert_eq!(seen(text, &bucket).unwrap().to_string(), there);
+        }
+        let error = seen("../x", &bucket).unwrap_err();
+        assert!(error.message().contains("relative"), "{error}");
+        for (named, pool) in [
+            ("s3://ckpt/a", "s3://ckpt/a"),
+            ("s3:/ckpt/a", "s3://ckpt/a"),
+            ("s3://ckpt/a/pool.toml", "s3://ckpt/a"),
+            ("./s3:/x", "./s3:/x"),
+            ("/pool/pool.toml", "/pool"),
+            ("pool.toml", "."),
+            ("pool", "pool"),
+        ] {
+            let location = Location::of_pool(Path::new(named), "pool.toml").unwrap();
+            assert_eq!(location.to_string(), pool, "{named}");
+        }
+        assert!(Location::of_pool(Path::new("s3://Wrong"), "pool.toml").is_err());
+        for (within, is) in [("s3://ckpt/a/packs", true), ("s3://ckpt/a/packs2", false)] {
+            let within = seen(within, &bucket).unwrap();
+            assert_eq!(within.is_within(&bucket, &["log", "packs"]), is);
         }
     }
 
@@ -172,14 +355,14 @@ mod tests {
             ("file:", "no directory"),
             ("a\0b", "zero bytes"),
             ("file://host/path", "\"host\"; mount"),
-            ("s3://bucket/prefix", "no scheme \"s3\"; it takes a directory, as \"/scratch/ckpt\""),
+            ("s3://Bucket/prefix", "no 'B'"),
             ("c:ckpt", "Write \"file:PATH\" if \"c\""),
-            ("http://x", "no scheme \"http\""),
+            ("http://x", "no scheme \"http\"; it takes a directory, as \"/scratch/ckpt\""),
         ] {
-            let error = Location::parse(text).unwrap_err();
+            let error = Location::parse(text, "[log]").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
             assert!(error.message().contains(told), "{text}: {error}");
-            let start = format!("[[target]] location = {text:?} is not possible: ");
+            let start = format!("[log] location = {text:?} is not possible: ");
             assert!(error.message().starts_with(&start), "{error}");
         }
     }

@@ -72,13 +72,16 @@ impl Marker {
 /// # Errors
 /// `Invalid` for targets that the pool does not have, and for two of one number.
 pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec<TargetConfig>> {
-    if marker.target.len() <= 1 && descriptor.target.len() <= 1 {
+    let is_as_made = marker.next_target.is_none();
+    if is_as_made && marker.target.len() <= 1 && descriptor.target.len() <= 1 {
         return Ok(descriptor.target.clone()); // it may have been moved by hand
     }
     let mut targets = marker.target.clone();
     let mut named = Vec::new();
     for row in &descriptor.target {
-        let id = row.id.ok_or_else(|| {
+        // One without a number is from before there were others: it is known by its place.
+        let by_place = marker.target.iter().find(|target| target.location == row.location);
+        let id = row.id.or_else(|| by_place.and_then(|target| target.id)).ok_or_else(|| {
             Error::invalid(format!(
                 "the [[target]] at {:?} has no id: the pool has {}; to add one, use `outlive pool add`",
                 row.location,
@@ -90,7 +93,7 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
         }
         named.push(id);
         match targets.iter_mut().find(|target| target.id == Some(id)) {
-            Some(target) => *target = row.clone(),
+            Some(target) => *target = TargetConfig { id: Some(id), ..row.clone() },
             None => {
                 return Err(Error::invalid(format!(
                     "the pool has no target {id} (it has {}): take that [[target]] out, or add its place \

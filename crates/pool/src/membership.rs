@@ -2,7 +2,7 @@
 //! docs/pool.md says what an operator sees of it, docs/faults.md why nothing is lost.
 
 use crate::redundancy::TargetConfig;
-use crate::targets::{TargetSet, TargetTable, members};
+use crate::targets::{Claim, TargetSet, TargetTable, members};
 use crate::{Pool, PoolConfig};
 use outlive_chunk::parallel;
 use outlive_io::Pace;
@@ -31,6 +31,9 @@ pub struct DrainReport {
     /// Why.
     pub why: Option<Error>,
 }
+
+/// What keeps others from changing the targets meanwhile.
+type Alone = (Lock, Option<Claim>);
 
 impl Pool {
     /// Takes notice of targets that came and went since this was asked last.
@@ -89,7 +92,7 @@ impl Pool {
         }
     }
 
-    fn changing(&self) -> Result<(Arc<dyn TargetTable>, Lock)> {
+    fn changing(&self) -> Result<(Arc<dyn TargetTable>, Alone)> {
         let table = self.table().cloned().ok_or_else(|| {
             Error::invalid(
                 "the targets of this pool cannot be changed: nothing says which they are",
@@ -102,8 +105,12 @@ impl Pool {
                  again when it has ended",
             ));
         }
+        let claim = match lock {
+            Lock::None => table.claim()?,
+            _ => None,
+        };
         self.refresh_targets()?;
-        Ok((table, lock))
+        Ok((table, (lock, claim)))
     }
 
     /// Puts another table in the place of this one, if it fits the pool's redundancy.

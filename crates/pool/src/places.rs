@@ -1,13 +1,18 @@
 //! Places that a pool is made in: which belong to a pool already, and which are free.
 
+use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::location::{Location, real};
 use crate::marker::Marker;
-use crate::place::{MARKER, TARGET_MARKER};
-use crate::texts::publish_text;
-use outlive_target::{make_dir_durable, sync_dir};
+use crate::place::TARGET_MARKER;
+use outlive_s3::S3Place;
+use outlive_target::Target;
 use outlive_types::{Error, Result, Rng};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{self, Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+/// The directories of a pool that nobody else may write into.
+const PARTS: [&str; 2] = ["log", "packs"];
 
 /// Refuses a place that is a pool's own: its directory itself, or something in its `log` or `packs`.
 /// What is written there could replace parts of the pool.
@@ -30,35 +35,10 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
     let path = real(path)?;
     let owns = |pool: &&Path| {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
-        let is_own =
-            within.is_none_or(|first| ["log", "packs"].iter().any(|own| first.as_os_str() == *own));
+        let is_own = within.is_none_or(|first| PARTS.iter().any(|own| first.as_os_str() == *own));
         is_own && [MARKER, TARGET_MARKER].iter().any(|marker| pool.join(marker).exists())
     };
     path.ancestors().find(owns).map(Path::to_owned)
-}
-
-/// A path without links, as far as it is there.
-pub(crate) fn real(path: &Path) -> Option<PathBuf> {
-    let path = path::absolute(path).ok()?;
-    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    let (above, real) = there?;
-    let rest = path.strip_prefix(above).ok()?.components();
-    Some(real.components().chain(rest).collect())
-}
-
-/// A path that begins in `dir`, as it can be followed before `dir` is made: no system looks for what is
-/// beside a directory that is not there.
-pub(crate) fn as_if_made(dir: &Path, path: PathBuf) -> PathBuf {
-    let Ok(rest) = path.strip_prefix(dir) else { return path };
-    let Some(mut followed) = real(dir).filter(|_| !dir.exists()) else { return path };
-    for part in rest.components() {
-        match part {
-            // Of what is there nothing is a link any more, and what is not there is none.
-            Component::ParentDir => drop(followed.pop()),
-            part => followed.push(part),
-        }
-    }
-    followed
 }
 
 /// Whether there are jobs or packs in a directory; one that is missing is empty.
@@ -78,46 +58,86 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// A target outside of the pool's directory must be empty when the pool is made, and no part of a pool,
-/// be it the same.
-pub(crate) fn refuse_used(dir: &Path, root: &Path) -> Result<()> {
-    let is_own = |(dir, root): (PathBuf, PathBuf)| {
-        ["log", "packs"].iter().any(|own| root.starts_with(dir.join(own)))
+/// A target outside of the pool's own place must be empty when the pool is made, and no part of a pool, be
+/// it the same.
+pub(crate) fn refuse_used(home: &Home, target: &Location) -> Result<()> {
+    if target.is_within(&home.root, &PARTS) || target.is_within(&home.log, &PARTS) {
+        return Err(Error::invalid(format!(
+            "{target} is within the `log` or `packs` of the pool itself: name another place as the target"
+        )));
+    }
+    let not_empty = || {
+        Err(Error::invalid(format!(
+            "{} is not empty: name another place as the target",
+            target.name("packs")
+        )))
     };
-    if real(dir).zip(real(root)).is_some_and(is_own) {
-        return Err(Error::invalid(format!(
-            "{} is within the `log` or `packs` of the pool itself: name another directory as the target",
-            root.display()
-        )));
-    }
-    if root.is_file() {
-        return Err(Error::invalid(format!(
-            "{} is a file, not a directory: name another place as the target",
-            root.display()
-        )));
-    }
-    let packs = root.join("packs");
-    match holds_something(&packs)? {
-        true => Err(Error::invalid(format!(
-            "{} is not empty: name another directory as the target",
-            packs.display()
+    match target {
+        Location::Directory(dir) if dir.is_file() => Err(Error::invalid(format!(
+            "{target} is a file, not a directory: name another place as the target"
         ))),
-        false => check_outside(root),
+        Location::Directory(dir) if holds_something(&dir.join("packs"))? => not_empty(),
+        Location::Directory(dir) => check_outside(dir),
+        Location::Bucket(place) => {
+            place.check()?;
+            check_outside_prefixes(place)?;
+            let shards = place.open_target()?.list()?;
+            if shards.is_empty() { Ok(()) } else { not_empty() }
+        }
     }
 }
 
-/// Makes the directories of a target outside of the pool's.
-pub(crate) fn make_target(root: &Path) -> Result<()> {
-    for dir in [root, &root.join("packs")] {
-        make_dir_durable(dir).map_err(|e| Error::io_named("making", dir, &e))?;
+/// As [`check_outside`], for a place in a bucket.
+pub(crate) fn check_outside_prefixes(place: &S3Place) -> Result<()> {
+    let own = |below: Option<&str>| below.is_none_or(|below| PARTS.contains(&below));
+    let owners = place.ancestors().into_iter().filter(|(_, below)| own(below.as_deref()));
+    for owner in owners.map(|(owner, _)| Location::Bucket(owner)) {
+        for text in [TARGET_MARKER, MARKER, DESCRIPTOR] {
+            if owner.has(text)? {
+                return Err(Error::invalid(format!(
+                    "{place} belongs to a pool ({} is there): name another place",
+                    owner.name(text)
+                )));
+            }
+        }
     }
     Ok(())
 }
 
+/// A log apart from the descriptor must be in a free place, that can keep one.
+pub(crate) fn refuse_used_log(log: &Location) -> Result<()> {
+    if log.has(MARKER)? || !log.open_log()?.jobs()?.is_empty() {
+        return Err(Error::invalid(format!(
+            "{log} holds the log of a pool already: name another place for this one's, or, to use that \
+             pool, copy its {DESCRIPTOR}"
+        )));
+    }
+    match log {
+        Location::Directory(dir) => check_outside(dir),
+        Location::Bucket(place) => check_outside_prefixes(place),
+    }
+}
+
+/// Finds out whether a place can keep a log: of several that append at once, one must win.
+pub(crate) fn check_log_place(log: &Location) -> Result<()> {
+    let Location::Bucket(place) = log else { return Ok(()) };
+    place.check()?;
+    place.open_medium()?.check_conditional_put().map_err(|error| match error.kind() {
+        outlive_types::ErrorKind::Invalid => error.context(format!(
+            "{log} cannot keep a pool's log, only its packs: give the log another place with --log"
+        )),
+        _ => error,
+    })
+}
+
+/// Makes the directories of a target outside of the pool's own place.
+pub(crate) fn make_target(target: &Location) -> Result<()> {
+    target.make(&["packs"])
+}
+
 /// Makes such a target the pool's.
-pub(crate) fn write_target(root: &Path, marker: &Marker, rng: &dyn Rng) -> Result<()> {
-    make_target(root)?;
-    let packs = root.join("packs");
-    publish_text(&root.join(TARGET_MARKER), &marker.to_text()?, rng)?;
-    sync_dir(&packs).map_err(|e| Error::io_named("syncing", &packs, &e))
+pub(crate) fn write_target(target: &Location, marker: &Marker, rng: &dyn Rng) -> Result<()> {
+    make_target(target)?;
+    target.publish(TARGET_MARKER, &marker.to_text()?, rng)?;
+    target.sync("packs")
 }

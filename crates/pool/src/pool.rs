@@ -3,6 +3,7 @@
 use crate::PoolConfig;
 use crate::command::command;
 use crate::environment::Environment;
+use crate::home::Home;
 use crate::layout::Layout;
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
@@ -34,8 +35,8 @@ pub struct Pool {
     env: Environment,
     /// Where a person finds it.
     location: Option<Arc<str>>,
-    /// The directory that holds descriptor and log, if one does.
-    directory: Option<Arc<Path>>,
+    /// Where descriptor and log are, if it has such.
+    home: Option<Arc<Home>>,
     /// The warning about redundancy that was given last.
     said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
@@ -81,7 +82,7 @@ impl Pool {
         // As many as there are containers.
         let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
         let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
-        let (config, location, directory) = (Arc::new(config), None, None);
+        let (config, location, home) = (Arc::new(config), None, None);
         Pool {
             config,
             targets,
@@ -92,7 +93,7 @@ impl Pool {
             layouts,
             env,
             location,
-            directory,
+            home,
             said: Arc::default(),
             policy,
         }
@@ -117,7 +118,11 @@ impl Pool {
     /// The same pool, which lies in a directory: see [`Pool::check_place`].
     #[must_use]
     pub fn in_directory(self, directory: &Path) -> Pool {
-        Pool { directory: Some(Arc::from(directory)), ..self }
+        self.in_home(Home::directory(directory))
+    }
+
+    pub(crate) fn in_home(self, home: Home) -> Pool {
+        Pool { home: Some(Arc::new(home)), ..self }
     }
 
     /// Makes sure that the pool is still where it was opened. Whoever opens a session asks before
@@ -131,21 +136,21 @@ impl Pool {
             self.refresh_targets()?;
             self.targets().check()
         };
-        match &self.directory {
-            Some(dir) => check(dir, &self.config, targets),
+        match &self.home {
+            Some(home) => check(home, &self.config, targets),
             None => targets(),
         }
     }
 
     /// The same without its targets: why they cannot be asked for.
     pub(crate) fn place_says(&self) -> Result<()> {
-        self.directory.as_ref().map_or(Ok(()), |dir| check(dir, &self.config, || Ok(())))
+        self.home.as_ref().map_or(Ok(()), |home| check(home, &self.config, || Ok(())))
     }
 
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
     /// into the pool leaves them out.
     pub fn packs_elsewhere(&self) -> Vec<PathBuf> {
-        self.directory.as_ref().map_or_else(Vec::new, |dir| packs_elsewhere(dir, &self.config))
+        self.home.as_ref().map_or_else(Vec::new, |home| packs_elsewhere(home, &self.config))
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
@@ -163,9 +168,9 @@ impl Pool {
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
         let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
-        let (location, directory) = (self.location.clone(), self.directory.clone());
+        let (location, home) = (self.location.clone(), self.home.clone());
         let (targets, table) = (self.targets.clone(), self.table.clone());
-        Pool { location, directory, targets, table, ..pool }
+        Pool { location, home, targets, table, ..pool }
     }
 
     /// Where shards are kept.

@@ -1,5 +1,6 @@
 //! What `pool.toml` says of redundancy, and of the targets that carry it.
 
+use crate::location::Location;
 use outlive_format::Geometry;
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -76,7 +77,18 @@ impl TargetConfig {
     pub fn at(location: impl Into<String>) -> TargetConfig {
         TargetConfig { id: None, location: location.into(), host: None, leaving: false }
     }
+
+    /// Where it is, for a pool at `root`.
+    ///
+    /// # Errors
+    /// `Invalid` for a location that is not possible.
+    pub(crate) fn seen_from(&self, root: &Location) -> Result<Location> {
+        Location::parse(&self.location, TARGET)?.seen_from(root)
+    }
 }
+
+/// Its table in `pool.toml`.
+pub(crate) const TARGET: &str = "[[target]]";
 
 impl Redundancy {
     /// `copies` of everything.

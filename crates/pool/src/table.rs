@@ -1,60 +1,51 @@
-//! The table of targets of a pool in a directory: the marker in its log, and the places that its
-//! descriptor gives them.
+//! The table of targets of a pool: the marker in its log, and the places that its descriptor gives them.
 
+use crate::claim::claim;
 use crate::config::{FormatConfig, PoolConfig};
 use crate::environment::Environment;
-use crate::location::Location;
+use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::marker::{Marker, targets_of};
-use crate::place::{DESCRIPTOR, MARKER, check_marker, check_target, read_descriptor};
+use crate::place::{check_marker, check_target, marker_bytes, read_descriptor, read_text};
 use crate::places::{refuse_used, write_target};
 use crate::redundancy::TargetConfig;
-use crate::targets::{OpenTarget, TargetTable};
-use crate::texts::replace_text;
+use crate::targets::{Claim, OpenTarget, TargetTable};
 use outlive_format::checksum;
 use outlive_types::{Error, Result};
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-/// The table of the pool in `dir`.
-pub(crate) struct DirectoryTable {
-    dir: PathBuf,
+/// The table of a pool in a directory or a bucket.
+pub(crate) struct HomeTable {
+    home: Home,
     format: FormatConfig,
     env: Environment,
 }
 
-impl fmt::Debug for DirectoryTable {
+impl fmt::Debug for HomeTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the targets of {}", self.dir.display())
+        write!(f, "the targets of {}", self.home.root)
     }
 }
 
-impl DirectoryTable {
-    pub fn new(dir: &Path, format: &FormatConfig, env: &Environment) -> DirectoryTable {
-        DirectoryTable { dir: dir.to_owned(), format: format.clone(), env: env.clone() }
+impl HomeTable {
+    pub fn new(home: &Home, format: &FormatConfig, env: &Environment) -> HomeTable {
+        HomeTable { home: home.clone(), format: format.clone(), env: env.clone() }
     }
 
     fn read(&self) -> Result<(PoolConfig, Marker)> {
-        let marker = check_marker(&self.dir, &self.format)?;
-        Ok((read_descriptor(&self.dir)?, marker))
-    }
-
-    fn location(&self, row: &TargetConfig) -> Result<Location> {
-        Ok(Location::parse(&row.location)?.seen_from(&self.dir))
+        let marker = check_marker(&self.home, &self.format)?;
+        Ok((read_descriptor(&self.home.root)?, marker))
     }
 }
 
-impl TargetTable for DirectoryTable {
+impl TargetTable for HomeTable {
     fn version(&self) -> Result<u64> {
-        let path = self.dir.join(MARKER);
-        let text = fs::read(&path).map_err(|e| Error::io("reading", &path, &e))?;
-        Ok(checksum(&text).max(1))
+        Ok(checksum(&marker_bytes(&self.home)?).max(1))
     }
 
     fn rows(&self) -> Result<Vec<TargetConfig>> {
         let (descriptor, marker) = self.read()?;
         let mut rows = targets_of(&descriptor, &marker)
-            .map_err(|error| error.context(self.dir.join(DESCRIPTOR).display()))?;
+            .map_err(|error| error.context(self.home.descriptor()))?;
         if rows.is_empty() {
             rows.push(TargetConfig::at("."));
         }
@@ -65,25 +56,26 @@ impl TargetTable for DirectoryTable {
     }
 
     fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
-        let location = self.location(row)?;
-        let is_own = location.is_in(&self.dir);
-        let target = location.open(&self.dir.join(DESCRIPTOR), is_own, &self.env)?;
+        let location = row.seen_from(&self.home.root)?;
+        let is_own = location.is_same(&self.home.root);
+        let probe = self.home.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
+        let target = location.open_target(probe.as_deref(), is_own, &self.env)?;
         if is_own {
-            return Ok((target, None)); // the log beside it has a marker
+            return Ok((target, None)); // the descriptor is beside it
         }
         // The only target of a pool may be moved as docs/format.md says, without a number.
         let id = row.id.filter(|_| self.rows().is_ok_and(|rows| rows.len() > 1));
-        let (dir, format) = (self.dir.clone(), self.format.clone());
-        let Location::Directory(root) = location;
-        let still_there = move || check_target(&dir, &format, &root, id);
+        let (home, format) = (self.home.clone(), self.format.clone());
+        let still_there = move || check_target(&home, &format, &location, id);
         Ok((target, Some(Box::new(still_there))))
     }
 
     fn prepare(&self, row: &TargetConfig) -> Result<()> {
         let (_, marker) = self.read()?;
-        let location = self.location(row)?;
+        let root = &self.home.root;
+        let location = row.seen_from(root)?;
         for other in self.rows()? {
-            if location.is_same(&self.location(&other)?) {
+            if location.is_same(&other.seen_from(root)?) {
                 return Err(Error::invalid(format!(
                     "{} is target {} of this pool already",
                     row.location,
@@ -91,12 +83,15 @@ impl TargetTable for DirectoryTable {
                 )));
             }
         }
-        if location.is_in(&self.dir) {
+        if location.is_same(root) {
             return Ok(());
         }
-        let Location::Directory(root) = location;
-        refuse_used(&self.dir, &root)?;
-        write_target(&root, &marker.on(row.id), &*self.env.rng)
+        refuse_used(&self.home, &location)?;
+        write_target(&location, &marker.on(row.id), &*self.env.rng)
+    }
+
+    fn claim(&self) -> Result<Option<Claim>> {
+        claim(&self.home.log, &*self.env.rng)
     }
 
     fn next_id(&self) -> Result<u32> {
@@ -109,18 +104,17 @@ impl TargetTable for DirectoryTable {
         let (descriptor, marker) = self.read()?;
         let next_target = Some(self.next_id()?);
         let marker = Marker { target: rows.to_vec(), next_target, ..marker };
-        replace_text(&self.dir.join(MARKER), &marker.to_text()?, &*self.env.rng)?;
+        self.home.log.replace(MARKER, &marker.to_text()?, &*self.env.rng)?;
         // What was removed would be refused there; what is new is found without it.
-        let text = descriptor_text(&self.dir, &descriptor, rows)?;
-        replace_text(&self.dir.join(DESCRIPTOR), &text, &*self.env.rng)
+        let text = descriptor_text(&self.home, &descriptor, rows)?;
+        self.home.root.replace(DESCRIPTOR, &text, &*self.env.rng)
     }
 }
 
 /// The descriptor with other targets: what a person wrote in it stays as it is, if that can be.
-fn descriptor_text(dir: &Path, before: &PoolConfig, rows: &[TargetConfig]) -> Result<String> {
+fn descriptor_text(home: &Home, before: &PoolConfig, rows: &[TargetConfig]) -> Result<String> {
     let wanted = PoolConfig { target: rows.to_vec(), ..before.clone() };
-    let path = dir.join(DESCRIPTOR);
-    let text = fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
+    let text = read_text(&home.root)?;
     let mut kept = String::new();
     let mut is_target = false;
     for line in text.lines() {

@@ -1,22 +1,113 @@
-//! Writes the texts of a pool: markers and the descriptor, whole or not at all.
+//! The texts of a pool, markers and the descriptor: each is written whole or not at all.
 
-use crate::place::DESCRIPTOR;
-use outlive_target::{publish, sync_dir};
+use crate::location::Location;
+use outlive_target::{make_dir_durable, publish, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Puts another text in the place of a file of a pool, in one step, durably.
-pub(crate) fn replace_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
+/// How texts begin that are being written; no job and no pack begins with a dot.
+const TEMPORARY: &str = ".pool.toml";
+
+impl Location {
+    /// What a text is called here, for messages.
+    pub fn name(&self, text: &str) -> String {
+        match self {
+            Location::Directory(dir) => dir.join(text).display().to_string(),
+            Location::Bucket(place) => format!("{place}/{text}"),
+        }
+    }
+
+    /// The bytes of a text, which has one of the names that format.md gives them; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is not known whether there is one: what the place reports.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match self {
+            Location::Directory(dir) => {
+                let path = dir.join(name);
+                match fs::read(&path) {
+                    Ok(bytes) => Ok(Some(bytes)),
+                    Err(e)
+                        if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+                    {
+                        Ok(None)
+                    }
+                    Err(e) => Err(Error::io("reading", &path, &e)),
+                }
+            }
+            Location::Bucket(place) => place.open_files()?.read(name),
+        }
+    }
+
+    /// Whether there is such a text.
+    ///
+    /// # Errors
+    /// As [`Location::read`].
+    pub fn has(&self, name: &str) -> Result<bool> {
+        match self {
+            Location::Directory(dir) => Ok(dir.join(name).exists()),
+            Location::Bucket(_) => self.read(name).map(|there| there.is_some()),
+        }
+    }
+
+    /// Makes a text, unless it is there. Of several that make it, one does.
+    ///
+    /// # Errors
+    /// What the place reports.
+    pub fn publish(&self, name: &str, text: &str, rng: &dyn Rng) -> Result<()> {
+        match self {
+            Location::Directory(dir) => publish_text(&dir.join(name), text, rng),
+            Location::Bucket(place) => {
+                place.open_files()?.write_new(name, text.as_bytes()).map(drop)
+            }
+        }
+    }
+
+    /// Puts another text in the place of one, in one step, durably.
+    ///
+    /// # Errors
+    /// What the place reports.
+    pub fn replace(&self, name: &str, text: &str, rng: &dyn Rng) -> Result<()> {
+        match self {
+            Location::Directory(dir) => replace_text(&dir.join(name), text, rng),
+            Location::Bucket(place) => place.open_files()?.write(name, text.as_bytes()),
+        }
+    }
+
+    /// Makes a directory with `parts` in it. A bucket has no directories.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn make(&self, parts: &[&str]) -> Result<()> {
+        let Some(dir) = self.as_directory() else { return Ok(()) };
+        make_dir_durable(dir).map_err(|e| Error::io_named("making", dir, &e))?;
+        for part in parts.iter().map(|part| dir.join(part)) {
+            make_dir_durable(&part).map_err(|e| Error::io_named("making", &part, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Makes what is in the directory `part` of it durable; "" is itself.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn sync(&self, part: &str) -> Result<()> {
+        let Some(dir) = self.as_directory() else { return Ok(()) };
+        let dir = dir.join(part);
+        sync_dir(&dir).map_err(|e| Error::io_named("syncing", &dir, &e))
+    }
+}
+
+fn replace_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     let temporary = write_temporary(dir, text, rng)?;
     fs::rename(&temporary, path).map_err(|e| Error::io("replacing", path, &e))?;
     sync_dir(dir).map_err(|e| Error::io("syncing", dir, &e))
 }
 
-/// Makes a file of a pool, unless it is there.
-pub(crate) fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
+fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
     // Beside it: the log may be a file system of its own.
     let dir = path.parent().unwrap_or(Path::new("."));
     let temporary = write_temporary(dir, text, rng)?;
@@ -35,8 +126,8 @@ fn write_temporary(dir: &Path, text: &str, rng: &dyn Rng) -> Result<PathBuf> {
     // Random: in containers that share the directory, processes have equal numbers.
     let mut random = [0; 8];
     rng.fill(&mut random);
-    let temporary = dir.join(format!(".{DESCRIPTOR}.{:016x}", u64::from_le_bytes(random)));
-    let write = || -> std::io::Result<()> {
+    let temporary = dir.join(format!("{TEMPORARY}.{:016x}", u64::from_le_bytes(random)));
+    let write = || -> io::Result<()> {
         let mut file = File::create_new(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()

@@ -68,7 +68,11 @@ impl Answer {
             }
             ("RequestTimeTooSkewed", _) => (ErrorKind::Invalid, ": set this machine's clock"),
             (
-                "ExpiredToken" | "InvalidToken" | "InvalidAccessKeyId" | "SignatureDoesNotMatch",
+                "ExpiredToken"
+                | "InvalidToken"
+                | "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "XAdminUserNotFound",
                 _,
             )
             | (_, Some(401)) => (ErrorKind::Invalid, WRONG_KEYS),
@@ -103,8 +107,13 @@ pub(crate) fn explain(doing: &str, place: &str, error: &StoreError) -> Error {
 
 /// Whether the object is not there, though the bucket is.
 pub(crate) fn is_missing(error: &StoreError) -> bool {
+    // Servers say 404 to much else: to a bucket that is not there, and some of them to a key of access that
+    // they do not know. An answer to HEAD has no code.
     matches!(error, StoreError::NotFound { .. })
-        && !matches!(Answer::of(error).code.as_deref(), Some("NoSuchBucket"))
+        && matches!(
+            Answer::of(error).code.as_deref(),
+            None | Some("NoSuchKey" | "NotFound" | "NoSuchUpload" | "NoSuchVersion")
+        )
 }
 
 /// Whether a put was refused because its object is there.
@@ -152,6 +161,7 @@ mod tests {
             ("404 Not Found", "NoSuchBucket", ErrorKind::Invalid, "create the bucket"),
             ("403 Forbidden", "InvalidAccessKeyId", ErrorKind::Invalid, "correct the credentials"),
             ("403 Forbidden", "AccessDenied", ErrorKind::Invalid, "may list, read"),
+            ("404 Not Found", "XAdminUserNotFound", ErrorKind::Invalid, "correct the credentials"),
             ("403 Forbidden", "RequestTimeTooSkewed", ErrorKind::Invalid, "clock"),
             ("400 Bad Request", "AuthorizationHeaderMalformed", ErrorKind::Invalid, "AWS_REGION"),
             ("400 Bad Request", "EntityTooSmall", ErrorKind::Invalid, ""),
@@ -171,6 +181,7 @@ mod tests {
         }
         assert!(is_missing(&told("404 Not Found", "NoSuchKey")));
         assert!(!is_missing(&told("404 Not Found", "NoSuchBucket")));
+        assert!(!is_missing(&told("404 Not Found", "XAdminUserNotFound")));
         assert!(may_be_past_the_end(&told("416 Range Not Satisfiable", "InvalidRange")));
         assert!(!may_be_past_the_end(&told("403 Forbidden", "AccessDenied")));
     }

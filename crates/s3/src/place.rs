@@ -54,6 +54,17 @@ impl S3Place {
         S3Place { variables: Some(variables.into_iter().map(owned).collect()), ..self }
     }
 
+    /// This place and those that it is in, up to the bucket, each with the part of this one's prefix that
+    /// follows there; none follows this one.
+    pub fn ancestors(&self) -> Vec<(S3Place, Option<String>)> {
+        let parts: Vec<&str> = self.prefix.split('/').filter(|part| !part.is_empty()).collect();
+        let above = |length: usize| {
+            let place = S3Place { prefix: parts[..length].join("/"), ..self.clone() };
+            (place, parts.get(length).map(|part| (*part).to_owned()))
+        };
+        (0..=parts.len()).rev().map(above).collect()
+    }
+
     fn open(&self) -> Result<Arc<Bucket>> {
         let found = match &self.variables {
             Some(given) => Settings::find(&|name| given.get(name).cloned()),
@@ -167,6 +178,18 @@ mod tests {
         ] {
             assert_eq!(S3Place::parse(text).unwrap().to_string(), shown);
         }
+    }
+
+    #[test]
+    fn a_place_is_in_others() {
+        let place = S3Place::parse("s3://ckpt/a/b").unwrap();
+        let told: Vec<String> = place
+            .ancestors()
+            .iter()
+            .map(|(place, below)| format!("{place} {}", below.as_deref().unwrap_or("-")))
+            .collect();
+        assert_eq!(told, ["s3://ckpt/a/b -", "s3://ckpt/a b", "s3://ckpt a"]);
+        assert_eq!(S3Place::parse("s3://ckpt").unwrap().ancestors().len(), 1);
     }
 
     #[test]

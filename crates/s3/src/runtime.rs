@@ -4,6 +4,7 @@ use outlive_io::{PerProcess, Ticket};
 use outlive_types::{Error, Result};
 use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::block_in_place;
 
 /// Begun at first need. A forked child makes its own: the threads of its parent's are not there.
 static RUNTIME: PerProcess<Option<Runtime>> = PerProcess::new(|_| None);
@@ -39,10 +40,14 @@ pub(crate) fn start<T: Send + 'static>(
     ticket
 }
 
-/// Does `work` and waits for it. Not to be called from what a ticket calls back: that runs in one of
-/// the threads that are waited for.
+/// Does `work` and waits for it, also from what a ticket calls back: that runs in one of the threads that
+/// are waited for, so another takes its place meanwhile.
 pub(crate) fn wait<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    start(&handle()?, work).wait()
+    let ticket = start(&handle()?, work);
+    match Handle::try_current() {
+        Ok(_) => block_in_place(|| ticket.wait()),
+        Err(_) => ticket.wait(),
+    }
 }

@@ -2,15 +2,18 @@
 
 mod support;
 
+use outlive_io::AlignedBuf;
 use outlive_target::{Append, ManifestLog};
 use outlive_target::{LogMedium, Previous, RecordLog, RetryPolicy, RetryTarget, Target};
+use outlive_target::{ReadRange, read_one};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
 use support::{
-    BUCKET, SECRET, Server, content, get, name, named_place, place_at, put, until, write_all,
+    BUCKET, PAGE, SECRET, Server, content, get, name, named_place, place_at, put, until, write_all,
 };
 
 const PART: usize = 8 << 20;
@@ -53,6 +56,30 @@ fn no_reply_that_is_lost_loses_a_shard() {
         }
     }
     assert_eq!(target.list().unwrap().len(), pack as usize);
+}
+
+/// What a ticket calls back runs in one of the threads that carry requests out: who asks for something
+/// there must not wait for himself.
+#[test]
+fn what_a_read_calls_back_may_ask_the_bucket_again() {
+    const READS: usize = 40;
+    let Some(server) = Server::versitygw() else { return };
+    let place = server.place();
+    let target = place.open_target().unwrap();
+    put(&target, name(1), &content(1, PAGE)).unwrap();
+    place.open_files().unwrap().write("text", b"there").unwrap();
+    let (told, asked) = channel();
+    for _ in 0..READS {
+        let (told, files) = (told.clone(), place.open_files().unwrap());
+        let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE) };
+        read_one(&target, name(1), range).on_done(move |read| {
+            assert!(read.is_ok_and(|read| read.is_ok()));
+            told.send(files.read("text")).unwrap();
+        });
+    }
+    for _ in 0..READS {
+        assert_eq!(asked.recv().unwrap().unwrap().unwrap(), b"there");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use outlive_store::{Job, JobOptions, SaveStats, Select};
 use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, Throttle, ThrottledTarget};
 use outlive_types::{Error, ErrorKind, Result};
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -124,15 +125,28 @@ impl Drop for Group {
 #[test]
 fn a_child_killed_for_want_of_memory_costs_one_save() {
     let Some(group) = Group::new() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let played = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_a_group_too_small", "--nocapture"])
-        .env(ROLE, format!("{} {}", group.0.display(), dir.path().display()))
-        .output()
-        .unwrap();
+    let play = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut played = Command::new(std::env::current_exe().unwrap());
+        played.args(["--exact", "in_a_group_too_small", "--nocapture"]);
+        played.env(ROLE, format!("{} {}", group.0.display(), dir.path().display()));
+        played.output().unwrap()
+    };
+    // Whom the kernel kills is its own choice; that the child is marked for it has a test of its own.
+    let mut played = play();
+    for _ in 0..2 {
+        if played.status.signal() == Some(9) {
+            println!("the kernel killed the program itself: once more");
+            played = play();
+        }
+    }
     let told = String::from_utf8_lossy(&played.stdout);
     let errors = String::from_utf8_lossy(&played.stderr);
-    assert!(played.status.success() && told.contains("ALL SEEN"), "{told}\n{errors}");
+    assert!(
+        played.status.success() && told.contains("ALL SEEN"),
+        "{}: {told}\n{errors}",
+        played.status
+    );
 }
 
 /// Not a test by itself.

@@ -48,9 +48,9 @@ impl fmt::Display for ShardName {
 /// Bytes a target has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
-    /// In all.
+    /// In all; `u64::MAX` if there is no limit.
     pub total_bytes: u64,
-    /// Free for this user.
+    /// Free for this user; `u64::MAX` if there is no limit.
     pub free_bytes: u64,
 }
 

@@ -28,9 +28,10 @@ def open(
     """Opens a pool, the place where checkpoints are stored.
 
     Args:
-        location: A directory, or the `pool.toml` in it. A directory that is empty or does not
-            exist becomes a pool.
-        create: Whether to make a pool if the directory is not one yet. If False, that is an error.
+        location: A directory, or the `pool.toml` in it, or a place in a bucket of S3 or its like,
+            such as "s3://bucket/prefix" (docs/pool.md says where its server and keys are looked
+            for). A place that is empty or does not exist becomes a pool.
+        create: Whether to make a pool if the place is not one yet. If False, that is an error.
         progress: Function that is called as ``progress(what, done_bytes, total_bytes)``, with
             "save" or "restore". It runs in a thread of the program, during a call to any job of the
             pool that saves, restores, waits, asks `done` or otherwise takes time. Progress that a
@@ -57,9 +58,10 @@ def open(
     if not place:
         raise InvalidError("the location of a pool must not be empty: name a directory")
     scheme, colon, _ = place.partition("://")
-    if colon and scheme.isalnum():
+    if colon and scheme.isalnum() and scheme != "s3":
         raise InvalidError(
-            f"{place!r}: pools at {scheme}:// are not in this build; name a directory"
+            f"{place!r}: pools at {scheme}:// are not in this build; name a directory, or a place "
+            "in a bucket, such as s3://bucket/prefix"
         )
     core = _core.Pool(
         place,

@@ -13,6 +13,8 @@ pub enum BenchCommand {
     Save(BenchSaveArgs),
     /// Measure verified restores into used and into fresh memory, against raw reads
     Restore(BenchIoArgs),
+    /// Measure what redundancy costs saves, and restores and repairs with targets lost or slow
+    Pool(BenchIoArgs),
     /// Measure lazy restarts until the program goes on and until a step is done, against eager ones
     Lazy(BenchLazyArgs),
     /// Measure the bytes of many saves with a few random pages changed, and restores afterwards
@@ -62,7 +64,7 @@ pub struct BenchSaveArgs {
     pub state: String,
 }
 
-/// `bench save`, `bench restore` and `bench lazy`.
+/// `bench save`, `bench restore`, `bench pool` and `bench lazy`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchIoArgs {
     /// Directory on the device to measure. All files go to a new directory in it

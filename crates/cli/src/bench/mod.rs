@@ -8,6 +8,7 @@ mod lazy;
 mod machine;
 mod memory;
 mod plan;
+mod pool;
 mod raw;
 mod report;
 mod restore;
@@ -64,6 +65,7 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
         BenchCommand::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
+        BenchCommand::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
         BenchCommand::Plan(args) => return plan::run(&args, teller),
         BenchCommand::Track(args) => return track::run(&args, words, teller),
     }?;

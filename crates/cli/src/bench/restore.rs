@@ -3,13 +3,12 @@
 use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Unit};
-use super::state::{BorrowedMemory, JOB, Memory};
+use super::state::Memory;
 use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
 use crate::args::BenchIoArgs;
 use outlive_io::AlignedBuf;
 use outlive_pool::Environment;
-use outlive_store::{Restored, Select};
-use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
+use outlive_types::{BLOCK_BYTES, PAGE_BYTES, Result};
 use serde_json::json;
 use std::hint::black_box;
 use std::path::Path;
@@ -69,10 +68,7 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     }
     bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
     bench.step("checking what was restored");
-    let bytes = memory.into_bytes()?;
-    if !state::is_filled(&bytes, SEED) {
-        return Err(Error::bug("a restore handed back other bytes than were saved"));
-    }
+    state::check(memory, SEED)?;
     rounds.figures(&mut bench.report);
     bench.report.note(format!(
         "Medians of {} rounds, in each raw and ours in turn; {} GiB, from opening the pool to the last \
@@ -157,15 +153,8 @@ fn first_touches(length: usize) -> [f64; 2] {
 }
 
 /// What a program does that starts again: open everything, restore the newest checkpoint.
-fn restore(path: &Path, memory: &Memory) -> Result<Restored> {
-    let pool = outlive_pool::open(path, Environment::system())?;
-    let job = state::job(&pool)?;
-    let restored = job.restore(
-        Select::Newest,
-        &mut |checkpoint| Ok(((0..checkpoint.streams().len()).collect(), BorrowedMemory(memory))),
-        &mut |_, _| Ok(()),
-    )?;
-    restored.ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))
+fn restore(path: &Path, memory: &Memory) -> Result<()> {
+    state::restore(&outlive_pool::open(path, Environment::system())?, memory)
 }
 
 #[cfg(test)]

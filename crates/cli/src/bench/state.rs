@@ -5,7 +5,7 @@ use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_chunk::{default_threads, parallel};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
-use outlive_store::{Job, JobOptions, RestoreSink, SaveStats};
+use outlive_store::{Job, JobOptions, RestoreSink, SaveStats, Select};
 use outlive_types::{Error, PAGE_BYTES, Result, Rng, SeededRng, SystemRng};
 use std::path::Path;
 
@@ -100,6 +100,24 @@ pub fn job(pool: &Pool) -> Result<Job> {
 pub fn save(job: &Job, source: &mut OwnedSource) -> Result<SaveStats> {
     let handle = job.save(source)?;
     handle.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))
+}
+
+/// Restores the newest checkpoint, as a program does that starts again.
+pub fn restore(pool: &Pool, memory: &Memory) -> Result<()> {
+    let restored = job(pool)?.restore(
+        Select::Newest,
+        &mut |checkpoint| Ok(((0..checkpoint.streams().len()).collect(), BorrowedMemory(memory))),
+        &mut |_, _| Ok(()),
+    )?;
+    restored.map(drop).ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))
+}
+
+/// Makes sure that a restore has handed back what was saved.
+pub fn check(memory: Memory, seed: u64) -> Result<()> {
+    match is_filled(&memory.into_bytes()?, seed) {
+        true => Ok(()),
+        false => Err(Error::bug("a restore handed back other bytes than were saved")),
+    }
 }
 
 /// One stream's memory, as a restore fills it: with hashes for the save that follows.

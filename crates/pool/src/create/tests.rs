@@ -280,7 +280,10 @@ fn several_targets_are_one_space() {
     let usage = writer.usage().unwrap();
     assert_eq!((usage.packs, usage.targets.len()), (20, 3));
     assert!(usage.targets.iter().all(|target| target.shards > 2), "{usage:?}");
-    assert_eq!(usage.stored_bytes, usage.targets.iter().map(|target| target.stored_bytes).sum());
+    assert_eq!(
+        usage.stored_bytes,
+        usage.targets.iter().map(|target| target.stored_bytes).sum::<u64>()
+    );
 
     // Another program finds them, wherever each is now.
     let from = |root: &Path| root.join(format!("packs/00/{}.0.shard", packs[0]));

@@ -8,7 +8,7 @@ mod table;
 mod tests;
 
 pub(crate) use member::{Member, UnderWay};
-pub use table::{OpenTarget, StillThere, TargetTable};
+pub use table::{Claim, OpenTarget, StillThere, TargetTable};
 
 use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig};

@@ -12,6 +12,9 @@ pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
 /// A target, and a way to find out whether it is there.
 pub type OpenTarget = (Arc<dyn Target>, Option<Box<StillThere>>);
 
+/// Something that ends when it is dropped.
+pub type Claim = Box<dyn Send>;
+
 /// The table of a pool's targets: what is written down of them, for all programs that use the pool.
 pub trait TargetTable: Send + Sync + fmt::Debug {
     /// Something that is another number whenever the table is another one.
@@ -44,8 +47,17 @@ pub trait TargetTable: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn next_id(&self) -> Result<u32>;
 
+    /// Keeps others from changing the table, if the lock of collectors does not: a medium may have no
+    /// locks that end with their holder. The claim ends with what is answered.
+    ///
+    /// # Errors
+    /// `Retry` if another has it; what the medium reports.
+    fn claim(&self) -> Result<Option<Claim>> {
+        Ok(None)
+    }
+
     /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
-    /// collectors does that, where there is one.
+    /// collectors, or the claim, does that.
     ///
     /// # Errors
     /// What the medium reports; then it is not known which table is there.

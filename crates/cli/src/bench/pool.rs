@@ -1,0 +1,269 @@
+//! `outlive bench pool`: what redundancy costs a save, and how fast restores and repairs are when
+//! targets are lost or slow.
+
+use super::machine::Cpu;
+use super::report::{Goal, Report, Unit};
+use super::state::{self, Memory};
+use super::{Bench, gb_per_s, gib_bytes, median};
+use crate::args::BenchIoArgs;
+use outlive_erasure::Code;
+use outlive_io::AlignedBuf;
+use outlive_pool::{
+    Environment, FormatConfig, Pool, PoolConfig, Redundancy, RepairOptions, TargetConfig, Tuning,
+};
+use outlive_target::{
+    DirectoryLog, DirectoryOptions, DirectoryTarget, Target, Throttle, ThrottledTarget,
+};
+use outlive_types::{Error, Result, Rng, SystemRng};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Of the time that the bytes alone would take.
+const OVERHEAD_MAX: f64 = 1.10;
+/// GB/s a core.
+const ENCODE_MIN: f64 = 2.0;
+/// Of the speed of the slowest target.
+const REPAIR_MIN: f64 = 0.80;
+/// Of the time with all targets equally fast.
+const ONE_SLOW_MAX: f64 = 1.3;
+const SEED: u64 = 5;
+/// Targets of the pools, all on one device.
+const TARGETS: usize = 6;
+/// State of the part in which targets are made slow.
+const THROTTLED_BYTES_MAX: u64 = 1 << 30;
+/// Speed of each target there: six of them stay below what a core can check.
+const TARGET_BYTES_PER_S: u64 = 100_000_000;
+/// So many times slower is the slow one.
+const SLOWER: u64 = 10;
+
+/// The rules, with what they multiply bytes by.
+fn rules() -> [(&'static str, Redundancy, f64); 3] {
+    [
+        ("no redundancy", Redundancy::default(), 1.0),
+        ("mirror 2", Redundancy::mirror(2), 2.0),
+        ("erasure 4+2", Redundancy::erasure(4, 2), 1.5),
+    ]
+}
+
+/// What the rounds took, in seconds; by rule where there are three.
+#[derive(Default)]
+struct Rounds {
+    saves: [Vec<f64>; 3],
+    stored: [u64; 3],
+    restores: [Vec<f64>; 3],
+    degraded: Vec<f64>,
+    equal: Vec<f64>,
+    slow: Vec<f64>,
+    repair_shares: Vec<f64>,
+}
+
+pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
+    let total_bytes = gib_bytes(args.gib);
+    bench.step("encoding");
+    let encode = encode_gb_per_s()?;
+    bench.step("making the state");
+    let mut source = state::source(total_bytes, SEED)?;
+    let memory = Memory::fresh(total_bytes)?;
+    let mut rounds = Rounds::default();
+    let (before, begun) = (Cpu::now(), Instant::now());
+    for run in 1..=args.runs {
+        for (number, (name, rule, _)) in rules().into_iter().enumerate() {
+            bench.step(&format!("round {run} of {}: {name}", args.runs));
+            bench.scratch.clear("pool")?;
+            let path = bench.scratch.join("pool");
+            let pool = create(&path, rule.clone())?;
+            source.tracker().forget();
+            let stats = state::save(&state::job(&pool)?, &mut source)?;
+            rounds.saves[number].push(stats.total.as_secs_f64());
+            rounds.stored[number] = pool.usage()?.stored_bytes;
+            drop(pool);
+            bench.scratch.quiet()?;
+            rounds.restores[number].push(timed(|| restore(&path, &memory))?);
+            if rule.survives() == 2 {
+                for lost in 1..=2 {
+                    remove(&target(&path, lost))?;
+                }
+                rounds.degraded.push(timed(|| restore(&path, &memory))?);
+            }
+        }
+    }
+    drop((source, memory));
+    slow_targets(&mut bench, args, total_bytes.min(THROTTLED_BYTES_MAX), &mut rounds)?;
+    bench.scratch.clear("pool")?;
+    bench.report.others(Cpu::now().since(before), begun.elapsed().as_secs_f64());
+    rounds.report(&mut bench.report, args, total_bytes, encode);
+    Ok(bench.report)
+}
+
+/// The part in which each target is as slow as a disk of its own.
+fn slow_targets(
+    bench: &mut Bench,
+    args: &BenchIoArgs,
+    total_bytes: u64,
+    rounds: &mut Rounds,
+) -> Result<()> {
+    bench.scratch.clear("pool")?;
+    let path = bench.scratch.join("pool");
+    let pool = create(&path, Redundancy::erasure(4, 2))?;
+    state::save(&state::job(&pool)?, &mut state::source(total_bytes, SEED)?)?;
+    let memory = Memory::fresh(total_bytes)?;
+    state::restore(&pool, &memory)?;
+    let config = pool.config().clone();
+    drop(pool);
+    for run in 1..=args.runs {
+        bench.step(&format!("round {run} of {}: one slow target", args.runs));
+        let [equal, slow] = [None, Some(2)].map(|slow| throttled(&path, &config, slow));
+        let (equal, slow) = (equal?, slow?);
+        rounds.equal.push(timed(|| state::restore(&equal, &memory))?);
+        rounds.slow.push(timed(|| state::restore(&slow, &memory))?);
+        bench.step(&format!("round {run} of {}: a repair", args.runs));
+        remove(&target(&path, 3))?;
+        let pool = throttled(&path, &config, None)?;
+        let started = Instant::now();
+        let repaired = pool.repair(RepairOptions::default())?;
+        let bytes_per_s = repaired.written_bytes as f64 / started.elapsed().as_secs_f64();
+        if !repaired.is_whole() || repaired.shards == 0 {
+            return Err(Error::bug(format!("a repair left something missing: {repaired:?}")));
+        }
+        rounds.repair_shares.push(bytes_per_s / TARGET_BYTES_PER_S as f64);
+    }
+    state::check(memory, SEED)
+}
+
+impl Rounds {
+    fn report(&self, report: &mut Report, args: &BenchIoArgs, total_bytes: u64, encode: f64) {
+        report.goal("4+2: parity, per core", encode, Unit::GbPerS, Goal::AtLeast(ENCODE_MIN));
+        let none = median(&self.saves[0]);
+        for (number, (name, _, factor)) in rules().into_iter().enumerate() {
+            let speed = gb_per_s(total_bytes, median(&self.saves[number]));
+            report.add(format!("{name}: first save, call to commit"), speed, Unit::GbPerS);
+            if number > 0 {
+                // Round by round: the device's speed changes between them.
+                let shares: Vec<f64> = self.saves[number]
+                    .iter()
+                    .zip(&self.saves[0])
+                    .map(|(with, none)| with / none / factor)
+                    .collect();
+                let what = format!("{name}: time of a save / ({factor} x that without)");
+                report.goal(what, median(&shares), Unit::Ratio, Goal::AtMost(OVERHEAD_MAX));
+                let bytes = self.stored[number] as f64 / self.stored[0] as f64;
+                report.add(format!("{name}: bytes stored / those without"), bytes, Unit::Ratio);
+            }
+            let speed = gb_per_s(total_bytes, median(&self.restores[number]));
+            report.add(format!("{name}: restore"), speed, Unit::GbPerS);
+        }
+        let speed = gb_per_s(total_bytes, median(&self.degraded));
+        report.add("erasure 4+2: restore, two targets lost", speed, Unit::GbPerS);
+        let slower = median(&self.slow) / median(&self.equal);
+        report.goal(
+            "erasure 4+2: restore with one target 10 x slower, time / without",
+            slower,
+            Unit::Ratio,
+            Goal::AtMost(ONE_SLOW_MAX),
+        );
+        report.goal(
+            "erasure 4+2: repair of a lost target, share of a target's speed",
+            median(&self.repair_shares),
+            Unit::Ratio,
+            Goal::AtLeast(REPAIR_MIN),
+        );
+        report.note(format!(
+            "Medians of {} rounds; {} GiB on {TARGETS} directories of one device, without compression. \
+             Without redundancy a save takes {none:.2} s. Restores go into used memory. The last two \
+             figures are of {:.1} GiB, with each target limited to {} MB/s.",
+            args.runs,
+            args.gib,
+            total_bytes.min(THROTTLED_BYTES_MAX) as f64 / f64::from(1 << 30),
+            TARGET_BYTES_PER_S / 1_000_000
+        ));
+        report.detail("save_s", json!(self.saves));
+        report.detail("restore_s", json!(self.restores));
+        report.detail("restore_two_lost_s", json!(self.degraded));
+        report.detail("restore_equal_s", json!(self.equal));
+        report.detail("restore_one_slow_s", json!(self.slow));
+        report.detail("repair_shares", json!(self.repair_shares));
+    }
+}
+
+/// Seconds that something takes.
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// What a program does that starts again.
+fn restore(path: &Path, memory: &Memory) -> Result<()> {
+    state::restore(&outlive_pool::open(path, Environment::system())?, memory)
+}
+
+/// The directory of target `number`, from 1.
+fn target(pool: &Path, number: usize) -> PathBuf {
+    pool.join(format!("target-{number}"))
+}
+
+/// Takes all shards from a target: it is there, and empty.
+fn remove(target: &Path) -> Result<()> {
+    let packs = target.join("packs");
+    let entries = fs::read_dir(&packs).map_err(|e| Error::io("listing", &packs, &e))?;
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io("listing", &packs, &e))?.path();
+        if path.is_dir() {
+            fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
+        }
+    }
+    Ok(())
+}
+
+fn tuning() -> Tuning {
+    Tuning { compression: "none".to_owned(), ..Tuning::default() }
+}
+
+/// A new pool over six directories.
+fn create(path: &Path, redundancy: Redundancy) -> Result<Pool> {
+    let mut id = [0; 16];
+    SystemRng.fill(&mut id);
+    let target = (1..=TARGETS).map(|n| TargetConfig::at(format!("target-{n}"))).collect();
+    let config = PoolConfig::new(FormatConfig::new(id), tuning());
+    // A pool's directory must be empty when it is made: its targets are made with it.
+    outlive_pool::create(path, PoolConfig { target, redundancy, ..config }, Environment::system())
+}
+
+/// The pool in `path`, with each target as slow as a disk of its own, and `slow` slower still.
+fn throttled(path: &Path, config: &PoolConfig, slow: Option<usize>) -> Result<Pool> {
+    let open = |number: usize| -> Result<Arc<dyn Target>> {
+        let slower = if Some(number) == slow { SLOWER } else { 1 };
+        let throttle =
+            Throttle { bytes_per_s: Some(TARGET_BYTES_PER_S / slower), latency: Duration::ZERO };
+        let inner = DirectoryTarget::open(&target(path, number), &DirectoryOptions::default())?;
+        Ok(Arc::new(ThrottledTarget::new(Arc::new(inner), throttle)))
+    };
+    let targets = (1..=TARGETS).map(open).collect::<Result<_>>()?;
+    let log = Arc::new(DirectoryLog::open(path));
+    Ok(Pool::over(config.clone(), targets, log, Environment::system()))
+}
+
+/// Parity of 4 fragments, 2 of them, in memory that the processor's caches do not hold.
+fn encode_gb_per_s() -> Result<f64> {
+    const FRAGMENT_BYTES: usize = 1 << 20;
+    const STRIPES: usize = 64;
+    let code = Code::new(4, 2)?;
+    let mut data = AlignedBuf::zeroed(4 * FRAGMENT_BYTES * STRIPES);
+    state::fill(&mut data, SEED);
+    let mut parity = AlignedBuf::zeroed(2 * FRAGMENT_BYTES);
+    let speeds: Vec<f64> = (0..5)
+        .map(|_| {
+            let started = Instant::now();
+            for stripe in data.chunks(4 * FRAGMENT_BYTES) {
+                let fragments: Vec<&[u8]> = stripe.chunks(FRAGMENT_BYTES).collect();
+                let mut parity: Vec<&mut [u8]> = parity.chunks_mut(FRAGMENT_BYTES).collect();
+                code.encode(&fragments, &mut parity)?;
+            }
+            Ok(gb_per_s(data.len() as u64, started.elapsed().as_secs_f64()))
+        })
+        .collect::<Result<_>>()?;
+    Ok(median(&speeds))
+}

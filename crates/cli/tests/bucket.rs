@@ -1,0 +1,319 @@
+//! Pools in buckets of real S3 servers, as an operator meets them.
+
+mod common;
+#[allow(dead_code)] // a part of it
+#[path = "../../s3/tests/support/server.rs"]
+mod server;
+
+use common::{Run, command};
+use serde_json::Value;
+use server::{ACCESS, BUCKET, SECRET, Server};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+const POOL: &str = "s3://ckpt/runs/a";
+/// So small that a checkpoint has several packs.
+const SMALL: [&str; 4] = ["--container-bytes", "64KiB", "--pack-bytes", "128KiB"];
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A server, and files that are put into pools.
+struct Place {
+    server: Server,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(server: Server) -> Place {
+        Place { server, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, words: &[&str], access: &str) -> Command {
+        let mut command = command(words);
+        command
+            .current_dir(self.dir.path())
+            .env("AWS_ENDPOINT_URL", self.server.url())
+            .env("AWS_ACCESS_KEY_ID", access)
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_REGION", "us-east-1");
+        command
+    }
+
+    fn run_with(&self, words: &[&str], access: &str) -> Run {
+        let output = self.command(words, access).output().unwrap();
+        Run {
+            code: output.status.code().expect("it was not killed"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    fn run(&self, words: &[&str]) -> Run {
+        self.run_with(words, ACCESS)
+    }
+
+    fn done(&self, words: &[&str]) -> Run {
+        let run = self.run(words);
+        assert_eq!(run.code, 0, "{words:?}: {run:?}");
+        run
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.done(words).out).unwrap()
+    }
+
+    fn init(&self, pool: &str, words: &[&str]) {
+        let mut all = vec!["pool", "init", pool];
+        all.extend(SMALL);
+        all.extend(words);
+        self.done(&all);
+    }
+
+    /// Files that differ in every job and every epoch.
+    fn state(&self, job: &str, epoch: u64) -> PathBuf {
+        let from = self.path(job);
+        fs::create_dir_all(&from).unwrap();
+        let seed = epoch * 31 + job.bytes().map(u64::from).sum::<u64>();
+        fs::write(from.join("data"), &common::big(seed)[..200_000]).unwrap();
+        from
+    }
+
+    fn put(&self, pool: &str, job: &str, epoch: u64) -> Run {
+        self.run(&["put", pool, job, text(&self.state(job, epoch))])
+    }
+
+    fn check(&self, pool: &str, job: &str, epoch: u64) {
+        let to = tempfile::tempdir_in(self.dir.path()).unwrap();
+        let out = to.path().join("x");
+        self.done(&["get", pool, job, "--epoch", &epoch.to_string(), "--to", text(&out)]);
+        let got = fs::read(out.join("data")).unwrap();
+        self.state(job, epoch);
+        assert!(got == fs::read(self.path(job).join("data")).unwrap(), "{job}, epoch {epoch}");
+    }
+}
+
+/// A process that does not outlive the test.
+struct Running(Child);
+
+impl Running {
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn a_whole_pool_is_in_a_bucket() {
+    let Some(server) = Server::versitygw() else { return };
+    let mut place = Place::new(server);
+    place.init(POOL, &[]);
+    for epoch in 1..=3 {
+        assert_eq!(place.put(POOL, "job", epoch).code, 0);
+    }
+    (1..=3).for_each(|epoch| place.check(POOL, "job", epoch));
+    assert_eq!(place.json(&["--json", "pool", "status", POOL])["jobs"], 1);
+    place.done(&["prune", POOL, "job", "--keep", "last 2"]);
+    for words in [["verify", POOL], ["scrub", POOL], ["gc", POOL]] {
+        place.done(&words);
+    }
+    (2..=3).for_each(|epoch| place.check(POOL, "job", epoch));
+
+    // What is there already is no place for another pool, a target or a log.
+    for taken in [POOL, "s3://ckpt/runs/a/packs", "s3://ckpt/runs/a/log/x"] {
+        for words in [vec![taken], vec!["other", "--target", taken], vec!["other", "--log", taken]]
+        {
+            let refused = place.run(&[&["pool", "init"], &words[..]].concat());
+            assert_eq!(refused.code, 2, "{words:?}: {refused:?}");
+            assert!(refused.err.contains("pool"), "{refused:?}");
+        }
+    }
+    assert!(!place.path("other").join("pool.toml").exists());
+    // Nor is a directory beside it that does not exist.
+    let refused = place.run(&["pool", "init", "s3://ckpt/b", "--target", "../relative"]);
+    assert!(refused.code == 2 && refused.err.contains("absolute"), "{refused:?}");
+
+    // Whoever has the wrong keys does not take the pool for an empty one.
+    for access in ["somebody", ""] {
+        let refused = place.run_with(&["ls", POOL], access);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
+    }
+    // The server is down, and comes back.
+    place.server.stop();
+    let failed = place.put(POOL, "job", 4);
+    assert!(failed.code == 6 && failed.err.contains("try again"), "{failed:?}");
+    place.server.start();
+    assert_eq!(place.put(POOL, "job", 4).code, 0);
+    place.check(POOL, "job", 4);
+
+    // The bucket vanishes, and comes back.
+    let (bucket, away) = (place.server.bucket_dir(), place.path("away"));
+    fs::rename(&bucket, &away).unwrap();
+    let failed = place.put(POOL, "job", 5);
+    assert!(failed.code == 2 && failed.err.contains(BUCKET), "{failed:?}");
+    fs::rename(&away, &bucket).unwrap();
+    assert_eq!(place.put(POOL, "job", 5).code, 0);
+    (2..=5).for_each(|epoch| place.check(POOL, "job", epoch));
+
+    // The descriptor vanishes: nothing is made in its place.
+    let (descriptor, away) = (bucket.join("runs/a/pool.toml"), place.path("pool.toml"));
+    fs::rename(&descriptor, &away).unwrap();
+    for words in [&["pool", "init", POOL][..], &["ls", POOL]] {
+        let refused = place.run(words);
+        assert!(refused.code == 2 && refused.err.contains("put it back"), "{refused:?}");
+    }
+    fs::rename(&away, &descriptor).unwrap();
+    place.check(POOL, "job", 5);
+}
+
+#[test]
+fn a_directory_and_a_bucket_keep_the_same() {
+    let Some(server) = Server::versitygw() else { return };
+    let mut place = Place::new(server);
+    let targets = ["--target", "../disk", "--target", "s3://ckpt/b", "--mirror", "2"];
+    place.init("pool", &targets);
+    assert_eq!(place.put("pool", "job", 1).code, 0);
+
+    // Without the bucket it goes on, and says so.
+    place.server.stop();
+    let degraded = place.put("pool", "job", 2);
+    assert_eq!(degraded.code, 0, "{degraded:?}");
+    assert!(degraded.err.contains("less redundancy"), "{degraded:?}");
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    place.server.start();
+    let status = place.json(&["--json", "pool", "status", "pool"]);
+    // The newest is told first.
+    assert_eq!(status["redundancy"][0]["survives"], 0, "{status}");
+    assert_eq!(status["redundancy"][1]["survives"], 1, "{status}");
+    place.done(&["pool", "repair", "pool"]);
+    place.done(&["pool", "status", "pool"]);
+
+    // Without the directory all is in the bucket; another bucket takes its place.
+    fs::rename(place.path("disk"), place.path("gone")).unwrap();
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    place.done(&["pool", "replace", "pool", "1", "s3://ckpt/c"]);
+    place.done(&["pool", "repair", "pool"]);
+    place.done(&["verify", "pool"]);
+    fs::remove_dir_all(place.server.bucket_dir().join("b/packs")).unwrap();
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+}
+
+#[test]
+fn a_log_in_a_bucket_serves_several_hosts() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = Place::new(server);
+    let bucket = ["--log", "s3://ckpt/log", "--target", "s3://ckpt/packs"];
+    place.init("here", &bucket);
+    // Another host needs the descriptor only.
+    fs::create_dir(place.path("there")).unwrap();
+    fs::copy(place.path("here/pool.toml"), place.path("there/pool.toml")).unwrap();
+    assert_eq!(place.put("here", "a", 1).code, 0);
+    assert_eq!(place.put("there", "a", 2).code, 0);
+    for pool in ["here", "there"] {
+        (1..=2).for_each(|epoch| place.check(pool, "a", epoch));
+    }
+    // A target that one adds is used by the other.
+    place.done(&["pool", "add", "here", "s3://ckpt/more"]);
+    assert_eq!(place.put("there", "a", 3).code, 0);
+    place.done(&["verify", "there"]);
+    place.check("here", "a", 3);
+
+    // Two do not change the targets at once; what one left that was killed is named.
+    let claim = place.server.bucket_dir().join("log/log/.changing");
+    assert!(!claim.exists());
+    let mut slow = place.command(&["pool", "remove", "here", "1", "--rate", "1KiB"], ACCESS);
+    let mut slow = Running(slow.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    while !claim.exists() {
+        assert!(slow.0.try_wait().unwrap().is_none(), "it is slow");
+        thread::sleep(Duration::from_millis(2));
+    }
+    for is_killed in [false, true] {
+        if is_killed {
+            slow.kill();
+        }
+        let refused = place.run(&["pool", "remove", "there", "1"]);
+        assert_eq!(refused.code, 6, "{refused:?}");
+        for told in [&format!("process {}", slow.0.id()), "s3://ckpt/log/log/.changing"] {
+            assert!(refused.err.contains(told), "{refused:?}");
+        }
+    }
+    fs::remove_file(&claim).unwrap();
+    place.done(&["pool", "remove", "here", "1"]);
+    assert!(!claim.exists());
+    // Its descriptor knows only a target that has left.
+    let refused = place.run(&["ls", "there"]);
+    assert!(refused.code == 2 && refused.err.contains("has target 2"), "{refused:?}");
+    fs::copy(place.path("here/pool.toml"), place.path("there/pool.toml")).unwrap();
+    (1..=3).for_each(|epoch| place.check("there", "a", epoch));
+    place.done(&["verify", "there"]);
+}
+
+#[test]
+fn puts_and_collections_overlap_in_a_bucket() {
+    const PUTS: u64 = 8;
+    let Some(server) = Server::versitygw() else { return };
+    let place = Place::new(server);
+    place.init(POOL, &[]);
+    thread::scope(|scope| {
+        for job in ["a", "b"] {
+            let place = &place;
+            scope.spawn(move || {
+                for epoch in 1..=PUTS {
+                    assert_eq!(place.put(POOL, job, epoch).code, 0);
+                }
+            });
+        }
+        for words in
+            [&["prune", POOL, "a", "--keep", "last 3"][..], &["gc", POOL], &["scrub", POOL]]
+        {
+            let place = &place;
+            scope.spawn(move || {
+                for _ in 0..PUTS {
+                    let run = place.run(words);
+                    // Before the first checkpoint there is no job; two that collect at once may get
+                    // into each other's way.
+                    let begins = run.code == 2 && run.err.contains("no job");
+                    assert!(begins || matches!(run.code, 0 | 5 | 6), "{words:?}: {run:?}");
+                }
+            });
+        }
+    });
+    place.done(&["verify", POOL]);
+    for job in ["a", "b"] {
+        (PUTS - 2..=PUTS).for_each(|epoch| place.check(POOL, job, epoch));
+    }
+}
+
+#[test]
+fn a_store_with_a_broken_conditional_put_keeps_packs_and_no_log() {
+    let Some(server) = Server::s3s_fs() else { return };
+    let place = Place::new(server);
+    for words in [&["pool", "init", POOL][..], &["pool", "init", "x", "--log", POOL]] {
+        let refused = place.run(words);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        for told in ["cannot keep a pool's log", "only its packs"] {
+            assert!(refused.err.contains(told), "{refused:?}");
+        }
+    }
+    place.init("pool", &["--target", "s3://ckpt/packs"]);
+    for epoch in 1..=2 {
+        assert_eq!(place.put("pool", "job", epoch).code, 0);
+    }
+    place.done(&["verify", "pool"]);
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+}
