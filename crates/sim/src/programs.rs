@@ -236,7 +236,9 @@ impl Actor {
 
     /// Errors that a collector may end with: another may hold the lock.
     fn busy(&self) -> &'static [ErrorKind] {
-        if self.place.has_locks() { &[ErrorKind::Retry] } else { &[] }
+        // Without locks, targets may also be moved meanwhile.
+        let may_meet = self.place.has_locks() || self.place.space.moves;
+        if may_meet { &[ErrorKind::Retry] } else { &[] }
     }
 
     fn gc(&self, rounds: u64, forget_damaged: bool, rewrite: bool) -> Done {

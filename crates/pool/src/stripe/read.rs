@@ -9,11 +9,15 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A read is late after so many times what is usual, but not before [`LATE_MIN`].
+/// Who waits looks whether something is late after so many times what is usual, but not before
+/// [`LATE_MIN`], and again after as long.
 const LATE: u32 = 4;
 const LATE_MIN: Duration = Duration::from_millis(20);
+const LATE_MAX: Duration = Duration::from_secs(1);
+/// Microseconds that a target may have to do first before others are asked in its place.
+const WAIT_MAX_US: u64 = 50_000;
 /// Every so many reads of a slow target go there all the same: to learn whether it still is.
-const LOOK_AGAIN: u32 = 32;
+const LOOK_AGAIN: u32 = 256;
 
 /// Reads pieces of one container into `buffer`, which is as long as they are together.
 pub(crate) fn read_pieces(
@@ -109,8 +113,7 @@ impl Part {
 
     /// The bytes that it has of the range of another piece.
     fn covering(&self, piece: &Piece) -> Option<&[u8]> {
-        let start = piece.offset.checked_sub(self.piece.offset)? as usize;
-        self.bytes()?.get(start..start + piece.length)
+        within(self.bytes()?, &self.piece, piece)
     }
 
     fn covers(&self, piece: &Piece) -> bool {
@@ -125,9 +128,16 @@ impl Reading {
         let mut orders = Vec::new();
         {
             let mut state = self.lock();
+            let mut spare = self.spare(&state);
             for number in 0..state.parts.len() {
                 let Piece { shard, offset, .. } = state.parts[number].piece;
-                if can_go_around && self.is_slow(self.name(shard)) {
+                if can_go_around && self.is_late(self.name(shard)) {
+                    continue;
+                }
+                let wait_us = self.targets.wait_us(self.name(shard));
+                let is_long = |least: &u64| wait_us >= WAIT_MAX_US && least * 2 <= wait_us;
+                if spare.last().is_some_and(is_long) {
+                    spare.pop();
                     continue;
                 }
                 let Some(buffer) = state.parts[number].room.take() else { continue };
@@ -136,13 +146,35 @@ impl Reading {
             }
         }
         if can_go_around && self.targets.reads_around() {
-            let usual = Duration::from_micros(self.targets.typical_read_us());
-            let this = self.clone();
-            let late = (usual * LATE).max(LATE_MIN);
-            SystemTimer.after(late, Box::new(move || this.go_around_late()));
+            self.clone().look_later();
         }
         self.clone().submit(orders);
         self.proceed();
+    }
+
+    /// How long the targets have to do whose shards no part is of, in microseconds, the least last. Empty unless the
+    /// parts are of k shards: one in the place of another would be more to read.
+    fn spare(&self, state: &State) -> Vec<u64> {
+        let k = self.code.k();
+        if self.code.m() == 0 || k == 1 || state.parts.len() != k {
+            return Vec::new();
+        }
+        let is_read =
+            |shard: &usize| state.parts.iter().any(|part| usize::from(part.piece.shard) == *shard);
+        let free = (0..state.unusable.len()).filter(|shard| !is_read(shard));
+        let names = free.map(|shard| self.name(shard as u8));
+        let mut waits: Vec<u64> = names
+            .filter(|name| !self.targets.is_late(*name))
+            .map(|name| self.targets.wait_us(name))
+            .collect();
+        waits.sort_unstable_by(|one, other| other.cmp(one));
+        waits
+    }
+
+    fn look_later(self: Arc<Self>) {
+        let usual = Duration::from_micros(self.targets.typical_read_us());
+        let late = (usual * LATE).clamp(LATE_MIN, LATE_MAX);
+        SystemTimer.after(late, Box::new(move || self.go_around_late()));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,8 +185,12 @@ impl Reading {
         ShardName { pack: self.pack, shard }
     }
 
-    fn is_slow(&self, shard: ShardName) -> bool {
+    fn is_late(&self, shard: ShardName) -> bool {
         self.targets.is_late(shard) && !self.targets.count().is_multiple_of(LOOK_AGAIN)
+    }
+
+    fn is_overdue(&self, shard: u8) -> bool {
+        self.targets.reads_around() && self.targets.is_overdue(self.name(shard))
     }
 
     /// Starts reads. Their outcomes may be there before this returns.
@@ -198,7 +234,10 @@ impl Reading {
                     }
                 }
                 Err(Fault { error, buffer }) => {
-                    self.targets.forget(self.name(shard));
+                    match error.kind() {
+                        ErrorKind::Damaged => self.targets.is_lost(self.name(shard)),
+                        _ => self.targets.forget(self.name(shard)),
+                    }
                     state.unusable[usize::from(shard)] = true;
                     let is_known = state.error.as_ref().map(Error::kind);
                     if is_known.is_none_or(|kind| kind == ErrorKind::Damaged) {
@@ -216,16 +255,22 @@ impl Reading {
         self.proceed();
     }
 
-    /// What has not come yet is made from others, if they come first.
+    /// What has not come from a target that is slower than the others is made from those, if they come
+    /// first. Where all are slow alike, it would only be more to read.
     fn go_around_late(self: Arc<Self>) {
         {
             let mut state = self.lock();
+            if state.promise.is_none() {
+                return;
+            }
             for part in &mut state.parts {
-                if matches!(part.bytes, Bytes::Awaited) {
+                let is_awaited = matches!(part.bytes, Bytes::Awaited);
+                if is_awaited && self.is_overdue(part.piece.shard) {
                     part.bytes = Bytes::Late;
                 }
             }
         }
+        self.clone().look_later();
         self.proceed();
     }
 
@@ -283,21 +328,23 @@ impl Reading {
             let bytes = other.covering(&piece);
             given.extend(bytes.map(|bytes| (usize::from(other.piece.shard), bytes)));
         }
-        for extra in &state.parts[number].extra {
+        for (other, extra) in extras(&state.parts) {
             let shard = usize::from(extra.shard);
-            let is_new = given.iter().all(|(other, _)| *other != shard);
+            // Its own fragment may have been read for another part.
+            let is_new = extra.shard != piece.shard && given.iter().all(|(is, _)| *is != shard);
             let bytes = extra.bytes.as_ref().filter(|_| is_new);
-            given.extend(bytes.map(|bytes| (shard, &bytes[..])));
+            let bytes = bytes.and_then(|bytes| within(bytes, &other.piece, &piece));
+            given.extend(bytes.map(|bytes| (shard, bytes)));
         }
         if given.len() < self.code.k() {
             state.parts[number].room = room;
             return Ok(false);
         }
         let is_late = room.is_none();
-        let mut made = room.unwrap_or_else(|| AlignedBuf::zeroed(piece.length));
+        let mut made = room.unwrap_or_else(|| self.targets.fragment(piece.length));
         self.code.rebuild(&given, &mut [(piece.shard.into(), &mut made)])?;
+        // What was read for it may serve other parts.
         let part = &mut state.parts[number];
-        part.extra.clear();
         part.bytes = if is_late { Bytes::Apart(made) } else { Bytes::Here(made) };
         Ok(true)
     }
@@ -307,21 +354,30 @@ impl Reading {
         let piece = state.parts[number].piece;
         let mut used = vec![false; state.unusable.len()];
         used[usize::from(piece.shard)] = true;
-        let mut coming = state.parts[number].extra.len();
-        for extra in &state.parts[number].extra {
-            used[usize::from(extra.shard)] = true;
+        let mut coming = 0;
+        for (other, extra) in extras(&state.parts).filter(|(other, _)| other.covers(&piece)) {
+            let is_own = other.piece.shard == piece.shard;
+            let used = &mut used[usize::from(extra.shard)];
+            // That of another part may be of a target that never answers; its own is waited for.
+            if !*used && (is_own || extra.bytes.is_some() || !self.is_overdue(extra.shard)) {
+                *used = true;
+                coming += 1;
+            }
         }
         for part in state.parts.iter().filter(|part| part.piece.shard != piece.shard) {
             // One that is late may never come.
             let comes = part.bytes().is_some() || matches!(part.bytes, Bytes::Awaited);
-            if comes && part.covers(&piece) {
+            if comes && part.covers(&piece) && !used[usize::from(part.piece.shard)] {
                 used[usize::from(part.piece.shard)] = true;
                 coming += 1;
             }
         }
         let free = |shard: &usize| !used[*shard] && !state.unusable[*shard];
         let mut candidates: Vec<usize> = (0..used.len()).filter(free).collect();
-        candidates.sort_by_key(|shard| self.targets.is_late(self.name(*shard as u8)));
+        candidates.sort_by_key(|shard| {
+            let name = self.name(*shard as u8);
+            (self.targets.is_late(name), self.targets.wait_us(name))
+        });
         let needed = self.code.k().saturating_sub(coming);
         let own = &mut state.parts[number];
         if candidates.len() < needed
@@ -329,17 +385,28 @@ impl Reading {
             && !state.unusable[usize::from(piece.shard)]
             && let Some(buffer) = own.room.take()
         {
-            // It was not asked since its target is slow; the others are not enough.
+            // It was not asked since it is lost or its target slow; the others are not enough.
             own.bytes = Bytes::Awaited;
             orders.push(Order { part: number, shard: piece.shard, offset: piece.offset, buffer });
         }
         for shard in candidates.into_iter().take(needed) {
             let shard = shard as u8;
             state.parts[number].extra.push(Extra { shard, bytes: None });
-            let buffer = AlignedBuf::zeroed(piece.length);
+            let buffer = self.targets.fragment(piece.length);
             orders.push(Order { part: number, shard, offset: piece.offset, buffer });
         }
     }
+}
+
+/// Of `bytes`, which are those of `there`, the range of `piece`.
+fn within<'a>(bytes: &'a [u8], there: &Piece, piece: &Piece) -> Option<&'a [u8]> {
+    let start = piece.offset.checked_sub(there.offset)? as usize;
+    bytes.get(start..start + piece.length)
+}
+
+/// What is read of other shards, with the part that it is read for.
+fn extras(parts: &[Part]) -> impl Iterator<Item = (&Part, &Extra)> {
+    parts.iter().flat_map(|part| part.extra.iter().map(move |extra| (part, extra)))
 }
 
 /// One buffer of all parts.

@@ -3,9 +3,10 @@
 use super::table::StillThere;
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
 use outlive_types::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A target of a pool.
@@ -22,8 +23,54 @@ pub(crate) struct Member {
     away: Mutex<Option<Error>>,
     /// Bytes that shards may take that are being written there now, by this process.
     under_way: Arc<AtomicU64>,
-    /// How long a read takes, in microseconds: a mean that forgets.
-    read_us: Arc<AtomicU64>,
+    /// How fast it reads.
+    pace: Arc<Mutex<Pace>>,
+}
+
+/// How fast a target reads, however many reads it has to do: from one that is over to the next.
+#[derive(Default)]
+struct Pace {
+    /// Microseconds for a read: a mean that forgets; 0 if none is over.
+    mean_us: u64,
+    /// When those were asked for that are not over, by number.
+    asked: BTreeMap<u64, Instant>,
+    /// When the last one was over.
+    last: Option<Instant>,
+    next: u64,
+}
+
+impl Pace {
+    fn begin(&mut self, now: Instant) -> u64 {
+        self.next += 1;
+        self.asked.insert(self.next, now);
+        self.next
+    }
+
+    fn end(&mut self, number: u64, is_read: bool, now: Instant) {
+        let asked = self.asked.remove(&number);
+        let begun = asked.max(self.last);
+        self.last = Some(now);
+        if let Some(begun) = begun.filter(|_| is_read) {
+            let took_us = now.saturating_duration_since(begun).as_micros() as u64;
+            let mean_us =
+                if self.mean_us == 0 { took_us } else { self.mean_us / 8 * 7 + took_us / 8 };
+            self.mean_us = mean_us.max(1);
+        }
+    }
+
+    /// One that does not come counts with the time that it has taken so far.
+    fn read_us(&self, now: Instant) -> u64 {
+        let oldest = self.asked.first_key_value().map(|(_, asked)| *asked);
+        let waited = oldest.and_then(|oldest| Some(oldest.max(self.last?)).or(Some(oldest)));
+        let waited = waited.map(|since| now.saturating_duration_since(since).as_micros() as u64);
+        waited.unwrap_or(0).max(self.mean_us)
+    }
+
+    /// Until all that was asked for is over, if one takes `unknown_us` where that is not known.
+    fn wait_us(&self, unknown_us: u64, now: Instant) -> u64 {
+        let least = if self.mean_us == 0 { unknown_us } else { 0 };
+        self.asked.len() as u64 * self.read_us(now).max(least)
+    }
 }
 
 impl Member {
@@ -37,7 +84,7 @@ impl Member {
             is_leaving: false,
             away: Mutex::default(),
             under_way: Arc::default(),
-            read_us: Arc::default(),
+            pace: Arc::default(),
         }
     }
 
@@ -111,27 +158,38 @@ impl Member {
 
     /// Reads, and notes how long that took.
     pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
-        let (asked, read_us) = (Instant::now(), self.read_us.clone());
+        let pace = self.pace.clone();
+        let number = self.pace().begin(Instant::now());
         outlive_target::read_one(&*self.target, shard, range).map(move |read| {
-            if read.is_ok() {
-                let took = asked.elapsed().as_micros() as u64;
-                let before = read_us.load(Ordering::Relaxed);
-                let mean = if before == 0 { took } else { before - before / 8 + took / 8 };
-                read_us.store(mean.max(1), Ordering::Relaxed);
-            }
+            pace.lock().unwrap_or_else(PoisonError::into_inner).end(
+                number,
+                read.is_ok(),
+                Instant::now(),
+            );
             read
         })
     }
 
-    /// Microseconds that a read took lately; 0 if nothing was read yet.
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Microseconds that it needs for a read, besides those that it has to do first; 0 if nothing was
+    /// asked for yet.
     pub fn read_us(&self) -> u64 {
-        self.read_us.load(Ordering::Relaxed)
+        self.pace().read_us(Instant::now())
+    }
+
+    /// Microseconds until it has done what it was asked for. `unknown_us` is what one takes, where that is
+    /// not known.
+    pub fn wait_us(&self, unknown_us: u64) -> u64 {
+        self.pace().wait_us(unknown_us, Instant::now())
     }
 
     /// Makes it seem slow, or quick.
     #[cfg(test)]
     pub fn set_read_us(&self, micros: u64) {
-        self.read_us.store(micros, Ordering::Relaxed);
+        self.pace().mean_us = micros;
     }
 
     /// Bytes that this process may still put there.
@@ -162,5 +220,38 @@ pub(crate) struct UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Ten reads at once, each of which takes 10 ms of the target's time.
+    #[test]
+    fn a_target_with_much_to_do_is_not_slow() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut pace = Pace::default();
+        assert_eq!((pace.read_us(at(0)), pace.wait_us(5, at(0))), (0, 0));
+        let reads: Vec<u64> = (0..10).map(|_| pace.begin(at(0))).collect();
+        assert_eq!(pace.wait_us(5000, at(0)), 50_000, "nothing is known of it yet");
+        for (number, read) in (1..).zip(&reads) {
+            pace.end(*read, true, at(number * 10));
+            assert!((9900..=10_000).contains(&pace.read_us(at(number * 10))));
+        }
+        assert_eq!(pace.wait_us(5, at(100)), 0);
+        // After a rest, time begins when something is asked for.
+        let read = pace.begin(at(1000));
+        pace.end(read, true, at(1010));
+        assert!((9900..=10_000).contains(&pace.read_us(at(1010))));
+        // One that fails tells nothing; one that does not come tells ever more.
+        let (failed, late) = (pace.begin(at(1010)), pace.begin(at(1010)));
+        pace.end(failed, false, at(1011));
+        assert!((9900..=10_000).contains(&pace.read_us(at(1011))));
+        assert_eq!(pace.read_us(at(2011)), 1_000_000);
+        pace.end(late, true, at(2011));
+        assert!((20_000..500_000).contains(&pace.read_us(at(2011))), "a mean that forgets");
     }
 }

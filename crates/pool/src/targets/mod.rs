@@ -12,10 +12,10 @@ pub use table::{Claim, OpenTarget, StillThere, TargetTable};
 
 use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig};
-use outlive_io::Ticket;
+use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::{Error, ErrorKind, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,6 +36,9 @@ pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<
 /// Shards of which it is known where they are.
 const HOMES_MAX: usize = 1 << 17;
 
+/// Microseconds that a read takes, until one was read.
+const UNKNOWN_US: u64 = 12_500;
+
 /// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
 /// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
 #[derive(Debug)]
@@ -44,6 +47,10 @@ pub(crate) struct TargetSet {
     redundancy: Redundancy,
     /// Where finished shards were found. Only ever tried: a forked child may inherit it locked.
     homes: Mutex<HashMap<ShardName, usize>>,
+    /// Shards that were not found, or not whole: others are read first.
+    lost: Mutex<HashSet<ShardName>>,
+    /// Memory for fragments that are read in the place of others.
+    fragments: Arc<StagingPool>,
     /// Whether reads go around targets that are late.
     reads_around: bool,
     /// Of what takes turns.
@@ -64,9 +71,34 @@ pub(crate) struct BegunShard {
 impl TargetSet {
     pub fn new(members: Vec<Member>, config: &PoolConfig) -> TargetSet {
         let (redundancy, reads_around) = (config.redundancy.clone(), config.tuning.reads_around);
-        let (homes, counter) = Default::default();
+        let container_bytes = config.format.container_bytes;
+        let geometry = redundancy.geometry(container_bytes);
+        let fragment_bytes = geometry.fragment_bytes(container_bytes) as usize;
+        // As many as a restore has on its way of two lost targets.
+        let containers = config.tuning.staging_bytes / container_bytes;
+        let fragments = StagingPool::new(2 * containers as usize * fragment_bytes, fragment_bytes);
+        TargetSet::with(members, redundancy, reads_around, fragments)
+    }
+
+    fn with(
+        members: Vec<Member>,
+        redundancy: Redundancy,
+        reads_around: bool,
+        fragments: Arc<StagingPool>,
+    ) -> TargetSet {
+        let (homes, lost, counter) = Default::default();
         let (table, successor) = (None, Mutex::default());
-        TargetSet { members, redundancy, homes, reads_around, counter, table, successor }
+        TargetSet {
+            members,
+            redundancy,
+            homes,
+            lost,
+            fragments,
+            reads_around,
+            counter,
+            table,
+            successor,
+        }
     }
 
     /// The same, as a table of that version names them.
@@ -91,18 +123,9 @@ impl TargetSet {
             Some(known) if known.version() == now => Ok(Some(known.clone())),
             _ => {
                 let members = members(&**table, &table.rows()?)?;
-                let (redundancy, reads_around) = (self.redundancy.clone(), self.reads_around);
-                let (homes, counter) = Default::default();
-                let set = TargetSet {
-                    members,
-                    redundancy,
-                    homes,
-                    reads_around,
-                    counter,
-                    table: Some((table.clone(), now)),
-                    successor: Mutex::default(),
-                };
-                let set = Arc::new(set);
+                let (redundancy, fragments) = (self.redundancy.clone(), self.fragments.clone());
+                let set = TargetSet::with(members, redundancy, self.reads_around, fragments);
+                let set = Arc::new(set.of_table(table.clone(), now));
                 *successor = Some(set.clone());
                 Ok(Some(set))
             }
@@ -218,6 +241,31 @@ impl TargetSet {
             }
             homes.insert(shard, number);
         });
+        if let Ok(mut lost) = self.lost.try_lock() {
+            lost.remove(&shard);
+        }
+    }
+
+    /// Notes that a shard gave nothing: it is read only if others are not enough, or once in a while.
+    pub fn is_lost(&self, shard: ShardName) {
+        self.forget(shard);
+        if let Ok(mut lost) = self.lost.try_lock() {
+            if lost.len() >= HOMES_MAX {
+                lost.clear();
+            }
+            lost.insert(shard);
+        }
+    }
+
+    /// Memory for a part of a fragment.
+    pub fn fragment(&self, length: usize) -> AlignedBuf {
+        if length <= self.fragments.buffer_bytes()
+            && let Some(mut buffer) = self.fragments.try_take()
+        {
+            drop(buffer.split_off(length));
+            return buffer;
+        }
+        AlignedBuf::zeroed(length)
     }
 
     /// Forgets where a shard was.
@@ -227,13 +275,33 @@ impl TargetSet {
         });
     }
 
-    /// The target of a shard, as far as that can be said at once: for who would rather read another one.
+    /// Whether a shard is lost or its target slow, as far as that can be said at once: for who would
+    /// rather read another one.
     pub fn is_late(&self, shard: ShardName) -> bool {
+        self.lost.try_lock().is_ok_and(|lost| lost.contains(&shard)) || self.is_slow(shard)
+    }
+
+    /// Whether the target of a shard takes far longer than the others do.
+    fn is_slow(&self, shard: ShardName) -> bool {
         if !self.reads_around {
             return false;
         }
         let typical = placement::typical_read_us(&self.members);
         self.find(shard).is_ok_and(|number| placement::is_slow(&self.members[number], typical))
+    }
+
+    /// Microseconds until the target of a shard has done what it was asked for.
+    pub fn wait_us(&self, shard: ShardName) -> u64 {
+        match self.find(shard) {
+            Ok(number) if self.reads_around => self.members[number].wait_us(UNKNOWN_US),
+            _ => 0,
+        }
+    }
+
+    /// Whether a read of a shard that has not come yet should be overtaken: its target is slow, or it is
+    /// not known what is usual.
+    pub fn is_overdue(&self, shard: ShardName) -> bool {
+        self.typical_read_us() == 0 || self.is_slow(shard)
     }
 
     /// Microseconds that a read usually takes; 0 if that is not known.
