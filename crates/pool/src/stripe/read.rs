@@ -355,14 +355,11 @@ impl Reading {
         let mut used = vec![false; state.unusable.len()];
         used[usize::from(piece.shard)] = true;
         let mut coming = 0;
-        for (other, extra) in extras(&state.parts).filter(|(other, _)| other.covers(&piece)) {
-            let is_own = other.piece.shard == piece.shard;
-            let used = &mut used[usize::from(extra.shard)];
-            // That of another part may be of a target that never answers; its own is waited for.
-            if !*used && (is_own || extra.bytes.is_some() || !self.is_overdue(extra.shard)) {
-                *used = true;
-                coming += 1;
-            }
+        for (_, extra) in extras(&state.parts).filter(|(other, _)| other.covers(&piece)) {
+            // Its target may never answer: then others are asked as well.
+            let comes = extra.bytes.is_some() || !self.is_overdue(extra.shard);
+            let was_used = std::mem::replace(&mut used[usize::from(extra.shard)], true);
+            coming += usize::from(comes && !was_used);
         }
         for part in state.parts.iter().filter(|part| part.piece.shard != piece.shard) {
             // One that is late may never come.

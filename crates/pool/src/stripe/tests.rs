@@ -4,10 +4,13 @@
 use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
 use crate::{Place, Span, Tuning};
 use outlive_format::{EntryKind, fingerprint};
-use outlive_io::AlignedBuf;
-use outlive_target::{FaultWorld, MemoryLog, ShardName, Target};
-use outlive_types::{ErrorKind, PackId, Rng, SeededRng, SessionId};
+use outlive_io::{AlignedBuf, Ticket};
+use outlive_target::{
+    Capacity, Fault, FaultWorld, MemoryLog, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
+};
+use outlive_types::{Error, ErrorKind, PackId, Result, Rng, SeededRng, SessionId};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 const CONTAINER: usize = 64 << 10;
 
@@ -28,6 +31,10 @@ fn pool_over(worlds: &[FaultWorld], redundancy: Redundancy) -> Pool {
 }
 
 fn pool_around(worlds: &[FaultWorld], redundancy: Redundancy, reads_around: bool) -> Pool {
+    pool_of(worlds.iter().map(|world| world.target()).collect(), redundancy, reads_around)
+}
+
+fn pool_of(targets: Vec<Arc<dyn Target>>, redundancy: Redundancy, reads_around: bool) -> Pool {
     let format = FormatConfig {
         container_bytes: CONTAINER as u64,
         pack_bytes: 4 * CONTAINER as u64,
@@ -36,7 +43,6 @@ fn pool_around(worlds: &[FaultWorld], redundancy: Redundancy, reads_around: bool
     let tuning = Tuning { reads_around, ..Tuning::default() };
     let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
     config.redundancy.check(CONTAINER as u64).unwrap();
-    let targets: Vec<Arc<dyn Target>> = worlds.iter().map(|world| world.target()).collect();
     Pool::over(config, targets, Arc::new(MemoryLog::new()), Environment::system())
 }
 
@@ -45,7 +51,7 @@ fn pack(number: u32) -> PackId {
 }
 
 /// Writes a pack of such chunks, and answers where they are.
-fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> outlive_types::Result<Vec<Place>> {
+fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> Result<Vec<Place>> {
     let mut writer = PackWriter::new(pool, pack, 4 * CONTAINER as u64)?;
     let mut places = Vec::new();
     for chunk in chunks {
@@ -143,8 +149,7 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
                 let read = |pool: &Pool, member: usize| {
                     let target = pool.targets().members()[member].target().clone();
                     let bytes = target.length(shard).unwrap() as usize;
-                    let range =
-                        outlive_target::ReadRange { offset: 0, buffer: AlignedBuf::zeroed(bytes) };
+                    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(bytes) };
                     outlive_target::read_one(&*target, shard, range).wait().unwrap().to_vec()
                 };
                 let now = reader.targets().find(shard).unwrap();
@@ -261,6 +266,108 @@ fn a_slow_target_is_gone_around_unless_it_is_needed() {
                 }
                 let what = format!("{rule:?}, {slow} is slow, without {lost:?}");
                 check(&reader, &places, &chunks, &what);
+            }
+        }
+    }
+}
+
+/// What a target does with reads.
+const ANSWERS: u8 = 0;
+const KEEPS_SILENT: u8 = 1;
+const HAS_NOTHING: u8 = 2;
+
+/// A target that may stop to answer, as a mount whose server is gone does.
+#[derive(Debug)]
+struct Moody(Arc<dyn Target>, AtomicU8);
+
+impl Moody {
+    fn missing(&self) -> Error {
+        Error::damaged("it has nothing")
+    }
+
+    fn is_empty(&self) -> bool {
+        self.1.load(Ordering::Relaxed) == HAS_NOTHING
+    }
+}
+
+impl Target for Moody {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.0.create(shard, bytes_max)
+    }
+
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
+        match self.1.load(Ordering::Relaxed) {
+            ANSWERS => self.0.read_ranges(shard, ranges),
+            KEEPS_SILENT => ranges
+                .into_iter()
+                .map(|_| {
+                    let (promise, ticket) = Ticket::pair();
+                    std::mem::forget(promise);
+                    ticket
+                })
+                .collect(),
+            _ => ranges
+                .into_iter()
+                .map(|range| {
+                    Ticket::done(Err(Fault { error: self.missing(), buffer: range.buffer }))
+                })
+                .collect(),
+        }
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        if self.is_empty() { Err(self.missing()) } else { self.0.length(shard) }
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        if self.is_empty() { Ok(Vec::new()) } else { self.0.list() }
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.0.delete(shard)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.0.capacity()
+    }
+}
+
+/// One target never answers, and others have nothing: what is left is enough, and is asked.
+#[test]
+fn a_target_that_never_answers_is_gone_around() {
+    let rules = [
+        (2, Redundancy::mirror(2)),
+        (3, Redundancy::erasure(2, 1)),
+        (6, Redundancy::erasure(4, 2)),
+    ];
+    for (targets, rule) in rules {
+        let chunks = chunks(1, 2 * CONTAINER + 9000);
+        for silent in 0..targets {
+            for lost in losses(targets, rule.survives() - 1) {
+                let worlds: Vec<FaultWorld> = (0..targets).map(|_| FaultWorld::new()).collect();
+                let moody =
+                    |world: &FaultWorld| Arc::new(Moody(world.target(), AtomicU8::new(ANSWERS)));
+                let moody: Vec<Arc<Moody>> = worlds.iter().map(moody).collect();
+                let over = moody.iter().map(|one| one.clone() as Arc<dyn Target>).collect();
+                let pool = pool_of(over, rule.clone(), true);
+                let places = write(&pool, pack(1), &chunks).unwrap();
+                lost.iter().for_each(|lost| moody[*lost].1.store(HAS_NOTHING, Ordering::Relaxed));
+                moody[silent].1.store(KEEPS_SILENT, Ordering::Relaxed);
+                for (place, chunk) in places.iter().zip(&chunks) {
+                    let Place { pack, offset, length, .. } = *place;
+                    let span = Span { pack, offset, length };
+                    let read = pool.read(span, AlignedBuf::zeroed(CONTAINER)).wait();
+                    let what = format!("{rule:?}, {silent} is silent, without {lost:?}");
+                    assert_eq!(
+                        &read.unwrap_or_else(|e| panic!("{what}: {e}"))[..],
+                        &chunk[..],
+                        "{what}"
+                    );
+                }
             }
         }
     }

@@ -61,7 +61,7 @@ impl Pace {
     /// One that does not come counts with the time that it has taken so far.
     fn read_us(&self, now: Instant) -> u64 {
         let oldest = self.asked.first_key_value().map(|(_, asked)| *asked);
-        let waited = oldest.and_then(|oldest| Some(oldest.max(self.last?)).or(Some(oldest)));
+        let waited = oldest.map(|oldest| self.last.map_or(oldest, |last| oldest.max(last)));
         let waited = waited.map(|since| now.saturating_duration_since(since).as_micros() as u64);
         waited.unwrap_or(0).max(self.mean_us)
     }
@@ -237,6 +237,7 @@ mod tests {
         assert_eq!((pace.read_us(at(0)), pace.wait_us(5, at(0))), (0, 0));
         let reads: Vec<u64> = (0..10).map(|_| pace.begin(at(0))).collect();
         assert_eq!(pace.wait_us(5000, at(0)), 50_000, "nothing is known of it yet");
+        assert_eq!(pace.read_us(at(9)), 9000, "it has not answered once");
         for (number, read) in (1..).zip(&reads) {
             pace.end(*read, true, at(number * 10));
             assert!((9900..=10_000).contains(&pace.read_us(at(number * 10))));
