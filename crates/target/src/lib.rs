@@ -19,7 +19,10 @@ pub mod writes;
 pub use directory::{DirectoryOptions, DirectoryTarget};
 pub use durable::{make_dir_durable, publish, sync_dir};
 pub use fault::{CutMode, FaultProcess, FaultWorld};
-pub use log::{DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, Put, RecordLog};
+pub use log::{
+    Asking, DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, NUMBER_MAX, Places,
+    Put, RecordLog, places,
+};
 pub use memory::MemoryTarget;
 pub use retry::{RetryLog, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};

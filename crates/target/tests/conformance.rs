@@ -2,9 +2,9 @@
 
 use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{
-    DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld, MemoryLog,
-    MemoryMedium, MemoryTarget, RetryLog, RetryPolicy, RetryTarget, Target, Throttle, ThrottledLog,
-    ThrottledTarget,
+    Asking, DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld,
+    LogMedium, MemoryLog, MemoryMedium, MemoryTarget, Places, RecordLog, RetryLog, RetryPolicy,
+    RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget,
 };
 use outlive_types::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,31 @@ fn memory() {
     check_medium(|| Arc::new(MemoryMedium::default()));
     check_log(false, || Arc::new(MemoryLog::new()));
     check_log(true, || Arc::new(MemoryLog::with_locks()));
+}
+
+#[test]
+fn several_places() {
+    let dirs = Arc::new(Dirs::new(&std::env::temp_dir()));
+    for asking in [Asking::AtOnce, Asking::InTurn] {
+        let memory = move |locks: bool| {
+            let medium = move || match locks {
+                true => MemoryMedium::with_locks(),
+                false => MemoryMedium::default(),
+            };
+            let media = (0..3).map(|_| Arc::new(medium()) as Arc<dyn LogMedium>).collect();
+            Places::new(media, asking).unwrap()
+        };
+        let (media, logs) = (dirs.clone(), dirs.clone());
+        let directories = move |dirs: &Dirs| {
+            let one = |_| Arc::new(DirectoryMedium::open(&dirs.next())) as Arc<dyn LogMedium>;
+            Places::new((0..3).map(one).collect(), asking).unwrap()
+        };
+        check_medium(move || Arc::new(memory(false)));
+        check_medium(move || Arc::new(directories(&media)));
+        check_log(false, move || Arc::new(RecordLog::over(memory(false))));
+        check_log(true, move || Arc::new(RecordLog::over(memory(true))));
+        check_log(true, move || Arc::new(RecordLog::over(directories(&logs))));
+    }
 }
 
 #[test]

@@ -123,6 +123,14 @@ fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 }
 
 const GC_JOB: &str = ".gc";
+const TARGETS_JOB: &str = ".targets";
+
+/// How the names end that only a log of several places uses. No name that is given has this character.
+const REMOVED: &str = "\0removed";
+
+/// Names that no program's job can have, and what for.
+const RESERVED: [(&str, &str); 2] =
+    [(GC_JOB, "garbage collection"), (TARGETS_JOB, "the table of targets")];
 
 /// Name of a job: any text a person would type, kept so that it is one file name everywhere.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -157,10 +165,13 @@ impl JobName {
         if name.is_empty() {
             return Err(Error::invalid("a job's name must not be empty"));
         }
-        if name == GC_JOB {
+        if let Some((_, what)) = RESERVED.iter().find(|(reserved, _)| *reserved == name) {
             return Err(Error::invalid(format!(
-                "the job name {GC_JOB:?} is reserved for garbage collection: choose another one"
+                "the job name {name:?} is reserved for {what}: choose another one"
             )));
+        }
+        if name.contains('\0') {
+            return Err(Error::invalid("a job's name has no zero bytes"));
         }
         let job = JobName(name.to_owned());
         let bytes = job.escaped().len();
@@ -183,6 +194,17 @@ impl JobName {
     /// True for [`JobName::gc`].
     pub fn is_gc(&self) -> bool {
         self.0 == GC_JOB
+    }
+
+    /// The job in whose log the pool's targets are written down. No program can have it.
+    pub fn targets() -> JobName {
+        JobName(TARGETS_JOB.to_owned())
+    }
+
+    /// The name under which a log of several places keeps up to where this job's records were removed. It
+    /// is not listed among jobs.
+    pub fn removed(&self) -> JobName {
+        JobName(format!("{}{REMOVED}", self.0))
     }
 
     /// The name as it was given.
@@ -265,6 +287,9 @@ mod tests {
         assert_eq!(JobName::from_escaped("a%2"), None);
         assert_eq!(JobName::from_escaped("%61"), None, "only the canonical form is a job");
         assert!(JobName::new("").is_err());
+        for reserved in [JobName::gc(), JobName::targets(), JobName::gc().removed()] {
+            assert_eq!(JobName::from_escaped(&reserved.escaped()), None, "no program's job");
+        }
         for name in ["new\nline", "\0", "esc\u{1b}[31m", "tab\t", "\u{85}"] {
             let message = JobName::new(name).unwrap_err().to_string();
             assert!(message.contains("control character"), "{message}");

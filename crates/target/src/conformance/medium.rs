@@ -1,7 +1,7 @@
 //! Checks of a log's medium.
 
 use super::{Make, run_all};
-use crate::{LogMedium, Put};
+use crate::{LogMedium, NUMBER_MAX, Put};
 use outlive_types::JobName;
 use std::sync::Arc;
 use std::thread;
@@ -55,14 +55,14 @@ fn empty(make: &Make<dyn LogMedium>) {
 fn put(make: &Make<dyn LogMedium>) {
     let (medium, job) = (make(), job("x"));
     let long: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
-    let records: [(u64, &[u8]); 4] = [(7, b"seven"), (1, b""), (u64::MAX, &long), (3, b"three")];
+    let records: [(u64, &[u8]); 4] = [(7, b"seven"), (1, b""), (NUMBER_MAX, &long), (3, b"three")];
     for (number, record) in records {
         assert_eq!(put_new(&*medium, &job, number, record), Put::Made);
         assert!(get(&*medium, &job, number).is_some_and(|there| there == record), "{number}");
     }
     medium.sync(&job).expect("syncing works");
     medium.tidy(&job).expect("tidying works");
-    assert_eq!(list(&*medium, &job), [1, 3, 7, u64::MAX], "gaps are the protocol's business");
+    assert_eq!(list(&*medium, &job), [1, 3, 7, NUMBER_MAX], "gaps are the protocol's business");
     for (number, record) in records {
         assert!(get(&*medium, &job, number).is_some_and(|there| there == record), "{number}");
         assert!(medium.has(&job, number).expect("an answer"));

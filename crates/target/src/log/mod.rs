@@ -3,13 +3,16 @@
 
 pub(crate) mod directory;
 mod memory;
+pub mod places;
 mod protocol;
 
 pub use directory::DirectoryMedium;
 pub use memory::MemoryMedium;
+pub use places::{Asking, Places};
 pub use protocol::RecordLog;
 
 use crate::{Lock, LockGuard};
+use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
 use std::fmt;
 use std::path::Path;
@@ -39,6 +42,12 @@ impl MemoryLog {
         RecordLog::over(MemoryMedium::with_locks())
     }
 }
+
+/// The highest number that a record may have: a medium of several places has other uses for the bits above.
+pub const NUMBER_MAX: u64 = (1 << 48) - 1;
+
+/// Records removed between two syncs.
+const REMOVED_PER_SYNC: u32 = 256;
 
 /// What became of a record that was to be put under a new number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,12 +111,39 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn delete(&self, job: &JobName, number: u64) -> Result<()>;
 
+    /// Removes all records below a number, oldest first; nobody is to put one there any more.
+    ///
+    /// # Errors
+    /// What the medium reports; then some of them may be left.
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        let mut removed = 0;
+        for old in self.list(job)?.into_iter().filter(|old| *old < number) {
+            pause("remove a record");
+            self.delete(job, old)?;
+            removed += 1;
+            // Names vanish in any order at a power cut. That the first is gone must hold before there
+            // can be a gap (see `RecordLog::occupied`); the rest is made durable now and then.
+            if removed % REMOVED_PER_SYNC == 1 {
+                self.sync(job)?;
+            }
+        }
+        if removed > 0 { self.sync(job) } else { Ok(()) }
+    }
+
     /// Makes durable what is visible of a job now: which records there are, and which are not. No error
     /// for a job of which nobody has put anything.
     ///
     /// # Errors
     /// What the medium reports; `Retry` only if the call may be repeated, which a failed fsync may not.
     fn sync(&self, job: &JobName) -> Result<()>;
+
+    /// Makes one record durable that is visible.
+    ///
+    /// # Errors
+    /// As [`LogMedium::sync`].
+    fn keep(&self, job: &JobName, _number: u64) -> Result<()> {
+        self.sync(job)
+    }
 
     /// Removes what puts that never ended have left behind. One that is still at work may lose what it
     /// has prepared, and begins anew.
@@ -172,8 +208,16 @@ impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
         (**self).delete(job, number)
     }
 
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        (**self).remove_before(job, number)
+    }
+
     fn sync(&self, job: &JobName) -> Result<()> {
         (**self).sync(job)
+    }
+
+    fn keep(&self, job: &JobName, number: u64) -> Result<()> {
+        (**self).keep(job, number)
     }
 
     fn tidy(&self, job: &JobName) -> Result<()> {

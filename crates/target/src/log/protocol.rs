@@ -1,14 +1,11 @@
 //! How a record is appended, whatever the medium: conditional on the very record before it, its number
 //! given once, a lost reply settled by reading back. docs/faults.md has the rules.
 
-use super::{LogMedium, Put, no_record};
+use super::{LogMedium, NUMBER_MAX, Put, no_record};
 use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
 use outlive_format::{Record, fingerprint};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
-
-/// Records removed between two syncs.
-const REMOVED_PER_SYNC: u32 = 256;
 
 /// The log of a pool, on a medium.
 #[derive(Debug, Default)]
@@ -92,7 +89,7 @@ impl<M: LogMedium> RecordLog<M> {
             let _ = self.medium.delete(job, number);
             return Ok(Append::Lost);
         }
-        self.medium.sync(job).map(|()| Append::Done)
+        self.medium.keep(job, number).map(|()| Append::Done)
     }
 
     /// Whether record `number` got its name only after others had had it and were pruned: a writer
@@ -146,22 +143,8 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
     }
 
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        let numbers = self.medium.list(job)?;
-        let newest = numbers.last().copied().unwrap_or(0);
-        let mut removed = 0;
-        for old in numbers.into_iter().filter(|old| *old < number.min(newest)) {
-            pause("remove a record");
-            self.medium.delete(job, old)?;
-            removed += 1;
-            // Names vanish in any order at a power cut. That the first is gone must hold before there
-            // can be a gap (see `occupied`); the rest is made durable now and then.
-            if removed % REMOVED_PER_SYNC == 1 {
-                self.medium.sync(job)?;
-            }
-        }
-        if removed > 0 {
-            self.medium.sync(job)?;
-        }
+        let newest = self.medium.list(job)?.last().copied().unwrap_or(0);
+        self.medium.remove_before(job, number.min(newest))?;
         self.medium.tidy(job)
     }
 
@@ -184,5 +167,8 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
 
 /// The number behind `previous`.
 fn next_number(previous: u64) -> Result<u64> {
-    previous.checked_add(1).ok_or_else(|| Error::bug("a log's record numbers have run out"))
+    match previous < NUMBER_MAX {
+        true => Ok(previous + 1),
+        false => Err(Error::bug("a log's record numbers have run out")),
+    }
 }

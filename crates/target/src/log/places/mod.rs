@@ -1,0 +1,361 @@
+//! A log's medium that is made of several: what a majority of them holds is there, so a minority of them
+//! may be lost. [`slot`] says how a number gets its record; here is what goes with it: records that are
+//! removed, and places that come back. docs/faults.md has what is promised, docs/format.md the layout.
+
+mod ask;
+mod catch_up;
+pub mod slot;
+
+pub use ask::Asking;
+
+use super::{LogMedium, NUMBER_MAX, Put};
+use crate::{Lock, LockGuard};
+use ask::{Place, Question, ask};
+use catch_up::Caught;
+use outlive_types::{Error, JobName, Result};
+use slot::{Answer, Held, Operation, Outcome, ROUNDS_MAX, Round, Slot, Trouble};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A record.
+type Bytes = Arc<[u8]>;
+
+/// In a place, a number and a round are one number: the round is its last 16 bits.
+const ROUND_BITS: u32 = 16;
+
+/// Instead of a round: the record that has the number, for a place that was away.
+const SETTLED: Round = ROUNDS_MAX;
+
+/// What a closed register holds. No record reads like this.
+pub(super) const CLOSED: &[u8] = b"outlive: no record gets its number in this round\n";
+
+/// What is under the number below which a job's records were removed.
+const REMOVED: &[u8] = b"outlive: the records below this number were removed\n";
+
+/// A medium made of several, an odd number of them.
+#[derive(Debug)]
+pub struct Places {
+    places: Vec<Place>,
+    asking: Asking,
+    caught: Caught,
+}
+
+fn at(number: u64, round: Round) -> u64 {
+    number << ROUND_BITS | u64::from(round)
+}
+
+impl Places {
+    /// The log on these media, always in this order.
+    ///
+    /// # Errors
+    /// `Invalid` unless they are three, five, or seven.
+    pub fn new(media: Vec<Arc<dyn LogMedium>>, asking: Asking) -> Result<Places> {
+        if !matches!(media.len(), 3 | 5 | 7) {
+            return Err(Error::invalid(format!(
+                "a log has one place, or 3, 5 or 7, of which a minority may be lost; not {}",
+                media.len()
+            )));
+        }
+        let caught = Caught::new(media.len());
+        Ok(Places { places: media.into_iter().map(Place::new).collect(), asking, caught })
+    }
+
+    fn majority(&self) -> usize {
+        self.places.len() / 2 + 1
+    }
+
+    /// Asks all of `places` the same, and answers what those say that answer.
+    ///
+    /// # Errors
+    /// `Retry` if less than a majority do.
+    fn all<T: Send + 'static>(
+        &self,
+        places: impl IntoIterator<Item = usize>,
+        question: impl Fn(&dyn LogMedium) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<Vec<(usize, T)>> {
+        let mut answers = Vec::new();
+        let mut errors = Vec::new();
+        let one = |place: usize| {
+            let question = question.clone();
+            let question: Question<T> = Box::new(move |medium| question(medium));
+            (place, &self.places[place], question)
+        };
+        ask(self.asking, places.into_iter().map(one).collect(), &mut |place, answer| {
+            match answer {
+                Ok(answer) => answers.push((place, answer)),
+                Err(error) => errors.push(error),
+            }
+            answers.len() >= self.majority()
+        });
+        match answers.len() >= self.majority() {
+            true => Ok(answers),
+            false => Err(self.too_few(&errors)),
+        }
+    }
+
+    fn too_few(&self, errors: &[Error]) -> Error {
+        let why: Vec<&str> = errors.iter().map(Error::message).collect();
+        Error::retry(format!(
+            "of the {} places of the log less than {} answer, so nothing can be read or written: {}",
+            self.places.len(),
+            self.majority(),
+            why.join("; ")
+        ))
+    }
+
+    /// Does with a number what `slot` is for.
+    fn run(&self, job: &JobName, number: u64, mut slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
+        let mut count: Option<Vec<bool>> = None;
+        let mut errors = Vec::new();
+        let mut holds = BTreeSet::new();
+        loop {
+            if let Some(outcome) = slot.outcome() {
+                if let (Outcome::Has { .. }, Some(_)) = (outcome, &count) {
+                    self.caught.note(job, number, holds);
+                }
+                return match outcome {
+                    Outcome::Unknown(trouble) => Err(self.trouble(*trouble, job, number, &errors)),
+                    known => Ok(known.clone()),
+                };
+            }
+            let round = slot.round();
+            let questions = slot.questions();
+            let writes = questions.iter().any(|(_, what)| *what != Operation::Look);
+            if writes && count.is_none() {
+                // Who was away has all that came before, or does not count.
+                count = Some(self.catch_up(job, number - 1)?);
+            }
+            let counts = |place: usize| count.as_ref().is_none_or(|count| count[place]);
+            let (asked, left): (Vec<_>, Vec<_>) =
+                questions.into_iter().partition(|(place, _)| !writes || counts(*place));
+            errors.clear();
+            for (place, _) in left {
+                let name = self.places[place].medium.describe();
+                errors.push(Error::retry(format!("{name} is away, or lacks records")));
+            }
+            let question = |(place, what): (usize, Operation<Bytes>)| {
+                let job = job.clone();
+                let question: Question<Answer<Bytes>> =
+                    Box::new(move |medium| carry_out(medium, &job, number, round, what));
+                (place, &self.places[place], question)
+            };
+            holds.clear();
+            let asked = asked.into_iter().map(question).collect();
+            ask(self.asking, asked, &mut |place, answer| match answer {
+                Ok(answer) => {
+                    if matches!(answer, Answer::Holds(Held::Value(_), _) | Answer::Settled(_)) {
+                        holds.insert(place);
+                    }
+                    slot.told(place, answer)
+                }
+                Err(error) => {
+                    errors.push(error);
+                    false
+                }
+            });
+            slot.go_on();
+        }
+    }
+
+    fn trouble(&self, trouble: Trouble, job: &JobName, number: u64, errors: &[Error]) -> Error {
+        match trouble {
+            Trouble::TooFew => self.too_few(errors),
+            Trouble::Disagree => Error::damaged(format!(
+                "the places of the log say different things of record {number} of job {job}, and there \
+                 is no majority for one: {}",
+                self.describe()
+            )),
+            Trouble::NoRoundLeft => Error::bug(format!(
+                "record {number} of job {job} was begun {ROUNDS_MAX} times in {}",
+                self.describe()
+            )),
+        }
+    }
+
+    /// The numbers of all records that a majority knows of, begun ones too.
+    fn begun(&self, job: &JobName) -> Result<Vec<u64>> {
+        let name = job.clone();
+        let listed = self.all(0..self.places.len(), move |medium| {
+            // In this order: what is listed and was removed is known to be.
+            let numbers = medium.list(&name)?;
+            Ok((numbers, removed_before(medium, &name)?))
+        })?;
+        let removed = listed.iter().map(|(_, (_, removed))| *removed).max().unwrap_or(0);
+        let numbers = listed.into_iter().flat_map(|(_, (numbers, _))| numbers);
+        let numbers: BTreeSet<u64> = numbers.map(|number| number >> ROUND_BITS).collect();
+        Ok(numbers.into_iter().filter(|number| *number >= removed).collect())
+    }
+}
+
+/// Below this number a job has no records any more, as far as this place knows.
+fn removed_before(medium: &dyn LogMedium, job: &JobName) -> Result<u64> {
+    Ok(medium.list(&job.removed())?.last().copied().unwrap_or(0))
+}
+
+/// Carries out what is to be done at one place. Whatever was written is durable before it answers.
+fn carry_out(
+    medium: &dyn LogMedium,
+    job: &JobName,
+    number: u64,
+    round: Round,
+    what: Operation<Bytes>,
+) -> Result<Answer<Bytes>> {
+    let register = at(number, round);
+    let put = |bytes: &[u8]| {
+        let made = medium.put_new(job, register, bytes)? == Put::Made;
+        medium.keep(job, register)?;
+        Ok::<bool, Error>(made)
+    };
+    let made = match &what {
+        Operation::Look => false,
+        Operation::Put(record) => put(record)?,
+        Operation::Close => put(CLOSED)?,
+    };
+    let held = match (what, made) {
+        (Operation::Put(record), true) => Held::Value(record),
+        (Operation::Close, true) => Held::Closed,
+        _ => match medium.get(job, register)? {
+            None => Held::Free,
+            Some(bytes) if bytes == CLOSED => Held::Closed,
+            Some(bytes) => Held::Value(Bytes::from(bytes)),
+        },
+    };
+    let mut settled = None;
+    if !matches!(held, Held::Value(_)) {
+        settled = medium.get(job, at(number, SETTLED))?;
+    }
+    // Last: a register that is free because it was removed is known to be.
+    if removed_before(medium, job)? > number {
+        return Ok(Answer::Removed);
+    }
+    Ok(settled.map_or(Answer::Holds(held, made), |record| Answer::Settled(Bytes::from(record))))
+}
+
+impl LogMedium for Places {
+    fn describe(&self) -> String {
+        let names: Vec<String> = self.places.iter().map(|place| place.medium.describe()).collect();
+        format!("{} places ({})", names.len(), names.join(", "))
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let listed = self.all(0..self.places.len(), |medium| medium.jobs())?;
+        let jobs: BTreeSet<JobName> = listed.into_iter().flat_map(|(_, jobs)| jobs).collect();
+        Ok(jobs.into_iter().collect())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        let mut numbers = self.begun(job)?;
+        // No number is begun before the one below has its record.
+        while let Some(newest) = numbers.last() {
+            if self.get(job, *newest)?.is_some() {
+                break;
+            }
+            numbers.pop();
+        }
+        Ok(numbers)
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        if number > NUMBER_MAX {
+            return Ok(None);
+        }
+        Ok(match self.run(job, number, Slot::look(self.places.len()))? {
+            Outcome::Has { record, .. } => Some(record.to_vec()),
+            _ => None,
+        })
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        if number > NUMBER_MAX || record == CLOSED {
+            return Err(Error::bug("a record, or its number, that no log can have"));
+        }
+        let slot = Slot::put(self.places.len(), Bytes::from(record));
+        Ok(match self.run(job, number, slot)? {
+            Outcome::Has { ours: true, .. } => Put::Made,
+            _ => Put::Taken,
+        })
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        let job = job.clone();
+        let deleted = self.all(0..self.places.len(), move |medium| {
+            let listed = medium.list(&job)?.into_iter();
+            let mut registers = listed.filter(|register| register >> ROUND_BITS == number);
+            registers.try_for_each(|register| medium.delete(&job, register))
+        });
+        deleted.map(drop)
+    }
+
+    /// First a majority knows that they are gone, and each place knows it before it deletes any: so what
+    /// a place has kept that was away comes back to nobody.
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        if self.begun(job)?.first().is_none_or(|first| *first >= number) {
+            return Ok(());
+        }
+        let name = job.removed();
+        let told = self.all(0..self.places.len(), move |medium| {
+            medium.put_new(&name, number, REMOVED)?;
+            medium.keep(&name, number)
+        })?;
+        let job = job.clone();
+        let know = told.into_iter().map(|(place, ())| place);
+        let removed = self.all(know, move |medium| {
+            medium.remove_before(&job, at(number, 0))?;
+            medium.remove_before(&job.removed(), number)
+        });
+        removed.map(drop)
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        match self.list(job)?.last() {
+            Some(newest) => self.keep(job, *newest),
+            None => Ok(()),
+        }
+    }
+
+    /// A majority have it, and all before it, for good.
+    fn keep(&self, job: &JobName, number: u64) -> Result<()> {
+        let have = self.catch_up(job, number)?.into_iter().filter(|have| *have).count();
+        if have >= self.majority() { Ok(()) } else { Err(self.too_few(&[])) }
+    }
+
+    fn tidy(&self, job: &JobName) -> Result<()> {
+        let job = job.clone();
+        self.all(0..self.places.len(), move |medium| medium.tidy(&job)).map(drop)
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        let answers = self.all(0..self.places.len(), |medium| medium.lock_collecting())?;
+        let (mut held, mut without) = (Vec::new(), 0);
+        for (_, lock) in answers {
+            match lock {
+                Lock::Taken(guard) => held.push(guard),
+                Lock::None => without += 1,
+                Lock::Busy => {}
+            }
+        }
+        // Two that have a majority each would have a place in common.
+        Ok(match (held.len() >= self.majority(), self.places.len() - without < self.majority()) {
+            (true, _) => Lock::Taken(Box::new(held)),
+            (false, true) => Lock::None,
+            (false, false) => Lock::Busy,
+        })
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        let answers = self.all(0..self.places.len(), |medium| medium.lock_reading())?;
+        let held: Vec<LockGuard> = answers.into_iter().filter_map(|(_, guard)| guard).collect();
+        match held.len() >= self.majority() {
+            true => Ok(Some(Box::new(held))),
+            false => Ok(None),
+        }
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        let answers = self.all(0..self.places.len(), |medium| medium.is_read())?;
+        Ok(answers.into_iter().any(|(_, is_read)| is_read))
+    }
+}
+
+#[cfg(test)]
+mod tests;
