@@ -192,6 +192,10 @@ impl Case {
             // Records in files are damaged by other tests.
             log = LogKind::Plain;
         }
+        // Not drawn, so that other cases are what they were before there were such logs.
+        if log != LogKind::Plain && name.seed % 5 == 2 {
+            log = LogKind::Places;
+        }
         let mut suspensions = suspensions(name.family, roles.first(), log, &rng);
         if chances.hide_session > 0 {
             // The first program is about to append a checkpoint when the second opens a session. Behind
@@ -212,7 +216,7 @@ impl Case {
             let begin = |program| (program, number(program).min(suspensions.len()));
             late.extend((1..roles.len()).map(begin));
         }
-        let scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
+        let mut scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
         // Not drawn, so that cases of one target are what they were before there were several.
         let space = Space::of(name.seed);
         if space.survives() > 0 {
@@ -223,8 +227,13 @@ impl Case {
                 (false, true) => Role::Absence,
                 (false, false) => Role::Loser,
             });
+            // A shard with a damaged header is one that is lost.
+            scratched &= roles.last() != Some(&Role::Loser);
         } else if space.moves {
             roles.push(Role::Mover);
+        }
+        if log == LogKind::Places && name.seed / 5 % 2 == 0 {
+            roles.push(Role::PlaceAway);
         }
         Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
     }

@@ -12,6 +12,7 @@ mod group;
 mod hold;
 mod lazy;
 mod luck;
+mod places;
 mod policy;
 mod pools;
 mod programs;

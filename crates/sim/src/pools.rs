@@ -1,6 +1,7 @@
 //! The pool of a [`PoolWorld`], as a program sees it, and as somebody does who comes afterwards.
 
 use crate::luck::Luck;
+use crate::places::log_of;
 use crate::seen::{noted, seen, seen_log};
 use crate::table::SimTable;
 use crate::world::{Me, PoolWorld};
@@ -18,6 +19,9 @@ impl PoolWorld {
             log = self.log();
         }
         let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
+        if self.has_places() {
+            log = log_of(self, Some(&me));
+        }
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
         (self.pool_of(targets, seen_log(log, &me), self.env(seed), true), process)
     }

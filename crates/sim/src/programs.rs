@@ -2,7 +2,8 @@
 
 use crate::actor::{Actor, Done, End};
 use crate::hold::{Looking, Saving};
-use crate::luck::Luck;
+use crate::luck::{Luck, lock};
+use crate::places::PLACES;
 use crate::roles::{A, B, Role};
 use crate::space::Space;
 use crate::state::State;
@@ -58,6 +59,7 @@ impl Program {
             Role::Repair { rounds } => actor.repair(rounds),
             Role::Loser => actor.loser(),
             Role::Absence => actor.absence(),
+            Role::PlaceAway => actor.place_away(),
             Role::Mover => actor.mover(),
             Role::Copy => actor.copy(&other),
             Role::Rollback { job } => actor.rollback(job),
@@ -334,6 +336,23 @@ impl Actor {
             self.luck.turns().remark(|| format!("target {target} is back"));
             self.place.world.set_away(target, false);
             self.luck.achieved("a target is back");
+        }
+        Ok(())
+    }
+
+    fn place_away(&self) -> Done {
+        for _ in 0..1 + self.rng.below(3) {
+            let number = self.rng.below(PLACES as u64) as usize;
+            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            pause("a place of the log goes");
+            self.luck.turns().remark(|| format!("place {number} is away"));
+            // Who asks one after the other may meet one that is away after another.
+            self.luck.fail();
+            lock(&self.place.places.away).insert(number);
+            (0..self.rng.below(400)).for_each(|_| pause("a place of the log is away"));
+            self.luck.turns().remark(|| format!("place {number} is back"));
+            lock(&self.place.places.away).clear();
+            self.luck.achieved("a place of the log is back");
         }
         Ok(())
     }

@@ -77,6 +77,8 @@ pub enum Role {
     Loser,
     /// Targets are away for a while, one at a time, and come back as they were.
     Absence,
+    /// Places of the log are away for a while, one at a time, and come back as they were.
+    PlaceAway,
     /// Adds a target, and removes another.
     Mover,
     /// Copies everything into the second pool.

@@ -222,6 +222,11 @@ impl ManifestLog for SeenLog {
             || format!("append record {number} to {job}"),
             || {
                 let place = &self.me.place;
+                if place.has_places() {
+                    let pending = place.truth.pending(self.me.number, job);
+                    place.places.will_append(self.me.number, record, pending);
+                    return self.inner.append_if(job, previous, record);
+                }
                 if place.luck.lies(Lie::AppendsReplace) {
                     let numbers = place.log().numbers(job)?.into_iter();
                     numbers.filter(|there| *there >= number).for_each(|there| {

@@ -277,7 +277,25 @@ impl Truth {
 
     /// A record is in the log now, by `program`. `log` shows what was there before it.
     pub fn appended(&self, program: usize, job: &JobName, bytes: &[u8], log: &dyn ManifestLog) {
-        if let Err(what) = self.judge(program, job, bytes, log) {
+        let pending = self.pending(program, job);
+        self.appended_by(program, pending, job, bytes, log);
+    }
+
+    /// What a program will commit next.
+    pub fn pending(&self, program: usize, job: &JobName) -> Option<Pending> {
+        self.facts().pending.get(&(program, job.clone())).cloned()
+    }
+
+    /// The same, of a record with which `pending` was to be committed, perhaps long ago.
+    pub fn appended_by(
+        &self,
+        program: usize,
+        pending: Option<Pending>,
+        job: &JobName,
+        bytes: &[u8],
+        log: &dyn ManifestLog,
+    ) {
+        if let Err(what) = self.judge(program, pending, job, bytes, log) {
             self.violate(format!("program {program}, log of {job}: {what}"));
         }
     }
@@ -285,6 +303,7 @@ impl Truth {
     fn judge(
         &self,
         program: usize,
+        pending: Option<Pending>,
         job: &JobName,
         bytes: &[u8],
         log: &dyn ManifestLog,
@@ -294,7 +313,7 @@ impl Truth {
         let number = record.number;
         let before = log.read(job, number - 1).ok();
         let mut facts = self.facts();
-        let Facts { jobs, pending, flipped, .. } = &mut *facts;
+        let Facts { jobs, flipped, .. } = &mut *facts;
         let truth = jobs.entry(job.clone()).or_default();
         if truth.appended.insert(number, fingerprint(bytes)) == Some(fingerprint(bytes)) {
             return Ok(()); // two programs had the same to say, and one record says it
@@ -317,8 +336,7 @@ impl Truth {
             Body::Close(close) => check_session(close.session)?,
             Body::Manifest(manifest) => {
                 check_session(manifest.session)?;
-                let asked_for = pending.get(&(program, job.clone()));
-                truth.commit(program, job, manifest.epoch, asked_for)?;
+                truth.commit(program, job, manifest.epoch, pending.as_ref())?;
             }
             // A gc that gives up what is damaged knows nothing of the sessions among it.
             Body::Archive(archive) if *flipped => {

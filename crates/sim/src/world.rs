@@ -2,6 +2,7 @@
 //! [`FaultWorld`].
 
 use crate::luck::{Luck, lock};
+use crate::places::{PlacesTruth, log_of};
 use crate::space::Space;
 use crate::table::{Rows, rows_of};
 use crate::truth::Truth;
@@ -23,6 +24,8 @@ pub enum LogKind {
     Locks,
     /// A directory: the steps of an append are moments at which others may come first, too.
     Directory,
+    /// Three places, of which one may be away: each step at each of them is such a moment.
+    Places,
 }
 
 /// One pool of a schedule.
@@ -42,6 +45,9 @@ pub struct PoolWorld {
     directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
+    /// Of its log's places, if it has several.
+    pub(crate) places: Arc<PlacesTruth>,
+    kind: LogKind,
     pub(crate) luck: Arc<Luck>,
 }
 
@@ -50,7 +56,7 @@ impl PoolWorld {
     pub fn new(name: &'static str, kind: LogKind, space: &Space, luck: &Arc<Luck>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
-            LogKind::Plain | LogKind::Directory => FaultWorld::new(),
+            LogKind::Plain | LogKind::Directory | LogKind::Places => FaultWorld::new(),
         };
         let directory = (kind == LogKind::Directory).then(|| {
             // In memory, where there is such a place: many files are made and synced.
@@ -62,7 +68,8 @@ impl PoolWorld {
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
         let rows = rows_of(&space);
-        PoolWorld { name, world, truth, space, rows, directory, unreadable, luck }
+        let places = Arc::default();
+        PoolWorld { name, world, truth, space, rows, directory, unreadable, places, kind, luck }
     }
 
     /// Its targets with nobody between.
@@ -74,6 +81,7 @@ impl PoolWorld {
     pub fn log(&self) -> Arc<dyn ManifestLog> {
         match &self.directory {
             Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
+            None if self.has_places() => log_of(self, None),
             None => self.world.log(),
         }
     }
@@ -81,6 +89,11 @@ impl PoolWorld {
     /// Whether its log is a directory's, which does not know who was killed.
     pub fn is_directory(&self) -> bool {
         self.directory.is_some()
+    }
+
+    /// Whether its log has several places.
+    pub fn has_places(&self) -> bool {
+        self.kind == LogKind::Places
     }
 
     /// Whether its log has locks.

@@ -82,9 +82,10 @@ struct World {
     parts: BTreeMap<(usize, ShardName), Vec<u8>>,
     /// Targets that cannot be reached now.
     away: BTreeSet<usize>,
-    records: BTreeMap<JobName, BTreeMap<u64, Kept>>,
+    /// By place of the log, and job.
+    records: BTreeMap<(usize, JobName), BTreeMap<u64, Kept>>,
     /// Records that were durable, and whose removal is not yet.
-    removed: BTreeMap<JobName, BTreeMap<u64, Kept>>,
+    removed: BTreeMap<(usize, JobName), BTreeMap<u64, Kept>>,
     locks: Option<Locks>,
 }
 
@@ -186,7 +187,7 @@ impl FaultWorld {
     /// What the log is kept on, as the machine that runs now sees it.
     pub fn medium(&self) -> Arc<dyn LogMedium> {
         let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
-        Arc::new(FaultMedium { world: self.clone(), owner })
+        self.medium_of(&owner, 0)
     }
 
     /// Target and log as a new program on the machine sees them, which can be killed by itself.
@@ -210,7 +211,23 @@ impl FaultWorld {
     }
 
     fn log_of(&self, owner: &Owner) -> Arc<dyn ManifestLog> {
-        Arc::new(RecordLog::over(FaultMedium { world: self.clone(), owner: owner.clone() }))
+        Arc::new(RecordLog::over(self.medium_of(owner, 0)))
+    }
+
+    fn medium_of(&self, owner: &Owner, place: usize) -> Arc<dyn LogMedium> {
+        Arc::new(FaultMedium { world: self.clone(), owner: owner.clone(), place })
+    }
+
+    /// `count` places of a log, each of which keeps records of its own, as a program sees them; without
+    /// `process` as the machine does that runs now.
+    pub fn log_places(
+        &self,
+        count: usize,
+        process: Option<&FaultProcess>,
+    ) -> Vec<Arc<dyn LogMedium>> {
+        let process = process.cloned().unwrap_or_else(FaultProcess::new);
+        let owner = Owner { boot: self.lock().boots, process };
+        (0..count).map(|place| self.medium_of(&owner, place)).collect()
     }
 
     /// How many operations there were so far, over all boots: the number of the next one.
@@ -307,14 +324,14 @@ impl FaultWorld {
     /// If there is no such byte, or nothing to flip.
     pub fn corrupt_record(&self, job: &JobName, number: u64, offset: u64, mask: u8) {
         let mut world = self.lock();
-        let numbered = world.records.get_mut(job);
+        let numbered = world.records.get_mut(&(0, job.clone()));
         let kept = numbered.and_then(|numbered| numbered.get_mut(&number));
         flip(kept.expect("a test damages a record that exists"), offset, mask);
     }
 
     /// Removes a record, as pruning or a careless person would.
     pub fn remove_record(&self, job: &JobName, number: u64) {
-        if let Some(numbered) = self.lock().records.get_mut(job) {
+        if let Some(numbered) = self.lock().records.get_mut(&(0, job.clone())) {
             numbered.remove(&number);
         }
     }

@@ -196,6 +196,11 @@ impl JobName {
         self.0 == GC_JOB
     }
 
+    /// Whether it is a name that no program's job can have: media do not list those.
+    pub fn is_reserved(&self) -> bool {
+        RESERVED.iter().any(|(reserved, _)| self.0 == *reserved) || self.0.contains('\0')
+    }
+
     /// The job in whose log the pool's targets are written down. No program can have it.
     pub fn targets() -> JobName {
         JobName(TARGETS_JOB.to_owned())

@@ -7,7 +7,7 @@ use outlive_erasure::Code;
 use outlive_format::{Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
 use outlive_target::{Fault, ShardName};
-use outlive_types::{Error, PackId, Result};
+use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -237,12 +237,20 @@ impl Shards {
             stored_bytes += end;
             let (targets, name) =
                 (self.targets.clone(), ShardName { pack: self.pack, shard: number as u8 });
+            let may_be_repaired = self.geometry.m > 0;
             let finish = writer.finish(end).map(move |finished| {
                 drop(under_way);
                 if finished.is_ok() {
                     targets.is_on(name, member);
                 }
-                finished
+                finished.map_err(|error: Error| match error.kind() {
+                    // Of a pack of which nothing else was unfinished any more: a target was lost.
+                    ErrorKind::Invalid if may_be_repaired => Error::retry(format!(
+                        "a repair has made a shard while it was written, so save again: {}",
+                        error.message()
+                    )),
+                    _ => error,
+                })
             });
             finishes.push((number as u8, finish));
         }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub(super) struct FaultMedium {
     pub(super) world: FaultWorld,
     pub(super) owner: Owner,
+    /// Which place of the log it is.
+    pub(super) place: usize,
 }
 
 impl LogMedium for FaultMedium {
@@ -20,19 +22,20 @@ impl LogMedium for FaultMedium {
     fn jobs(&self) -> Result<Vec<JobName>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || "list jobs".to_owned())?;
-        Ok(world.records.keys().cloned().collect())
+        let here = world.records.keys().filter(|(place, _)| *place == self.place);
+        Ok(here.map(|(_, job)| job.clone()).filter(|job| !job.is_reserved()).collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("list records of {job}"))?;
-        Ok(world.records.get(job).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
+        Ok(world.records.get(&self.of(job)).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("read record {number} of {job}"))?;
-        let kept = world.records.get(job).and_then(|numbered| numbered.get(&number));
+        let kept = world.records.get(&self.of(job)).and_then(|numbered| numbered.get(&number));
         Ok(kept.map(|kept| kept.bytes.to_vec()))
     }
 
@@ -41,7 +44,7 @@ impl LogMedium for FaultMedium {
         let step = world.step(&self.owner, || format!("append {number} to {job}: make it visible"));
         let mut put = Put::Made;
         if step.takes_effect() {
-            let numbered = world.records.entry(job.clone()).or_default();
+            let numbered = world.records.entry(self.of(job)).or_default();
             match numbered.contains_key(&number) {
                 true => put = Put::Taken,
                 false => {
@@ -58,10 +61,10 @@ impl LogMedium for FaultMedium {
         let step = world.step(&self.owner, || format!("remove record {number} of {job}"));
         if step.takes_effect()
             && let Some(kept) =
-                world.records.get_mut(job).and_then(|numbered| numbered.remove(&number))
+                world.records.get_mut(&self.of(job)).and_then(|numbered| numbered.remove(&number))
             && kept.durable
         {
-            world.removed.entry(job.clone()).or_default().insert(number, kept);
+            world.removed.entry(self.of(job)).or_default().insert(number, kept);
         }
         world.end(step)
     }
@@ -72,8 +75,8 @@ impl LogMedium for FaultMedium {
         let step =
             world.step(&self.owner, || format!("sync the records of {job}: make them durable"));
         if step.takes_effect() {
-            world.removed.remove(job);
-            let numbered = world.records.get_mut(job);
+            world.removed.remove(&self.of(job));
+            let numbered = world.records.get_mut(&self.of(job));
             numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
         }
         world.end(step)
@@ -107,6 +110,10 @@ impl LogMedium for FaultMedium {
 type Holders = Vec<(u64, Owner)>;
 
 impl FaultMedium {
+    fn of(&self, job: &JobName) -> (usize, JobName) {
+        (self.place, job.clone())
+    }
+
     /// Takes a lock; `None` if there are none, or if it is to be held `alone` and somebody has it.
     fn take(
         &self,

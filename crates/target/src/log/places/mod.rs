@@ -245,12 +245,14 @@ impl LogMedium for Places {
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut numbers = self.begun(job)?;
-        // No number is begun before the one below has its record.
+        // No number is begun before the one below has its record, so this is about the newest.
         while let Some(newest) = numbers.last() {
-            if self.get(job, *newest)?.is_some() {
-                break;
+            match self.run(job, *newest, Slot::look(self.places.len()))? {
+                Outcome::Has { .. } => break,
+                // Meanwhile: there are newer ones.
+                Outcome::Removed => numbers = self.begun(job)?,
+                _ => drop(numbers.pop()),
             }
-            numbers.pop();
         }
         Ok(numbers)
     }
