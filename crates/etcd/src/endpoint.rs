@@ -53,7 +53,9 @@ fn check_host(host: &str) -> Result<(), String> {
     }
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     match host.chars().find(|c| !fits(*c)) {
-        Some(':') => Err(format!("{host:?} has more than one colon: put an IPv6 address in brackets")),
+        Some(':') => {
+            Err(format!("{host:?} has more than one colon: put an IPv6 address in brackets"))
+        }
         Some(c) => Err(format!("a host's name has no {c:?}")),
         None => Ok(()),
     }

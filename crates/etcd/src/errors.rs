@@ -184,14 +184,35 @@ mod tests {
     #[test]
     fn what_etcd_answers_has_a_meaning() {
         for (status, code, message, kind, next, advice) in [
-            (400, 3, "etcdserver: request is too large", "Invalid", Next::Stop, "--max-request-bytes"),
-            (429, 8, "grpc: received message larger than max (9 vs. 8)", "Invalid", Next::Stop, "1.5"),
+            (
+                400,
+                3,
+                "etcdserver: request is too large",
+                "Invalid",
+                Next::Stop,
+                "--max-request-bytes",
+            ),
+            (
+                429,
+                8,
+                "grpc: received message larger than max (9 vs. 8)",
+                "Invalid",
+                Next::Stop,
+                "1.5",
+            ),
             (429, 8, "etcdserver: mvcc: database space exceeded", "Full", Next::Stop, "--quota"),
             (429, 8, "etcdserver: too many requests", "Retry", Next::Another, "later"),
             (403, 7, "etcdserver: permission denied", "Invalid", Next::Stop, "a role"),
             (401, 16, "etcdserver: invalid auth token", "Retry", Next::Token, "again"),
             (503, 14, "etcdserver: request timed out", "Retry", Next::Unknown, "more than half"),
-            (400, 11, "etcdserver: mvcc: required revision has been compacted", "Retry", Next::Compacted, ""),
+            (
+                400,
+                11,
+                "etcdserver: mvcc: required revision has been compacted",
+                "Retry",
+                Next::Compacted,
+                "",
+            ),
             (500, 15, "etcdserver: corrupt cluster", "Invalid", Next::Stop, "repair"),
             (400, 3, "etcdserver: key is not provided", "Invalid", Next::Stop, ""),
         ] {
@@ -209,7 +230,12 @@ mod tests {
         for (status, body, kind, told) in [
             (404, "Not Found\n", ErrorKind::Invalid, "--enable-grpc-gateway"),
             (200, "<html>", ErrorKind::Invalid, "is not etcd"),
-            (400, "Client sent an HTTP request to an HTTPS server.\n", ErrorKind::Invalid, "etcds://"),
+            (
+                400,
+                "Client sent an HTTP request to an HTTPS server.\n",
+                ErrorKind::Invalid,
+                "etcds://",
+            ),
             (502, "<html>", ErrorKind::Retry, "status 502"),
         ] {
             let fault = Fault::of_answer(status, body.as_bytes());

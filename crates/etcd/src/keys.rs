@@ -104,7 +104,10 @@ impl Cluster {
     }
 
     fn unreadable(&self, name: &str) -> Error {
-        Error::retry(format!("reading {}: the answer cannot be understood: try again", self.url(name)))
+        Error::retry(format!(
+            "reading {}: the answer cannot be understood: try again",
+            self.url(name)
+        ))
     }
 }
 

@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn places_are_equal_whatever_the_order_of_their_members() {
         assert_eq!(place("etcd://a,b:2379/x"), place("etcd://B,A:2379/x"));
-        for other in ["etcd://a/x", "etcd://a,b:1/x", "etcd://a,b,c/x", "etcds://a,b/x", "etcd://a,b"]
+        for other in
+            ["etcd://a/x", "etcd://a,b:1/x", "etcd://a,b,c/x", "etcds://a,b/x", "etcd://a,b"]
         {
             assert_ne!(place("etcd://a,b/x"), place(other), "{other}");
         }

@@ -113,11 +113,9 @@ mod tests {
             let user = user.as_ref().map(|user| (user.name.as_str(), user.password.as_str()));
             assert_eq!(user, wanted);
         }
-        for variables in [
-            &[("ETCDCTL_USER", "me")][..],
-            &[("ETCDCTL_USER", ":x")],
-            &[("ETCDCTL_PASSWORD", "x")],
-        ] {
+        for variables in
+            [&[("ETCDCTL_USER", "me")][..], &[("ETCDCTL_USER", ":x")], &[("ETCDCTL_PASSWORD", "x")]]
+        {
             assert!(found(variables, false).is_err());
         }
     }
