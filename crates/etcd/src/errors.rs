@@ -51,6 +51,9 @@ const NAMELESS: &str = "user name is empty";
 
 const NO_MAJORITY: &str =
     ": do more than half of the cluster's members run, and does this machine reach them?";
+/// So etcd treats those who do not speak TLS to it.
+const CUT_OFF: &str = ": do more than half of the cluster's members run, and does this machine reach \
+                       them? If the cluster uses TLS, write \"etcds://\"";
 const NOT_ETCD: &str = ": correct the location; it must name members of an etcd cluster, version 3.4 or \
                         newer, with their gateway (--enable-grpc-gateway) as it is by default";
 
@@ -100,22 +103,23 @@ impl Fault {
             text = next.to_string();
             cause = next.source();
         }
-        let is_tls = text.contains("certificate") || text.contains("corrupt message");
+        // A server that refuses our certificate may say so only once it is asked for something.
+        let is_tls = ["certificate", "corrupt message", "fatal alert"];
+        let is_tls = is_tls.into_iter().any(|mark| text.contains(mark));
+        let next = if error.is_connect() { Next::Another } else { Next::Unknown };
         match (error.is_connect(), error.is_timeout()) {
-            (true, _) if is_tls => Fault::new(
+            _ if is_tls => Fault::new(
                 ErrorKind::Invalid,
-                Next::Another,
+                next,
                 &text,
                 ": does the cluster use TLS, and do ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY fit it?",
             ),
             (true, true) => {
-                Fault::new(ErrorKind::Retry, Next::Another, "no connection in time", NO_MAJORITY)
+                Fault::new(ErrorKind::Retry, next, "no connection in time", NO_MAJORITY)
             }
-            (true, false) => Fault::new(ErrorKind::Retry, Next::Another, &text, NO_MAJORITY),
-            (false, true) => {
-                Fault::new(ErrorKind::Retry, Next::Unknown, "no answer in time", NO_MAJORITY)
-            }
-            (false, false) => Fault::new(ErrorKind::Retry, Next::Unknown, &text, NO_MAJORITY),
+            (false, true) => Fault::new(ErrorKind::Retry, next, "no answer in time", NO_MAJORITY),
+            (true, false) => Fault::new(ErrorKind::Retry, next, &text, NO_MAJORITY),
+            (false, false) => Fault::new(ErrorKind::Retry, next, &text, CUT_OFF),
         }
     }
 

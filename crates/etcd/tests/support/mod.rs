@@ -4,6 +4,7 @@
 pub mod proxy;
 mod server;
 
+#[allow(unused_imports)]
 pub use server::{Cluster, Tls};
 
 use base64::Engine as _;
