@@ -79,7 +79,7 @@ impl Fault {
         }
         match status {
             // Of something in between, such as a balancer of load.
-            500.. => Fault::new(
+            408 | 429 | 500.. => Fault::new(
                 ErrorKind::Retry,
                 Next::Unknown,
                 &format!("status {status}"),

@@ -68,7 +68,10 @@ fn users_are_known_by_their_passwords() {
 fn openssl(dir: &Path, arguments: &[&str]) {
     let mut command = Command::new("openssl");
     let done = command.args(arguments).current_dir(dir).stderr(Stdio::null());
-    assert!(done.status().is_ok_and(|status| status.success()), "openssl {arguments:?}");
+    assert!(
+        done.status().is_ok_and(|status| status.success()),
+        "openssl {arguments:?}: run `make setup` if it is missing"
+    );
 }
 
 /// An authority in `dir`, and a certificate that it has signed for this machine.
