@@ -1,0 +1,89 @@
+//! A cluster as a log's medium: one key per record, put on condition that there is none.
+
+use crate::cluster::Cluster;
+use outlive_target::{LogMedium, Put};
+use outlive_types::{JobName, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// Records as keys `log/JOB/NUMBER.record` below a prefix, with the names that a directory's log gives
+/// them.
+///
+/// A record is put by a transaction, on condition that its key was never made or was deleted since, so of
+/// several writers one gets the number. A cluster takes requests of up to 1.5 MiB, unless its members
+/// run with a larger `--max-request-bytes`; a longer record is refused with `Invalid`. There are no
+/// locks.
+pub struct EtcdMedium {
+    cluster: Arc<Cluster>,
+}
+
+impl EtcdMedium {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> EtcdMedium {
+        EtcdMedium { cluster }
+    }
+}
+
+fn folder(job: &JobName) -> String {
+    format!("log/{}", job.escaped())
+}
+
+fn name(job: &JobName, number: u64) -> String {
+    format!("{}/{number:016x}.record", folder(job))
+}
+
+impl LogMedium for EtcdMedium {
+    fn describe(&self) -> String {
+        self.cluster.describe().to_owned()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        let names = self.cluster.wait(|cluster| async move { cluster.folders("log").await })?;
+        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        let folder = folder(job);
+        let names = self.cluster.wait(|cluster| async move { cluster.names(&folder).await })?;
+        // Their order is that of their names, which have equal lengths.
+        Ok(names.iter().filter_map(|name| parse_record(name)).collect())
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        let name = name(job, number);
+        self.cluster.wait(|cluster| async move { cluster.get(&name).await })
+    }
+
+    fn has(&self, job: &JobName, number: u64) -> Result<bool> {
+        let name = name(job, number);
+        self.cluster.wait(|cluster| async move { cluster.has(&name).await })
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        let (name, record) = (name(job, number), record.to_vec());
+        let made = self.cluster.wait(|it| async move { it.put_new(&name, &record).await })?;
+        Ok(if made { Put::Made } else { Put::Taken })
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        let name = name(job, number);
+        self.cluster.wait(|cluster| async move { cluster.delete(&name).await })
+    }
+
+    /// etcd answers when a majority of its members has the change on disk.
+    fn sync(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for EtcdMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdMedium({})", self.cluster.describe())
+    }
+}
+
+/// Reads `NUMBER.record`; other keys are none of ours.
+fn parse_record(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".record")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (number > 0 && format!("{number:016x}") == digits).then_some(number)
+}

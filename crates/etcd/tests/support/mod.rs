@@ -1,0 +1,75 @@
+//! What the tests share: clusters, and a proxy in front of them that does what networks do.
+#![allow(dead_code)] // each test needs a part of it
+
+pub mod proxy;
+mod server;
+
+#[allow(unused_imports)]
+pub use server::{Cluster, Tls};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outlive_etcd::EtcdPlace;
+use outlive_types::JobName;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A place of its own on the members at `addresses`, each time.
+pub fn place_at(addresses: &[SocketAddr]) -> EtcdPlace {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
+    place_with(addresses, &prefix, &[])
+}
+
+/// The place with this prefix and these variables.
+pub fn place_with(addresses: &[SocketAddr], prefix: &str, variables: &[(&str, &str)]) -> EtcdPlace {
+    named_place("etcd", addresses, prefix, variables)
+}
+
+pub fn named_place(
+    scheme: &str,
+    addresses: &[SocketAddr],
+    prefix: &str,
+    variables: &[(&str, &str)],
+) -> EtcdPlace {
+    let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let place = EtcdPlace::parse(&format!("{scheme}://{}/{prefix}", hosts.join(",")));
+    place.expect("a place").with_variables(variables.iter().copied())
+}
+
+pub fn job() -> JobName {
+    JobName::new("x").unwrap()
+}
+
+/// What the gateway says to a request that is none of outlive's; it has to succeed.
+pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v3/{path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer of HTTP");
+    assert!(head.contains(" 200 "), "{path}: {answer}");
+    body.to_owned()
+}
+
+/// As the gateway's JSON has keys and values.
+pub fn encode(text: &str) -> String {
+    STANDARD.encode(text)
+}
+
+/// Waits for something that happens in the background.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,129 @@
+//! A proxy that spoils requests: it cuts connections, loses replies, and refuses.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// What is done to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// It never comes to the server.
+    LoseRequest,
+    /// The server does what it is told, and its reply never comes back.
+    LoseReply,
+    /// Only so many bytes of the reply come back.
+    CutReply(usize),
+    /// It is refused with this status, and never comes to the server.
+    Refuse(u16),
+}
+
+/// What is done to a request, by its method and target ("/v3/kv/txn").
+type Rule = Box<dyn FnMut(&str, &str) -> Fault + Send>;
+
+/// Passes requests on to a server.
+pub struct Proxy {
+    address: SocketAddr,
+    rule: Arc<Mutex<Rule>>,
+}
+
+impl Proxy {
+    /// A proxy in front of the server at `to`. Its threads end with the test.
+    pub fn before(to: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let rule: Arc<Mutex<Rule>> = Arc::new(Mutex::new(Box::new(|_, _| Fault::None)));
+        let shared = rule.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let rule = shared.clone();
+                thread::spawn(move || {
+                    // A connection that breaks is no news here.
+                    let _ = pass_on(&client, to, &rule);
+                    let _ = client.shutdown(Shutdown::Both);
+                });
+            }
+        });
+        Proxy { address, rule }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on does `rule` to requests.
+    pub fn spoil(&self, rule: impl FnMut(&str, &str) -> Fault + Send + 'static) {
+        *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(rule);
+    }
+
+    /// Does `fault` to the next request that `matches`, and nothing to others.
+    pub fn spoil_once(
+        &self,
+        fault: Fault,
+        matches: impl Fn(&str, &str) -> bool + Send + 'static,
+    ) -> Arc<Mutex<bool>> {
+        let done = Arc::new(Mutex::new(false));
+        let mark = done.clone();
+        self.spoil(move |method, target| {
+            let mut done = mark.lock().unwrap_or_else(PoisonError::into_inner);
+            if *done || !matches(method, target) {
+                return Fault::None;
+            }
+            *done = true;
+            fault
+        });
+        done
+    }
+}
+
+/// Passes one request on, and its reply back: the server closes the connection behind it.
+fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Result<()> {
+    let request = read_request(client)?;
+    let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let fault = rule.lock().unwrap_or_else(PoisonError::into_inner)(method, target);
+    match fault {
+        Fault::LoseRequest => return Ok(()),
+        Fault::Refuse(status) => {
+            let reply =
+                format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return client.write_all(reply.as_bytes());
+        }
+        _ => {}
+    }
+    let mut server = TcpStream::connect(to)?;
+    // So it says where its reply ends.
+    let (line, rest) = request.split_at(head.find("\r\n").map_or(0, |end| end + 2));
+    server.write_all(&[line, b"Connection: close\r\n", rest].concat())?;
+    match fault {
+        Fault::LoseReply => io::copy(&mut server, &mut io::sink()),
+        Fault::CutReply(bytes) => io::copy(&mut server.take(bytes as u64), &mut client),
+        _ => io::copy(&mut server, &mut client),
+    }
+    .map(drop)
+}
+
+/// A request with its body, whose length it tells.
+fn read_request(mut client: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    let mut whole = None;
+    while whole.is_none_or(|whole| request.len() < whole) {
+        let got = client.read(&mut chunk)?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        request.extend_from_slice(&chunk[..got]);
+        if whole.is_none() {
+            whole = request.windows(4).position(|window| window == b"\r\n\r\n").map(|end| {
+                let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+                end + 4 + length.and_then(|length| length.trim().parse().ok()).unwrap_or(0)
+            });
+        }
+    }
+    Ok(request)
+}

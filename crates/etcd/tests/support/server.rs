@@ -1,0 +1,197 @@
+//! Real etcd clusters on loopback.
+
+use super::{named_place, place_at, until};
+use outlive_etcd::EtcdPlace;
+use std::env;
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use tempfile::TempDir;
+
+/// A cluster of our own. It ends with this value.
+pub struct Cluster {
+    members: Vec<Member>,
+    flags: Vec<String>,
+    tls: Option<Tls>,
+    root: TempDir,
+}
+
+struct Member {
+    clients: SocketAddr,
+    peers: SocketAddr,
+    child: Option<Child>,
+}
+
+/// Certificates in files.
+#[derive(Clone)]
+pub struct Tls {
+    pub roots: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Cluster {
+    /// A cluster with so many members, all of which answer.
+    pub fn of(members: usize) -> Cluster {
+        Cluster::with(members, &[], None)
+    }
+
+    /// The same with further flags, and over TLS only, with certificates on both sides.
+    pub fn with(members: usize, flags: &[&str], tls: Option<Tls>) -> Cluster {
+        // Somebody else may take a port before its member does; then others are taken.
+        let started = (0..10).find_map(|_| Cluster::try_new(members, flags, tls.clone()));
+        started.expect("a cluster starts")
+    }
+
+    fn try_new(members: usize, flags: &[&str], tls: Option<Tls>) -> Option<Cluster> {
+        // All at once, or they would not differ.
+        let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let free: Vec<_> = (0..members).map(|_| (bind(), bind())).collect();
+        let address = |listener: &TcpListener| listener.local_addr().expect("its address");
+        let members = free.iter().map(|(clients, peers)| Member {
+            clients: address(clients),
+            peers: address(peers),
+            child: None,
+        });
+        let mut cluster = Cluster {
+            members: members.collect(),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            tls,
+            root: tempfile::tempdir().expect("a temporary directory"),
+        };
+        drop(free);
+        (0..cluster.members.len()).for_each(|number| cluster.spawn(number));
+        cluster.is_up().then_some(cluster)
+    }
+
+    /// Where its members are.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.members.iter().map(|member| member.clients).collect()
+    }
+
+    /// Where the only one is.
+    pub fn address(&self) -> SocketAddr {
+        self.members[0].clients
+    }
+
+    /// A place of its own in the cluster, each time.
+    pub fn place(&self) -> EtcdPlace {
+        place_at(&self.addresses())
+    }
+
+    /// Ends a member as a power cut does.
+    pub fn stop(&mut self, number: usize) {
+        if let Some(mut child) = self.members[number].child.take() {
+            child.kill().expect("it was running");
+            child.wait().expect("it ends");
+        }
+    }
+
+    /// Starts members again with what they had, and waits until all answer.
+    pub fn start(&mut self, numbers: &[usize]) {
+        // A connection of somebody else's may have a port for a moment.
+        until("the members come back", || {
+            for number in numbers {
+                if self.members[*number].child.is_none() {
+                    self.spawn(*number);
+                }
+            }
+            self.is_up()
+        });
+    }
+
+    /// Whether all answer, once they do; false if one has ended instead.
+    fn is_up(&mut self) -> bool {
+        let mut is_up = true;
+        for number in 0..self.members.len() {
+            let (address, tls) = (self.members[number].clients, self.tls.clone());
+            until("each member answers", || {
+                let child = self.members[number].child.as_mut().expect("it was started");
+                if child.try_wait().expect("its state").is_some() {
+                    self.members[number].child = None;
+                    is_up = false;
+                    return true;
+                }
+                TcpStream::connect(address).is_ok() && answers(address, tls.as_ref())
+            });
+        }
+        is_up
+    }
+
+    fn spawn(&mut self, number: usize) {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let member = &self.members[number];
+        let peers: Vec<String> = self
+            .members
+            .iter()
+            .enumerate()
+            .map(|(number, member)| format!("m{number}=http://{}", member.peers))
+            .collect();
+        let log = self.root.path().join(format!("log{number}"));
+        let log = File::options().create(true).append(true).open(log).expect("a log");
+        let mut command = Command::new("etcd");
+        for (name, _) in env::vars().filter(|(name, _)| name.starts_with("ETCD")) {
+            command.env_remove(name);
+        }
+        if cfg!(target_arch = "aarch64") {
+            command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
+        }
+        command
+            .args(["--name", &format!("m{number}")])
+            .arg("--data-dir")
+            .arg(self.root.path().join(format!("m{number}")))
+            .args(["--listen-client-urls", &format!("{scheme}://{}", member.clients)])
+            .args(["--advertise-client-urls", &format!("{scheme}://{}", member.clients)])
+            .args(["--listen-peer-urls", &format!("http://{}", member.peers)])
+            .args(["--initial-advertise-peer-urls", &format!("http://{}", member.peers)])
+            .args(["--initial-cluster", &peers.join(",")])
+            .args(&self.flags)
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        if let Some(tls) = &self.tls {
+            command
+                .args(["--client-cert-auth", "--trusted-ca-file"])
+                .arg(&tls.roots)
+                .arg("--cert-file")
+                .arg(&tls.cert)
+                .arg("--key-file")
+                .arg(&tls.key);
+        }
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("etcd does not run ({error}): these tests need Debian's etcd-server; run `make setup`")
+        });
+        self.members[number].child = Some(child);
+    }
+
+    /// What a member has written, for messages.
+    pub fn log(&self, number: usize) -> String {
+        fs::read_to_string(self.root.path().join(format!("log{number}"))).unwrap_or_default()
+    }
+}
+
+/// Whether a member takes part in its cluster, and asks for nothing but a user.
+fn answers(address: SocketAddr, tls: Option<&Tls>) -> bool {
+    let place = match tls {
+        None => place_at(&[address]),
+        Some(tls) => tls.place(address),
+    };
+    place.check().err().is_none_or(|error| error.message().contains("asks for a user"))
+}
+
+impl Tls {
+    /// A place on a member that is reached with these certificates.
+    pub fn place(&self, address: SocketAddr) -> EtcdPlace {
+        let path = |path: &PathBuf| path.to_str().expect("a path that is text").to_owned();
+        let (roots, cert, key) = (path(&self.roots), path(&self.cert), path(&self.key));
+        let variables =
+            [("ETCDCTL_CACERT", &*roots), ("ETCDCTL_CERT", &cert), ("ETCDCTL_KEY", &key)];
+        named_place("etcds", &[address], "ckpt", &variables)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        (0..self.members.len()).for_each(|number| self.stop(number));
+    }
+}
