@@ -97,6 +97,8 @@ pub enum PoolCommand {
     Drain(DrainArgs),
     /// Drain a target, then take it out of the pool
     Remove(RemoveArgs),
+    /// End the claim of a command that was killed while it changed the targets (in a bucket or etcd)
+    Release(StatusArgs),
     /// Put a new target in the place of one that is lost, or is to go
     Replace(ReplaceArgs),
     /// Write anew what is missing of packs, since a target was lost or replaced
@@ -131,9 +133,11 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Where the log of checkpoints is kept: a directory, or s3://BUCKET/PREFIX [default: DIR]
+    /// Where the log of checkpoints is kept: a directory, s3://BUCKET/PREFIX, or
+    /// etcd://HOST,HOST,HOST/PREFIX. Three, five or seven of them keep it together, and a minority may be
+    /// lost [default: DIR]
     #[arg(long, value_name = "LOCATION")]
-    pub log: Option<String>,
+    pub log: Vec<String>,
     /// Where packs are kept: a directory (a relative path starts at DIR), or s3://BUCKET/PREFIX. Give it
     /// again for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]

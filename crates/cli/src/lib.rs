@@ -133,6 +133,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &teller),
         Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &teller),
         Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &teller),
+        Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &teller),
         Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
         Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),

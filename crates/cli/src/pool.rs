@@ -94,13 +94,13 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ..defaults
     };
     let target = args.target.iter().map(TargetConfig::at).collect();
-    let log = args.log.clone().map(|location| LogConfig { location });
+    let log = LogConfig::at(&args.log);
     let redundancy = Redundancy { mirror: args.mirror, erasure: args.erasure, writes: args.writes };
     let config = PoolConfig { target, redundancy, log, ..PoolConfig::new(format, tuning) };
     let pool = outlive_pool::create(&args.dir, config, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
-    if args.log.is_some() {
+    if !args.log.is_empty() {
         let _ = writeln!(text, "It keeps its log in {}.", shown(&pool.log().describe()));
     }
     if !args.target.is_empty() {

@@ -1,6 +1,6 @@
 //! `outlive pool add`, `drain`, `remove` and `replace`.
 
-use crate::args::{AddArgs, DrainArgs, RemoveArgs, ReplaceArgs};
+use crate::args::{AddArgs, DrainArgs, RemoveArgs, ReplaceArgs, StatusArgs};
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{exit_code, pool};
 use outlive_pool::{DrainReport, Pool};
@@ -53,6 +53,18 @@ pub fn remove(args: &RemoveArgs, teller: &Arc<Teller>) -> Result<Answer> {
         text.push_str(&repair_hint(&pool));
     }
     Ok(Answer::new(text, json_of(&pool, &args.drain, &report)))
+}
+
+/// `outlive pool release`.
+pub fn release(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, teller)?;
+    let path = args.pool.display().to_string();
+    let holder = pool.release_targets()?;
+    let text = match &holder {
+        Some(holder) => format!("{} does not change the targets any more.\n", shown(holder)),
+        None => "Nobody changes the targets of this pool.\n".to_owned(),
+    };
+    Ok(Answer::new(text, json!({ "pool": path, "released": holder })))
 }
 
 /// `outlive pool replace`.

@@ -1,6 +1,7 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
 use crate::location::Location;
+use crate::marker::ThisPlace;
 use crate::redundancy::{Redundancy, TARGET, TargetConfig};
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
@@ -42,6 +43,8 @@ struct DescriptorText {
     target: Vec<TargetConfig>,
     #[serde(default, rename = "next_target")]
     _next_target: Option<u32>,
+    #[serde(default, rename = "place")]
+    _place: Option<ThisPlace>,
 }
 
 impl From<DescriptorText> for PoolConfig {
@@ -51,13 +54,52 @@ impl From<DescriptorText> for PoolConfig {
     }
 }
 
-/// `[log]`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// `[log]`: one place, or several.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// A directory, or a bucket that honours conditional puts (docs/pool.md).
-    pub location: String,
+    /// A directory, a bucket that honours conditional puts, or an etcd cluster (docs/pool.md).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
+    /// Three, five or seven of these, of which a minority may be lost. Their order is fixed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub locations: Vec<String>,
 }
+
+impl LogConfig {
+    /// A log at these places; `None` if there are none.
+    pub fn at(locations: &[String]) -> Option<LogConfig> {
+        match locations {
+            [] => None,
+            [one] => Some(LogConfig { location: Some(one.clone()), locations: Vec::new() }),
+            several => Some(LogConfig { location: None, locations: several.to_vec() }),
+        }
+    }
+
+    /// All its places, in their order.
+    pub(crate) fn all(&self) -> Vec<&String> {
+        self.location.iter().chain(&self.locations).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        for location in self.all() {
+            Location::parse(location, LOG)?;
+        }
+        match (self.location.is_some(), self.locations.len()) {
+            (true, 0) | (false, 3 | 5 | 7) => Ok(()),
+            (true, _) => {
+                Err(Error::invalid("[log] has both location and locations: leave one out"))
+            }
+            (false, count) => Err(Error::invalid(format!(
+                "[log] has {count} locations: give one as `location`, or 3, 5 or 7 as `locations`, of \
+                 which a minority may be lost"
+            ))),
+        }
+    }
+}
+
+/// Its table in `pool.toml`.
+pub(crate) const LOG: &str = "[log]";
 
 /// What decides the bytes in the pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -358,9 +400,7 @@ impl PoolConfig {
         for target in &self.target {
             Location::parse(&target.location, TARGET)?;
         }
-        if let Some(log) = &self.log {
-            Location::parse(&log.location, "[log]")?;
-        }
+        self.log.as_ref().map_or(Ok(()), LogConfig::check)?;
         self.redundancy.check(f.container_bytes)?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
@@ -429,6 +469,9 @@ mod tests {
             ("[[target]]\nlocation = \"http://x\"", "no scheme \"http\""),
             ("[log]\nlocation = \"http://x\"", "[log] location = \"http://x\" is not possible"),
             ("[log]\nplace = \"x\"", "place"),
+            ("[log]\n", "0 locations"),
+            ("[log]\nlocations = [\"a\", \"b\"]", "2 locations: give one"),
+            ("[log]\nlocation = \"a\"\nlocations = [\"a\"]", "both location and locations"),
             ("[redundancy]\nmirror = 1", "at least 2 copies"),
             (
                 "[redundancy]\nmirror = 2\nerasure = { data = 2, parity = 1 }",

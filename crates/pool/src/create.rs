@@ -4,13 +4,12 @@ use crate::config::{FormatConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::{Location, as_if_made};
+use crate::log_places::{check_log, check_place, marker_in, open_log};
 use crate::marker::{Marker, targets_of};
-use crate::place::{
-    check_marker, check_target, descriptor_is_missing, read_descriptor, read_marker,
-};
+use crate::place::{check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
-    check_log_place, check_outside, check_outside_prefixes, holds_something, make_target,
-    refuse_used, refuse_used_log, write_target,
+    check_log_place, check_outside, check_outside_prefixes, holds_something, keeps_no_packs,
+    make_target, refuse_used, refuse_used_log, write_target,
 };
 use crate::pool::Pool;
 use crate::redundancy::TargetConfig;
@@ -42,10 +41,20 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     }
     refuse_strangers(&root)?;
     let home = Home::of(root.clone(), &config)?;
-    if home.log_is_elsewhere() {
-        refuse_used_log(&home.log)?;
-    }
     let mut places = Vec::new();
+    for log in &home.log {
+        if home.is_elsewhere(log) {
+            refuse_used_log(log)?;
+        }
+        let place = as_if_made(&root, log.clone()).real();
+        if place.is_some() && places.contains(&place) {
+            return Err(Error::invalid(format!(
+                "{log} is named twice as a place of the log: name each place once"
+            )));
+        }
+        places.push(place);
+    }
+    places.clear();
     for target in config.locations(&root)? {
         let target = as_if_made(&root, target);
         if !target.is_same(&root) {
@@ -71,7 +80,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let root = Location::of_pool(dir, DESCRIPTOR)?;
     let mut config = read_descriptor(&root)?;
     let home = Home::of(root.clone(), &config)?;
-    let marker = check_marker(&home, &config.format)?;
+    let (marker, away) = check_log(&home, &config.format)?;
     if config.redundancy.geometry(0) != marker.redundancy.geometry(0) {
         return Err(Error::invalid(format!(
             "{}: redundancy is {}, and the pool was made with {}: put it right; to change it, copy the \
@@ -81,6 +90,8 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
             marker.redundancy.describe()
         )));
     }
+    let log = open_log(&home, &config.format)?;
+    let marker = HomeTable::new(&home, &config.format, &log, &env).with_table(marker)?;
     let checked =
         |targets: Vec<TargetConfig>| config.redundancy.check_targets(&targets).map(|()| targets);
     let targets = targets_of(&config, &marker).and_then(checked);
@@ -88,6 +99,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     // A program may change its directory between now and its saves.
     let named = root.to_string();
     let home = Home::of(root.absolute(), &config)?;
+    let log = open_log(&home, &config.format)?;
     let mut own =
         config.locations(&home.root)?.into_iter().filter(|target| target.is_same(&home.root));
     if own.next().is_some() && own.next().is_some() {
@@ -96,11 +108,14 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
             home.descriptor()
         )));
     }
-    let table = Arc::new(HomeTable::new(&home, &config.format, &env));
-    let pool = Pool::of(Vec::new(), config, home.log.open_log()?, env);
+    let table = Arc::new(HomeTable::new(&home, &config.format, &log, &env));
+    let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
     pool.targets().check()?;
+    for away in away {
+        pool.warn(format!("the log does without a place: {}", away.message()));
+    }
     for away in pool.targets().members().iter().filter_map(Member::away) {
         pool.warn(format!("the pool does without a target: {}", away.message()));
     }
@@ -130,6 +145,7 @@ fn refuse_strangers(root: &Location) -> Result<()> {
     match root {
         Location::Directory(dir) => refuse_strangers_in(dir),
         Location::Bucket(place) => refuse_shards_in(root, place),
+        Location::Etcd(_) => Err(keeps_no_packs(root)),
     }
 }
 
@@ -197,20 +213,31 @@ fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
 /// finds a marker makes that pool, with its target unless another is asked for.
 fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
     let root = &home.root;
-    if !home.log.has(MARKER)? {
-        check_log_place(&home.log)?;
+    for log in &home.log {
+        if !log.has(MARKER)? {
+            check_log_place(log)?;
+        }
+        match home.is_elsewhere(log) {
+            true => log.make(&["log"])?,
+            false => root.make(&["packs", "log"])?,
+        }
     }
-    match home.log_is_elsewhere() {
-        true => home.log.make(&["log"]).and_then(|()| root.make(&["packs"]))?,
-        false => root.make(&["packs", "log"])?,
-    }
+    root.make(&["packs"])?;
     for target in config.locations_elsewhere(root)? {
         // Before anything names it: a target that cannot be made is no part of any pool.
         make_target(&target)?;
     }
-    home.log.publish(MARKER, &Marker::of(&config).to_text()?, rng)?;
-    let made = read_marker(home)?;
-    home.log.sync("log")?;
+    // The first place decides whose pool it is; the others must agree.
+    let mut wanted = Marker::of(&config);
+    for (number, (log, place)) in home.log_places().enumerate() {
+        log.publish(MARKER, &wanted.in_place(place).to_text()?, rng)?;
+        match number {
+            0 => wanted = marker_in(home, log, place)?,
+            _ => drop(check_place(home, &wanted.format, log, place)?),
+        }
+        log.sync("log")?;
+    }
+    let made = wanted;
     // A descriptor without `packs` and `log` beside it would be a pool that is refused.
     root.sync("")?;
     let mine = config.target;

@@ -4,7 +4,6 @@
 //! what lies on the media sees [`StoredShard`]s.
 
 mod check;
-mod claim;
 mod command;
 mod config;
 mod container;
@@ -13,6 +12,7 @@ mod environment;
 mod home;
 mod layout;
 mod location;
+mod log_places;
 mod marker;
 mod membership;
 mod pack;

@@ -2,10 +2,11 @@
 //! locations is one entry of [`SCHEMES`] and one [`Location`].
 
 use crate::environment::Environment;
+use outlive_etcd::EtcdPlace;
 use outlive_s3::S3Place;
 use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, RetryLog, RetryPolicy,
-    RetryTarget, Target,
+    DirectoryMedium, DirectoryOptions, DirectoryTarget, LogMedium, ManifestLog, RecordLog,
+    RetryMedium, RetryPolicy, RetryTarget, Target,
 };
 use outlive_types::{Error, Result};
 use std::fmt;
@@ -22,7 +23,7 @@ struct Scheme {
 }
 
 /// All that this build has.
-const SCHEMES: [Scheme; 2] = [
+const SCHEMES: [Scheme; 4] = [
     Scheme {
         name: "file",
         help: "a directory, as \"/scratch/ckpt\" or \"file:/scratch/ckpt\"",
@@ -33,10 +34,20 @@ const SCHEMES: [Scheme; 2] = [
         help: "a bucket of S3 and its like, as \"s3://BUCKET/PREFIX\"",
         parse: parse_bucket,
     },
+    Scheme {
+        name: "etcd",
+        help: "an etcd cluster, for a log only, as \"etcd://HOST,HOST,HOST/PREFIX\"",
+        parse: |rest| parse_etcd("etcd", rest),
+    },
+    Scheme {
+        name: "etcds",
+        help: "the same with TLS, as \"etcds://HOST,HOST,HOST/PREFIX\"",
+        parse: |rest| parse_etcd("etcds", rest),
+    },
 ];
 
-/// A bucket's own client repeats requests; whoever calls it repeats this often, in all.
-const BUCKET_ATTEMPTS: u32 = 2;
+/// The clients of buckets and of etcd repeat requests themselves; whoever calls it repeats this often, in all.
+const CLIENT_ATTEMPTS: u32 = 2;
 
 /// A place of shards, of records, or of a descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +56,8 @@ pub(crate) enum Location {
     Directory(PathBuf),
     /// A bucket, or a prefix in one.
     Bucket(S3Place),
+    /// A prefix in an etcd cluster, which keeps records and no shards.
+    Etcd(EtcdPlace),
 }
 
 impl fmt::Display for Location {
@@ -52,6 +65,7 @@ impl fmt::Display for Location {
         match self {
             Location::Directory(path) => path.display().fmt(f),
             Location::Bucket(place) => place.fmt(f),
+            Location::Etcd(place) => place.fmt(f),
         }
     }
 }
@@ -86,6 +100,14 @@ impl Location {
             let rest = rest.strip_suffix(descriptor).filter(|_| is_descriptor).unwrap_or(rest);
             return parse_bucket(&format!("//{rest}"));
         }
+        if let Some(text) =
+            named.to_str().filter(|text| text.starts_with("etcd") && text.contains(":/"))
+        {
+            return Err(Error::invalid(format!(
+                "{text}: an etcd cluster can keep a pool's log, and no packs: name a directory or a bucket, \
+                 and the cluster with --log"
+            )));
+        }
         let dir = match named.parent() {
             Some(parent) if is_descriptor && parent == Path::new("") => Path::new("."),
             Some(parent) if is_descriptor => parent,
@@ -98,7 +120,7 @@ impl Location {
     pub(crate) fn as_directory(&self) -> Option<&Path> {
         match self {
             Location::Directory(path) => Some(path),
-            Location::Bucket(_) => None,
+            Location::Bucket(_) | Location::Etcd(_) => None,
         }
     }
 
@@ -127,7 +149,7 @@ impl Location {
     pub(crate) fn absolute(self) -> Location {
         match self {
             Location::Directory(dir) => Location::Directory(path::absolute(&dir).unwrap_or(dir)),
-            bucket @ Location::Bucket(_) => bucket,
+            other => other,
         }
     }
 
@@ -148,7 +170,7 @@ impl Location {
     pub(crate) fn real(&self) -> Option<Location> {
         match self {
             Location::Directory(path) => real(path).map(Location::Directory),
-            Location::Bucket(_) => Some(self.clone()),
+            Location::Bucket(_) | Location::Etcd(_) => Some(self.clone()),
         }
     }
 
@@ -192,28 +214,37 @@ impl Location {
                 Ok(Arc::new(RetryTarget::new(Arc::new(target), RetryPolicy::default())))
             }
             Location::Bucket(place) => {
-                Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_buckets())))
+                Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_clients())))
             }
+            Location::Etcd(_) => Err(crate::places::keeps_no_packs(self)),
         }
     }
 
-    /// Opens it as the place of a log.
+    /// Opens it as the only place of a log.
     ///
     /// # Errors
     /// `Invalid` if it cannot be used.
     pub(crate) fn open_log(&self) -> Result<Arc<dyn ManifestLog>> {
-        match self {
+        Ok(Arc::new(RecordLog::over(self.open_medium()?)))
+    }
+
+    /// Opens it as a place of records.
+    ///
+    /// # Errors
+    /// As [`Location::open_log`].
+    pub(crate) fn open_medium(&self) -> Result<Arc<dyn LogMedium>> {
+        let client: Arc<dyn LogMedium> = match self {
             // Its calls end in fsyncs, which nobody repeats.
-            Location::Directory(root) => Ok(Arc::new(DirectoryLog::open(root))),
-            Location::Bucket(place) => {
-                Ok(Arc::new(RetryLog::new(Arc::new(place.open_medium()?), of_buckets())))
-            }
-        }
+            Location::Directory(root) => return Ok(Arc::new(DirectoryMedium::open(root))),
+            Location::Bucket(place) => Arc::new(place.open_medium()?),
+            Location::Etcd(place) => Arc::new(place.open_medium()?),
+        };
+        Ok(Arc::new(RetryMedium::new(client, of_clients())))
     }
 }
 
-fn of_buckets() -> RetryPolicy {
-    RetryPolicy { attempts_max: BUCKET_ATTEMPTS, ..RetryPolicy::default() }
+fn of_clients() -> RetryPolicy {
+    RetryPolicy { attempts_max: CLIENT_ATTEMPTS, ..RetryPolicy::default() }
 }
 
 /// A path without links, as far as it is there.
@@ -276,6 +307,10 @@ fn parse_file(text: &str) -> Result<Location> {
 
 fn parse_bucket(text: &str) -> Result<Location> {
     S3Place::parse(&format!("s3:{text}")).map(Location::Bucket)
+}
+
+fn parse_etcd(scheme: &str, text: &str) -> Result<Location> {
+    EtcdPlace::parse(&format!("{scheme}:{text}")).map(Location::Etcd)
 }
 
 fn directory(path: &str) -> Result<Location> {

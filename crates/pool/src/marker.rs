@@ -1,7 +1,7 @@
 //! The markers of a pool: files in its log and on its targets that say which pool that is, how it was
 //! made, and which targets it has. Only the pool's own commands write them.
 
-use crate::config::{FormatConfig, PoolConfig};
+use crate::config::{FormatConfig, LogConfig, PoolConfig};
 use crate::redundancy::{Redundancy, TargetConfig};
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,27 @@ pub(crate) struct Marker {
     /// The target that this marker is on; none in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub this: Option<This>,
+    /// The place of the log that this marker is in, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ThisPlace>,
+    /// Where the log was when the pool was made, so that the marker may serve as a descriptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogConfig>,
     /// A number that no target has or had; without it, one above all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_target: Option<u32>,
     /// All targets that the pool has, where they were when they were added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
+}
+
+/// `[place]`: which place of the log a marker is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ThisPlace {
+    /// Its number, from 1. Which place is which must not change.
+    pub number: u32,
+    /// So many there are.
+    pub of: u32,
 }
 
 /// `[this]`: which target a marker is on.
@@ -35,13 +50,19 @@ pub(crate) struct This {
 impl Marker {
     /// That of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
-        let PoolConfig { format, redundancy, target, .. } = config.clone();
-        Marker { format, redundancy, this: None, next_target: None, target }
+        let PoolConfig { format, redundancy, target, log, .. } = config.clone();
+        let log = log.filter(|log| !log.locations.is_empty());
+        Marker { format, redundancy, this: None, place: None, log, next_target: None, target }
+    }
+
+    /// The same in one of several places of the log.
+    pub fn in_place(&self, place: Option<ThisPlace>) -> Marker {
+        Marker { place, ..self.clone() }
     }
 
     /// The same on a target.
     pub fn on(&self, id: Option<u32>) -> Marker {
-        Marker { this: id.map(|id| This { id }), ..self.clone() }
+        Marker { this: id.map(|id| This { id }), place: None, log: None, ..self.clone() }
     }
 
     /// Reads one. `path` is for messages.
@@ -66,8 +87,9 @@ impl Marker {
     }
 }
 
-/// The targets of a pool: those that its log's marker lists, where the descriptor says that they are. One
-/// that the descriptor leaves out is where the marker says: what is on it would seem to be lost otherwise.
+/// The targets of a pool: those that its table lists, where the descriptor says that they are. One that the
+/// descriptor leaves out is where the table says: what is on it would seem to be lost otherwise. One that has
+/// left is not used, whatever an old descriptor says.
 ///
 /// # Errors
 /// `Invalid` for targets that the pool does not have, and for two of one number.
@@ -81,7 +103,13 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
     for row in &descriptor.target {
         // One without a number is from before there were others: it is known by its place.
         let by_place = marker.target.iter().find(|target| target.location == row.location);
-        let id = row.id.or_else(|| by_place.and_then(|target| target.id)).ok_or_else(|| {
+        // The target that a pool was made with, when it was the only one, has left.
+        let first_left = || {
+            let is_there = marker.target.iter().any(|target| target.id == Some(1));
+            (!is_as_made && !is_there && descriptor.target.len() == 1).then_some(1)
+        };
+        let id = by_place.and_then(|target| target.id);
+        let id = row.id.or(id).or_else(first_left).ok_or_else(|| {
             Error::invalid(format!(
                 "the [[target]] at {:?} has no id: the pool has {}; to add one, use `outlive pool add`",
                 row.location,
@@ -94,6 +122,8 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
         named.push(id);
         match targets.iter_mut().find(|target| target.id == Some(id)) {
             Some(target) => *target = TargetConfig { id: Some(id), ..row.clone() },
+            // It has left since this descriptor was written.
+            None if marker.next_target.is_some_and(|next| id < next) => {}
             None => {
                 return Err(Error::invalid(format!(
                     "the pool has no target {id} (it has {}): take that [[target]] out, or add its place \

@@ -113,6 +113,15 @@ impl Pool {
         Ok((table, (lock, claim)))
     }
 
+    /// Ends the claim of a command that was killed while it changed the targets, where the log has no locks.
+    /// Answers whose it was. That command must not be at work any more.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn release_targets(&self) -> Result<Option<String>> {
+        self.table().map_or(Ok(None), |table| table.release())
+    }
+
     /// Puts another table in the place of this one, if it fits the pool's redundancy.
     fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
         let staying: Vec<TargetConfig> = rows.iter().filter(|row| !row.leaving).cloned().collect();

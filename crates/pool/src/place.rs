@@ -3,6 +3,7 @@
 use crate::config::{FormatConfig, PoolConfig};
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
+use crate::log_places::check_log;
 use crate::marker::{Marker, This};
 use outlive_types::{Error, Result};
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub(crate) fn check(
         if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
-        check_marker(home, format)?;
+        check_log(home, format)?;
         targets()
     };
     check().map_err(|error| {
@@ -59,7 +60,7 @@ fn read_bytes(root: &Location) -> Result<Vec<u8>> {
     }
 }
 
-fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
+pub(crate) fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{name} is not text")))
 }
 
@@ -69,33 +70,6 @@ pub(crate) fn descriptor_is_missing(root: &Location) -> Error {
          section is in {}; that section alone will do), or name an empty or new directory",
         root.name(MARKER)
     ))
-}
-
-/// Refuses a log that is not this pool's (another file system is mounted there, or none), and a
-/// descriptor whose `[format]` was changed: checkpoints would seem to be gone, and a gc would delete what
-/// they need. Answers the log's marker.
-pub(crate) fn check_marker(home: &Home, format: &FormatConfig) -> Result<Marker> {
-    let name = home.marker();
-    let marker = read_marker(home)?;
-    compare(home, format, &name, &marker, "log").map(|()| marker)
-}
-
-/// The log's marker, whichever pool it is of.
-pub(crate) fn read_marker(home: &Home) -> Result<Marker> {
-    let name = home.marker();
-    Marker::parse(&text(marker_bytes(home)?, &name)?, &name)
-}
-
-/// Its bytes.
-pub(crate) fn marker_bytes(home: &Home) -> Result<Vec<u8>> {
-    home.log.read(MARKER)?.ok_or_else(|| {
-        Error::damaged(format!(
-            "the log of {} is missing ({} is not there): {}; nothing is read or written without it",
-            home.root,
-            home.marker(),
-            look_for(&home.log)
-        ))
-    })
 }
 
 /// Refuses a target that has no packs of this pool's: it is not mounted, or another is; or that is another
@@ -145,17 +119,18 @@ pub(crate) fn check_target(
 }
 
 /// What to do about a place in which nothing is found.
-fn look_for(place: &Location) -> &'static str {
+pub(crate) fn look_for(place: &Location) -> &'static str {
     match place {
         Location::Directory(_) => "if it lies on a file system of its own, mount that",
         Location::Bucket(_) => {
             "see whether this is the right bucket, at the right endpoint (AWS_ENDPOINT_URL)"
         }
+        Location::Etcd(_) => "see whether these are the right hosts, and the right prefix",
     }
 }
 
 /// Compares a descriptor's `[format]` with that of the marker of this name, which is in `what`.
-fn compare(
+pub(crate) fn compare(
     home: &Home,
     format: &FormatConfig,
     name: &str,

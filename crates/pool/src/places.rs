@@ -61,7 +61,9 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
 /// A target outside of the pool's own place must be empty when the pool is made, and no part of a pool, be
 /// it the same.
 pub(crate) fn refuse_used(home: &Home, target: &Location) -> Result<()> {
-    if target.is_within(&home.root, &PARTS) || target.is_within(&home.log, &PARTS) {
+    if target.is_within(&home.root, &PARTS)
+        || home.log.iter().any(|log| target.is_within(log, &PARTS))
+    {
         return Err(Error::invalid(format!(
             "{target} is within the `log` or `packs` of the pool itself: name another place as the target"
         )));
@@ -84,6 +86,7 @@ pub(crate) fn refuse_used(home: &Home, target: &Location) -> Result<()> {
             let shards = place.open_target()?.list()?;
             if shards.is_empty() { Ok(()) } else { not_empty() }
         }
+        Location::Etcd(_) => Err(keeps_no_packs(target)),
     }
 }
 
@@ -115,7 +118,17 @@ pub(crate) fn refuse_used_log(log: &Location) -> Result<()> {
     match log {
         Location::Directory(dir) => check_outside(dir),
         Location::Bucket(place) => check_outside_prefixes(place),
+        // Those above may belong to others, who let nobody look.
+        Location::Etcd(place) => place.check(),
     }
+}
+
+/// An etcd cluster was named where packs are to be.
+pub(crate) fn keeps_no_packs(location: &Location) -> Error {
+    Error::invalid(format!(
+        "{location} can keep a pool's log, and no packs: name it with --log, beside a directory or a \
+         bucket"
+    ))
 }
 
 /// Finds out whether a place can keep a log: of several that append at once, one must win.

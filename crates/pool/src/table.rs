@@ -1,22 +1,52 @@
-//! The table of targets of a pool: the marker in its log, and the places that its descriptor gives them.
+//! The table of targets of a pool: a job of its own in the log, whose newest record is the table, and the
+//! places that the pool's descriptor gives them. Before there is a record, the log's marker has the targets
+//! that the pool was made with.
 
-use crate::claim::claim;
 use crate::config::{FormatConfig, PoolConfig};
 use crate::environment::Environment;
-use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::home::{DESCRIPTOR, Home};
+use crate::log_places::check_log;
 use crate::marker::{Marker, targets_of};
-use crate::place::{check_marker, check_target, marker_bytes, read_descriptor, read_text};
+use crate::place::{check_target, read_descriptor, read_text};
 use crate::places::{refuse_used, write_target};
 use crate::redundancy::TargetConfig;
 use crate::targets::{Claim, OpenTarget, TargetTable};
-use outlive_format::checksum;
-use outlive_types::{Error, Result};
+use outlive_target::{Append, ManifestLog, Previous};
+use outlive_types::{Error, ErrorKind, JobName, Result};
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
+
+/// How often a table is read again that others replace meanwhile.
+const ATTEMPTS: usize = 16;
+
+/// A record of the table, as TOML.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TableText {
+    /// A number that no target has or had.
+    next_target: u32,
+    /// Who changes the table just now, where the log has no locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed_by: Option<String>,
+    /// All targets that the pool has, where they were when they were added.
+    #[serde(default)]
+    target: Vec<TargetConfig>,
+}
+
+/// The table as it is written down.
+struct Written {
+    /// The record, or that there is none yet.
+    previous: Previous,
+    text: Option<TableText>,
+}
 
 /// The table of a pool in a directory or a bucket.
+#[derive(Clone)]
 pub(crate) struct HomeTable {
     home: Home,
     format: FormatConfig,
+    log: Arc<dyn ManifestLog>,
     env: Environment,
 }
 
@@ -27,19 +57,98 @@ impl fmt::Debug for HomeTable {
 }
 
 impl HomeTable {
-    pub fn new(home: &Home, format: &FormatConfig, env: &Environment) -> HomeTable {
-        HomeTable { home: home.clone(), format: format.clone(), env: env.clone() }
+    pub fn new(
+        home: &Home,
+        format: &FormatConfig,
+        log: &Arc<dyn ManifestLog>,
+        env: &Environment,
+    ) -> HomeTable {
+        let (home, format, log) = (home.clone(), format.clone(), log.clone());
+        HomeTable { home, format, log, env: env.clone() }
+    }
+
+    /// The newest record.
+    fn written(&self) -> Result<Written> {
+        let job = JobName::targets();
+        let mut attempts = 0;
+        loop {
+            let number = self.log.latest(&job)?;
+            if number == 0 {
+                return Ok(Written { previous: Previous::NONE, text: None });
+            }
+            match self.log.read(&job, number) {
+                Ok(bytes) => {
+                    let previous = Previous::of(number, &bytes);
+                    let text = String::from_utf8_lossy(&bytes);
+                    let text = toml::from_str(&text).map_err(|error| {
+                        Error::damaged(format!(
+                            "record {number} of the table of targets in {} is no table: {error}",
+                            self.log.describe()
+                        ))
+                    })?;
+                    return Ok(Written { previous, text: Some(text) });
+                }
+                // Removed, since there is a newer one.
+                Err(error) if error.kind() == ErrorKind::Damaged && attempts < ATTEMPTS => {
+                    attempts += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The log's marker, with the table as it is now.
+    fn marker(&self) -> Result<Marker> {
+        self.with_table(check_log(&self.home, &self.format)?.0)
+    }
+
+    /// A marker with the table as it is now.
+    pub fn with_table(&self, marker: Marker) -> Result<Marker> {
+        Ok(match self.written()?.text {
+            None => marker,
+            Some(TableText { next_target, target, .. }) => {
+                Marker { next_target: Some(next_target), target, ..marker }
+            }
+        })
     }
 
     fn read(&self) -> Result<(PoolConfig, Marker)> {
-        let marker = check_marker(&self.home, &self.format)?;
+        let marker = self.marker()?;
         Ok((read_descriptor(&self.home.root)?, marker))
+    }
+
+    /// Appends a table behind the one that was read.
+    fn append(&self, behind: Previous, table: &TableText) -> Result<()> {
+        let job = JobName::targets();
+        let text = toml::to_string(table)
+            .map_err(|e| Error::bug(format!("the table of targets cannot be written: {e}")))?;
+        let appended = self.log.append_if(&job, behind, text.as_bytes())?;
+        let number = behind.number + 1;
+        // One that came too late, when others had come and were removed, is none.
+        if appended == Append::Lost || self.log.latest(&job)? != number {
+            return Err(Error::retry(
+                "another process has just changed the targets of this pool: try again",
+            ));
+        }
+        // What is left of old tables is in nobody's way.
+        let _ = self.log.remove_before(&job, number);
+        Ok(())
+    }
+
+    /// The table as it is, or was made.
+    fn text(&self, written: &Written) -> Result<TableText> {
+        Ok(match &written.text {
+            Some(text) => text.clone(),
+            None => {
+                TableText { next_target: self.next_id()?, changed_by: None, target: self.rows()? }
+            }
+        })
     }
 }
 
 impl TargetTable for HomeTable {
     fn version(&self) -> Result<u64> {
-        Ok(checksum(&marker_bytes(&self.home)?).max(1))
+        Ok(self.log.latest(&JobName::targets())? + 1)
     }
 
     fn rows(&self) -> Result<Vec<TargetConfig>> {
@@ -91,7 +200,32 @@ impl TargetTable for HomeTable {
     }
 
     fn claim(&self) -> Result<Option<Claim>> {
-        claim(&self.home.log, &*self.env.rng)
+        let written = self.written()?;
+        let text = self.text(&written)?;
+        if let Some(holder) = &text.changed_by {
+            return Err(Error::retry(format!(
+                "{holder} changes the targets of this pool: try again when it has ended; if it was \
+                 killed, first run: {}",
+                crate::command::command("pool release", Some(&self.home.root.to_string()), &[])
+            )));
+        }
+        let mut random = [0; 8];
+        self.env.rng.fill(&mut random);
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let (process, number) = (std::process::id(), u64::from_le_bytes(random));
+        let changed_by = format!("process {process} on {} ({number:016x})", host.trim());
+        let claimed = TableText { changed_by: Some(changed_by.clone()), ..text };
+        self.append(written.previous, &claimed)?;
+        Ok(Some(Box::new(Claimed { table: self.clone(), changed_by })))
+    }
+
+    fn release(&self) -> Result<Option<String>> {
+        let written = self.written()?;
+        let Some(text) = &written.text else { return Ok(None) };
+        if text.changed_by.is_some() {
+            self.append(written.previous, &TableText { changed_by: None, ..text.clone() })?;
+        }
+        Ok(text.changed_by.clone())
     }
 
     fn next_id(&self) -> Result<u32> {
@@ -101,13 +235,31 @@ impl TargetTable for HomeTable {
     }
 
     fn replace(&self, rows: &[TargetConfig]) -> Result<()> {
-        let (descriptor, marker) = self.read()?;
-        let next_target = Some(self.next_id()?);
-        let marker = Marker { target: rows.to_vec(), next_target, ..marker };
-        self.home.log.replace(MARKER, &marker.to_text()?, &*self.env.rng)?;
+        let written = self.written()?;
+        let descriptor = read_descriptor(&self.home.root)?;
+        let changed_by = written.text.as_ref().and_then(|text| text.changed_by.clone());
+        let table = TableText { next_target: self.next_id()?, changed_by, target: rows.to_vec() };
+        self.append(written.previous, &table)?;
         // What was removed would be refused there; what is new is found without it.
         let text = descriptor_text(&self.home, &descriptor, rows)?;
         self.home.root.replace(DESCRIPTOR, &text, &*self.env.rng)
+    }
+}
+
+/// The right to change the targets, taken back when its holder ends in peace.
+struct Claimed {
+    table: HomeTable,
+    changed_by: String,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        // What stays is found, and told of, by whoever comes next.
+        let Ok(written) = self.table.written() else { return };
+        let ours = Some(&self.changed_by);
+        if let Some(text) = written.text.filter(|text| text.changed_by.as_ref() == ours) {
+            let _ = self.table.append(written.previous, &TableText { changed_by: None, ..text });
+        }
     }
 }
 

@@ -16,6 +16,7 @@ impl Location {
         match self {
             Location::Directory(dir) => dir.join(text).display().to_string(),
             Location::Bucket(place) => format!("{place}/{text}"),
+            Location::Etcd(place) => format!("{place}/{text}"),
         }
     }
 
@@ -38,6 +39,7 @@ impl Location {
                 }
             }
             Location::Bucket(place) => place.open_files()?.read(name),
+            Location::Etcd(place) => place.open_files()?.read(name),
         }
     }
 
@@ -48,7 +50,7 @@ impl Location {
     pub fn has(&self, name: &str) -> Result<bool> {
         match self {
             Location::Directory(dir) => Ok(dir.join(name).exists()),
-            Location::Bucket(_) => self.read(name).map(|there| there.is_some()),
+            Location::Bucket(_) | Location::Etcd(_) => self.read(name).map(|there| there.is_some()),
         }
     }
 
@@ -62,6 +64,7 @@ impl Location {
             Location::Bucket(place) => {
                 place.open_files()?.write_new(name, text.as_bytes()).map(drop)
             }
+            Location::Etcd(place) => place.open_files()?.write_new(name, text.as_bytes()).map(drop),
         }
     }
 
@@ -73,10 +76,11 @@ impl Location {
         match self {
             Location::Directory(dir) => replace_text(&dir.join(name), text, rng),
             Location::Bucket(place) => place.open_files()?.write(name, text.as_bytes()),
+            Location::Etcd(place) => place.open_files()?.write(name, text.as_bytes()),
         }
     }
 
-    /// Makes a directory with `parts` in it. A bucket has no directories.
+    /// Makes a directory with `parts` in it. Others have no directories.
     ///
     /// # Errors
     /// What the file system reports.

@@ -5,9 +5,7 @@ use crate::luck::lock;
 use crate::truth::Pending;
 use crate::world::{Me, PoolWorld};
 use outlive_format::fingerprint;
-use outlive_target::{
-    Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog,
-};
+use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
 use outlive_types::sync::pause;
 use outlive_types::{Error, Fingerprint, JobName, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +55,11 @@ impl fmt::Debug for SeenPlace {
 }
 
 impl SeenPlace {
-    fn step<T>(&self, what: impl FnOnce() -> String, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn step<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let Some(me) = &self.me else { return work() };
         pause(&format!("{} at place {}", what(), self.number));
         let luck = &self.world.luck;
@@ -89,7 +91,13 @@ impl SeenPlace {
         }
         let author = lock(&self.world.places.authors).get(&fingerprint(record)).cloned();
         if let Some((program, pending)) = author {
-            self.world.truth.appended_by(program, pending, job, record, &*log_of(&self.world, None));
+            self.world.truth.appended_by(
+                program,
+                pending,
+                job,
+                record,
+                &*log_of(&self.world, None),
+            );
         }
     }
 }

@@ -24,7 +24,7 @@ pub use log::{
     Put, RecordLog, places,
 };
 pub use memory::MemoryTarget;
-pub use retry::{RetryLog, RetryPolicy, RetryTarget};
+pub use retry::{RetryLog, RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
 pub use wrapped::read_one;
 

@@ -60,6 +60,16 @@ impl RetryTarget {
     }
 }
 
+/// A medium whose `Retry` errors are met by repeating the call.
+pub type RetryMedium = WrappedMedium<RetryPolicy>;
+
+impl RetryMedium {
+    /// Wraps `inner`.
+    pub fn new(inner: Arc<dyn LogMedium>, policy: RetryPolicy) -> RetryMedium {
+        WrappedMedium::with(inner, Arc::new(policy))
+    }
+}
+
 /// A log on a medium whose `Retry` errors are met by repeating the call. A put may be repeated because
 /// an append recognises its own record.
 pub type RetryLog = RecordLog<WrappedMedium<RetryPolicy>>;

@@ -90,9 +90,15 @@ pub struct WrappedMedium<M> {
     manner: Arc<M>,
 }
 
+impl<M: Manner> WrappedMedium<M> {
+    pub(crate) fn with(inner: Arc<dyn LogMedium>, manner: Arc<M>) -> Self {
+        WrappedMedium { inner, manner }
+    }
+}
+
 impl<M: Manner> RecordLog<WrappedMedium<M>> {
     pub(crate) fn with(inner: Arc<dyn LogMedium>, manner: Arc<M>) -> Self {
-        RecordLog::over(WrappedMedium { inner, manner })
+        RecordLog::over(WrappedMedium::with(inner, manner))
     }
 }
 

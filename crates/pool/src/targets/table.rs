@@ -56,6 +56,14 @@ pub trait TargetTable: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// Ends the claim of somebody who was killed. Answers whose it was.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn release(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
     /// collectors, or the claim, does that.
     ///

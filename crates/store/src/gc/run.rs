@@ -244,24 +244,25 @@ impl Gc<'_> {
                     (state, false)
                 }
             };
+            let relisted = match self.is_archived(&state, work) {
+                false => None,
+                true => match work.segments.remove(name).filter(|_| surveyed) {
+                    Some(relisted) => Some(relisted),
+                    None => Some(self.store_late(&state, work)?),
+                },
+            };
             // After the reading: a later gc may have told the job of what we copied, and then our record
-            // would follow on that one.
+            // would follow on that one. And after the last pack is stored: its target may have left.
             self.head.check(pool)?;
             // Nor of copies that lie where a target was until somebody unmounted it.
             pool.check_place()?;
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();
-            if !self.is_archived(&state, work) {
-                return Ok((state, anew, None));
-            }
-            let stored = work.segments.remove(name).filter(|_| surveyed);
-            let relisted = match stored {
-                Some(relisted) => relisted,
-                None => self.store_late(&state, work)?,
-            };
-            let archive = archive_of(session, &state, &self.kept(&state), anew.clone(), relisted);
-            Ok((state, anew, Some(archive)))
+            let archive = relisted.map(|relisted| {
+                archive_of(session, &state, &self.kept(&state), anew.clone(), relisted)
+            });
+            Ok((state, anew, archive))
         })
     }
 

@@ -29,7 +29,10 @@ impl LogMedium for FaultMedium {
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || format!("list records of {job}"))?;
-        Ok(world.records.get(&self.of(job)).map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
+        Ok(world
+            .records
+            .get(&self.of(job))
+            .map_or(Vec::new(), |numbered| numbered.keys().copied().collect()))
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
