@@ -73,7 +73,7 @@ impl TargetSet {
     /// target can take it.
     ///
     /// # Errors
-    /// A pack's other shards cannot be looked for.
+    /// Why a target that has room does not take it just now.
     pub fn begin_one(
         &self,
         shard: ShardName,
@@ -88,17 +88,20 @@ impl TargetSet {
                 used.push(self.members[number].domain.as_str());
             }
         }
+        let mut refused = None;
         for number in placement::choices(self, shard.pack, bytes_max) {
             let member = &self.members[number];
             if used.contains(&member.domain.as_str()) {
                 continue;
             }
             // One that cannot take it is no reason not to ask the others.
-            if let Ok(writer) = member.target().create(shard, bytes_max) {
-                return Ok(Some((number, writer)));
+            match member.target().create(shard, bytes_max) {
+                Ok(writer) => return Ok(Some((number, writer))),
+                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) => refused = refused.or(Some(error)),
             }
         }
-        Ok(None)
+        refused.map_or(Ok(None), Err)
     }
 
     /// How many of `count` shards a new pack may lack.
