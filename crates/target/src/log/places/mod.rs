@@ -26,6 +26,9 @@ const ROUND_BITS: u32 = 16;
 /// Instead of a round: the record that has the number, for a place that was away.
 const SETTLED: Round = ROUNDS_MAX;
 
+/// How often a listing is taken again whose records were all removed meanwhile.
+const ATTEMPTS: usize = 64;
+
 /// What a closed register holds. No record reads like this.
 pub(super) const CLOSED: &[u8] = b"outlive: no record gets its number in this round\n";
 
@@ -174,16 +177,29 @@ impl Places {
 
     /// The numbers of all records that a majority knows of, begun ones too.
     fn begun(&self, job: &JobName) -> Result<Vec<u64>> {
-        let name = job.clone();
-        let listed = self.all(0..self.places.len(), move |medium| {
-            // In this order: what is listed and was removed is known to be.
-            let numbers = medium.list(&name)?;
-            Ok((numbers, removed_before(medium, &name)?))
-        })?;
-        let removed = listed.iter().map(|(_, (_, removed))| *removed).max().unwrap_or(0);
-        let numbers = listed.into_iter().flat_map(|(_, (numbers, _))| numbers);
-        let numbers: BTreeSet<u64> = numbers.map(|number| number >> ROUND_BITS).collect();
-        Ok(numbers.into_iter().filter(|number| *number >= removed).collect())
+        let mut removed = 0;
+        for _ in 0..ATTEMPTS {
+            let name = job.clone();
+            let listed = self.all(0..self.places.len(), move |medium| {
+                // In this order: what is listed and was removed is known to be.
+                let numbers = medium.list(&name)?;
+                Ok((numbers, removed_before(medium, &name)?))
+            })?;
+            removed = listed.iter().map(|(_, (_, removed))| *removed).max().unwrap_or(0);
+            let numbers = listed.into_iter().flat_map(|(_, (numbers, _))| numbers);
+            let numbers: BTreeSet<u64> = numbers.map(|number| number >> ROUND_BITS).collect();
+            let numbers: Vec<u64> =
+                numbers.into_iter().filter(|number| *number >= removed).collect();
+            // The newest record is never removed: others were put, and all that is listed here was removed
+            // meanwhile.
+            if removed == 0 || !numbers.is_empty() {
+                return Ok(numbers);
+            }
+        }
+        Err(Error::damaged(format!(
+            "the records of job {job} below {removed} were removed, and none since is in {}",
+            self.describe()
+        )))
     }
 }
 
