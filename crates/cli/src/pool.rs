@@ -102,6 +102,9 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
     if !args.log.is_empty() {
         let _ = writeln!(text, "It keeps its log in {}.", shown(&pool.log().describe()));
+        if let [_, _, ..] = &args.log[..] {
+            let _ = writeln!(text, "{} of them may be lost.", args.log.len() / 2);
+        }
     }
     if !args.target.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
@@ -133,7 +136,8 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         _ => checkpoint_redundancy(&pool)?,
     };
     text.push_str(&redundancy_text(&pool, &usage, &redundancy));
-    let _ = writeln!(text, "log: {}", shown(&pool.log().describe()));
+    let places = pool.log_places();
+    text.push_str(&log_text(&pool, &places));
     let config = json!(pool.config());
     for (section, note) in [("format", "fixed"), ("tuning", "may change at any time")] {
         let _ = writeln!(text, "\n[{section}]  ({note})");
@@ -145,6 +149,7 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
         "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
         "log": pool.log().describe(),
+        "log_places": places.iter().map(place_json).collect::<Vec<_>>(),
         "packs": usage.packs,
         "stored_bytes": usage.stored_bytes,
         "jobs": jobs,
@@ -152,6 +157,28 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         "redundancy": redundancy.iter().map(redundancy_json).collect::<Vec<_>>(),
     });
     Ok(Answer::new(text, json))
+}
+
+/// Where the log is, and which of its places are away.
+fn log_text(pool: &Pool, places: &[(String, Option<Error>)]) -> String {
+    if places.len() == 1 {
+        return format!("log: {}\n", shown(&pool.log().describe()));
+    }
+    let many = places.len() / 2;
+    let mut text = format!("log: {} places, of which {many} may be lost\n", places.len());
+    for (number, (place, away)) in (1..).zip(places) {
+        let _ = match away {
+            None => writeln!(text, "  {number}  {}", shown(place)),
+            Some(why) => {
+                writeln!(text, "  {number}  {}  AWAY: {}", shown(place), shown(why.message()))
+            }
+        };
+    }
+    text
+}
+
+fn place_json((place, away): &(String, Option<Error>)) -> Value {
+    json!({ "place": place, "away": away.as_ref().map(Error::message) })
 }
 
 fn targets_text(targets: &[TargetUsage]) -> String {

@@ -5,6 +5,8 @@ use crate::command::command;
 use crate::environment::Environment;
 use crate::home::Home;
 use crate::layout::Layout;
+use crate::location::Location;
+use crate::log_places::check_place;
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_chunk::Policy;
@@ -140,6 +142,16 @@ impl Pool {
             Some(home) => check(home, &self.config, targets),
             None => targets(),
         }
+    }
+
+    /// The places of its log, and of each why it is away, if it is.
+    pub fn log_places(&self) -> Vec<(String, Option<Error>)> {
+        let Some(home) = &self.home else { return vec![(self.log.describe(), None)] };
+        let one = |(location, place): (&Location, _)| {
+            let away = check_place(home, &self.config.format, location, place).err();
+            (location.to_string(), away)
+        };
+        home.log_places().map(one).collect()
     }
 
     /// The same without its targets: why they cannot be asked for.
