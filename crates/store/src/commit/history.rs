@@ -163,11 +163,14 @@ impl History<'_> {
     }
 
     fn read(&mut self, number: u64) -> Entry {
-        let read = self.pool.log().read(self.job, number);
-        if read.is_err()
-            && let Some(archive) = self.archive_instead(number)
-        {
-            return archive;
+        let mut read = self.pool.log().read(self.job, number);
+        if read.is_err() {
+            match self.archive_instead(number) {
+                Ok(Some(archive)) => return archive,
+                Ok(None) => {}
+                // It may be gone for a good reason: that is not known.
+                Err(unknown) => read = Err(unknown),
+            }
         }
         let bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let fp = read.as_ref().map_or(Fingerprint::ZERO, |bytes| fingerprint(bytes));
@@ -177,23 +180,24 @@ impl History<'_> {
 
     /// The archive that has replaced a record since the log was listed, if that is why it is gone.
     /// What came after the archive is not ours to tell: it is newer than the listing.
-    fn archive_instead(&self, number: u64) -> Option<Entry> {
-        let now = self.pool.log().numbers(self.job).ok()?;
+    fn archive_instead(&self, number: u64) -> Result<Option<Entry>> {
+        let now = self.pool.log().numbers(self.job)?;
         if now.contains(&number) {
-            return None;
+            return Ok(None);
         }
-        now.into_iter().rev().take_while(|newer| *newer > number).find_map(|newer| {
-            let bytes = self.pool.log().read(self.job, newer).ok()?;
-            let record = decode(&bytes, newer).ok()?;
-            let is_archive = matches!(record.body, Body::Archive(_));
-            is_archive.then(|| Entry {
-                number: newer,
-                record: Ok(record),
-                bytes: bytes.len() as u64,
-                fp: fingerprint(&bytes),
-                hurt: false,
-            })
-        })
+        for newer in now.into_iter().rev().take_while(|newer| *newer > number) {
+            let bytes = match self.pool.log().read(self.job, newer) {
+                Err(error) if error.kind() == ErrorKind::Damaged => continue,
+                bytes => bytes?,
+            };
+            let Ok(record) = decode(&bytes, newer) else { continue };
+            if matches!(record.body, Body::Archive(_)) {
+                let (fp, length) = (fingerprint(&bytes), bytes.len() as u64);
+                let record = Ok(record);
+                return Ok(Some(Entry { number: newer, record, bytes: length, fp, hurt: false }));
+            }
+        }
+        Ok(None)
     }
 }
 
