@@ -137,6 +137,9 @@ impl Actor {
         }
         let (there, looked) = (actor.clone(), job.clone());
         let epochs = saving.epochs()?;
+        if epochs.is_empty() {
+            return Ok(()); // they were damaged, and given up
+        }
         let epoch = epochs[actor.rng.below(epochs.len() as u64) as usize];
         let looks = Arc::new((Mutex::new(true), Condvar::new()));
         let ends = looks.clone();
