@@ -87,10 +87,10 @@ bugs: setup ## Put known bugs into a copy, and count the schedules until each is
 	@scripts/explore-bugs $(ARGS)
 
 # After a fault its pools stay for a look, and what happened last is told.
-storm: build ## Kill and suspend programs of all kinds on one pool for MINUTES (default: 60)
+storm: build ## Kill and suspend programs of all kinds on one pool for MINUTES (default: 60; ARGS=--striped)
 	@folder=$$(mktemp -d -t outlive-storm-XXXXXX); seed=$$RANDOM; \
 	printf '== Storm, %s minutes, seed %s, in %s\n' '$(MINUTES)' "$$seed" "$$folder"; \
-	.venv/bin/python bindings/python/tests/storm.py "$$folder" "$$seed" --minutes '$(MINUTES)' \
+	.venv/bin/python bindings/python/tests/storm.py "$$folder" "$$seed" --minutes '$(MINUTES)' $(ARGS) \
 	    && rm -rf -- "$$folder"
 
 # TORCH=1 measures PyTorch too, RUSTIC=0 does without rustic; ARGS=--quick shows within a minute or two that it works.

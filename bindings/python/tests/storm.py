@@ -17,6 +17,10 @@ JSON; after a fault the pools stay, and what happened last is told.
 
     storm.py FOLDER SEED --lives 300
     storm.py FOLDER SEED --minutes 10
+    storm.py FOLDER SEED --minutes 10 --striped
+
+`--striped`: the pool has four targets, of which one may be lost, and is repaired again and again.
+Its log is in three places, of which one at a time goes away, and comes back.
 """
 
 import argparse
@@ -57,6 +61,8 @@ SHOWN = (
 KEEP_MIN = 1
 PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
 """Pages of which states are made, so that they share most of what they hold."""
+TARGETS, PLACES = 4, 3
+"""Of a striped pool."""
 ROUND_LIVES = 60
 HANGS_S = 120.0
 """A life takes a second; one that takes so long, however busy the machine is, never ends."""
@@ -181,7 +187,12 @@ class Life:
 
 
 class Storm:
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, striped: bool) -> None:
+        self.folder = folder
+        self.commands = COMMANDS + ("pool",) * striped
+        self.striped = striped
+        self.away: Path | None = None
+        """The place of the log that is."""
         self.pool, self.copy = str(folder / "pool"), str(folder / "copy")
         self.luck = random.Random(seed)
         self.jobs = {name: Job() for name in JOBS}
@@ -245,6 +256,8 @@ class Storm:
             life = self.run("prune", where, job, "--keep-last", keep)
         elif what == "scrub":
             life = self.run("scrub", where)
+        elif what == "pool":
+            life = self.run("pool", "repair", self.pool)
         else:
             jobs = (job,) if luck.random() < 0.7 else ()
             # Prunes of both may leave no checkpoint that both have.
@@ -407,11 +420,30 @@ class Storm:
 
     # The storm.
 
+    def weather(self) -> None:
+        """A place of the log goes, or comes back."""
+        if not self.striped or self.luck.random() < 0.9:
+            return
+        if self.away is not None:
+            self.come_back()
+        else:
+            self.away = self.folder / f"log {self.luck.randrange(PLACES)}"
+            self.away.rename(self.away.with_suffix(".away"))
+            self.story.append(f"{time.monotonic():.3f} {self.away.name} goes")
+            self.counts["place away"] += 1
+
+    def come_back(self) -> None:
+        if self.away is not None:
+            self.away.with_suffix(".away").rename(self.away)
+            self.story.append(f"{time.monotonic():.3f} {self.away.name} comes back")
+            self.away = None
+
     def round(self, lives_max: int) -> None:
-        lives = [self.saver(name) for name in SAVERS] + [self.any(what) for what in COMMANDS]
+        lives = [self.saver(name) for name in SAVERS] + [self.any(what) for what in self.commands]
         begun = len(lives)
         while lives and not self.faults:
             over = self.listen(lives)
+            self.weather()
             for life in over:
                 self.end(life)
                 lives.remove(life)
@@ -436,6 +468,7 @@ class Storm:
         for life in lives:
             os.kill(life.child, signal.SIGKILL)
             self.end(life)
+        self.come_back()
 
     def has_shown_all(self) -> bool:
         return all(self.counts[what] > 0 for what in SHOWN)
@@ -449,6 +482,13 @@ class Storm:
 
     def begin(self) -> None:
         """There must be pools before anybody can collect."""
+        if self.striped:
+            words = ["pool", "init", self.pool, "--erasure", "2+1"]
+            for number in range(TARGETS):
+                words += ["--target", f"../target {number}"]
+            for number in range(PLACES):
+                words += ["--log", f"../log {number}"]
+            self.to_its_end(self.run(*words))
         for name in JOBS:
             luck = random.Random(self.luck.getrandbits(32))
             self.to_its_end(self.life_of_saver(name, luck))
@@ -472,8 +512,12 @@ class Storm:
                 self.fault(f"one checkpoint of {name} was to stay, and {sorted(there)} are there")
 
 
-def left(pool: str) -> dict[str, int]:
-    files = [path for path in Path(pool).rglob("*") if path.is_file()]
+def left(storm: Storm) -> dict[str, int]:
+    """What is left of all parts of the pool, and not of its copy."""
+    copy = Path(storm.copy)
+    files = [
+        path for path in storm.folder.rglob("*") if path.is_file() and copy not in path.parents
+    ]
     return {
         "left_files": len(files),
         "left_bytes": sum(path.stat().st_blocks * 512 for path in files),
@@ -489,8 +533,9 @@ def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("--lives", type=int, default=0, help="number of lives, at least")
     parser.add_argument("--minutes", type=float, default=0, help="minutes, at least")
+    parser.add_argument("--striped", action="store_true", help="several targets and log places")
     given = parser.parse_args()
-    storm = Storm(given.folder, given.seed)
+    storm = Storm(given.folder, given.seed, given.striped)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         told = blow(storm, given.lives, given.minutes)
@@ -516,7 +561,7 @@ def blow(storm: Storm, lives: int, minutes: float) -> dict[str, Any]:
             print(f"{storm.number} lives: {dict(storm.counts)}", file=sys.stderr, flush=True)
     if not storm.faults:
         storm.calm()
-    return {"lives": storm.number, **storm.counts, **left(storm.pool), "faults": storm.faults}
+    return {"lives": storm.number, **storm.counts, **left(storm), "faults": storm.faults}
 
 
 if __name__ == "__main__":

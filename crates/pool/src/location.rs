@@ -235,7 +235,7 @@ impl Location {
     pub(crate) fn open_medium(&self) -> Result<Arc<dyn LogMedium>> {
         let client: Arc<dyn LogMedium> = match self {
             // Its calls end in fsyncs, which nobody repeats.
-            Location::Directory(root) => return Ok(Arc::new(DirectoryMedium::open(root))),
+            Location::Directory(root) => return Ok(Arc::new(DirectoryMedium::within(root))),
             Location::Bucket(place) => Arc::new(place.open_medium()?),
             Location::Etcd(place) => Arc::new(place.open_medium()?),
         };

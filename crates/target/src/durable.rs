@@ -29,20 +29,23 @@ pub fn make_dir_durable(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
-    let mut made = fs::create_dir(path);
-    let parent = path.parent();
-    if let (Err(error), Some(parent)) = (&made, parent)
-        && error.kind() == io::ErrorKind::NotFound
-    {
-        make_dir_durable(parent)?;
-        made = fs::create_dir(path);
+    match (make_one_dir_durable(path), path.parent()) {
+        (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+            make_dir_durable(parent)?;
+            make_one_dir_durable(path)
+        }
+        (made, _) => made,
     }
-    match made {
+}
+
+/// The same, in a directory that must be there.
+pub(crate) fn make_one_dir_durable(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
         Ok(()) => {}
         Err(_) if path.is_dir() => {}
         Err(error) => return Err(error),
     }
-    match parent.map_or(Ok(()), sync_dir) {
+    match path.parent().map_or(Ok(()), sync_dir) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }

@@ -1,7 +1,7 @@
 //! A directory of records: one file each, which gets its name by `link(2)`, which never replaces.
 
 use super::{LogMedium, Put};
-use crate::durable::{make_dir_durable, publish, sync_dir};
+use crate::durable::{make_dir_durable, make_one_dir_durable, publish, sync_dir};
 use crate::owner::{adopt_dir, adopt_file};
 use crate::{Lock, LockGuard};
 use locks::Locks;
@@ -17,6 +17,8 @@ use std::sync::Mutex;
 /// Records as files `log/JOB/NUMBER.record` below a root.
 pub struct DirectoryMedium {
     root: PathBuf,
+    /// Whether the root, and `log` in it, are made if they are missing.
+    makes_root: bool,
     /// Jobs whose directory is known to be there, durably. Only ever tried: a forked child may
     /// inherit it locked, and making a directory durable twice does no harm.
     made: Mutex<HashSet<JobName>>,
@@ -27,7 +29,13 @@ impl DirectoryMedium {
     /// Uses the directory `log` below `root`; it is made when the first record is appended.
     pub fn open(root: &Path) -> DirectoryMedium {
         let locks = Locks::new(root.join("log"));
-        DirectoryMedium { root: root.to_owned(), made: Mutex::default(), locks }
+        DirectoryMedium { root: root.to_owned(), makes_root: true, made: Mutex::default(), locks }
+    }
+
+    /// Uses the directory `log` below `root`, which somebody has made. Should it vanish, as that of a disk
+    /// does which is no longer mounted, nothing is made in its place.
+    pub fn within(root: &Path) -> DirectoryMedium {
+        DirectoryMedium { makes_root: false, ..DirectoryMedium::open(root) }
     }
 
     fn dir_of(&self, job: &JobName) -> PathBuf {
@@ -42,9 +50,11 @@ impl DirectoryMedium {
         if self.made.try_lock().is_ok_and(|made| made.contains(job)) && self.dir_of(job).is_dir() {
             return Ok(());
         }
-        for path in [self.root.clone(), self.root.join("log"), self.dir_of(job)] {
+        let dirs = [self.root.clone(), self.root.join("log"), self.dir_of(job)];
+        for path in dirs.into_iter().skip(if self.makes_root { 0 } else { 2 }) {
             let is_new = !path.exists();
-            make_dir_durable(&path)
+            make_one_dir_durable(&path)
+                .or_else(|error| if self.makes_root { make_dir_durable(&path) } else { Err(error) })
                 .map_err(|error| Error::io("creating the directory", &path, &error))?;
             if is_new {
                 adopt_dir(&self.root, &path);

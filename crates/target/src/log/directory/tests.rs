@@ -118,3 +118,23 @@ fn left_overs_go_when_the_log_is_pruned() {
     assert_eq!(ours.read(&job, 4).unwrap(), b"ours");
     assert_eq!(file_names(&ours.medium.dir_of(&job)).unwrap().len(), 2, "no temporary is left");
 }
+
+/// A place whose disk is not mounted any more: nothing is made below the mount point.
+#[test]
+fn a_directory_that_vanishes_is_not_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("disk");
+    let job = JobName::new("x").unwrap();
+    let medium = DirectoryMedium::within(&root);
+    assert!(medium.put_new(&job, 1, b"one").is_err());
+    assert!(!root.exists());
+    fs::create_dir_all(root.join("log")).unwrap();
+    assert_eq!(medium.put_new(&job, 1, b"one").unwrap(), Put::Made);
+    fs::rename(&root, dir.path().join("away")).unwrap();
+    for missing in [root.clone(), root.join("log")] {
+        assert!(medium.put_new(&job, 2, b"two").is_err());
+        assert!(medium.sync(&job).is_err());
+        assert!(!missing.exists());
+        fs::create_dir_all(&root).unwrap(); // the mount point
+    }
+}
