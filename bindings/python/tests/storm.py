@@ -140,9 +140,11 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
     return 0
 
 
-def tell_all(pool: str, name: str, tell: int, unpin: list[int]) -> int:
-    """Restores every checkpoint of a job, and tells of each what it holds."""
+def tell_all(pool: str, name: str, tell: int, unpin: list[int] | None) -> int:
+    """Restores every checkpoint of a job, and tells of each. Takes back these pins, or all."""
     job = outlive.open(pool).job(name)
+    if unpin is None:  # whoever has pinned may have been killed before he could tell
+        unpin = [epoch.epoch for epoch in job.epochs() if epoch.pinned]
     for number in unpin:
         job.note(number, pin=False)
     for epoch in job.epochs():
@@ -389,7 +391,7 @@ class Storm:
                 self.fault(f"epoch {epoch} of {name} is another one in the copy")
         self.counts["looked at"] += len(there)
 
-    def told(self, pool: str, name: str, unpin: list[int]) -> dict[int, int]:
+    def told(self, pool: str, name: str, unpin: list[int] | None) -> dict[int, int]:
         life = self.fork("look", name, lambda tell: tell_all(pool, name, tell, unpin))
         self.to_its_end(life)
         there = {}
@@ -499,7 +501,7 @@ class Storm:
         """Left in peace, each job goes on, and everything goes that is not needed."""
         for name in JOBS:
             self.to_its_end(self.life_of_saver(name, random.Random(self.luck.getrandbits(32))))
-            self.told(self.pool, name, sorted(self.jobs[name].pinned))
+            self.told(self.pool, name, None)
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
         fences = [argument for name in JOBS for argument in ("--fence", name)]
