@@ -339,7 +339,10 @@ impl LogMedium for Places {
 
     fn tidy(&self, job: &JobName) -> Result<()> {
         let job = job.clone();
-        self.all(0..self.places.len(), move |medium| medium.tidy(&job)).map(drop)
+        let tidied = self.all(0..self.places.len(), move |medium| {
+            medium.tidy(&job).and_then(|()| medium.tidy(&job.removed()))
+        });
+        tidied.map(drop)
     }
 
     fn lock_collecting(&self) -> Result<Lock> {
