@@ -203,6 +203,66 @@ fn impossible_places_are_refused_before_anything_is_made() {
     assert!(target.code == 2 && target.err.contains("no packs"), "{target:?}");
 }
 
+/// Of two that make a pool with other places each, one does; what was begun and not finished is finished
+/// only with the same places.
+#[test]
+fn a_pool_has_one_set_of_places() {
+    let place = Place::with_log(&["../a", "../b", "../c"]);
+    fs::remove_file(place.path("a pool/pool.toml")).unwrap();
+    for other in
+        [&["../a", "../d", "../e"][..], &["../a", "../b", "../c", "../d", "../e"], &["../a"]]
+    {
+        let made = place.init(other);
+        assert_eq!(made.code, 2, "{made:?}");
+        assert!(
+            !place.path("a pool/pool.toml").exists() && !place.path("d/log/.pool.toml").exists()
+        );
+    }
+    let made = place.init(&["../a", "../b", "../c"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(place.put("job", "1").code, 0);
+    assert_eq!(place.got("job", 1), "1");
+
+    let place = Place::with_log(&[".", "../b", "../c"]);
+    fs::remove_file(place.path("a pool/pool.toml")).unwrap();
+    let made = place.init(&[]);
+    assert!(made.code == 2 && made.err.contains("--log . --log ../b --log ../c"), "{made:?}");
+    assert!(!place.path("a pool/pool.toml").exists());
+}
+
+/// A place whose marker is damaged, cannot be read, or hangs, is one that is away.
+#[test]
+fn one_place_in_trouble_stops_nobody() {
+    let place = Place::with_log(&THREE);
+    assert_eq!(place.put("job", "1").code, 0);
+    let marker = place.path("log 3/log/.pool.toml");
+    let text_of_marker = fs::read(&marker).unwrap();
+    let troubles: [&dyn Fn(); 4] = [
+        &|| fs::write(&marker, "").unwrap(),
+        &|| fs::write(&marker, [0xff; 100]).unwrap(),
+        &|| std::os::unix::fs::symlink(&marker, &marker).unwrap(),
+        &|| {
+            let made = std::process::Command::new("mkfifo").arg(&marker).status().unwrap();
+            assert!(made.success());
+        },
+    ];
+    for (number, trouble) in troubles.iter().enumerate() {
+        fs::remove_file(&marker).unwrap();
+        trouble();
+        let put = place.put("job", &number.to_string());
+        assert_eq!(put.code, 0, "{number}: {put:?}");
+        assert!(put.err.contains("the log does without a place"), "{number}: {put:?}");
+        let status = place.done(&["pool", "status", "POOL"]);
+        assert!(status.out.contains("log 3  AWAY"), "{number}: {}", status.out);
+        place.done(&["gc", "POOL"]);
+        place.done(&["pool", "add", "POOL", &format!("../disk {number}")]);
+    }
+    fs::remove_file(&marker).unwrap();
+    fs::write(&marker, text_of_marker).unwrap();
+    place.away("log 1");
+    assert_eq!(place.got("job", 5), "3");
+}
+
 /// Savers, prunes and collections at once, while places go and come back.
 #[test]
 fn programs_overlap_while_places_come_and_go() {
@@ -218,8 +278,13 @@ fn programs_overlap_while_places_come_and_go() {
                     fs::create_dir(&from).unwrap();
                     for epoch in 1..=PUTS {
                         fs::write(from.join("data"), epoch.to_string()).unwrap();
-                        let put = place.run(&["put", "POOL", job, text(&from)]);
-                        assert_eq!(put.code, 0, "{put:?}");
+                        // One place may go while another one comes back: then it is told to try again.
+                        let put = || place.run(&["put", "POOL", job, text(&from)]);
+                        let mut done = put();
+                        while done.code == 6 {
+                            done = put();
+                        }
+                        assert_eq!(done.code, 0, "{done:?}");
                     }
                 })
             })

@@ -1,6 +1,6 @@
 //! Makes a pool in a directory or a bucket, and opens one.
 
-use crate::config::{FormatConfig, PoolConfig, Tuning};
+use crate::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::{Location, as_if_made};
@@ -44,7 +44,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     let mut places = Vec::new();
     for log in &home.log {
         if home.is_elsewhere(log) {
-            refuse_used_log(log)?;
+            refuse_used_log(log, &config)?;
         }
         let place = as_if_made(&root, log.clone()).real();
         if place.is_some() && places.contains(&place) {
@@ -137,6 +137,17 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
         write_descriptor(&Home::of(root, &config)?, config, &*env.rng)?;
     }
     open(dir, env)
+}
+
+/// Somebody has begun to make a pool here, with other places for its log.
+fn another_log(place: &Location, made: &Marker) -> Error {
+    let log = made.log.as_ref().map_or_else(Vec::new, LogConfig::all);
+    let there: Vec<String> = log.into_iter().map(|location| format!("--log {location}")).collect();
+    Error::invalid(format!(
+        "{place} holds the beginning of a pool whose log is {}: give the same places, in that order, or name \
+         other ones",
+        if there.is_empty() { "in one place".to_owned() } else { there.join(" ") }
+    ))
 }
 
 /// A place with other people's files must not become a pool by a typing error, nor what is left of a pool
@@ -232,7 +243,14 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()
     for (number, (log, place)) in home.log_places().enumerate() {
         log.publish(MARKER, &wanted.in_place(place).to_text()?, rng)?;
         match number {
-            0 => wanted = marker_in(home, log, place)?,
+            0 => {
+                let made = marker_in(home, log, place)?;
+                if made.log != wanted.log {
+                    return Err(another_log(log, &made));
+                }
+                wanted = made;
+                check_place(home, &wanted.format, log, place)?;
+            }
             _ => drop(check_place(home, &wanted.format, log, place)?),
         }
         log.sync("log")?;

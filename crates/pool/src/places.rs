@@ -1,5 +1,6 @@
 //! Places that a pool is made in: which belong to a pool already, and which are free.
 
+use crate::config::PoolConfig;
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::{Location, real};
 use crate::marker::Marker;
@@ -108,8 +109,18 @@ pub(crate) fn check_outside_prefixes(place: &S3Place) -> Result<()> {
 }
 
 /// A log apart from the descriptor must be in a free place, that can keep one.
-pub(crate) fn refuse_used_log(log: &Location) -> Result<()> {
-    if log.has(MARKER)? || !log.open_log()?.jobs()?.is_empty() {
+pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()> {
+    // One that was begun, and is to be made with the same places.
+    let is_begun = || {
+        let text = String::from_utf8(log.read(MARKER).ok()??).ok()?;
+        let marker = Marker::parse(&text, MARKER).ok()?;
+        (marker.log.is_some() && marker.log == Marker::of(config).log).then_some(())
+    };
+    let is_used = !log.open_log()?.jobs()?.is_empty();
+    if !is_used && is_begun().is_some() {
+        return Ok(());
+    }
+    if is_used || log.has(MARKER)? {
         return Err(Error::invalid(format!(
             "{log} holds the log of a pool already: name another place for this one's, or, to use that \
              pool, copy its {DESCRIPTOR}"

@@ -6,7 +6,7 @@ use crate::environment::Environment;
 use crate::home::Home;
 use crate::layout::Layout;
 use crate::location::Location;
-use crate::log_places::check_place;
+use crate::log_places::{Found, find_places};
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_chunk::Policy;
@@ -147,11 +147,11 @@ impl Pool {
     /// The places of its log, and of each why it is away, if it is.
     pub fn log_places(&self) -> Vec<(String, Option<Error>)> {
         let Some(home) = &self.home else { return vec![(self.log.describe(), None)] };
-        let one = |(location, place): (&Location, _)| {
-            let away = check_place(home, &self.config.format, location, place).err();
-            (location.to_string(), away)
-        };
-        home.log_places().map(one).collect()
+        let found = find_places(home, &self.config.format).into_iter().map(|found| match found {
+            Found::There(_) => None,
+            Found::Away(error) | Found::Another(error) => Some(error),
+        });
+        home.log.iter().map(Location::to_string).zip(found).collect()
     }
 
     /// The same without its targets: why they cannot be asked for.

@@ -15,7 +15,7 @@ use outlive_target::{Append, ManifestLog, Previous};
 use outlive_types::{Error, ErrorKind, JobName, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often a table is read again that others replace meanwhile.
 const ATTEMPTS: usize = 16;
@@ -48,6 +48,8 @@ pub(crate) struct HomeTable {
     format: FormatConfig,
     log: Arc<dyn ManifestLog>,
     env: Environment,
+    /// Our claim, while we have one.
+    claimed: Arc<Mutex<Option<String>>>,
 }
 
 impl fmt::Debug for HomeTable {
@@ -64,7 +66,11 @@ impl HomeTable {
         env: &Environment,
     ) -> HomeTable {
         let (home, format, log) = (home.clone(), format.clone(), log.clone());
-        HomeTable { home, format, log, env: env.clone() }
+        HomeTable { home, format, log, env: env.clone(), claimed: Arc::default() }
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, Option<String>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest record.
@@ -216,6 +222,7 @@ impl TargetTable for HomeTable {
         let changed_by = format!("process {process} on {} ({number:016x})", host.trim());
         let claimed = TableText { changed_by: Some(changed_by.clone()), ..text };
         self.append(written.previous, &claimed)?;
+        *self.claimed() = Some(changed_by.clone());
         Ok(Some(Box::new(Claimed { table: self.clone(), changed_by })))
     }
 
@@ -238,6 +245,12 @@ impl TargetTable for HomeTable {
         let written = self.written()?;
         let descriptor = read_descriptor(&self.home.root)?;
         let changed_by = written.text.as_ref().and_then(|text| text.changed_by.clone());
+        if changed_by != *self.claimed() {
+            return Err(Error::fenced(
+                "somebody has said that this command was killed, and may have changed the targets since: look \
+                 at `outlive pool status`, and give the command again if it is still wanted",
+            ));
+        }
         let table = TableText { next_target: self.next_id()?, changed_by, target: rows.to_vec() };
         self.append(written.previous, &table)?;
         // What was removed would be refused there; what is new is found without it.
@@ -254,6 +267,7 @@ struct Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
+        *self.table.claimed() = None;
         // What stays is found, and told of, by whoever comes next.
         let Ok(written) = self.table.written() else { return };
         let ours = Some(&self.changed_by);

@@ -37,7 +37,8 @@ impl<M: LogMedium> RecordLog<M> {
         // nothing newer is. This spares a listing per append while the log is long; once it was
         // pruned, a power cut may have left a gap among its oldest, and it is short.
         let before = previous.number;
-        if before == 0 || !self.medium.has(job, before)? || !self.medium.has(job, 1)? {
+        let there = if before > 0 { self.medium.get(job, before)? } else { None };
+        if there.is_none() || !self.medium.has(job, 1)? {
             match self.latest(job)? {
                 latest if latest > before => return Ok(Some(Append::Lost)),
                 latest if latest < before => {
@@ -49,7 +50,7 @@ impl<M: LogMedium> RecordLog<M> {
         if before == 0 {
             return Ok(None);
         }
-        Ok(match self.medium.get(job, before)? {
+        Ok(match there {
             Some(bytes) if fingerprint(&bytes) == previous.fp => None,
             // Another record than was meant; or it was pruned just now, and newer ones are there.
             Some(_) | None => Some(Append::Lost),

@@ -4,7 +4,7 @@ use crate::LogMedium;
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Once enough have answered, the others are given as long again, and at least this long: a place that is
 /// well is to have all records.
 const GRACE_MIN: Duration = Duration::from_millis(50);
+
+/// A place that takes so long to say that it cannot answer is left alone for a while.
+const SLOW_TO_FAIL: Duration = Duration::from_millis(200);
+const LEFT_ALONE: Duration = Duration::from_secs(5);
 
 /// How places are asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +32,25 @@ pub enum Asking {
 #[derive(Clone)]
 pub(super) struct Place {
     pub medium: Arc<dyn LogMedium>,
-    /// Whether it has answered a question for which nobody waits any more.
-    given_up: Arc<Mutex<Option<Arc<AtomicBool>>>>,
+    /// Why it is not to be asked now. Only ever tried: a forked child may inherit it locked.
+    trouble: Arc<Mutex<Option<Alone>>>,
+}
+
+/// Why a place is not asked.
+enum Alone {
+    /// It has not answered a question for which nobody waits any more.
+    Until(Arc<AtomicBool>),
+    /// It has failed, slowly.
+    For(Instant),
+}
+
+/// Says that a question is over, however it has ended.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// What one place is asked.
@@ -37,16 +58,21 @@ pub(super) type Question<T> = Box<dyn FnOnce(&dyn LogMedium) -> Result<T> + Send
 
 impl Place {
     pub fn new(medium: Arc<dyn LogMedium>) -> Place {
-        Place { medium, given_up: Arc::default() }
+        Place { medium, trouble: Arc::default() }
     }
 
-    fn hangs(&self) -> bool {
-        let given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
-        given_up.as_ref().is_some_and(|answered| !answered.load(Ordering::Acquire))
+    fn is_left_alone(&self) -> bool {
+        match self.trouble.try_lock().as_deref() {
+            Ok(Some(Alone::Until(over))) => !over.load(Ordering::Acquire),
+            Ok(Some(Alone::For(since))) => since.elapsed() < LEFT_ALONE,
+            Ok(None) | Err(_) => false,
+        }
     }
 
-    fn give_up(&self, answered: Arc<AtomicBool>) {
-        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
+    fn leave_alone(&self, why: Alone) {
+        if let Ok(mut trouble) = self.trouble.try_lock() {
+            *trouble = Some(why);
+        }
     }
 
     fn hanging(&self) -> Error {
@@ -75,16 +101,16 @@ pub(super) fn ask<T: Send + 'static>(
     let (answers, answered) = mpsc::channel();
     let mut waiting: Vec<(usize, &Place, Arc<AtomicBool>)> = Vec::new();
     for (number, place, question) in questions {
-        if place.hangs() {
+        if place.is_left_alone() {
             told(number, Err(place.hanging()));
             continue;
         }
         let (to, medium) = (answers.clone(), place.medium.clone());
         let is_over: Arc<AtomicBool> = Arc::default();
-        let over = is_over.clone();
+        let over = Over(is_over.clone());
         let work = move || {
             let answer = question(&*medium);
-            over.store(true, Ordering::Release);
+            drop(over);
             // Whoever has asked may have gone on.
             let _ = to.send((number, answer));
         };
@@ -101,13 +127,19 @@ pub(super) fn ask<T: Send + 'static>(
     while !waiting.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         let Ok((number, answer)) = answered.recv_timeout(left) else { break };
+        if answer.is_err()
+            && begun.elapsed() > SLOW_TO_FAIL
+            && let Some((_, place, _)) = waiting.iter().find(|(other, ..)| *other == number)
+        {
+            place.leave_alone(Alone::For(Instant::now()));
+        }
         waiting.retain(|(other, ..)| *other != number);
         if told(number, answer) {
             until = until.min(Instant::now() + begun.elapsed().max(GRACE_MIN));
         }
     }
     for (number, place, is_over) in waiting {
-        place.give_up(is_over);
+        place.leave_alone(Alone::Until(is_over));
         told(number, Err(place.hanging()));
     }
 }

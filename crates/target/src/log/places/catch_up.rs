@@ -1,10 +1,10 @@
 //! Places that were away: before one counts for a record, it has all records before that.
 
-use super::{Bytes, Places, ROUND_BITS, SETTLED, at, removed_before};
+use super::{Bytes, Places, ROUND_BITS, SETTLED, at};
 use crate::LogMedium;
 use crate::log::places::ask::{Question, ask};
 use outlive_types::{JobName, Result};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// Up to which number each place is known to have a job's records, durably. Only ever tried: a forked child
@@ -41,47 +41,62 @@ impl Places {
     /// `Retry` if less than a majority of the places answer.
     pub(super) fn catch_up(&self, job: &JobName, number: u64) -> Result<Vec<bool>> {
         let mut have: Vec<bool> = self.caught.of(job).iter().map(|upto| *upto >= number).collect();
+        if have.iter().all(|have| *have) {
+            return Ok(have);
+        }
+        let mut numbers = self.begun(job)?;
+        numbers.retain(|there| *there <= number);
+        let unsure: Vec<usize> = (0..self.places.len()).filter(|place| !have[*place]).collect();
+        let newest = match numbers.last() {
+            None => None,
+            // If it cannot be told without writing, everybody has to be looked at more closely.
+            Some(newest) => self.peek(job, *newest)?.map(|record| (*newest, record)),
+        };
         let mut behind = Vec::new();
-        let unsure = (0..self.places.len()).filter(|place| !have[*place]);
         let question = |place: usize| {
-            let job = job.clone();
-            let question: Question<bool> = Box::new(move |medium| has(medium, &job, number));
+            let (job, newest, is_empty) = (job.clone(), newest.clone(), numbers.is_empty());
+            let question: Question<bool> = Box::new(move |medium| match &newest {
+                Some((number, record)) => holds(medium, &job, *number, record),
+                // Nothing is there to be had; but is the place?
+                None => medium.list(&job).map(|_| is_empty),
+            });
             (place, &self.places[place], question)
         };
-        let questions = unsure.map(question).collect();
-        ask(self.asking, questions, &mut |place, answer| {
+        let asked = unsure.into_iter().map(question).collect();
+        let mut sure = have.iter().filter(|have| **have).count();
+        ask(self.asking, asked, &mut |place, answer| {
             match answer {
-                Ok(true) => have[place] = true,
+                Ok(true) => {
+                    have[place] = true;
+                    sure += 1;
+                }
                 Ok(false) => behind.push(place),
                 Err(_) => {}
             }
-            false
+            sure >= self.majority()
         });
-        let sure = (0..self.places.len()).filter(|place| have[*place]);
-        self.caught.note(job, number, sure);
-        if behind.is_empty() {
-            return Ok(have);
-        }
-        let numbers: Vec<u64> =
-            self.begun(job)?.into_iter().filter(|there| *there <= number).collect();
         for place in behind {
             have[place] = self.fill(job, place, &numbers).is_ok();
-            if have[place] {
-                self.caught.note(job, number, [place]);
-            }
         }
+        let sure = (0..self.places.len()).filter(|place| have[*place]);
+        self.caught.note(job, number, sure);
         Ok(have)
     }
 
-    /// Gives a place those of the records that it lacks, oldest first.
+    /// Gives a place those of the records that it lacks, oldest first. With one it has all before.
     fn fill(&self, job: &JobName, place: usize, numbers: &[u64]) -> Result<()> {
-        let listed = self.one(place, {
-            let job = job.clone();
-            move |medium| medium.list(&job)
-        })?;
-        let there: BTreeSet<u64> =
-            listed.into_iter().map(|register| register >> ROUND_BITS).collect();
-        for number in numbers.iter().filter(|number| !there.contains(number)) {
+        let mut lacks = numbers.len();
+        while lacks > 0 {
+            let number = numbers[lacks - 1];
+            if let Some(record) = self.peek(job, number)? {
+                let job = job.clone();
+                if self.one(place, move |medium| holds(medium, &job, number, &record))? {
+                    break;
+                }
+            }
+            lacks -= 1;
+        }
+        for number in &numbers[lacks..] {
             // Since a later one is begun, it has its record, or was removed.
             let Some(record) = self.get(job, *number)? else { continue };
             let (job_there, record) = (job.clone(), Bytes::from(record));
@@ -112,16 +127,13 @@ impl Places {
     }
 }
 
-/// Whether a place has this record, and so all before it, for good; or knows that it was removed.
-fn has(medium: &dyn LogMedium, job: &JobName, number: u64) -> Result<bool> {
-    let mut registers = [at(number, 0), at(number, SETTLED)].into_iter();
-    let there = registers.find_map(|register| match medium.has(job, register) {
-        Ok(false) => None,
-        Ok(true) => Some(Ok(register)),
-        Err(error) => Some(Err(error)),
-    });
-    match there.transpose()? {
-        Some(register) => medium.keep(job, register).map(|()| true),
-        None => Ok(number == 0 || removed_before(medium, job)? > number),
+/// Whether a place has this very record, and so all before it; then it has it for good.
+fn holds(medium: &dyn LogMedium, job: &JobName, number: u64, record: &Bytes) -> Result<bool> {
+    let registers = medium.list(job)?;
+    for register in registers.into_iter().filter(|register| register >> ROUND_BITS == number) {
+        if medium.get(job, register)?.is_some_and(|bytes| bytes == **record) {
+            return medium.keep(job, register).map(|()| true);
+        }
     }
+    Ok(false)
 }

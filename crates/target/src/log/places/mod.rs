@@ -107,23 +107,47 @@ impl Places {
     }
 
     /// Does with a number what `slot` is for.
-    fn run(&self, job: &JobName, number: u64, mut slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
+    fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
+        let outcome = self.run_if(job, number, slot, true)?;
+        outcome.ok_or_else(|| Error::bug("a question to the places of a log without an answer"))
+    }
+
+    /// The record that has a number, if that can be told without writing anything.
+    fn peek(&self, job: &JobName, number: u64) -> Result<Option<Bytes>> {
+        Ok(match self.run_if(job, number, Slot::look(self.places.len()), false)? {
+            Some(Outcome::Has { record, .. }) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// As [`Places::run`]; `None` if something had to be written, and it may not.
+    fn run_if(
+        &self,
+        job: &JobName,
+        number: u64,
+        mut slot: Slot<Bytes>,
+        may_write: bool,
+    ) -> Result<Option<Outcome<Bytes>>> {
         let mut count: Option<Vec<bool>> = None;
         let mut errors = Vec::new();
-        let mut holds = BTreeSet::new();
+        let mut holds: Vec<(usize, Bytes)> = Vec::new();
         loop {
             if let Some(outcome) = slot.outcome() {
-                if let (Outcome::Has { .. }, Some(_)) = (outcome, &count) {
-                    self.caught.note(job, number, holds);
+                if let (Outcome::Has { record, .. }, Some(_)) = (outcome, &count) {
+                    let have = holds.iter().filter(|(_, held)| held == record);
+                    self.caught.note(job, number, have.map(|(place, _)| *place));
                 }
                 return match outcome {
                     Outcome::Unknown(trouble) => Err(self.trouble(*trouble, job, number, &errors)),
-                    known => Ok(known.clone()),
+                    known => Ok(Some(known.clone())),
                 };
             }
             let round = slot.round();
             let questions = slot.questions();
             let writes = questions.iter().any(|(_, what)| *what != Operation::Look);
+            if writes && !may_write {
+                return Ok(None);
+            }
             if writes && count.is_none() {
                 // Who was away has all that came before, or does not count.
                 count = Some(self.catch_up(job, number - 1)?);
@@ -146,8 +170,9 @@ impl Places {
             let asked = asked.into_iter().map(question).collect();
             ask(self.asking, asked, &mut |place, answer| match answer {
                 Ok(answer) => {
-                    if matches!(answer, Answer::Holds(Held::Value(_), _) | Answer::Settled(_)) {
-                        holds.insert(place);
+                    if let Answer::Holds(Held::Value(record), _) | Answer::Settled(record) = &answer
+                    {
+                        holds.push((place, record.clone()));
                     }
                     slot.told(place, answer)
                 }
@@ -347,20 +372,26 @@ impl LogMedium for Places {
 
     fn lock_collecting(&self) -> Result<Lock> {
         let answers = self.all(0..self.places.len(), |medium| medium.lock_collecting())?;
-        let (mut held, mut without) = (Vec::new(), 0);
+        let away = self.places.len() - answers.len();
+        let (mut held, mut is_busy) = (Vec::new(), false);
         for (_, lock) in answers {
             match lock {
                 Lock::Taken(guard) => held.push(guard),
-                Lock::None => without += 1,
-                Lock::Busy => {}
+                Lock::None => {}
+                Lock::Busy => is_busy = true,
             }
         }
         // Two that have a majority each would have a place in common.
-        Ok(match (held.len() >= self.majority(), self.places.len() - without < self.majority()) {
-            (true, _) => Lock::Taken(Box::new(held)),
-            (false, true) => Lock::None,
-            (false, false) => Lock::Busy,
-        })
+        match held.len() {
+            _ if is_busy => Ok(Lock::Busy),
+            count if count >= self.majority() => Ok(Lock::Taken(Box::new(held))),
+            count if count + away >= self.majority() => Err(Error::retry(format!(
+                "places of the log are away, and those that are there have too few locks among them to \
+                 keep others out: try again when they are back ({})",
+                self.describe()
+            ))),
+            _ => Ok(Lock::None),
+        }
     }
 
     fn lock_reading(&self) -> Result<Option<LockGuard>> {

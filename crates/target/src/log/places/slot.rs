@@ -291,9 +291,10 @@ impl<V: Clone + Eq> Slot<V> {
             return Some(Phase::Over(known));
         }
         let (record, votes, differ) = self.value()?;
+        let unknown = self.answers.len() - self.count(|_| true);
         match votes >= self.majority() {
             true => Some(self.has(record)),
-            false => differ.then(disagree),
+            false => (differ && votes + unknown < self.majority()).then(disagree),
         }
     }
 
@@ -306,7 +307,14 @@ impl<V: Clone + Eq> Slot<V> {
         }
         match self.value().map(|(record, votes, differ)| (record.clone(), votes, differ)) {
             Some((record, votes, _)) if votes >= self.majority() => return self.has(&record),
-            Some((_, _, true)) => return disagree(),
+            Some((_, votes, true)) => {
+                // Whoever is away may tell which of them is damaged.
+                let unknown = self.answers.len() - self.count(|_| true);
+                return match votes + unknown >= self.majority() {
+                    true => Phase::Over(Outcome::Unknown(Trouble::TooFew)),
+                    false => disagree(),
+                };
+            }
             Some((record, ..)) => self.seen = Some(record),
             None => {}
         }

@@ -302,3 +302,41 @@ fn a_log_has_an_odd_number_of_places() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
 }
+
+/// A place at which a number was closed has a register of it, and lacks its record all the same.
+#[test]
+fn a_place_that_was_only_closed_is_given_the_record() {
+    for asking in BOTH {
+        let world = World::new(3);
+        let log = world.log(asking);
+        for number in 0..3 {
+            assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
+        }
+        for number in [2, 3] {
+            world.0[2].medium.delete(&job(), at(number, 0)).unwrap();
+            world.0[2].medium.put_new(&job(), at(number, 0), CLOSED).unwrap();
+        }
+        // Another process, which knows nothing of the places.
+        let log = world.log(asking);
+        log.sync(&job()).unwrap();
+        for number in [2, 3] {
+            assert_eq!(world.rounds(2, number), [0, SETTLED]);
+        }
+    }
+}
+
+/// Somebody has the lock at one place, or places are away: then nobody says that there are no locks.
+#[test]
+fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
+    let with: Vec<Arc<MemoryMedium>> =
+        (0..3).map(|_| Arc::new(MemoryMedium::with_locks())).collect();
+    let places = |media: Vec<Arc<dyn LogMedium>>| Places::new(media, Asking::InTurn).unwrap();
+    let all = || with.iter().map(|medium| medium.clone() as Arc<dyn LogMedium>).collect::<Vec<_>>();
+    let one = with[0].lock_collecting().unwrap();
+    assert!(matches!(places(all()).lock_collecting().unwrap(), Lock::Busy));
+    drop(one);
+    assert!(matches!(places(all()).lock_collecting().unwrap(), Lock::Taken(_)));
+    let none = || Arc::new(MemoryMedium::default()) as Arc<dyn LogMedium>;
+    let mixed = places(vec![with[0].clone(), none(), none()]);
+    assert!(matches!(mixed.lock_collecting().unwrap(), Lock::None));
+}
