@@ -6,10 +6,7 @@ use crate::home::{Home, MARKER};
 use crate::location::Location;
 use crate::marker::{Marker, ThisPlace};
 use crate::place::{compare, look_for, text};
-use outlive_target::{
-    Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog, RetryMedium,
-    RetryPolicy,
-};
+use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
 use outlive_types::{Error, JobName, Result};
 use std::fmt;
 use std::sync::{Arc, Mutex, mpsc};
@@ -35,10 +32,7 @@ pub(crate) fn open_log(home: &Home, format: &FormatConfig) -> Result<Arc<dyn Man
         let seen = Mutex::default();
         places.push(Arc::new(LogPlace { home, format, location, place, medium, seen }));
     }
-    let places = Arc::new(Places::new(places, Asking::AtOnce)?);
-    // One may come back while another goes.
-    let policy = RetryPolicy { attempts_max: 3, ..RetryPolicy::default() };
-    Ok(Arc::new(RecordLog::over(RetryMedium::new(places, policy))))
+    Ok(Arc::new(RecordLog::over(Places::new(places, Asking::AtOnce)?)))
 }
 
 /// What is in a place.

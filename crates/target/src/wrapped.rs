@@ -133,16 +133,8 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
         self.manner.call(0, || self.inner.delete(job, number))
     }
 
-    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
-        self.manner.call(0, || self.inner.remove_before(job, number))
-    }
-
     fn sync(&self, job: &JobName) -> Result<()> {
         self.manner.call(0, || self.inner.sync(job))
-    }
-
-    fn keep(&self, job: &JobName, number: u64) -> Result<()> {
-        self.manner.call(0, || self.inner.keep(job, number))
     }
 
     fn tidy(&self, job: &JobName) -> Result<()> {

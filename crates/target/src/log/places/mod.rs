@@ -12,10 +12,12 @@ use super::{LogMedium, NUMBER_MAX, Put};
 use crate::{Lock, LockGuard};
 use ask::{Place, Question, ask};
 use catch_up::Caught;
-use outlive_types::{Error, JobName, Result};
+use outlive_types::sync::sleep;
+use outlive_types::{Error, ErrorKind, JobName, Result};
 use slot::{Answer, Held, Operation, Outcome, ROUNDS_MAX, Round, Slot, Trouble};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A record.
 type Bytes = Arc<[u8]>;
@@ -25,6 +27,9 @@ const ROUND_BITS: u32 = 16;
 
 /// Instead of a round: the record that has the number, for a place that was away.
 const SETTLED: Round = ROUNDS_MAX;
+
+/// How long is paused before each further attempt.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(40)];
 
 /// How often a listing is taken again whose records were all removed meanwhile.
 const ATTEMPTS: usize = 64;
@@ -73,6 +78,27 @@ impl Places {
     /// `Retry` if less than a majority do.
     fn all<T: Send + 'static>(
         &self,
+        places: impl IntoIterator<Item = usize> + Clone,
+        question: impl Fn(&dyn LogMedium) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<Vec<(usize, T)>> {
+        self.patiently(|| self.all_once(places.clone(), question.clone()))
+    }
+
+    /// Tries again where one place may have come back while another went.
+    fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        for pause in PAUSES {
+            match work() {
+                Err(error) if error.kind() == ErrorKind::Retry && self.asking == Asking::AtOnce => {
+                    sleep(pause);
+                }
+                done => return done,
+            }
+        }
+        work()
+    }
+
+    fn all_once<T: Send + 'static>(
+        &self,
         places: impl IntoIterator<Item = usize>,
         question: impl Fn(&dyn LogMedium) -> Result<T> + Clone + Send + 'static,
     ) -> Result<Vec<(usize, T)>> {
@@ -108,7 +134,7 @@ impl Places {
 
     /// Does with a number what `slot` is for.
     fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
-        let outcome = self.run_if(job, number, slot, true)?;
+        let outcome = self.patiently(|| self.run_if(job, number, slot.clone(), true))?;
         outcome.ok_or_else(|| Error::bug("a question to the places of a log without an answer"))
     }
 
