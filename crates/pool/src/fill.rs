@@ -50,6 +50,12 @@ impl Pool {
         self.targets().has_slow()
     }
 
+    /// Whether too few fast targets are there, so that only what is on slow ones can be read.
+    pub fn is_slow_alone(&self) -> bool {
+        let targets = self.targets();
+        targets.has_slow() && targets.check().is_err()
+    }
+
     /// What the slow tier has, as a fill begins.
     ///
     /// # Errors
