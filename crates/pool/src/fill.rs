@@ -22,6 +22,11 @@ pub struct FillNeed {
 }
 
 impl FillNeed {
+    /// Whether the slow tier has anything of a pack.
+    pub fn has(&self, pack: PackId) -> bool {
+        self.there.contains_key(&pack)
+    }
+
     /// Shards of a pack that the slow tier lacks.
     pub fn missing(&self, pack: PackId) -> usize {
         let none = Vec::new();
@@ -134,6 +139,36 @@ impl Pool {
             fill.why = None;
         }
         Ok(fill)
+    }
+
+    /// Reads the copies of a pack's shards on slow targets, every byte of them, and answers how many bytes
+    /// are whole, and what is wrong with which shard. With `delete`, a damaged copy is deleted, so that the
+    /// next fill makes it anew: to be given only if the fast tier has the whole pack.
+    pub fn check_copies(&self, pack: PackId, delete: bool) -> (u64, Vec<(u8, Error)>) {
+        let targets = self.targets();
+        let (mut whole_bytes, mut faults) = (0, Vec::new());
+        for shard in self.shards_of(pack) {
+            for number in targets.slow_copies(shard) {
+                let target = targets.members()[number].target();
+                let fault = match self.verify_on(&targets, shard, number) {
+                    Ok(bytes) => {
+                        whole_bytes += bytes;
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                // A gc may have deleted it meanwhile, or a drain moved it.
+                if !targets.members()[number].has(shard).unwrap_or(true) {
+                    continue;
+                }
+                targets.forget(shard);
+                let is_damaged = fault.kind() == ErrorKind::Damaged;
+                let deleted = if delete && is_damaged { target.delete(shard) } else { Ok(()) };
+                let fault = deleted.err().unwrap_or(fault);
+                faults.push((shard.shard, fault.context(target.describe())));
+            }
+        }
+        (whole_bytes, faults)
     }
 
     fn fill_shard(

@@ -266,6 +266,36 @@ impl Gc<'_> {
         })
     }
 
+    /// Copies to the slow tier what was written in the place of packs that it had: a checkpoint that it had as a whole
+    /// must not need what is on the fast one only, once those are deleted.
+    fn fill_slow<'p>(&self, mut condemned: impl Iterator<Item = &'p PackId>) {
+        let pool = self.pool;
+        if !pool.has_slow_tier() {
+            return;
+        }
+        let mut fill = || {
+            let need = pool.fill_need()?;
+            if !condemned.any(|pack| need.has(*pack)) {
+                return Ok(());
+            }
+            let session = self.packs.session();
+            for pack in pool.packs()?.into_iter().filter(|pack| pack.session() == session) {
+                if let Some(why) = pool.fill_pack(pack, &need)?.why {
+                    return Err(why);
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = fill() {
+            let error: Error = error;
+            pool.warn(format!(
+                "what this gc has rewritten is on the fast tier only, until `{}` has copied it: {}",
+                pool.command("pool fill", &[]),
+                error.message()
+            ));
+        }
+    }
+
     /// Deletes condemned packs that no open session can need: those that every open one has let go.
     fn delete(
         &mut self,
@@ -292,6 +322,7 @@ impl Gc<'_> {
                 self.pool.delete_unfinished_pack(*pack)?;
             }
         }
+        self.fill_slow(work.condemned.iter());
         // Who begins to read from here on finds in the log what every job was told.
         report.is_read = self.pool.log().is_read()?;
         // In order, so that a run can be repeated.
