@@ -190,3 +190,6 @@ impl Pool {
         Ok((member, bytes))
     }
 }
+
+#[cfg(test)]
+mod tests;
