@@ -255,7 +255,7 @@ impl Scan {
         if error.kind() != ErrorKind::Damaged {
             *unread = unread.take().or(Some(error.clone()));
         }
-        let (was_copy, bytes) = self.from_copy(shard, container, expected);
+        let (was_copy, bytes) = self.in_a_copy(shard, container, expected);
         if bytes.is_some() && unread.as_ref() == Some(&error) {
             *unread = None;
         }
@@ -267,7 +267,7 @@ impl Scan {
 
     /// A fragment that was damaged or could not be read, from a copy of its shard on another, slow target;
     /// and whether the first one was on a slow target as well.
-    fn from_copy(&self, shard: u8, container: u64, expected: u64) -> (bool, Option<AlignedBuf>) {
+    fn in_a_copy(&self, shard: u8, container: u64, expected: u64) -> (bool, Option<AlignedBuf>) {
         let Some((_, member)) = &self.shards[usize::from(shard)] else { return (false, None) };
         let name = ShardName { pack: self.pack, shard };
         let (offset, length) = self.layout.fragment_of(container);
