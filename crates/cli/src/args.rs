@@ -12,7 +12,7 @@ pub use care::{CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneA
 pub use files::{GetArgs, PutArgs};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use outlive_pool::{Erasure, Writes};
+use outlive_pool::{Erasure, Tier, Writes};
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
@@ -103,6 +103,8 @@ pub enum PoolCommand {
     Replace(ReplaceArgs),
     /// Write anew what is missing of packs, since a target was lost or replaced
     Repair(RepairArgs),
+    /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
+    Fill(RepairArgs),
     /// Test which ways of finding changed memory work on this machine
     Probe,
 }
@@ -142,6 +144,10 @@ pub struct InitArgs {
     /// again for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
+    /// Where `pool fill` copies packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
+    /// for each further one
+    #[arg(long, value_name = "LOCATION")]
+    pub slow: Vec<String>,
     /// Number of copies of everything, each on a target of its own: all but one may be lost
     #[arg(long, value_name = "COPIES", conflicts_with = "erasure")]
     pub mirror: Option<u8>,
@@ -165,6 +171,9 @@ pub struct AddArgs {
     /// What it fails with: no two parts of a stripe are on targets of one host
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
+    /// What it is for: `fast` takes saves, `slow` gets copies of them from `pool fill`
+    #[arg(long, value_name = "TIER", value_parser = tier, default_value = "fast")]
+    pub tier: Tier,
 }
 
 /// `pool drain` and `pool remove`.
@@ -198,7 +207,7 @@ pub struct ReplaceArgs {
     pub location: String,
 }
 
-/// `pool repair`.
+/// `pool repair` and `pool fill`.
 #[derive(ClapArgs, Debug)]
 pub struct RepairArgs {
     /// The pool's directory, or its pool.toml
@@ -328,6 +337,14 @@ fn writes(text: &str) -> Result<Writes, String> {
         "degraded" => Ok(Writes::Degraded),
         "full" => Ok(Writes::Full),
         _ => Err("give degraded or full".to_owned()),
+    }
+}
+
+fn tier(text: &str) -> Result<Tier, String> {
+    match text {
+        "fast" => Ok(Tier::Fast),
+        "slow" => Ok(Tier::Slow),
+        _ => Err("give fast or slow".to_owned()),
     }
 }
 

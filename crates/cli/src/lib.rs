@@ -11,6 +11,7 @@ mod copy;
 mod diff;
 mod du;
 mod export;
+mod fill;
 mod get;
 mod interrupt;
 mod items;
@@ -136,6 +137,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &teller),
         Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
         Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
+        Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
         Command::Pool(PoolCommand::Probe) => probe::probe(),
         Command::Ls(args) => ls::ls(&args, &teller),

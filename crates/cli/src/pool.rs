@@ -4,7 +4,7 @@ use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use outlive_pool::{
     Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
-    TargetUsage, Tuning,
+    TargetUsage, Tier, Tuning,
 };
 use outlive_store::retention::check_keep;
 use outlive_store::{CheckpointRedundancy, checkpoint_redundancy};
@@ -93,7 +93,11 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         threads: args.threads.unwrap_or(defaults.threads),
         ..defaults
     };
-    let target = args.target.iter().map(TargetConfig::at).collect();
+    let mut target: Vec<TargetConfig> = args.target.iter().map(TargetConfig::at).collect();
+    if target.is_empty() && !args.slow.is_empty() {
+        target.push(TargetConfig::at(".")); // the pool's own place
+    }
+    target.extend(args.slow.iter().map(|at| TargetConfig::at(at).on_tier(Tier::Slow)));
     let log = LogConfig::at(&args.log);
     let redundancy = Redundancy { mirror: args.mirror, erasure: args.erasure, writes: args.writes };
     let config = PoolConfig { target, redundancy, log, ..PoolConfig::new(format, tuning) };
@@ -106,11 +110,16 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
             let _ = writeln!(text, "{} of them may be lost.", args.log.len() / 2);
         }
     }
-    if !args.target.is_empty() {
+    if !args.target.is_empty() || !args.slow.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
     }
+    if !args.slow.is_empty() {
+        let fill = pool.command("pool fill", &[]);
+        let _ = writeln!(text, "`{fill}` copies packs from the fast targets to the slow ones.");
+    }
     if let many @ 1.. = pool.config().redundancy.survives() {
-        let _ = writeln!(text, "{} may be lost at a time.", count(many as u64, "target"));
+        let what = if args.slow.is_empty() { "target" } else { "fast target" };
+        let _ = writeln!(text, "{} may be lost at a time.", count(many as u64, what));
     }
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
 }
@@ -132,10 +141,13 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
     );
     text.push_str(&targets_text(&usage.targets));
     let redundancy = match pool.config().redundancy.survives() {
-        0 => Vec::new(),
+        0 if !pool.has_slow_tier() => Vec::new(),
         _ => checkpoint_redundancy(&pool)?,
     };
     text.push_str(&redundancy_text(&pool, &usage, &redundancy));
+    if pool.has_slow_tier() {
+        text.push_str(&tiers_text(&pool, &redundancy));
+    }
     let places = pool.log_places();
     text.push_str(&log_text(&pool, &places));
     let config = json!(pool.config());
@@ -182,7 +194,7 @@ fn place_json((place, away): &(String, Option<Error>)) -> Value {
 }
 
 fn targets_text(targets: &[TargetUsage]) -> String {
-    let mut table = Table::new(&[">ID", "TARGET", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
+    let mut table = Table::new(&[">ID", "TARGET", "TIER", ">PACKS", ">STORED", ">FREE", ">SIZE"]);
     for usage in targets {
         let numbers = match usage.away {
             None => [
@@ -193,7 +205,8 @@ fn targets_text(targets: &[TargetUsage]) -> String {
             ],
             Some(_) => ["AWAY", "", "", ""].map(str::to_owned),
         };
-        let mut row = vec![usage.id.to_string(), shown(&usage.target)];
+        let mut row =
+            vec![usage.id.to_string(), shown(&usage.target), usage.tier.name().to_owned()];
         row.extend(numbers);
         table.row(row);
     }
@@ -211,7 +224,8 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     let rule = &pool.config().redundancy;
     let survives = rule.survives() as i64;
     if survives == 0 {
-        return match usage.targets.len() {
+        let fast = usage.targets.iter().filter(|target| target.tier == Tier::Fast);
+        return match fast.count() {
             1 => String::new(),
             _ => "redundancy: none; what is on a target is lost with it\n".to_owned(),
         };
@@ -229,6 +243,9 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     }
     for one in lacking.iter().take(SHOWN_MAX) {
         let what = match &one.spare {
+            Ok(spare) if *spare < 0 && one.tiers.contains(&Tier::Slow) => {
+                "can be read from the slow tier only".to_owned()
+            }
             Ok(spare) if *spare < 0 => {
                 "CANNOT BE READ without targets that are away or lost".to_owned()
             }
@@ -247,6 +264,30 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     text
 }
 
+/// Which checkpoints are safe on the slow tier, and which are on no tier as a whole.
+fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
+    let on_slow = |one: &&CheckpointRedundancy| one.tiers.contains(&Tier::Slow);
+    let (filled, total) = (found.iter().filter(on_slow).count(), found.len() as u64);
+    let mut text = format!("slow tier: it has {filled} of {}\n", count(total, "checkpoint"));
+    let lacking: Vec<&CheckpointRedundancy> = found.iter().filter(|one| !on_slow(one)).collect();
+    for one in lacking.iter().take(SHOWN_MAX) {
+        let what = match (&one.spare, one.tiers.contains(&Tier::Fast)) {
+            (Err(error), _) => format!("not known: {}", shown(error.message())),
+            (_, true) => "is on the fast tier only".to_owned(),
+            (_, false) => "IS WHOLE ON NO TIER of what is there".to_owned(),
+        };
+        let _ = writeln!(text, "  checkpoint {} of {}: {what}", one.epoch, one.job);
+    }
+    if lacking.len() > SHOWN_MAX {
+        let _ = writeln!(text, "  and {} more", lacking.len() - SHOWN_MAX);
+    }
+    if !lacking.is_empty() {
+        let fill = pool.command("pool fill", &[]);
+        let _ = writeln!(text, "`{fill}` copies those that [tiers] in pool.toml chooses.");
+    }
+    text
+}
+
 fn redundancy_json(one: &CheckpointRedundancy) -> Value {
     let spare = one.spare.as_ref();
     json!({
@@ -255,6 +296,7 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
         "survives": spare.ok(),
         "error": spare.err().map(Error::message),
         "incomplete_packs": one.incomplete,
+        "tiers": one.tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>(),
     })
 }
 
@@ -267,6 +309,7 @@ fn target_json(usage: &TargetUsage) -> Value {
     json!({
         "id": usage.id,
         "target": usage.target,
+        "tier": usage.tier.name(),
         "away": usage.away,
         "shards": usage.shards,
         "stored_bytes": usage.stored_bytes,

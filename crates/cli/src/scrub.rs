@@ -31,7 +31,8 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
-    let ScrubReport { packs, read_bytes, incomplete, repaired, damaged, heal, blocked } = report;
+    let ScrubReport { packs, read_bytes, incomplete, repaired, copies, damaged, heal, blocked } =
+        report;
     let mut text = format!(
         "packs: {} of {packs} whole, {} read\n",
         packs.saturating_sub(damaged.len() as u64),
@@ -49,6 +50,22 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
             text,
             "{} missing or damaged, which redundancy makes up for; {repaired} written anew",
             count(incomplete.len() as u64, "shard"),
+        );
+    }
+    for (pack, shard, error) in copies {
+        let _ =
+            writeln!(text, "  SLOW COPY of pack {pack}: shard {shard}: {}", shown(error.message()));
+    }
+    if !copies.is_empty() {
+        let again = match args.dry_run {
+            true => "the next scrub deletes damaged ones",
+            false => "damaged ones that the fast tier has were deleted",
+        };
+        let _ = writeln!(
+            text,
+            "{} on slow targets not whole; {again}, and `{}` copies them again",
+            count(copies.len() as u64, "shard"),
+            pool.command("pool fill", &[])
         );
     }
     for (_, error) in damaged {
@@ -126,7 +143,8 @@ fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
 }
 
 fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
-    let ScrubReport { packs, read_bytes, incomplete, repaired, damaged, heal, blocked } = report;
+    let ScrubReport { packs, read_bytes, incomplete, repaired, copies, damaged, heal, blocked } =
+        report;
     let names = |packs: &BTreeSet<PackId>| packs.iter().map(PackId::to_string).collect::<Vec<_>>();
     json!({
         "dry_run": args.dry_run,
@@ -138,6 +156,11 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
             "message": error.message(),
         })).collect::<Vec<_>>(),
         "incomplete": incomplete.iter().map(|(pack, shard, error)| json!({
+            "pack": pack.to_string(),
+            "shard": shard,
+            "message": error.message(),
+        })).collect::<Vec<_>>(),
+        "slow_copies": copies.iter().map(|(pack, shard, error)| json!({
             "pack": pack.to_string(),
             "shard": shard,
             "message": error.message(),

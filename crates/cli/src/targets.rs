@@ -3,7 +3,7 @@
 use crate::args::{AddArgs, DrainArgs, RemoveArgs, ReplaceArgs, StatusArgs};
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{exit_code, pool};
-use outlive_pool::{DrainReport, Pool};
+use outlive_pool::{DrainReport, Pool, Tier};
 use outlive_types::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -12,11 +12,23 @@ use std::sync::Arc;
 /// `outlive pool add`.
 pub fn add(args: &AddArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let id = pool.add_target(&args.location, args.host.as_deref())?;
+    let id = pool.add_target(&args.location, args.host.as_deref(), args.tier)?;
     let path = args.pool.display().to_string();
     let mut text = format!("Target {id} is {}.\n", shown(&args.location));
-    text.push_str("Programs that save use it from their next checkpoint on.\n");
-    Ok(Answer::new(text, json!({ "pool": path, "id": id, "location": args.location })))
+    match args.tier {
+        Tier::Fast => {
+            text.push_str("Programs that save use it from their next checkpoint on.\n");
+        }
+        Tier::Slow => {
+            let fill = pool.command("pool fill", &[]);
+            let _ = writeln!(text, "`{fill}` copies to it what is on the fast ones.");
+        }
+    }
+    let tier = args.tier.name();
+    Ok(Answer::new(
+        text,
+        json!({ "pool": path, "id": id, "location": args.location, "tier": tier }),
+    ))
 }
 
 /// `outlive pool drain`.

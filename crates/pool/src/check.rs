@@ -79,7 +79,17 @@ impl Pool {
     fn check_shard(&self, shard: StoredShard) -> Result<u64> {
         let (targets, name) = (self.targets(), shard.name);
         let member = number_of(&targets, shard)?;
-        let open = OpenShard::open(self, &targets, name, member)?;
+        self.verify_on(&targets, name, member)
+    }
+
+    /// The same of the shard of that name on the target `member` of these.
+    pub(crate) fn verify_on(
+        &self,
+        targets: &TargetSet,
+        name: ShardName,
+        member: usize,
+    ) -> Result<u64> {
+        let open = OpenShard::open(self, targets, name, member)?;
         let mut offset = SHARD_HEADER_BYTES as u64;
         for (number, fragment) in open.tail.fragments.iter().enumerate() {
             let buffer = AlignedBuf::zeroed(fragment.length as usize);

@@ -1,11 +1,11 @@
 //! `pool.toml`: what is fixed at creation, and what merely tunes.
 
 use crate::location::Location;
-use crate::marker::ThisPlace;
-use crate::redundancy::{Redundancy, TARGET, TargetConfig};
+use crate::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -23,6 +23,9 @@ pub struct PoolConfig {
     /// Where the log is kept; `None`: beside the descriptor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
+    /// Which checkpoints the slow tier gets.
+    #[serde(skip_serializing_if = "TiersConfig::is_default")]
+    pub tiers: TiersConfig,
     /// Where packs are kept; empty: in the pool's own directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
@@ -40,17 +43,19 @@ struct DescriptorText {
     #[serde(default)]
     log: Option<LogConfig>,
     #[serde(default)]
+    tiers: TiersConfig,
+    #[serde(default)]
     target: Vec<TargetConfig>,
     #[serde(default, rename = "next_target")]
     _next_target: Option<u32>,
     #[serde(default, rename = "place")]
-    _place: Option<ThisPlace>,
+    _place: Option<IgnoredAny>,
 }
 
 impl From<DescriptorText> for PoolConfig {
     fn from(text: DescriptorText) -> PoolConfig {
-        let DescriptorText { format, tuning, redundancy, log, target, .. } = text;
-        PoolConfig { format, tuning, redundancy, log, target }
+        let DescriptorText { format, tuning, redundancy, log, tiers, target, .. } = text;
+        PoolConfig { format, tuning, redundancy, log, tiers, target }
     }
 }
 
@@ -274,8 +279,8 @@ impl FormatConfig {
 impl PoolConfig {
     /// That of a pool which keeps its packs in its own directory.
     pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
-        let (redundancy, target) = (Redundancy::default(), Vec::new());
-        PoolConfig { format, tuning, redundancy, log: None, target }
+        let (redundancy, tiers, target) = Default::default();
+        PoolConfig { format, tuning, redundancy, log: None, tiers, target }
     }
 
     /// How the containers of new packs are spread over shards.
@@ -402,6 +407,7 @@ impl PoolConfig {
         }
         self.log.as_ref().map_or(Ok(()), LogConfig::check)?;
         self.redundancy.check(f.container_bytes)?;
+        self.tiers.check()?;
         let t = &self.tuning;
         if t.staging_bytes < 4 * f.container_bytes {
             return wrong("tuning.staging_bytes", t.staging_bytes, "at least four containers");

@@ -112,7 +112,14 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
-    pool.targets().check()?;
+    if let Some(error) = pool.targets().check_readable()? {
+        pool.warn(format!(
+            "only what is on slow targets can be read, and nothing can be saved: {}; bring back what is \
+             away, or put a new target in its place with: {}",
+            error.message(),
+            pool.command("pool replace", &["ID", "NEW_PLACE"])
+        ));
+    }
     for away in away {
         pool.warn(format!("the log does without a place: {}", away.message()));
     }

@@ -5,10 +5,12 @@
 
 mod check;
 mod command;
+mod compare;
 mod config;
 mod container;
 mod create;
 mod environment;
+mod fill;
 mod home;
 mod layout;
 mod location;
@@ -33,13 +35,14 @@ pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use environment::Environment;
+pub use fill::{FillNeed, PackFill};
 pub use membership::{DrainReport, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};
 pub use places::check_outside;
 pub use pool::Pool;
 pub use read::{Span, SpanBytes};
-pub use redundancy::{Erasure, Redundancy, TargetConfig, Writes};
+pub use redundancy::{Erasure, Redundancy, TargetConfig, Tier, TiersConfig, Writes};
 pub use repair::{PackRedundancy, RepairOptions, RepairReport};
 pub use stripe::PackRepair;
 pub use targets::{Claim, OpenTarget, StillThere, TargetTable};

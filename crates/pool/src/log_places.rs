@@ -1,11 +1,11 @@
 //! The places of a pool's log: which of them are there, and a medium that asks a place only as long as it
 //! is this pool's. A directory whose disk is not mounted would otherwise be taken for an empty one.
 
+use crate::compare::{compare, look_for, text};
 use crate::config::FormatConfig;
 use crate::home::{Home, MARKER};
 use crate::location::Location;
 use crate::marker::{Marker, ThisPlace};
-use crate::place::{compare, look_for, text};
 use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
 use outlive_types::{Error, JobName, Result};
 use std::fmt;

@@ -2,7 +2,7 @@
 //! made, and which targets it has. Only the pool's own commands write them.
 
 use crate::config::{FormatConfig, LogConfig, PoolConfig};
-use crate::redundancy::{Redundancy, TargetConfig};
+use crate::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +121,16 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
         }
         named.push(id);
         match targets.iter_mut().find(|target| target.id == Some(id)) {
-            Some(target) => *target = TargetConfig { id: Some(id), ..row.clone() },
+            Some(target) if row.tier == Tier::Slow && target.tier == Tier::Fast => {
+                return Err(Error::invalid(format!(
+                    "target {id} has tier = \"slow\", and was added as a fast one: take that line out; \
+                     to have a slow target, use `outlive pool add --tier slow`"
+                )));
+            }
+            // A copy of a descriptor from before it came makes no fast target of it.
+            Some(target) => {
+                *target = TargetConfig { id: Some(id), tier: target.tier, ..row.clone() };
+            }
             // It has left since this descriptor was written.
             None if marker.next_target.is_some_and(|next| id < next) => {}
             None => {

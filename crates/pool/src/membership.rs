@@ -1,7 +1,7 @@
 //! Which targets a pool has, and how that changes while programs save: targets come, are emptied, and go.
 //! docs/pool.md says what an operator sees of it, docs/faults.md why nothing is lost.
 
-use crate::redundancy::TargetConfig;
+use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{Claim, TargetSet, TargetTable, members};
 use crate::{Pool, PoolConfig};
 use outlive_chunk::parallel;
@@ -59,12 +59,13 @@ impl Pool {
     /// # Errors
     /// What the table reports.
     pub fn targets_now(&self) -> Result<Option<TargetsThen>> {
-        if self.table().is_none() || self.has_redundancy() {
+        if self.table().is_none() || self.targets().survives() > 0 {
             return Ok(None);
         }
         self.refresh_targets()?;
         let targets = self.targets();
-        let ids = targets.members().iter().map(|member| member.id).collect();
+        // Nothing is saved to others.
+        let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
         Ok(Some(TargetsThen { version: targets.version(), ids }))
     }
 
@@ -125,8 +126,10 @@ impl Pool {
     /// Puts another table in the place of this one, if it fits the pool's redundancy.
     fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
         let staying: Vec<TargetConfig> = rows.iter().filter(|row| !row.leaving).cloned().collect();
-        if staying.is_empty() {
-            return Err(Error::invalid("a pool needs a target: add another one first"));
+        if staying.iter().all(|row| row.tier == Tier::Slow) {
+            return Err(Error::invalid(
+                "a pool needs a fast target to save to: add another one first",
+            ));
         }
         let fits = self.config().redundancy.check_targets(&staying);
         fits.map_err(|error| {
@@ -141,10 +144,10 @@ impl Pool {
     ///
     /// # Errors
     /// `Invalid` for a place that is used, or cannot be; `Retry` while another command collects.
-    pub fn add_target(&self, location: &str, host: Option<&str>) -> Result<u32> {
+    pub fn add_target(&self, location: &str, host: Option<&str>, tier: Tier) -> Result<u32> {
         let (table, _lock) = self.changing()?;
         let id = table.next_id()?;
-        let mut row = TargetConfig::at(location);
+        let mut row = TargetConfig::at(location).on_tier(tier);
         (row.id, row.host) = (Some(id), host.map(str::to_owned));
         let mut rows = table.rows()?;
         table.prepare(&row)?;
@@ -274,17 +277,18 @@ impl Pool {
         location: &str,
         rate: Option<u64>,
     ) -> Result<(u32, bool, DrainReport)> {
-        let host = {
+        let (host, tier) = {
             let table = self.table().ok_or_else(|| no_target(id))?;
             let rows = table.rows()?;
             let row = rows.into_iter().find(|row| row.id == Some(id));
-            row.ok_or_else(|| no_target(id))?.host
+            let row = row.ok_or_else(|| no_target(id))?;
+            (row.host, row.tier)
         };
-        let new = self.add_target(location, host.as_deref())?;
+        let new = self.add_target(location, host.as_deref(), tier)?;
         let targets = self.targets();
         let number = targets.number_of(id).ok_or_else(|| no_target(id))?;
         let is_there = targets.members()[number].check().is_ok();
-        if !is_there && self.config().redundancy.survives() == 0 {
+        if !is_there && tier == Tier::Fast && self.config().redundancy.survives() == 0 {
             return Err(Error::invalid(format!(
                 "target {id} is away, and the pool has no redundancy: what is on it would be lost. Target \
                  {new} was added; bring {id} back, or give it up with `outlive pool remove --lost`"
@@ -296,6 +300,9 @@ impl Pool {
 
     /// Moves a shard to another target, each part of it checked. Answers its length.
     fn move_shard(&self, targets: &TargetSet, shard: ShardName, from: usize) -> Result<u64> {
+        if targets.members()[from].tier == Tier::Slow {
+            return self.move_slow(targets, shard, from);
+        }
         match self.copy_shard(targets, shard, from) {
             Ok(bytes) => {
                 targets.members()[from].target().delete(shard)?;
@@ -317,6 +324,36 @@ impl Pool {
                 }
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+impl Pool {
+    /// The same of a shard on a slow target. Where no other slow target can take it, it may go if the fast
+    /// tier has the same shard, which is read for that.
+    fn move_slow(&self, targets: &TargetSet, shard: ShardName, from: usize) -> Result<u64> {
+        let member = &targets.members()[from];
+        let error = match self.copy_shard(targets, shard, from) {
+            Ok(bytes) => return member.target().delete(shard).map(|()| bytes),
+            Err(error) => error,
+        };
+        // A gc has deleted it meanwhile.
+        if !member.has(shard)? {
+            return Ok(0);
+        }
+        if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Full) {
+            return Err(error);
+        }
+        let now = self.targets();
+        let is_whole =
+            now.find_on(Tier::Fast, shard).and_then(|there| self.verify_on(&now, shard, there));
+        match is_whole {
+            Ok(_) => member.target().delete(shard).map(|()| 0),
+            Err(fast) => Err(error.context(format!(
+                "shard {shard} has no whole copy on the fast tier ({}): run `outlive pool repair`, or add a \
+                 slow target",
+                fast.message()
+            ))),
         }
     }
 }

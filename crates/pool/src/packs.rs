@@ -1,6 +1,7 @@
 //! Packs as wholes: which there are, what they occupy, and their end.
 
 use crate::Pool;
+use crate::redundancy::Tier;
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
@@ -11,6 +12,8 @@ pub struct TargetUsage {
     pub id: u32,
     /// What and where it is, for messages.
     pub target: String,
+    /// Its tier.
+    pub tier: Tier,
     /// Why it cannot be used now; then the numbers are zero.
     pub away: Option<String>,
     /// Finished shards on it.
@@ -120,6 +123,7 @@ impl Pool {
             let mut usage = TargetUsage {
                 id: member.id,
                 target: target.describe(),
+                tier: member.tier,
                 away: member.look().err().map(|error| error.message().to_owned()),
                 shards: 0,
                 stored_bytes: 0,

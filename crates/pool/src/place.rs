@@ -1,5 +1,6 @@
 //! What says that a directory is a pool's: descriptor and markers, and whether they still fit.
 
+use crate::compare::{compare, look_for, text};
 use crate::config::{FormatConfig, PoolConfig};
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
@@ -64,10 +65,6 @@ fn read_bytes(root: &Location) -> Result<Vec<u8>> {
     }
 }
 
-pub(crate) fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
-    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{name} is not text")))
-}
-
 pub(crate) fn descriptor_is_missing(root: &Location) -> Error {
     Error::invalid(format!(
         "{root} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] \
@@ -120,45 +117,6 @@ pub(crate) fn check_target(
         ))),
         _ => Ok(()),
     }
-}
-
-/// What to do about a place in which nothing is found.
-pub(crate) fn look_for(place: &Location) -> &'static str {
-    match place {
-        Location::Directory(_) => "if it lies on a file system of its own, mount that",
-        Location::Bucket(_) => {
-            "see whether this is the right bucket, at the right endpoint (AWS_ENDPOINT_URL)"
-        }
-        Location::Etcd(_) => "see whether these are the right hosts, and the right prefix",
-    }
-}
-
-/// Compares a descriptor's `[format]` with that of the marker of this name, which is in `what`.
-pub(crate) fn compare(
-    home: &Home,
-    format: &FormatConfig,
-    name: &str,
-    marker: &Marker,
-    what: &str,
-) -> Result<()> {
-    let made = &marker.format;
-    if made == format {
-        return Ok(());
-    }
-    let named = |config: &FormatConfig| {
-        let FormatConfig { pool_id, container_bytes, pack_bytes, chunk_bytes_max, .. } = config;
-        format!(
-            "pool_id {pool_id}, container_bytes {container_bytes}, pack_bytes {pack_bytes}, \
-             chunk_bytes_max {chunk_bytes_max}"
-        )
-    };
-    Err(Error::invalid(format!(
-        "{} does not belong to the pool's {what}: its [format] says {}, that of {name} says {}; put it \
-         right",
-        home.descriptor(),
-        named(format),
-        named(made)
-    )))
 }
 
 /// The directories of a pool's packs on this machine that are not in its own.

@@ -69,7 +69,8 @@ impl Pool {
 
     /// Whether anything can be lost and be read all the same.
     pub fn has_redundancy(&self) -> bool {
-        self.targets().survives() > 0
+        let targets = self.targets();
+        targets.survives() > 0 || targets.has_slow()
     }
 
     /// Reads a span again that was not what it should be: all parts of its container, each against its

@@ -66,6 +66,76 @@ pub struct TargetConfig {
     /// It is being emptied: nothing new is put there.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leaving: bool,
+    /// Whether saves write there, or only `outlive pool fill` does.
+    #[serde(default, skip_serializing_if = "Tier::is_default")]
+    pub tier: Tier,
+}
+
+/// What a target is for. It is fixed when the target is added.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// Saves write there, and wait until it is durable. The rule of redundancy concerns these targets.
+    #[default]
+    Fast,
+    /// It has copies of what is on the fast tier, made behind the saves.
+    Slow,
+}
+
+impl Tier {
+    fn is_default(&self) -> bool {
+        *self == Tier::default()
+    }
+
+    /// Its word in `pool.toml`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Fast => "fast",
+            Tier::Slow => "slow",
+        }
+    }
+}
+
+/// `[tiers]`: which checkpoints the slow tier gets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TiersConfig {
+    /// Of each job, the checkpoints whose epoch is a multiple of this.
+    pub every: u64,
+    /// Of these, those that are at least so old, in seconds.
+    pub older_than_s: u64,
+}
+
+impl Default for TiersConfig {
+    fn default() -> TiersConfig {
+        TiersConfig { every: 1, older_than_s: 0 }
+    }
+}
+
+impl TiersConfig {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == TiersConfig::default()
+    }
+
+    /// Refuses impossible values.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.every {
+            0 => Err(Error::invalid(
+                "tiers.every = 0 is not possible: give 1 for every checkpoint, or N for every Nth",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the slow tier gets a checkpoint of this epoch, frozen so long ago.
+    pub fn takes(&self, epoch: u64, age_s: u64) -> bool {
+        epoch.is_multiple_of(self.every.max(1)) && age_s >= self.older_than_s
+    }
 }
 
 fn is_false(leaving: &bool) -> bool {
@@ -75,7 +145,14 @@ fn is_false(leaving: &bool) -> bool {
 impl TargetConfig {
     /// A target at `location`, which fails by itself, and has no number yet.
     pub fn at(location: impl Into<String>) -> TargetConfig {
-        TargetConfig { id: None, location: location.into(), host: None, leaving: false }
+        let (id, host, leaving, tier) = Default::default();
+        TargetConfig { id, location: location.into(), host, leaving, tier }
+    }
+
+    /// The same on another tier.
+    #[must_use]
+    pub fn on_tier(self, tier: Tier) -> TargetConfig {
+        TargetConfig { tier, ..self }
     }
 
     /// Where it is, for a pool at `root`.
@@ -171,9 +248,18 @@ impl Redundancy {
     /// # Errors
     /// `Invalid`, saying how many it needs.
     pub(crate) fn check_targets(&self, targets: &[TargetConfig]) -> Result<()> {
+        let all = targets.len();
+        let targets: Vec<&TargetConfig> =
+            targets.iter().filter(|target| target.tier == Tier::Fast).collect();
+        if targets.is_empty() && all > 0 {
+            return Err(Error::invalid(
+                "all targets are slow ones, and a pool needs a fast one to save to: name one without \
+                 tier = \"slow\"",
+            ));
+        }
         let geometry = self.geometry(0);
         let needed = usize::from(geometry.k) + usize::from(geometry.m);
-        let domains = domains(targets).max(1);
+        let domains = domains(&targets).max(1);
         if needed <= domains {
             return Ok(());
         }
@@ -188,7 +274,7 @@ impl Redundancy {
 }
 
 /// How many of the targets fail by themselves: those of one host count once.
-fn domains(targets: &[TargetConfig]) -> usize {
+fn domains(targets: &[&TargetConfig]) -> usize {
     let hosts: BTreeSet<&str> = targets.iter().filter_map(|one| one.host.as_deref()).collect();
     hosts.len() + targets.iter().filter(|one| one.host.is_none()).count()
 }

@@ -1,6 +1,8 @@
 //! Gives packs back the redundancy that they lack.
 
 use crate::Pool;
+use crate::redundancy::Tier;
+use crate::targets::TargetSet;
 use outlive_chunk::parallel;
 use outlive_io::Pace;
 use outlive_target::{Lock, ShardName};
@@ -53,34 +55,64 @@ impl RepairReport {
 /// How many shards a pack lacks: what [`Pool::redundancy`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackRedundancy {
-    /// Shards that are on targets that are there.
+    /// Shards that are on fast targets that are there.
     pub shards: usize,
-    /// So many more may be lost; negative if it cannot be read now.
+    /// So many more may be lost; negative if the fast tier alone is not enough to read it now.
     pub spare: i64,
+    /// The same of the slow tier; negative if that alone is not enough.
+    pub slow_spare: i64,
 }
 
 impl Pool {
     /// Of each finished pack, sorted, how much of it is there.
     ///
     /// # Errors
-    /// More targets than the pool can do without cannot be asked.
+    /// More targets than the pool can do without cannot be asked, and there is no slow tier.
     pub fn redundancy(&self) -> Result<BTreeMap<PackId, PackRedundancy>> {
         let k = i64::from(self.config().geometry().k);
-        let count = |shards: BTreeSet<u8>| PackRedundancy {
-            shards: shards.len(),
-            spare: shards.len() as i64 - k,
+        let targets = self.targets();
+        let listed = match targets.has_slow() {
+            true => targets.list_there(),
+            false => targets.list()?,
         };
-        Ok(self.shards_there()?.into_iter().map(|(pack, shards)| (pack, count(shards))).collect())
+        let fast = self.shards_on(&targets, Tier::Fast, &listed);
+        let slow = self.shards_on(&targets, Tier::Slow, &listed);
+        let count = |on: &BTreeMap<PackId, BTreeSet<u8>>, pack: &PackId| {
+            on.get(pack).map_or(0, BTreeSet::len)
+        };
+        let packs: BTreeSet<PackId> = fast.keys().chain(slow.keys()).copied().collect();
+        let each = |pack: PackId| {
+            let shards = count(&fast, &pack);
+            let (spare, slow_spare) = (shards as i64 - k, count(&slow, &pack) as i64 - k);
+            (pack, PackRedundancy { shards, spare, slow_spare })
+        };
+        Ok(packs.into_iter().map(each).collect())
     }
 
-    /// The numbers of each pack's shards that are there.
-    fn shards_there(&self) -> Result<BTreeMap<PackId, BTreeSet<u8>>> {
+    /// The numbers of each pack's shards that are on a tier.
+    fn shards_on(
+        &self,
+        targets: &TargetSet,
+        tier: Tier,
+        listed: &[(ShardName, usize)],
+    ) -> BTreeMap<PackId, BTreeSet<u8>> {
         let count = self.shards_of(PackId([0; 20])).len();
         let mut there: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
-        for (ShardName { pack, shard }, _) in self.targets().list()? {
-            if usize::from(shard) < count {
-                there.entry(pack).or_default().insert(shard);
+        for (ShardName { pack, shard }, number) in listed {
+            if usize::from(*shard) < count && targets.members()[*number].tier == tier {
+                there.entry(*pack).or_default().insert(*shard);
             }
+        }
+        there
+    }
+
+    /// The numbers of each pack's shards that are on fast targets; of none those that only slow ones have.
+    fn shards_there(&self) -> Result<BTreeMap<PackId, BTreeSet<u8>>> {
+        let targets = self.targets();
+        let listed = targets.list()?;
+        let mut there = self.shards_on(&targets, Tier::Fast, &listed);
+        for pack in self.shards_on(&targets, Tier::Slow, &listed).into_keys() {
+            there.entry(pack).or_default();
         }
         Ok(there)
     }
@@ -103,7 +135,7 @@ impl Pool {
         }
         let there = self.shards_there()?;
         // Looked at behind the listing: what was not finished there is finished here, or it is listed.
-        let unfinished: BTreeSet<PackId> = self.unfinished_packs()?.into_iter().collect();
+        let unfinished: BTreeSet<PackId> = self.unfinished_on(Tier::Fast)?;
         let count = self.shards_of(PackId([0; 20])).len();
         let mut report = RepairReport { packs: there.len() as u64, ..RepairReport::default() };
         let mut incomplete = Vec::new();
@@ -120,6 +152,14 @@ impl Pool {
             self.repair_packs(incomplete, options.bytes_per_s, &mut report);
         }
         Ok(report)
+    }
+
+    /// Packs of which a shard is being written on a tier, or was left behind there.
+    fn unfinished_on(&self, tier: Tier) -> Result<BTreeSet<PackId>> {
+        let targets = self.targets();
+        let is_of_tier = |number: usize| targets.members()[number].tier == tier;
+        let unfinished = targets.unfinished()?.into_iter();
+        Ok(unfinished.filter(|(_, number)| is_of_tier(*number)).map(|(one, _)| one.pack).collect())
     }
 
     fn repair_packs(

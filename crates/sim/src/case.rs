@@ -232,7 +232,7 @@ impl Case {
         } else if space.moves {
             roles.push(Role::Mover);
         }
-        if log == LogKind::Places && name.seed / 5 % 2 == 0 {
+        if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
             roles.push(Role::PlaceAway);
         }
         Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }

@@ -5,6 +5,7 @@
 //! docs/design/013-explorer.md.
 
 mod actor;
+mod authors;
 pub mod case;
 mod check;
 pub mod explore;

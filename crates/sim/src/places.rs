@@ -2,34 +2,15 @@
 //! which a majority of the places hold it: the program that did the last step need not be its author.
 
 use crate::luck::lock;
-use crate::truth::Pending;
 use crate::world::{Me, PoolWorld};
-use outlive_format::fingerprint;
 use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
 use outlive_types::sync::pause;
-use outlive_types::{Error, Fingerprint, JobName, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use outlive_types::{Error, JobName, Result};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Places of a log that has several.
 pub(crate) const PLACES: usize = 3;
-
-/// What is known of a log's places beside what they hold.
-#[derive(Default)]
-pub(crate) struct PlacesTruth {
-    /// Places that nobody reaches now.
-    pub away: Mutex<BTreeSet<usize>>,
-    /// Who has ever tried to append a record, and what was to be committed with it.
-    authors: Mutex<BTreeMap<Fingerprint, (usize, Option<Pending>)>>,
-}
-
-impl PlacesTruth {
-    /// The program is about to append this.
-    pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
-        lock(&self.authors).insert(fingerprint(record), (program, pending));
-    }
-}
 
 /// The log of a pool whose log has several places; without `me` nobody is in its way.
 pub(crate) fn log_of(world: &PoolWorld, me: Option<&Arc<Me>>) -> Arc<dyn ManifestLog> {
@@ -89,7 +70,7 @@ impl SeenPlace {
         if raw.iter().filter(holds).count() <= PLACES / 2 {
             return;
         }
-        let author = lock(&self.world.places.authors).get(&fingerprint(record)).cloned();
+        let author = self.world.places.author(record);
         if let Some((program, pending)) = author {
             self.world.truth.appended_by(
                 program,

@@ -6,12 +6,21 @@ use crate::seen::{noted, seen, seen_log};
 use crate::table::SimTable;
 use crate::world::{Me, PoolWorld};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
-use outlive_target::{FaultProcess, ManifestLog, Target};
+use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 impl PoolWorld {
+    /// The log with nobody between.
+    pub fn log(&self) -> Arc<dyn ManifestLog> {
+        match &self.directory {
+            Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
+            None if self.has_places() => log_of(self, None),
+            None => self.world.log(),
+        }
+    }
+
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
         let (targets, mut log, process) = self.world.process_with(self.space.targets_max());

@@ -363,7 +363,7 @@ impl Actor {
     fn mover(&self) -> Done {
         let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
         (0..self.rng.below(60)).for_each(|_| pause("time passes"));
-        let added = self.pool.add_target("new", None);
+        let added = self.pool.add_target("new", None, outlive_pool::Tier::Fast);
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
         self.luck.achieved("a target comes");
         (0..self.rng.below(60)).for_each(|_| pause("time passes"));

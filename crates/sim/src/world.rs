@@ -1,12 +1,12 @@
 //! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
 //! [`FaultWorld`].
 
+use crate::authors::PlacesTruth;
 use crate::luck::{Luck, lock};
-use crate::places::{PlacesTruth, log_of};
 use crate::space::Space;
 use crate::table::{Rows, rows_of};
 use crate::truth::Truth;
-use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, ManifestLog, Target};
+use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub struct PoolWorld {
     /// Which they are now.
     pub(crate) rows: Rows,
     /// The log, if it is not that of `world`.
-    directory: Option<Arc<(DirectoryLog, TempDir)>>,
+    pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
     /// Of its log's places, if it has several.
@@ -75,15 +75,6 @@ impl PoolWorld {
     /// Its targets with nobody between.
     pub(crate) fn all_targets(&self) -> Vec<Arc<dyn Target>> {
         self.world.process_with(self.space.targets_max()).0
-    }
-
-    /// The log with nobody between.
-    pub fn log(&self) -> Arc<dyn ManifestLog> {
-        match &self.directory {
-            Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
-            None if self.has_places() => log_of(self, None),
-            None => self.world.log(),
-        }
     }
 
     /// Whether its log is a directory's, which does not know who was killed.

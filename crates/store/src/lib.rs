@@ -11,6 +11,7 @@
 pub mod commit;
 pub mod copy;
 pub mod diff;
+mod fill;
 pub mod gc;
 pub mod images;
 pub mod index;
@@ -25,6 +26,7 @@ pub mod scrub;
 pub mod tree;
 mod verify;
 
+pub use fill::{FillOptions, FillReport, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };

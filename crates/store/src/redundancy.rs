@@ -4,7 +4,7 @@ use crate::commit::history;
 use crate::images::{pages_of, segments_of_all};
 use crate::index::read_segment;
 use outlive_format::{Manifest, SegmentRef};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, Tier};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -45,11 +45,13 @@ pub struct CheckpointRedundancy {
     pub job: JobName,
     /// The checkpoint.
     pub epoch: Epoch,
-    /// So many targets more may be lost; negative if it cannot be read without those that are away or lost.
+    /// So many fast targets more may be lost; negative if it cannot be read without those that are away or lost.
     /// Or why that is not known.
     pub spare: std::result::Result<i64, Error>,
     /// Packs that it names and that have less than the pool's rule asks for.
     pub incomplete: usize,
+    /// The tiers from which alone it can be read now; none if that is not known.
+    pub tiers: Vec<Tier>,
 }
 
 /// Of every checkpoint, how many targets may still be lost.
@@ -63,19 +65,27 @@ pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
             let Some(manifest) = entry.manifest() else { continue };
-            let (mut spare, mut incomplete) = (Ok(full), 0);
+            let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
             match packs_of(pool, manifest, &mut known) {
                 Ok(packs) => {
                     for pack in packs {
-                        let left = there.get(&pack).map_or(-1, |pack| pack.spare);
+                        let (left, slow_left) =
+                            there.get(&pack).map_or((-1, -1), |pack| (pack.spare, pack.slow_spare));
+                        slow_spare = slow_spare.min(slow_left);
                         incomplete += usize::from(left < full);
                         spare = spare.map(|spare| spare.min(left));
                     }
                 }
                 Err(error) => spare = Err(error),
             }
+            let is_safe = |tier: &Tier| match (tier, &spare) {
+                (_, Err(_)) => false,
+                (Tier::Fast, Ok(spare)) => *spare >= 0,
+                (Tier::Slow, Ok(_)) => slow_spare >= 0 && pool.has_slow_tier(),
+            };
+            let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();
             let (job, epoch) = (job.clone(), manifest.epoch);
-            found.push(CheckpointRedundancy { job, epoch, spare, incomplete });
+            found.push(CheckpointRedundancy { job, epoch, spare, incomplete, tiers });
         }
     }
     Ok(found)

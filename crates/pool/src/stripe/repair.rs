@@ -3,6 +3,7 @@
 use super::scan::Scan;
 use super::shard::OpenShard;
 use crate::Pool;
+use crate::redundancy::Tier;
 use crate::targets::TargetSet;
 use outlive_format::{Fragment, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
@@ -78,15 +79,41 @@ impl Pool {
     ) -> Result<u64> {
         let open = OpenShard::open(self, targets, shard, from)?;
         let now = self.targets();
+        let tier = targets.members()[from].tier;
         let taken: Vec<usize> = now.number_of(targets.members()[from].id).into_iter().collect();
         // It may have been copied before, and not deleted.
-        if now.find_elsewhere(shard, &taken)?.is_some() {
+        if now.find_elsewhere_on(tier, shard, &taken)?.is_some() {
             return Ok(open.stored_bytes);
         }
-        let begun = now.begin_one(shard, &self.shards_of(shard.pack), &taken, open.stored_bytes)?;
+        let names = self.shards_of(shard.pack);
+        let begun = match tier {
+            Tier::Fast => now.begin_one(shard, &names, &taken, open.stored_bytes)?,
+            Tier::Slow => {
+                let others = names.into_iter().filter(|other| *other != shard);
+                let there: Vec<usize> = others.flat_map(|other| now.slow_copies(other)).collect();
+                now.begin_slow(shard, &there, false, open.stored_bytes)?
+            }
+        };
         let (member, writer) = begun.ok_or_else(|| {
             Error::new(ErrorKind::Full, format!("no other target can take shard {shard}"))
         })?;
+        let written = self.copy_open(targets, (shard, from), &open, (member, writer))?;
+        now.is_on(shard, member);
+        Ok(written)
+    }
+
+    /// Copies a shard that was opened on the target `from` to where it was begun, each part of it checked.
+    /// Answers its length.
+    ///
+    /// # Errors
+    /// `Damaged` if it is not whole; what the targets report.
+    pub(crate) fn copy_open(
+        &self,
+        targets: &TargetSet,
+        (shard, from): (ShardName, usize),
+        open: &OpenShard,
+        (member, writer): (usize, Box<dyn ShardWriter>),
+    ) -> Result<u64> {
         let (fragments, in_flight) = (Vec::new(), Completions::new());
         let mut new = NewShard { number: shard.shard, member, writer, fragments, in_flight };
         let mut offset = SHARD_HEADER_BYTES as u64;
@@ -100,9 +127,7 @@ impl Pool {
             new.write(offset, bytes.share())?;
             offset += u64::from(fragment.length);
         }
-        let written = new.finish(&open.header, &open.tail.directory)?;
-        now.is_on(shard, member);
-        Ok(written)
+        new.finish(&open.header, &open.tail.directory)
     }
 
     /// Writes those shards of a pack anew that are missing or that `damaged` names. The pack must not be
@@ -117,14 +142,16 @@ impl Pool {
         let mut scan = Scan::open(self, pack, false)?;
         let is_lost = |(shard, error): &(u8, Error)| {
             // One that only cannot be read now is left as it is, unless its target is away.
-            let is_away = || targets.find(ShardName { pack, shard: *shard }).is_err();
+            let is_away =
+                || targets.find_on(Tier::Fast, ShardName { pack, shard: *shard }).is_err();
             (error.kind() == ErrorKind::Damaged || is_away()).then_some(*shard)
         };
         let mut lost: Vec<u8> = scan.faults().iter().filter_map(is_lost).collect();
         lost.extend(damaged);
         lost.sort_unstable();
         lost.dedup();
-        if lost.iter().any(|shard| targets.find(ShardName { pack, shard: *shard }).is_ok()) {
+        let is_there = |shard: &u8| targets.find_on(Tier::Fast, ShardName { pack, shard: *shard });
+        if lost.iter().any(|shard| is_there(shard).is_ok()) {
             // What is left of a damaged shard goes only once it is sure that nothing of it is needed.
             let mut rehearsal = Scan::without(self, pack, &lost)?;
             while rehearsal.next(&lost)?.is_some() {}
@@ -180,8 +207,8 @@ impl Pool {
         bytes_max: u64,
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
         targets.forget(shard);
-        match targets.find(shard) {
-            Ok(_) => targets.delete(&[shard])?,
+        match targets.find_on(Tier::Fast, shard) {
+            Ok(_) => targets.delete_fast(shard)?,
             Err(error) if error.kind() == ErrorKind::Damaged => {}
             // It may be on a target that is away. Should that come back, there are two, which are alike.
             Err(_) => {}

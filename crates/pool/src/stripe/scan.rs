@@ -4,6 +4,7 @@
 use super::shard::OpenShard;
 use crate::Pool;
 use crate::layout::Layout;
+use crate::redundancy::Tier;
 use crate::targets::TargetSet;
 use outlive_format::{Directory, ShardHeader, checksum};
 use outlive_io::AlignedBuf;
@@ -17,6 +18,7 @@ const AHEAD: usize = 2;
 
 /// A pack that is being read.
 pub(crate) struct Scan {
+    pool: Pool,
     targets: Arc<TargetSet>,
     pack: PackId,
     layout: Layout,
@@ -49,15 +51,21 @@ impl Scan {
         for shard in pool.shards_of(pack) {
             let open =
                 |member| OpenShard::open(pool, &targets, shard, member).map(|open| (open, member));
-            match targets.find(shard).and_then(open) {
+            match targets.find_on(Tier::Fast, shard).and_then(open) {
                 Ok(open) => shards.push(Some(open)),
                 Err(error) => {
                     targets.forget(shard);
-                    if error.kind() != ErrorKind::Damaged {
+                    // What is on the fast tier is at fault, also where a copy makes up for it.
+                    let copy = open_copy(pool, &targets, shard);
+                    if let Err(unasked) = &copy {
+                        unread = unread.or(Some(unasked.clone()));
+                    }
+                    let copy = copy.ok().flatten();
+                    if copy.is_none() && error.kind() != ErrorKind::Damaged {
                         unread = unread.or(Some(error.clone()));
                     }
                     faults.push((shard.shard, error));
-                    shards.push(None);
+                    shards.push(copy);
                 }
             }
         }
@@ -74,17 +82,23 @@ impl Scan {
         let reads = if whole { shards.len() } else { geometry.k.into() };
         let under_way = VecDeque::new();
         let (asked, next) = (0, 0);
-        Ok(Scan { targets, pack, layout, shards, faults, reads, under_way, asked, next })
+        let pool = pool.clone();
+        Ok(Scan { pool, targets, pack, layout, shards, faults, reads, under_way, asked, next })
     }
 
-    /// The same of as many shards as are needed, but none of these.
+    /// The same of as many shards as are needed, but none of these; copies of them on slow targets may be.
     ///
     /// # Errors
     /// Too few others can be read.
     pub fn without(pool: &Pool, pack: PackId, others: &[u8]) -> Result<Scan> {
         let mut scan = Scan::open(pool, pack, false)?;
-        for shard in others {
-            scan.shards[usize::from(*shard)] = None;
+        for number in others {
+            let name = ShardName { pack, shard: *number };
+            let shard = &mut scan.shards[usize::from(*number)];
+            let tier = shard.as_ref().map(|(_, member)| scan.targets.members()[*member].tier);
+            if tier != Some(Tier::Slow) {
+                *shard = open_copy(pool, &scan.targets, name).ok().flatten();
+            }
         }
         scan.first()?;
         Ok(scan)
@@ -241,10 +255,31 @@ impl Scan {
         if error.kind() != ErrorKind::Damaged {
             *unread = unread.take().or(Some(error.clone()));
         }
-        if !self.faults.iter().any(|(other, _)| *other == shard) {
+        let (was_copy, bytes) = self.in_a_copy(shard, container, expected);
+        if bytes.is_some() && unread.as_ref() == Some(&error) {
+            *unread = None;
+        }
+        if !was_copy && !self.faults.iter().any(|(other, _)| *other == shard) {
             self.faults.push((shard, error));
         }
-        None
+        bytes
+    }
+
+    /// A fragment that was damaged or could not be read, from a copy of its shard on another, slow target;
+    /// and whether the first one was on a slow target as well.
+    fn in_a_copy(&self, shard: u8, container: u64, expected: u64) -> (bool, Option<AlignedBuf>) {
+        let Some((_, member)) = &self.shards[usize::from(shard)] else { return (false, None) };
+        let name = ShardName { pack: self.pack, shard };
+        let (offset, length) = self.layout.fragment_of(container);
+        let others = self.targets.slow_copies(name).into_iter().filter(|other| other != member);
+        let mut bytes = others.filter_map(|other| {
+            OpenShard::open(&self.pool, &self.targets, name, other).ok()?;
+            let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length as usize) };
+            let bytes = self.targets.members()[other].read(name, range).wait().ok()?;
+            (checksum(&bytes) == expected).then_some(bytes)
+        });
+        let was_copy = self.targets.members()[*member].tier == Tier::Slow;
+        (was_copy, bytes.next())
     }
 
     /// Makes what is missing of the data and of the wanted shards.
@@ -301,4 +336,30 @@ impl Scan {
         }
         Ok(container)
     }
+}
+
+/// A copy of a shard on a slow target that is whole at its ends; `None` if there is none.
+///
+/// # Errors
+/// Why a slow target cannot be asked that may have one.
+fn open_copy(
+    pool: &Pool,
+    targets: &TargetSet,
+    shard: ShardName,
+) -> Result<Option<(OpenShard, usize)>> {
+    let mut unasked = None;
+    for (number, member) in targets.of_tier(Tier::Slow) {
+        let has = member.has(shard).and_then(|has| match has {
+            true => OpenShard::open(pool, targets, shard, number).map(Some),
+            // One that has vanished has nothing, as it seems.
+            false => member.look().map(|()| None),
+        });
+        match has {
+            Ok(Some(open)) => return Ok(Some((open, number))),
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Damaged => {}
+            Err(error) => unasked = unasked.or(Some(error)),
+        }
+    }
+    unasked.map_or(Ok(None), Err)
 }

@@ -1,7 +1,7 @@
 //! Begins shards, each where it belongs.
 
-use super::{BegunShard, Member, TargetSet, placement};
-use crate::redundancy::Writes;
+use super::{BegunShard, TargetSet, placement};
+use crate::redundancy::{Tier, Writes};
 use outlive_target::{ShardName, ShardWriter};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ impl TargetSet {
         count: usize,
         bytes_max: u64,
     ) -> Result<Vec<Result<BegunShard>>> {
-        let choices = placement::choices(self, pack, bytes_max);
+        let choices = placement::choices(self, Tier::Fast, pack, bytes_max);
         let mut chosen = placement::apart(&self.members, &choices, count);
         // As preferred: so that whoever reads asks the right one first.
-        let order = placement::preferred(&self.members, pack);
+        let order = placement::preferred(&self.members, Tier::Fast, pack);
         chosen.sort_by_key(|number| order.iter().position(|other| other == number));
         let mut refused = HashMap::new();
         let mut shards: Vec<Option<BegunShard>> = (0..count).map(|_| None).collect();
@@ -39,7 +39,10 @@ impl TargetSet {
                         shards[shard] = Some(BegunShard { writer, member, under_way });
                     }
                     // Wherever it is asked for.
-                    Err(error) if error.kind() == ErrorKind::Invalid && self.find(name).is_ok() => {
+                    Err(error)
+                        if error.kind() == ErrorKind::Invalid
+                            && self.find_on(Tier::Fast, name).is_ok() =>
+                    {
                         return Err(error);
                     }
                     Err(error) => drop(refused.insert(member, error)),
@@ -84,18 +87,47 @@ impl TargetSet {
         let domain = |number: &usize| self.members[*number].domain.as_str();
         let mut used: Vec<&str> = taken.iter().map(domain).collect();
         for other in pack.iter().filter(|other| **other != shard) {
-            if let Ok(number) = self.find(*other) {
+            if let Ok(number) = self.find_on(Tier::Fast, *other) {
                 used.push(self.members[number].domain.as_str());
             }
         }
         let mut refused = None;
-        for number in placement::choices(self, shard.pack, bytes_max) {
+        for number in placement::choices(self, Tier::Fast, shard.pack, bytes_max) {
             let member = &self.members[number];
             if used.contains(&member.domain.as_str()) {
                 continue;
             }
             // One that cannot take it is no reason not to ask the others.
             match member.target().create(shard, bytes_max) {
+                Ok(writer) => return Ok(Some((number, writer))),
+                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        refused.map_or(Ok(None), Err)
+    }
+
+    /// Begins a copy of a shard on a slow target; `None` if none can take it. With `apart`, only one on a
+    /// host that has no other shard of the pack. Otherwise those come first that have the fewest of them.
+    /// `there` says which slow targets have shards of the pack, each as often as it has one.
+    ///
+    /// # Errors
+    /// Why a target that has room does not take it just now.
+    pub fn begin_slow(
+        &self,
+        shard: ShardName,
+        there: &[usize],
+        apart: bool,
+        bytes_max: u64,
+    ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
+        let domain = |number: usize| self.members[number].domain.as_str();
+        let beside =
+            |number: usize| there.iter().filter(|other| domain(**other) == domain(number)).count();
+        let mut choices = placement::choices(self, Tier::Slow, shard.pack, bytes_max);
+        choices.sort_by_key(|number| beside(*number));
+        let mut refused = None;
+        for number in choices.into_iter().filter(|number| !apart || beside(*number) == 0) {
+            match self.members[number].target().create(shard, bytes_max) {
                 Ok(writer) => return Ok(Some((number, writer))),
                 Err(error) if error.kind() == ErrorKind::Full => {}
                 Err(error) => refused = refused.or(Some(error)),
@@ -120,7 +152,7 @@ impl TargetSet {
         let mut refused: Vec<(&usize, &Error)> = refused.iter().collect();
         refused.sort_by_key(|(number, _)| **number);
         let refused = refused.first().map(|(_, error)| (*error).clone());
-        let away = || self.members.iter().find_map(Member::away);
+        let away = || self.of_tier(Tier::Fast).find_map(|(_, member)| member.away());
         let error = refused.or_else(away);
         error.unwrap_or_else(|| {
             Error::invalid(
@@ -134,7 +166,8 @@ impl TargetSet {
         if self.members.len() == 1 {
             return Ok(()); // that target does so itself
         }
-        match self.find_here(shard) {
+        // A slow target has nothing that a fast one had not before.
+        match self.find_here(&[Tier::Fast], shard) {
             Ok(Some(number)) => Err(Error::invalid(format!(
                 "shard {shard} is on {} already",
                 self.members[number].target().describe()

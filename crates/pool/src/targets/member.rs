@@ -1,6 +1,7 @@
 //! One target of a pool, and what is known of how it does.
 
 use super::table::StillThere;
+use crate::redundancy::Tier;
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub(crate) struct Member {
     still_there: Option<Box<StillThere>>,
     /// Nothing new is put there.
     pub is_leaving: bool,
+    /// Whether saves write there.
+    pub tier: Tier,
     /// Why it is not used now.
     away: Mutex<Option<Error>>,
     /// Bytes that shards may take that are being written there now, by this process.
@@ -82,6 +85,7 @@ impl Member {
             target,
             still_there: None,
             is_leaving: false,
+            tier: Tier::Fast,
             away: Mutex::default(),
             under_way: Arc::default(),
             pace: Arc::default(),
@@ -99,6 +103,12 @@ impl Member {
     /// The same, which takes nothing new.
     pub fn leaving(mut self) -> Member {
         self.is_leaving = true;
+        self
+    }
+
+    /// The same on a tier.
+    pub fn on_tier(mut self, tier: Tier) -> Member {
+        self.tier = tier;
         self
     }
 

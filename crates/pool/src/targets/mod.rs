@@ -11,7 +11,7 @@ pub(crate) use member::{Member, UnderWay};
 pub use table::{Claim, OpenTarget, StillThere, TargetTable};
 
 use crate::PoolConfig;
-use crate::redundancy::{Redundancy, TargetConfig};
+use crate::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::{Error, ErrorKind, Result};
@@ -24,6 +24,7 @@ pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<
     let member = |row: &TargetConfig| {
         let (target, still_there) = table.open(row)?;
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
+        let member = member.on_tier(row.tier);
         let member = if row.leaving { member.leaving() } else { member };
         Ok(match still_there {
             Some(still_there) => member.if_there(still_there),
@@ -151,7 +152,17 @@ impl TargetSet {
         &self.members
     }
 
-    /// So many targets may be away, and all is there.
+    /// Those of a tier, with their numbers here.
+    pub fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (usize, &Member)> {
+        self.members.iter().enumerate().filter(move |(_, member)| member.tier == tier)
+    }
+
+    /// Whether there are slow targets.
+    pub fn has_slow(&self) -> bool {
+        self.of_tier(Tier::Slow).next().is_some()
+    }
+
+    /// So many fast targets may be away, and all is there.
     pub fn survives(&self) -> usize {
         self.redundancy.survives()
     }
@@ -165,16 +176,28 @@ impl TargetSet {
         }
     }
 
-    /// The number of the target that has a finished shard.
+    /// The number of the target that has a finished shard: a fast one, if one has it.
     ///
     /// # Errors
     /// `Damaged` if every target says that it has not; otherwise why one cannot be asked.
     pub fn find(&self, shard: ShardName) -> Result<usize> {
-        if let Some(number) = self.find_here(shard)? {
-            return Ok(number);
-        }
+        let found = self.find_here(&[Tier::Fast, Tier::Slow], shard)?;
+        found.map_or_else(|| self.not_found(&[Tier::Fast, Tier::Slow], shard), Ok)
+    }
+
+    /// The same of one tier.
+    ///
+    /// # Errors
+    /// As [`TargetSet::find`].
+    pub fn find_on(&self, tier: Tier, shard: ShardName) -> Result<usize> {
+        let found = self.find_here(&[tier], shard)?;
+        found.map_or_else(|| self.not_found(&[tier], shard), Ok)
+    }
+
+    fn not_found(&self, tiers: &[Tier], shard: ShardName) -> Result<usize> {
         // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
-        if let Some(vanished) = self.members.iter().find_map(|member| member.look().err()) {
+        let mut asked = self.members.iter().filter(|member| tiers.contains(&member.tier));
+        if let Some(vanished) = asked.find_map(|member| member.look().err()) {
             return Err(vanished);
         }
         match self.successor()? {
@@ -185,32 +208,42 @@ impl TargetSet {
         }
     }
 
-    /// The same of these targets; `None` if every one of them says that it has not.
-    fn find_here(&self, shard: ShardName) -> Result<Option<usize>> {
+    /// The same of these targets; `None` if every one of these tiers says that it has not. Earlier tiers
+    /// are asked first. What a later one has is as good, whether or not an earlier one can be asked.
+    fn find_here(&self, tiers: &[Tier], shard: ShardName) -> Result<Option<usize>> {
         if self.members.len() == 1 {
-            return Ok(Some(0));
+            return Ok(tiers.contains(&self.members[0].tier).then_some(0));
         }
         if let Ok(homes) = self.homes.try_lock()
             && let Some(home) = homes.get(&shard)
+            && tiers.contains(&self.members[*home].tier)
         {
             return Ok(Some(*home));
         }
         let mut unknown = None;
-        let mut order = placement::preferred(&self.members, shard.pack);
-        let first = usize::from(shard.shard) % order.len();
-        order.rotate_left(first);
-        for number in order {
-            match self.members[number].has(shard) {
-                Ok(true) => {
-                    self.is_on(shard, number);
-                    return Ok(Some(number));
+        for tier in tiers {
+            let mut order = placement::preferred(&self.members, *tier, shard.pack);
+            let first = usize::from(shard.shard) % order.len().max(1);
+            order.rotate_left(first);
+            for number in order {
+                match self.members[number].has(shard) {
+                    Ok(true) => {
+                        self.is_on(shard, number);
+                        return Ok(Some(number));
+                    }
+                    Ok(false) => {}
+                    // It may be there.
+                    Err(error) => unknown = unknown.or(Some(error)),
                 }
-                Ok(false) => {}
-                // It may be there.
-                Err(error) => unknown = unknown.or(Some(error)),
             }
         }
         unknown.map_or(Ok(None), Err)
+    }
+
+    /// Slow targets that have a copy of a shard, as far as they can be asked.
+    pub fn slow_copies(&self, shard: ShardName) -> Vec<usize> {
+        let has = |(_, member): &(usize, &Member)| member.has(shard).unwrap_or(false);
+        self.of_tier(Tier::Slow).filter(has).map(|(number, _)| number).collect()
     }
 
     /// A target that has a shard, none of `others`.
@@ -218,7 +251,23 @@ impl TargetSet {
     /// # Errors
     /// One cannot be asked that may have it.
     pub fn find_elsewhere(&self, shard: ShardName, others: &[usize]) -> Result<Option<usize>> {
-        for (number, member) in self.members.iter().enumerate() {
+        match self.find_elsewhere_on(Tier::Fast, shard, others)? {
+            None => self.find_elsewhere_on(Tier::Slow, shard, others),
+            found => Ok(found),
+        }
+    }
+
+    /// The same of one tier.
+    ///
+    /// # Errors
+    /// As [`TargetSet::find_elsewhere`].
+    pub fn find_elsewhere_on(
+        &self,
+        tier: Tier,
+        shard: ShardName,
+        others: &[usize],
+    ) -> Result<Option<usize>> {
+        for (number, member) in self.of_tier(tier) {
             if !others.contains(&number) && member.away().is_none() && member.has(shard)? {
                 return Ok(Some(number));
             }
@@ -379,10 +428,10 @@ impl TargetSet {
         }
     }
 
-    /// What each target that is there says, with its number.
+    /// What each target that is there says, with its number. Slow ones may be missing: they have copies.
     ///
     /// # Errors
-    /// More targets than may be missing cannot be asked: why the first of them cannot.
+    /// More fast targets than may be missing cannot be asked: why the first of them cannot.
     fn ask<T>(&self, ask: impl Fn(&dyn Target) -> Result<T>) -> Result<Vec<(usize, T)>> {
         let mut answers = Vec::with_capacity(self.members.len());
         let (mut failed, mut first) = (0, None);
@@ -391,6 +440,7 @@ impl TargetSet {
             let asked = member.look().and_then(|()| ask(&**member.target()));
             match asked.and_then(|answer| member.look().map(|()| answer)) {
                 Ok(answer) => answers.push((number, answer)),
+                Err(_) if member.tier == Tier::Slow => {}
                 Err(error) => {
                     failed += 1;
                     first = first.or(Some(error));
@@ -409,6 +459,16 @@ impl TargetSet {
     /// More targets than may be missing cannot be asked: why the first of them cannot.
     pub fn list(&self) -> Result<Vec<(ShardName, usize)>> {
         self.ask(|target| target.list()).map(flat)
+    }
+
+    /// The same of as many targets as are there, be they too few.
+    pub fn list_there(&self) -> Vec<(ShardName, usize)> {
+        let list = |(number, member): (usize, &Member)| {
+            member.look().ok()?;
+            let shards = member.target().list().ok()?;
+            member.look().ok().map(|()| (number, shards))
+        };
+        flat(self.members.iter().enumerate().filter_map(list).collect())
     }
 
     /// All shards that were begun and not finished.
@@ -445,23 +505,58 @@ impl TargetSet {
         self.ask(each).map(drop)
     }
 
-    /// Makes sure that there are as many targets as the pool needs.
+    /// The same from fast targets only: what is on a slow one is needed to make it anew.
+    ///
+    /// # Errors
+    /// What a target reports that is there.
+    pub fn delete_fast(&self, shard: ShardName) -> Result<()> {
+        self.forget(shard);
+        for (_, member) in self.of_tier(Tier::Fast).filter(|(_, one)| one.away().is_none()) {
+            member.target().delete(shard)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that something can be read. Answers why nothing can be saved, if only slow targets are
+    /// there.
+    ///
+    /// # Errors
+    /// As [`TargetSet::check`], if there is no slow target either.
+    pub fn check_readable(&self) -> Result<Option<Error>> {
+        let fast = self.check();
+        let mut is_slow_there = false;
+        for (_, member) in self.of_tier(Tier::Slow) {
+            is_slow_there |= member.check().is_ok();
+        }
+        match fast {
+            Ok(()) => Ok(None),
+            // Only now it is known of each of them.
+            Err(error) if is_slow_there => {
+                self.of_tier(Tier::Fast).for_each(|(_, member)| drop(member.check()));
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes sure that there are as many fast targets as the pool needs.
     ///
     /// # Errors
     /// More than may be missing are away: why the first of them is.
     pub fn check(&self) -> Result<()> {
-        let mut away = self.members.iter().filter_map(|member| member.check().err());
+        let fast = || self.of_tier(Tier::Fast).map(|(_, member)| member);
+        let mut away = fast().filter_map(|member| member.check().err());
         match away.nth(self.survives()) {
             None => Ok(()),
             Some(last) => {
                 // The first says as much, and nothing is asked twice for one target.
-                let first = self.members.iter().find_map(|member| member.check().err());
+                let first = fast().find_map(|member| member.check().err());
                 let error = first.unwrap_or(last);
                 Err(match self.survives() {
                     0 => error,
                     some => error.context(format!(
                         "more than {some} of {} targets are away",
-                        self.members.len()
+                        fast().count()
                     )),
                 })
             }

@@ -1,6 +1,7 @@
 //! Which targets a pack's shards go to.
 
 use super::{Member, TargetSet};
+use crate::redundancy::Tier;
 use outlive_format::checksum;
 use outlive_target::Capacity;
 use outlive_types::PackId;
@@ -23,12 +24,12 @@ struct Rate {
 
 /// The targets in the order in which they are tried for a pack: those that are there, have room, are not
 /// slow and least busy come first, then the emptiest. Of what is alike, each pack has an order of its own.
-pub(super) fn choices(targets: &TargetSet, pack: PackId, bytes_max: u64) -> Vec<usize> {
+pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: u64) -> Vec<usize> {
     let members = targets.members();
     let typical = if targets.reads_around() { typical_read_us(members) } else { 0 };
     let mut rated = Vec::with_capacity(members.len());
     for (number, member) in members.iter().enumerate() {
-        if member.is_leaving || member.away().is_some() {
+        if member.tier != tier || member.is_leaving || member.away().is_some() {
             continue;
         }
         // One that cannot say how full it is may still take a shard, when others do not.
@@ -54,8 +55,9 @@ pub(super) fn choices(targets: &TargetSet, pack: PackId, bytes_max: u64) -> Vec<
 /// All targets in the order in which a pack's shards prefer them: shard 0 the first, and so on. Who looks
 /// for a shard finds it at the first attempt while every target takes part in every stripe. (Rendezvous
 /// hashing: Thaler & Ravishankar, 1998. A target more or less changes the order of no others.)
-pub(super) fn preferred(members: &[Member], pack: PackId) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..members.len()).collect();
+pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usize> {
+    let is_of_tier = |number: &usize| members[*number].tier == tier;
+    let mut order: Vec<usize> = (0..members.len()).filter(is_of_tier).collect();
     order.sort_unstable_by_key(|number| turn(pack, members[*number].id));
     order
 }

@@ -111,6 +111,6 @@ fn who_looks_first_where_a_shard_should_be_finds_it_there() {
     let set = set(targets, Redundancy::erasure(4, 2));
     for number in 0..20 {
         let members = put(&set, number, 6, 4096).unwrap();
-        assert_eq!(members, placement::preferred(set.members(), pack(number)));
+        assert_eq!(members, placement::preferred(set.members(), Tier::Fast, pack(number)));
     }
 }

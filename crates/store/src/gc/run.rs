@@ -9,6 +9,7 @@ use super::rewrite::Work;
 use super::survey::{FirstPacks, JobState, Survey};
 use super::tell::{archive_of, tell, tell_all};
 use crate::commit::LogHead;
+use crate::fill::fill_session;
 use crate::save::PackNumbers;
 use outlive_format::Manifest;
 use outlive_io::Pace;
@@ -251,6 +252,9 @@ impl Gc<'_> {
                     None => Some(self.store_late(&state, work)?),
                 },
             };
+            if relisted.is_some() {
+                fill_session(pool, session, &work.condemned)?;
+            }
             // After the reading: a later gc may have told the job of what we copied, and then our record
             // would follow on that one. And after the last pack is stored: its target may have left.
             self.head.check(pool)?;

@@ -35,7 +35,7 @@ pub struct Kind<'a> {
 }
 
 /// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
-/// next older one; all others end the search. A gc moves chunks while this reads: what is missing
+/// next older one, and so does `Retry` while only the slow tier is there; all others end the search. A gc moves chunks while this reads: what is missing
 /// then is looked for again as the log has it now.
 ///
 /// # Errors
@@ -181,6 +181,15 @@ impl Search<'_> {
                 Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
                     self.skipped.push((epoch, error));
                 }
+                // What is only on a target that is away is not lost. But whoever restores from the slow
+                // tier wants what is there, as long as nothing else can come.
+                Err((epoch, error))
+                    if error.kind() == ErrorKind::Retry
+                        && !matches!(select, Select::Epoch(_))
+                        && pool.is_slow_alone() =>
+                {
+                    self.skipped.push((epoch, error));
+                }
                 Err((_, error)) => return Err(error),
             }
         }
@@ -191,12 +200,26 @@ impl Search<'_> {
         let Search { pool, name, select, newest, .. } = self;
         let skipped = &self.skipped;
         if let Some((epoch, value)) = found {
-            for (_, error) in skipped {
-                pool.warn(format!(
-                    "passed over a damaged checkpoint and took epoch {epoch}: {error}"
-                ));
+            for (passed, error) in skipped {
+                pool.warn(match error.kind() {
+                    ErrorKind::Retry => format!(
+                        "passed over checkpoint {passed}, which is not whole on the slow tier, and took \
+                         epoch {epoch}: {}",
+                        error.message()
+                    ),
+                    _ => format!(
+                        "passed over a damaged checkpoint and took epoch {epoch}: {error}"
+                    ),
+                });
             }
             return Ok(Some((epoch, value, self.skipped)));
+        }
+        // One that is away may be whole.
+        let away = skipped.iter().find(|(_, error)| error.kind() == ErrorKind::Retry);
+        if let (Some((_, away)), false) = (away, matches!(select, Select::Epoch(_))) {
+            return Err(away.clone().context(format!(
+                "no checkpoint of job {name} is whole on the slow tier, and the fast one is away"
+            )));
         }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(

@@ -4,6 +4,7 @@
 use super::check::check_pack;
 use super::listed::{Places, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
+use crate::fill::fill_session;
 use crate::gc::{
     FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
     tell_all,
@@ -315,6 +316,7 @@ impl<'a> Heal<'a> {
             self.note_hurt(name, &hurt);
             state.hurt = hurt;
             let relisted = self.relist(&state, &places)?;
+            fill_session(pool, session, &self.bad)?;
             // After the last pack is stored: the target that it is on may have left.
             self.head.check(pool)?;
             pool.check_place()?;

@@ -31,6 +31,9 @@ pub struct ScrubReport {
     pub incomplete: Vec<(PackId, u8, Error)>,
     /// Shards of these that were written anew.
     pub repaired: u64,
+    /// Copies on slow targets that are damaged or could not be read: pack, shard, and why. Damaged ones of
+    /// packs that the fast tier has as a whole were deleted, unless nothing was to be changed.
+    pub copies: Vec<(PackId, u8, Error)>,
     /// Packs with something wrong, and what came first.
     pub damaged: Vec<(PackId, Error)>,
     /// What was done about them.
@@ -67,7 +70,12 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
     let threads = pool.config().tuning.threads();
     let outcomes = outlive_chunk::parallel(packs, threads, |pack| {
-        let outcome = check_pack(pool, pack, &pace);
+        let outcome = check_pack(pool, pack, &pace).map(|check| {
+            let delete = check.faults.is_empty() && !options.dry_run;
+            let (bytes, copies) = pool.check_copies(pack, delete);
+            pace.spend(bytes);
+            (check, bytes, copies)
+        });
         let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
         let event = Progress { what: "scrub", done_bytes, total_bytes };
         pool.env().observer.event(Event::Progress(event));
@@ -78,8 +86,10 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
-            Ok(check) => {
-                report.read_bytes += check.stored_bytes;
+            Ok((check, bytes, copies)) => {
+                report.read_bytes += check.stored_bytes + bytes;
+                let copies = copies.into_iter().map(|(shard, error)| (pack, shard, error));
+                report.copies.extend(copies);
                 let faults = check.faults.into_iter();
                 report.incomplete.extend(faults.map(|(shard, error)| (pack, shard, error)));
             }

@@ -1,0 +1,51 @@
+//! Whether a marker is this pool's.
+
+use crate::config::FormatConfig;
+use crate::home::Home;
+use crate::location::Location;
+use crate::marker::Marker;
+use outlive_types::{Error, Result};
+
+/// The text of a marker or a descriptor.
+pub(crate) fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
+    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{name} is not text")))
+}
+
+/// What to do about a place in which nothing is found.
+pub(crate) fn look_for(place: &Location) -> &'static str {
+    match place {
+        Location::Directory(_) => "if it lies on a file system of its own, mount that",
+        Location::Bucket(_) => {
+            "see whether this is the right bucket, at the right endpoint (AWS_ENDPOINT_URL)"
+        }
+        Location::Etcd(_) => "see whether these are the right hosts, and the right prefix",
+    }
+}
+
+/// Compares a descriptor's `[format]` with that of the marker of this name, which is in `what`.
+pub(crate) fn compare(
+    home: &Home,
+    format: &FormatConfig,
+    name: &str,
+    marker: &Marker,
+    what: &str,
+) -> Result<()> {
+    let made = &marker.format;
+    if made == format {
+        return Ok(());
+    }
+    let named = |config: &FormatConfig| {
+        let FormatConfig { pool_id, container_bytes, pack_bytes, chunk_bytes_max, .. } = config;
+        format!(
+            "pool_id {pool_id}, container_bytes {container_bytes}, pack_bytes {pack_bytes}, \
+             chunk_bytes_max {chunk_bytes_max}"
+        )
+    };
+    Err(Error::invalid(format!(
+        "{} does not belong to the pool's {what}: its [format] says {}, that of {name} says {}; put it \
+         right",
+        home.descriptor(),
+        named(format),
+        named(made)
+    )))
+}

@@ -1,0 +1,195 @@
+//! Copies shards from the fast tier to the slow one, behind the saves.
+
+use crate::Pool;
+use crate::redundancy::Tier;
+use crate::stripe::OpenShard;
+use crate::targets::TargetSet;
+use outlive_target::ShardName;
+use outlive_types::{Error, ErrorKind, PackId, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What slow targets have, and how much of a pack they should have.
+#[derive(Clone, Debug)]
+pub struct FillNeed {
+    /// Shards of a pack that the slow tier should have: all, or as many as hold its data.
+    wanted: usize,
+    /// No two of a pack on one host.
+    apart: bool,
+    /// Which slow targets have which shards of a pack, as they are numbered in the set.
+    there: BTreeMap<PackId, Vec<(u8, usize)>>,
+    /// The version of the table that the numbers are of.
+    version: u64,
+}
+
+impl FillNeed {
+    /// Whether the slow tier has anything of a pack.
+    pub fn has(&self, pack: PackId) -> bool {
+        self.there.contains_key(&pack)
+    }
+
+    /// Shards of a pack that the slow tier lacks.
+    pub fn missing(&self, pack: PackId) -> usize {
+        let none = Vec::new();
+        let there = self.there.get(&pack).unwrap_or(&none);
+        let numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
+        self.wanted.saturating_sub(numbers.len())
+    }
+}
+
+/// What became of one pack.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PackFill {
+    /// Shards copied.
+    pub shards: usize,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Shards that the slow tier still lacks.
+    pub left: usize,
+    /// Why the first of them could not be copied.
+    pub why: Option<Error>,
+}
+
+impl Pool {
+    /// Whether the pool has a slow tier.
+    pub fn has_slow_tier(&self) -> bool {
+        self.targets().has_slow()
+    }
+
+    /// Whether too few fast targets are there, so that only what is on slow ones can be read.
+    pub fn is_slow_alone(&self) -> bool {
+        let targets = self.targets();
+        targets.has_slow() && targets.check().is_err()
+    }
+
+    /// What the slow tier has, as a fill begins.
+    ///
+    /// # Errors
+    /// `Invalid` without a slow target; why none of them, or too few of the fast ones, can be asked.
+    pub fn fill_need(&self) -> Result<FillNeed> {
+        self.refresh_targets()?;
+        let targets = self.targets();
+        if !targets.has_slow() {
+            return Err(Error::invalid(format!(
+                "the pool has no slow target to fill: add one with `{}`",
+                self.command("pool add", &["PLACE", "--tier", "slow"])
+            )));
+        }
+        targets.check()?;
+        let (mut domains, mut away) = (BTreeSet::new(), None);
+        for (_, member) in targets.of_tier(Tier::Slow) {
+            match member.look() {
+                Ok(()) if !member.is_leaving => drop(domains.insert(member.domain.clone())),
+                Ok(()) => {}
+                Err(error) => away = away.or(Some(error)),
+            }
+        }
+        if domains.is_empty() {
+            let leaving = || Error::invalid("every slow target is being emptied: add another one");
+            return Err(away.unwrap_or_else(leaving));
+        }
+        let geometry = self.config().geometry();
+        let (k, all) = (usize::from(geometry.k), usize::from(geometry.k) + usize::from(geometry.m));
+        let apart = domains.len() >= all;
+        let mut there: BTreeMap<PackId, Vec<(u8, usize)>> = BTreeMap::new();
+        for (ShardName { pack, shard }, number) in targets.list()? {
+            let member = &targets.members()[number];
+            // What is on one that is being emptied is copied by that.
+            if member.tier == Tier::Slow && usize::from(shard) < all {
+                there.entry(pack).or_default().push((shard, number));
+            }
+        }
+        let wanted = if apart { all } else { k };
+        Ok(FillNeed { wanted, apart, there, version: targets.version() })
+    }
+
+    /// Copies those shards of a pack that the slow tier lacks, each part of them checked. It may be stopped
+    /// at any moment, and begun again: a shard is there as a whole or not at all.
+    ///
+    /// # Errors
+    /// `Retry` if the targets have changed since `need` was found out. What concerns single shards is in
+    /// what is answered.
+    pub fn fill_pack(&self, pack: PackId, need: &FillNeed) -> Result<PackFill> {
+        let targets = self.targets();
+        if targets.version() != need.version {
+            return Err(Error::retry("the targets of the pool have changed: fill again"));
+        }
+        let mut fill = PackFill::default();
+        let mut there = need.there.get(&pack).cloned().unwrap_or_default();
+        let mut numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
+        // The data first; parity in the place of what cannot be copied just now.
+        for shard in self.shards_of(pack) {
+            if numbers.len() >= need.wanted {
+                break;
+            }
+            if numbers.contains(&shard.shard) {
+                continue;
+            }
+            match self.fill_shard(&targets, shard, &there, need.apart) {
+                Ok((member, bytes)) => {
+                    numbers.insert(shard.shard);
+                    there.push((shard.shard, member));
+                    fill.shards += 1;
+                    fill.bytes += bytes;
+                }
+                Err(error) => fill.why = fill.why.or(Some(error)),
+            }
+        }
+        fill.left = need.wanted.saturating_sub(numbers.len());
+        if fill.left == 0 {
+            fill.why = None;
+        }
+        Ok(fill)
+    }
+
+    /// Reads the copies of a pack's shards on slow targets, every byte of them, and answers how many bytes
+    /// are whole, and what is wrong with which shard. With `delete`, a damaged copy is deleted, so that the
+    /// next fill makes it anew: to be given only if the fast tier has the whole pack.
+    pub fn check_copies(&self, pack: PackId, delete: bool) -> (u64, Vec<(u8, Error)>) {
+        let targets = self.targets();
+        let (mut whole_bytes, mut faults) = (0, Vec::new());
+        for shard in self.shards_of(pack) {
+            for number in targets.slow_copies(shard) {
+                let target = targets.members()[number].target();
+                let fault = match self.verify_on(&targets, shard, number) {
+                    Ok(bytes) => {
+                        whole_bytes += bytes;
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                // A gc may have deleted it meanwhile, or a drain moved it.
+                if !targets.members()[number].has(shard).unwrap_or(true) {
+                    continue;
+                }
+                targets.forget(shard);
+                let is_damaged = fault.kind() == ErrorKind::Damaged;
+                let deleted = if delete && is_damaged { target.delete(shard) } else { Ok(()) };
+                let fault = deleted.err().unwrap_or(fault);
+                faults.push((shard.shard, fault.context(target.describe())));
+            }
+        }
+        (whole_bytes, faults)
+    }
+
+    fn fill_shard(
+        &self,
+        targets: &TargetSet,
+        shard: ShardName,
+        there: &[(u8, usize)],
+        apart: bool,
+    ) -> Result<(usize, u64)> {
+        let from = targets.find_on(Tier::Fast, shard)?;
+        let named = |error: Error| error.context(format!("shard {shard}"));
+        let open = OpenShard::open(self, targets, shard, from).map_err(named)?;
+        let there: Vec<usize> = there.iter().map(|(_, number)| *number).collect();
+        let begun = targets.begin_slow(shard, &there, apart, open.stored_bytes)?;
+        let (member, writer) = begun.ok_or_else(|| {
+            Error::new(ErrorKind::Full, format!("no slow target has room for shard {shard}"))
+        })?;
+        let bytes = self.copy_open(targets, (shard, from), &open, (member, writer))?;
+        Ok((member, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests;

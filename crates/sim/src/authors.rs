@@ -1,0 +1,30 @@
+//! Who has tried to append which record, where a log has several places: whoever does the last step for a record
+//! need not be its author.
+
+use crate::luck::lock;
+use crate::truth::Pending;
+use outlive_format::fingerprint;
+use outlive_types::Fingerprint;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+/// What is known of a log's places beside what they hold.
+#[derive(Default)]
+pub(crate) struct PlacesTruth {
+    /// Places that nobody reaches now.
+    pub away: Mutex<BTreeSet<usize>>,
+    /// Who has ever tried to append a record, and what was to be committed with it.
+    authors: Mutex<BTreeMap<Fingerprint, (usize, Option<Pending>)>>,
+}
+
+impl PlacesTruth {
+    /// The program is about to append this.
+    pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
+        lock(&self.authors).insert(fingerprint(record), (program, pending));
+    }
+
+    /// Who has, if anybody did.
+    pub fn author(&self, record: &[u8]) -> Option<(usize, Option<Pending>)> {
+        lock(&self.authors).get(&fingerprint(record)).cloned()
+    }
+}

@@ -1,0 +1,160 @@
+//! Fills the slow tier behind the saves: which packs it lacks of the checkpoints that it should have.
+
+use crate::commit::history;
+use crate::redundancy::{KnownSegments, packs_of};
+use outlive_chunk::parallel;
+use outlive_io::Pace;
+use outlive_pool::Pool;
+use outlive_target::Lock;
+use outlive_types::{Epoch, Error, Event, JobName, PackId, Progress, Result, SessionId};
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How to fill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FillOptions {
+    /// At most so many bytes a second are copied.
+    pub bytes_per_s: Option<u64>,
+    /// Only say what is missing.
+    pub dry_run: bool,
+}
+
+/// What a fill found and did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FillReport {
+    /// Checkpoints that `[tiers]` chooses.
+    pub checkpoints: u64,
+    /// Packs that these need.
+    pub packs: u64,
+    /// Of these, packs that the slow tier lacked, or lacked a part of.
+    pub incomplete: u64,
+    /// Shards copied.
+    pub shards: u64,
+    /// Bytes of these.
+    pub copied_bytes: u64,
+    /// Shards that the slow tier still lacks.
+    pub left: u64,
+    /// Packs of which it still lacks something, and why.
+    pub failed: Vec<(PackId, Error)>,
+    /// Checkpoints of which it is not known which packs they need, and why.
+    pub unread: Vec<(JobName, Epoch, Error)>,
+}
+
+/// Copies what the slow tier lacks of the checkpoints that `[tiers]` in `pool.toml` chooses, those of the
+/// newest first. It may be stopped at any moment, and begun again; it may run beside saves and restores.
+///
+/// # Errors
+/// `Invalid` without a slow target; `Retry` if another command collects, or the targets cannot be asked.
+/// What concerns single packs is in the report.
+pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
+    let _lock = match options.dry_run {
+        true => Lock::None,
+        false => pool.log().lock_collecting()?,
+    };
+    if matches!(_lock, Lock::Busy) {
+        return Err(Error::retry(
+            "another gc, scrub, repair or fill is at work in this pool: try again when it has ended",
+        ));
+    }
+    let need = pool.fill_need()?;
+    let mut report = FillReport::default();
+    let packs = chosen_packs(pool, &mut report)?;
+    report.packs = packs.len() as u64;
+    let mut lacking = Vec::new();
+    for pack in packs {
+        let missing = need.missing(pack) as u64;
+        if missing > 0 {
+            report.incomplete += 1;
+            report.left += missing;
+            lacking.push(pack);
+        }
+    }
+    if options.dry_run {
+        return Ok(report);
+    }
+    let pace = Pace::new(options.bytes_per_s);
+    let pack_bytes = pool.config().format.pack_bytes;
+    let (total_bytes, done_bytes) = (lacking.len() as u64 * pack_bytes, AtomicU64::new(0));
+    let outcomes = parallel(lacking, pool.config().tuning.threads(), |pack| {
+        let outcome = pool.fill_pack(pack, &need);
+        pace.spend(outcome.as_ref().map_or(0, |fill| fill.bytes));
+        let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
+        let event = Progress { what: "fill", done_bytes, total_bytes };
+        pool.env().observer.event(Event::Progress(event));
+        (pack, outcome)
+    });
+    report.left = 0;
+    for (pack, outcome) in outcomes {
+        match outcome {
+            Ok(fill) => {
+                report.shards += fill.shards as u64;
+                report.copied_bytes += fill.bytes;
+                report.left += fill.left as u64;
+                report.failed.extend(fill.why.map(|why| (pack, why)));
+            }
+            Err(error) => {
+                report.left += need.missing(pack) as u64;
+                report.failed.push((pack, error));
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Copies to the slow tier what a gc or scrub has written in the place of packs that it had. To be done before a
+/// job is told of it: from then on its checkpoints need what was written, and those that were safe on the slow
+/// tier would not be.
+///
+/// # Errors
+/// Why it cannot be copied now: then nobody is to be told.
+pub(crate) fn fill_session(
+    pool: &Pool,
+    session: SessionId,
+    replaced: &HashSet<PackId>,
+) -> Result<()> {
+    if !pool.has_slow_tier() {
+        return Ok(());
+    }
+    let need = pool.fill_need()?;
+    if !replaced.iter().any(|pack| need.has(*pack)) {
+        return Ok(());
+    }
+    for pack in pool.packs()?.into_iter().filter(|pack| pack.session() == session) {
+        if let Some(why) = pool.fill_pack(pack, &need)?.why {
+            return Err(why.context(
+                "what takes the place of packs that are on the slow tier cannot be copied there, so they stay \
+                 as they are",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The packs of the checkpoints that `[tiers]` chooses, those of the newest checkpoint first.
+fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
+    let rule = &pool.config().tiers;
+    let now_ns = pool.env().clock.unix_ns();
+    let mut chosen = Vec::new();
+    for job in pool.jobs()? {
+        for entry in history(pool, &job)? {
+            let entry = entry.unless_unread()?;
+            let Some(manifest) = entry.manifest() else { continue };
+            // One that a wrong clock has put into the future is new.
+            let age_s = now_ns.saturating_sub(manifest.frozen_ns) / 1_000_000_000;
+            if rule.takes(manifest.epoch, age_s) {
+                chosen.push((job.clone(), manifest.clone()));
+            }
+        }
+    }
+    chosen.sort_by_key(|(_, manifest)| Reverse(manifest.frozen_ns));
+    report.checkpoints = chosen.len() as u64;
+    let (mut known, mut met, mut packs) = (KnownSegments::new(), HashSet::new(), Vec::new());
+    for (job, manifest) in chosen {
+        match packs_of(pool, &manifest, &mut known) {
+            Ok(needed) => packs.extend(needed.into_iter().filter(|pack| met.insert(*pack))),
+            Err(error) => report.unread.push((job, manifest.epoch, error)),
+        }
+    }
+    Ok(packs)
+}
