@@ -25,7 +25,15 @@ struct Place {
 }
 
 impl Place {
+    /// One that is filled by the command only.
     fn new(fast: usize, slow: usize, rule: &[&str]) -> Place {
+        let place = Place::filling(fast, slow, rule);
+        place.set("fill = false");
+        place
+    }
+
+    /// One that programs fill.
+    fn filling(fast: usize, slow: usize, rule: &[&str]) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("a pool");
         let named = |option: &'static str, name: &'static str, count: usize| {
@@ -99,11 +107,16 @@ impl Place {
         files(&self.at(name)).into_iter().filter(|(path, _)| is_shard(path)).collect()
     }
 
+    /// Puts lines into `[tiers]`.
     fn set(&self, lines: &str) {
+        const TIERS: &str = "[tiers]\n";
         let path = self.pool.join("pool.toml");
-        let before = fs::read_to_string(&path).unwrap();
-        let at = before.find("[[target]]").unwrap();
-        fs::write(path, format!("{}{lines}\n{}", &before[..at], &before[at..])).unwrap();
+        let mut text = fs::read_to_string(&path).unwrap();
+        if !text.contains(TIERS) {
+            let at = text.find("[[target]]").unwrap();
+            text.insert_str(at, &format!("{TIERS}\n"));
+        }
+        fs::write(path, text.replace(TIERS, &format!("{TIERS}{lines}\n"))).unwrap();
     }
 }
 
@@ -272,7 +285,7 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
 #[test]
 fn the_rule_says_what_the_slow_tier_gets() {
     let place = Place::new(1, 1, &[]);
-    place.set("[tiers]\nevery = 2\n");
+    place.set("every = 2");
     for epoch in 1..=5 {
         assert_eq!(place.put(epoch).code, 0);
     }
@@ -288,14 +301,16 @@ fn the_rule_says_what_the_slow_tier_gets() {
         ("evry = 2", "evry"),
         ("every = -1", "every"),
         ("older_than_s = \"day\"", "older_than_s"),
+        ("finish_s = -1", "finish_s"),
+        ("bytes_per_s = \"fast\"", "bytes_per_s"),
     ] {
         let place = Place::new(1, 1, &[]);
-        place.set(&format!("[tiers]\n{wrong}\n"));
+        place.set(wrong);
         let run = place.run(&["ls"]);
         assert!(run.code == 2 && run.err.contains(said), "{run:?}");
     }
     let old = Place::new(1, 1, &[]);
-    old.set("[tiers]\nolder_than_s = 1000000\n");
+    old.set("older_than_s = 1000000");
     assert_eq!(old.put(1).code, 0);
     assert!(old.good(&["pool", "fill"]).out.starts_with("0 checkpoints"));
     // The tier is the table's, whatever a copy of the descriptor leaves out.
@@ -383,4 +398,48 @@ fn fills_run_beside_saves_and_gcs() {
     place.good(&["prune", "another", "--all"]);
     place.good(&["gc"]);
     assert!(place.shards("slow 1").is_empty() && place.shards("fast 1").is_empty());
+}
+
+#[test]
+fn programs_fill_the_slow_tier_behind_their_commits() {
+    let place = Place::filling(3, 1, &["--erasure", "2+1"]);
+    for epoch in 1..=3 {
+        let put = place.put(epoch);
+        assert_eq!((put.code, put.err.as_str()), (0, ""), "{put:?}");
+    }
+    assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
+    assert!(place.good(&["pool", "fill"]).out.contains("has them all"));
+    // What packs a gc writes, it has copied; the next save goes on from there.
+    place.good(&["prune", "job", "--keep-last", "1"]);
+    place.good(&["gc"]);
+    assert_eq!(place.put(4).code, 0);
+    assert_eq!(place.tiers(), vec![["fast", "slow"]; 2]);
+
+    // The slow tier is away: that is said once, and costs nothing but its copies.
+    fs::rename(place.at("slow 1"), place.at("away")).unwrap();
+    let put = place.put(5);
+    assert_eq!(put.code, 0, "{put:?}");
+    assert!(put.err.contains("the slow tier lacks"), "{}", put.err);
+    assert!(put.err.contains("slow 1"), "{}", put.err);
+    fs::rename(place.at("away"), place.at("slow 1")).unwrap();
+    // The next save makes up for it.
+    assert_eq!(place.put(6).code, 0);
+    assert_eq!(place.tiers(), vec![["fast", "slow"]; 4]);
+    for number in 1..=3 {
+        fs::remove_dir_all(place.at(&format!("fast {number}"))).unwrap();
+    }
+    (3..=6).for_each(|epoch| place.check(epoch));
+}
+
+#[test]
+fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
+    let place = Place::filling(1, 1, &[]);
+    place.set("bytes_per_s = 1");
+    place.set("finish_s = 0");
+    let put = place.put(1);
+    assert_eq!(put.code, 0, "{put:?}");
+    assert!(put.err.contains("was closed before the slow tier had all of it"), "{}", put.err);
+    assert!(put.err.contains("pool fill"), "{}", put.err);
+    place.good(&["pool", "fill"]);
+    assert_eq!(place.tiers(), [["fast", "slow"]]);
 }

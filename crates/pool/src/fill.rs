@@ -27,6 +27,18 @@ impl FillNeed {
         self.there.contains_key(&pack)
     }
 
+    /// Whether it is of the targets that the pool has now.
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        pool.targets().version() == self.version
+    }
+
+    /// Takes notice of what was copied of a pack.
+    pub fn add(&mut self, pack: PackId, fill: &PackFill) {
+        if !fill.copied.is_empty() {
+            self.there.entry(pack).or_default().extend(&fill.copied);
+        }
+    }
+
     /// Shards of a pack that the slow tier lacks.
     pub fn missing(&self, pack: PackId) -> usize {
         let none = Vec::new();
@@ -39,14 +51,21 @@ impl FillNeed {
 /// What became of one pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackFill {
-    /// Shards copied.
-    pub shards: usize,
+    /// Shards copied, and to which targets, as they are numbered in the set.
+    copied: Vec<(u8, usize)>,
     /// Bytes of these.
     pub bytes: u64,
     /// Shards that the slow tier still lacks.
     pub left: usize,
     /// Why the first of them could not be copied.
     pub why: Option<Error>,
+}
+
+impl PackFill {
+    /// Shards copied.
+    pub fn shards(&self) -> usize {
+        self.copied.len()
+    }
 }
 
 impl Pool {
@@ -128,7 +147,7 @@ impl Pool {
                 Ok((member, bytes)) => {
                     numbers.insert(shard.shard);
                     there.push((shard.shard, member));
-                    fill.shards += 1;
+                    fill.copied.push((shard.shard, member));
                     fill.bytes += bytes;
                 }
                 Err(error) => fill.why = fill.why.or(Some(error)),

@@ -99,7 +99,7 @@ impl Pool {
                 "the targets of this pool cannot be changed: nothing says which they are",
             )
         })?;
-        let lock = self.log().lock_collecting()?;
+        let lock = self.lock_collecting()?;
         if matches!(lock, Lock::Busy) {
             return Err(Error::retry(
                 "a gc, scrub, repair or another change of the targets is at work in this pool: try \

@@ -11,14 +11,21 @@ use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
-use outlive_target::{ManifestLog, Target};
+use outlive_target::{Lock, ManifestLog, Target};
+use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Packs of which it is known how they are spread over their shards.
 const LAYOUTS_MAX: usize = 1 << 15;
+
+/// Between two looks whether programs that fill have given the lock of collectors back.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// So often. They give it back after a second and the pack in hand.
+const LOCK_TRIES: usize = 500;
 
 /// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
 /// bound of one staging pool.
@@ -241,6 +248,22 @@ impl Pool {
     /// Where manifests are committed.
     pub fn log(&self) -> &Arc<dyn ManifestLog> {
         &self.log
+    }
+
+    /// Takes the lock of whoever collects, moves or repairs packs. Where programs fill a slow tier, it waits for
+    /// them: they give it back again and again.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn lock_collecting(&self) -> Result<Lock> {
+        let tries = if self.has_slow_tier() { LOCK_TRIES } else { 1 };
+        for _ in 1..tries {
+            match self.log.lock_collecting()? {
+                Lock::Busy => sleep(LOCK_PAUSE),
+                lock => return Ok(lock),
+            }
+        }
+        self.log.lock_collecting()
     }
 
     /// Every program's job that has a record, sorted.

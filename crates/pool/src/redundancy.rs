@@ -106,11 +106,17 @@ pub struct TiersConfig {
     pub every: u64,
     /// Of these, those that are at least so old, in seconds.
     pub older_than_s: u64,
+    /// Programs fill the slow tier behind their commits; otherwise only `pool fill` does.
+    pub fill: bool,
+    /// At most so many bytes a second are copied by one program; 0 for no limit.
+    pub bytes_per_s: u64,
+    /// A job that is closed waits at most so many seconds for the slow tier.
+    pub finish_s: u64,
 }
 
 impl Default for TiersConfig {
     fn default() -> TiersConfig {
-        TiersConfig { every: 1, older_than_s: 0 }
+        TiersConfig { every: 1, older_than_s: 0, fill: true, bytes_per_s: 0, finish_s: 60 }
     }
 }
 

@@ -126,7 +126,7 @@ impl Pool {
     pub fn repair(&self, options: RepairOptions) -> Result<RepairReport> {
         let _lock = match options.dry_run {
             true => Lock::None,
-            false => self.log().lock_collecting()?,
+            false => self.lock_collecting()?,
         };
         if matches!(_lock, Lock::Busy) {
             return Err(Error::retry(

@@ -26,7 +26,7 @@ pub mod scrub;
 pub mod tree;
 mod verify;
 
-pub use fill::{FillOptions, FillReport, fill};
+pub use fill::{FillBehind, FillOptions, FillReport, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };

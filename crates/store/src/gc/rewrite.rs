@@ -5,6 +5,7 @@ use super::lines::{RankLine, at_fault_of, inline_segments, lines};
 use super::mark::{Marks, live_entries};
 use super::survey::{JobState, Survey};
 use super::tell::Relisted;
+use crate::fill::FillSession;
 use crate::images::read_page;
 use crate::index::ReadItem;
 use crate::index::{FingerprintRange, Fingerprints, Locator};
@@ -33,6 +34,8 @@ pub struct Work {
     pub copied: Vec<SegmentRef>,
     /// New segments of jobs that need them, stored together.
     pub segments: HashMap<JobName, Relisted>,
+    /// Copies what was written to the slow tier.
+    pub fills: FillSession,
 }
 
 impl Gc<'_> {

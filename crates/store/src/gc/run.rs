@@ -9,7 +9,7 @@ use super::rewrite::Work;
 use super::survey::{FirstPacks, JobState, Survey};
 use super::tell::{archive_of, tell, tell_all};
 use crate::commit::LogHead;
-use crate::fill::fill_session;
+use crate::fill::FillSession;
 use crate::save::PackNumbers;
 use outlive_format::Manifest;
 use outlive_io::Pace;
@@ -89,7 +89,7 @@ fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     if !options.thoroughness.collect {
         return Ok(decided(Collecting::NotAsked));
     }
-    let turn = match pool.log().lock_collecting()? {
+    let turn = match pool.lock_collecting()? {
         Lock::Busy if options.drop.is_empty() => return Err(busy(pool)),
         Lock::Busy => return Ok(decided(Collecting::Postponed)),
         turn => turn,
@@ -185,7 +185,9 @@ impl Gc<'_> {
             return Ok(report);
         }
         let condemned = report.plan.condemned();
-        let mut work = Work { marks, condemned, copied: Vec::new(), segments: HashMap::new() };
+        let fills = FillSession::new(self.packs.session());
+        let mut work =
+            Work { marks, condemned, copied: Vec::new(), segments: HashMap::new(), fills };
         let rewritten = report.plan.rewritten.clone();
         report.damaged = self.copy_out(&rewritten, &mut work)?;
         self.store_together(&survey, &mut work)?;
@@ -253,7 +255,7 @@ impl Gc<'_> {
                 },
             };
             if relisted.is_some() {
-                fill_session(pool, session, &work.condemned)?;
+                work.fills.fill(pool, &work.condemned)?;
             }
             // After the reading: a later gc may have told the job of what we copied, and then our record
             // would follow on that one. And after the last pack is stored: its target may have left.

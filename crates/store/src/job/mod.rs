@@ -190,7 +190,8 @@ impl Job {
         self.inner.starting().clone()
     }
 
-    /// Completes the drain and ends the session in the log. The job can be used again afterwards.
+    /// Completes the drain and ends the session in the log. Then it waits for the slow tier, if there is one, at
+    /// most as long as `[tiers]` in `pool.toml` allows. The job can be used again afterwards.
     ///
     /// # Errors
     /// The last save's failure, if nobody has been told it yet; what the log reports.
@@ -213,7 +214,11 @@ impl Job {
             handle.wait_done(None);
             handle.unseen_failure()
         });
-        let closed = self.inner.writer().committer.head.close(&self.inner.pool);
+        let mut writer = self.inner.writer();
+        let closed = writer.committer.head.close(&self.inner.pool);
+        let behind = writer.committer.behind.clone();
+        drop((writer, current));
+        behind.finish(&self.inner.pool);
         failure.map_or(closed, Err)
     }
 

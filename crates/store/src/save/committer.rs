@@ -4,6 +4,7 @@ use super::events::CommitEvents;
 use super::packer::{PackNumbers, Packer};
 use super::pages::store_table;
 use crate::commit::{Commit, LogHead, Opened};
+use crate::fill::FillBehind;
 use outlive_format::{
     Image, ImageKind, ImageTable, Images, Manifest, RankImage, Remarks, SaveFigures,
 };
@@ -30,6 +31,8 @@ pub struct Committer {
     pub head: LogHead,
     /// Tells what becomes of its checkpoints.
     pub events: CommitEvents,
+    /// Copies them to the slow tier.
+    pub behind: FillBehind,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
 }
@@ -37,7 +40,8 @@ pub struct Committer {
 impl Committer {
     /// One that has looked at nothing yet.
     pub fn new(job: JobName) -> Committer {
-        Committer { events: CommitEvents::new(job.clone()), head: LogHead::new(job), packs: None }
+        let (events, behind) = (CommitEvents::new(job.clone()), FillBehind::new(job.clone()));
+        Committer { events, behind, head: LogHead::new(job), packs: None }
     }
 
     /// Opens the session if there is none. What the answer says is for every rank.
@@ -67,6 +71,7 @@ impl Committer {
         let outcome = self.head.commit(pool, &manifest)?;
         if let Commit::Done(_) = outcome {
             self.events.committed(pool, draft.epoch);
+            self.behind.committed(pool);
         }
         Ok(outcome)
     }

@@ -4,7 +4,7 @@
 use super::check::check_pack;
 use super::listed::{Places, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
-use crate::fill::fill_session;
+use crate::fill::FillSession;
 use crate::gc::{
     FirstPacks, JobState, RankLine, Relisted, Survey, archive_of, busy, lines, live_of, tell,
     tell_all,
@@ -69,7 +69,7 @@ pub fn heal(
         return Ok(());
     }
     let mut head = LogHead::new(JobName::gc());
-    let turn = match pool.log().lock_collecting()? {
+    let turn = match pool.lock_collecting()? {
         Lock::Busy => return Err(busy(pool)),
         turn => turn,
     };
@@ -196,6 +196,7 @@ pub struct Heal<'a> {
     /// Jobs whose hurt checkpoints have found what they missed: a save has stored it anew.
     healed: BTreeSet<JobName>,
     has_work: bool,
+    fills: FillSession,
     pub(super) report: HealReport,
 }
 
@@ -259,6 +260,7 @@ impl<'a> Heal<'a> {
             lost,
             healed,
             has_work,
+            fills: FillSession::new(session),
             report,
         })
     }
@@ -316,7 +318,7 @@ impl<'a> Heal<'a> {
             self.note_hurt(name, &hurt);
             state.hurt = hurt;
             let relisted = self.relist(&state, &places)?;
-            fill_session(pool, session, &self.bad)?;
+            self.fills.fill(pool, &self.bad)?;
             // After the last pack is stored: the target that it is on may have left.
             self.head.check(pool)?;
             pool.check_place()?;

@@ -1,15 +1,19 @@
 //! Fills the slow tier behind the saves: which packs it lacks of the checkpoints that it should have.
 
-use crate::commit::history;
-use crate::redundancy::{KnownSegments, packs_of};
+use choice::Choice;
 use outlive_chunk::parallel;
 use outlive_io::Pace;
-use outlive_pool::Pool;
+use outlive_pool::{FillNeed, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, Event, JobName, PackId, Progress, Result, SessionId};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use behind::FillBehind;
+
+mod behind;
+mod choice;
 
 /// How to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,7 +54,7 @@ pub struct FillReport {
 pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     let _lock = match options.dry_run {
         true => Lock::None,
-        false => pool.log().lock_collecting()?,
+        false => pool.lock_collecting()?,
     };
     if matches!(_lock, Lock::Busy) {
         return Err(Error::retry(
@@ -88,7 +92,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     for (pack, outcome) in outcomes {
         match outcome {
             Ok(fill) => {
-                report.shards += fill.shards as u64;
+                report.shards += fill.shards() as u64;
                 report.copied_bytes += fill.bytes;
                 report.left += fill.left as u64;
                 report.failed.extend(fill.why.map(|why| (pack, why)));
@@ -102,56 +106,66 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     Ok(report)
 }
 
-/// Copies to the slow tier what a gc or scrub has written in the place of packs that it had. To be done before a
-/// job is told of it: from then on its checkpoints need what was written, and those that were safe on the slow
-/// tier would not be.
-///
-/// # Errors
-/// Why it cannot be copied now: then nobody is to be told.
-pub(crate) fn fill_session(
-    pool: &Pool,
+/// What the slow tier has, for a gc or scrub that puts new packs in the place of old ones.
+pub(crate) struct FillSession {
     session: SessionId,
-    replaced: &HashSet<PackId>,
-) -> Result<()> {
-    if !pool.has_slow_tier() {
-        return Ok(());
+    /// Found out when it is first asked for. Nobody else fills meanwhile: that takes the lock of collectors.
+    need: Option<FillNeed>,
+}
+
+impl FillSession {
+    /// For the packs of a session.
+    pub fn new(session: SessionId) -> FillSession {
+        FillSession { session, need: None }
     }
-    let need = pool.fill_need()?;
-    if !replaced.iter().any(|pack| need.has(*pack)) {
-        return Ok(());
-    }
-    for pack in pool.packs()?.into_iter().filter(|pack| pack.session() == session) {
-        if let Some(why) = pool.fill_pack(pack, &need)?.why {
-            return Err(why.context(
-                "what takes the place of packs that are on the slow tier cannot be copied there, so they stay \
-                 as they are",
-            ));
+
+    /// Copies to the slow tier what was written in the place of packs that it had. To be done before a job is
+    /// told of it: from then on its checkpoints need what was written, and those that were safe on the slow
+    /// tier would not be.
+    ///
+    /// # Errors
+    /// Why it cannot be copied now: then nobody is to be told.
+    pub fn fill(&mut self, pool: &Pool, replaced: &HashSet<PackId>) -> Result<()> {
+        if !pool.has_slow_tier() {
+            return Ok(());
         }
+        let need = match self.need.take() {
+            Some(need) if need.is_of(pool) => need,
+            _ => pool.fill_need()?,
+        };
+        let need = self.need.insert(need);
+        if !replaced.iter().any(|pack| need.has(*pack)) {
+            return Ok(());
+        }
+        for pack in pool.packs()?.into_iter().filter(|pack| pack.session() == self.session) {
+            if need.missing(pack) == 0 {
+                continue;
+            }
+            let fill = pool.fill_pack(pack, need)?;
+            need.add(pack, &fill);
+            if let Some(why) = fill.why {
+                return Err(why.context(
+                    "what takes the place of packs that are on the slow tier cannot be copied there, so they \
+                     stay as they are",
+                ));
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The packs of the checkpoints that `[tiers]` chooses, those of the newest checkpoint first.
 fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
-    let rule = &pool.config().tiers;
-    let now_ns = pool.env().clock.unix_ns();
-    let mut chosen = Vec::new();
+    let (mut choice, mut chosen) = (Choice::default(), Vec::new());
     for job in pool.jobs()? {
-        for entry in history(pool, &job)? {
-            let entry = entry.unless_unread()?;
-            let Some(manifest) = entry.manifest() else { continue };
-            // One that a wrong clock has put into the future is new.
-            let age_s = now_ns.saturating_sub(manifest.frozen_ns) / 1_000_000_000;
-            if rule.takes(manifest.epoch, age_s) {
-                chosen.push((job.clone(), manifest.clone()));
-            }
-        }
+        let left = choice.left(pool, &job)?.into_iter();
+        chosen.extend(left.map(|manifest| (job.clone(), manifest)));
     }
     chosen.sort_by_key(|(_, manifest)| Reverse(manifest.frozen_ns));
     report.checkpoints = chosen.len() as u64;
-    let (mut known, mut met, mut packs) = (KnownSegments::new(), HashSet::new(), Vec::new());
+    let (mut met, mut packs) = (HashSet::new(), Vec::new());
     for (job, manifest) in chosen {
-        match packs_of(pool, &manifest, &mut known) {
+        match choice.packs(pool, &manifest) {
             Ok(needed) => packs.extend(needed.into_iter().filter(|pack| met.insert(*pack))),
             Err(error) => report.unread.push((job, manifest.epoch, error)),
         }

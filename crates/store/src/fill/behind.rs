@@ -1,0 +1,311 @@
+//! Fills the slow tier behind the commits of one job, in a thread that ends when nothing is left to copy.
+
+use super::choice::Choice;
+use outlive_io::{Pace, make_way};
+use outlive_pool::{FillNeed, Pool};
+use outlive_target::Lock;
+use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The lock of collectors is given back after so long, and at the end of the pack.
+const TURN: Duration = Duration::from_secs(1);
+/// Then whoever waits for it has as long to take it: longer than their pauses ([`Pool::lock_collecting`]).
+const REST: Duration = Duration::from_millis(60);
+/// Between two looks whether another command has ended.
+const PAUSE: Duration = Duration::from_millis(500);
+/// So often a round begins again because another command is at work, or has moved what was to be copied.
+const ROUNDS: usize = 120;
+
+/// Fills the slow tier with what a job has committed. Clones are the same.
+///
+/// There is no state but what lies on the targets: a program that is killed, or gives up, leaves work to its
+/// next commit, to its successor, or to `pool fill`.
+#[derive(Clone)]
+pub struct FillBehind(Arc<Shared>);
+
+struct Shared {
+    job: JobName,
+    process_id: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Commits so far.
+    commits: u64,
+    /// Those of which the last round knew.
+    rounds_of: u64,
+    /// A thread is at work.
+    is_running: bool,
+    /// How the last round ended.
+    outcome: Option<Result<()>>,
+    /// The warning that was given last.
+    said: Option<String>,
+    /// What one round leaves to the next.
+    memory: Option<Memory>,
+}
+
+/// How a round ended in which nothing failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// What was chosen is on the slow tier, or there is a newer checkpoint to begin with.
+    Done,
+    /// Packs were moved meanwhile.
+    Moved,
+    /// Another command is at work.
+    Busy,
+}
+
+/// What is known of the slow tier, and of the checkpoints.
+struct Memory {
+    need: FillNeed,
+    choice: Choice,
+    /// The newest record of collectors then: whoever moves packs appends one.
+    collections: u64,
+}
+
+impl FillBehind {
+    /// Of a job of which nothing is known yet.
+    pub fn new(job: JobName) -> FillBehind {
+        let (state, changed) = Default::default();
+        FillBehind(Arc::new(Shared { job, process_id: std::process::id(), state, changed }))
+    }
+
+    /// Begins to copy what has been committed. Never waits.
+    pub fn committed(&self, pool: &Pool) {
+        if !pool.config().tiers.fill || !pool.has_slow_tier() || !self.is_mine() {
+            return;
+        }
+        let mut state = self.0.state();
+        state.commits += 1;
+        self.start(pool, state);
+    }
+
+    /// Waits until what `[tiers]` chooses of the job is on the slow tier, but no longer than it allows. If that
+    /// is not so then, the pool's observer is told. Work goes on until the process ends.
+    pub fn finish(&self, pool: &Pool) {
+        if !self.is_mine() {
+            return;
+        }
+        let finish = Duration::from_secs(pool.config().tiers.finish_s);
+        let (begun, mut begins) = (Instant::now(), true);
+        loop {
+            let state = self.0.state();
+            let left = finish.saturating_sub(begun.elapsed());
+            if state.is_running && !left.is_zero() {
+                let waited = self.0.changed.wait_timeout(state, left);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                continue;
+            }
+            match &state.outcome {
+                _ if state.commits == 0 => return,
+                _ if left.is_zero() => break,
+                Some(Ok(())) => return,
+                // Once more, if that was long ago; why was told.
+                Some(Err(_)) if !begins => return,
+                _ => {
+                    begins = false;
+                    self.start(pool, state);
+                }
+            }
+        }
+        pool.warn(format!(
+            "job {} was closed before the slow tier had all of it; it is safe on the fast tier. For the rest, run: \
+             {}",
+            self.0.job,
+            pool.command("pool fill", &[])
+        ));
+    }
+
+    /// Threads do not survive a fork.
+    fn is_mine(&self) -> bool {
+        self.0.process_id == std::process::id()
+    }
+
+    fn start(&self, pool: &Pool, mut state: MutexGuard<'_, State>) {
+        if state.is_running {
+            return;
+        }
+        state.is_running = true;
+        drop(state);
+        let (shared, there) = (self.0.clone(), pool.clone());
+        if let Err(error) = sync::spawn("outlive-fill", move || shared.run(&there)) {
+            let mut state = self.0.state();
+            state.is_running = false;
+            self.0.changed.notify_all();
+            drop(state);
+            self.0.tell(pool, &Err(Error::no_thread("filling the slow tier", &error)));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, pool: &Pool) {
+        make_way();
+        loop {
+            let mut state = self.state();
+            let (commits, mut memory) = (state.commits, state.memory.take());
+            drop(state);
+            let work = AssertUnwindSafe(|| self.rounds(pool, commits, &mut memory));
+            let outcome = catch_unwind(work).unwrap_or_else(|_| {
+                Err(Error::bug("the fill of the slow tier panicked; please report this"))
+            });
+            if outcome.is_err() {
+                // What is known may be why.
+                memory = None;
+            }
+            self.tell(pool, &outcome);
+            let mut state = self.state();
+            (state.rounds_of, state.memory, state.outcome) = (commits, memory, Some(outcome));
+            state.is_running = state.commits != commits;
+            self.changed.notify_all();
+            if !state.is_running {
+                return;
+            }
+        }
+    }
+
+    /// Says once why something cannot be copied.
+    fn tell(&self, pool: &Pool, outcome: &Result<()>) {
+        let text = outcome.as_ref().err().map(|error| {
+            format!(
+                "job {}: the slow tier lacks checkpoints that it should have: {}; the next commit tries again",
+                self.job,
+                error.message()
+            )
+        });
+        let mut state = self.state();
+        if state.said != text {
+            state.said.clone_from(&text);
+            drop(state);
+            match text {
+                Some(text) => pool.warn(text),
+                None => pool.info(format!("job {}: the slow tier has what it lacked", self.job)),
+            }
+        }
+    }
+
+    /// Copies until nothing is left, or a newer checkpoint is there to be copied first.
+    fn rounds(&self, pool: &Pool, commits: u64, memory: &mut Option<Memory>) -> Result<()> {
+        for _ in 0..ROUNDS {
+            match self.round(pool, commits, memory)? {
+                Round::Done => return Ok(()),
+                Round::Moved => *memory = None,
+                Round::Busy => sync::sleep(PAUSE),
+            }
+        }
+        Err(Error::retry("a gc, scrub, repair or fill is at work in this pool"))
+    }
+
+    fn round(&self, pool: &Pool, commits: u64, memory: &mut Option<Memory>) -> Result<Round> {
+        pool.refresh_targets()?;
+        // Before anything is looked at: what is moved behind this is noticed.
+        let collections = pool.log().latest(&JobName::gc())?;
+        let memory = match memory.take() {
+            Some(known) if known.collections == collections && known.need.is_of(pool) => {
+                memory.insert(known)
+            }
+            _ => {
+                let (need, choice) = (pool.fill_need()?, Choice::default());
+                memory.insert(Memory { need, choice, collections })
+            }
+        };
+        let limit = Some(pool.config().tiers.bytes_per_s).filter(|limit| *limit > 0);
+        let (pace, mut failed) = (Pace::new(limit), None);
+        let mut turn = Turn::default();
+        for manifest in memory.choice.left(pool, &self.job)? {
+            let mut is_whole = true;
+            for pack in memory.choice.packs(pool, &manifest)? {
+                if memory.need.missing(pack) == 0 {
+                    continue;
+                }
+                if self.state().commits != commits {
+                    // The newest goes first.
+                    return failed.map_or(Ok(Round::Done), Err);
+                }
+                match turn.take(pool, memory.collections)? {
+                    Round::Done => {}
+                    stopped => return Ok(stopped),
+                }
+                let fill = pool.fill_pack(pack, &memory.need)?;
+                memory.need.add(pack, &fill);
+                let bytes = fill.bytes;
+                if let Some(why) = fill.why {
+                    is_whole = false;
+                    // The next one would have to wait as long for the same answer.
+                    if why.kind() != ErrorKind::Damaged {
+                        return Err(of(manifest.epoch, pack, why));
+                    }
+                    failed = failed.or(Some(of(manifest.epoch, pack, why)));
+                }
+                if limit.is_some() || turn.is_over() {
+                    turn.end();
+                    pace.spend(bytes);
+                }
+            }
+            if is_whole {
+                memory.choice.done(manifest.epoch);
+            }
+        }
+        turn.end();
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                memory.choice.all_done(pool);
+                Ok(Round::Done)
+            }
+        }
+    }
+}
+
+fn of(epoch: Epoch, pack: PackId, why: Error) -> Error {
+    why.context(format!("checkpoint {epoch}, pack {pack}"))
+}
+
+/// The lock of collectors, for a while.
+#[derive(Default)]
+struct Turn(Option<(Lock, Instant)>);
+
+impl Turn {
+    /// Takes the lock, if it is not taken already and nobody has collected meanwhile.
+    fn take(&mut self, pool: &Pool, collections: u64) -> Result<Round> {
+        if self.0.is_some() {
+            return Ok(Round::Done);
+        }
+        let lock = pool.log().lock_collecting()?;
+        if matches!(lock, Lock::Busy) {
+            return Ok(Round::Busy);
+        }
+        if pool.log().latest(&JobName::gc())? != collections {
+            return Ok(Round::Moved);
+        }
+        self.0 = Some((lock, Instant::now()));
+        Ok(Round::Done)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.as_ref().is_some_and(|(_, begun)| begun.elapsed() >= TURN)
+    }
+
+    /// Lets others take it.
+    fn end(&mut self) {
+        if self.0.take().is_some_and(|(lock, _)| matches!(lock, Lock::Taken(_))) {
+            sync::sleep(REST);
+        }
+    }
+}
+
+impl fmt::Debug for FillBehind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FillBehind").field("job", &self.0.job).finish()
+    }
+}
