@@ -11,6 +11,7 @@ use crate::{collect, files, restore, save};
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
+use outlive_pool::Tier;
 use outlive_store::{EpochInfo, JobOptions};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
@@ -157,6 +158,14 @@ impl Job {
         epochs.iter().map(|info| report_of(py, info)).collect()
     }
 
+    /// The tiers from which alone a checkpoint can be read now.
+    #[pyo3(signature = (epoch))]
+    fn tiers(&self, py: Python<'_>, epoch: Option<u64>) -> PyResult<Vec<&'static str>> {
+        self.core.check_process(py)?;
+        let tiers = py.detach(|| self.core.job().tiers(epoch)).or_raise(py)?;
+        Ok(tiers.into_iter().map(Tier::name).collect())
+    }
+
     /// Changes what is said about a checkpoint, after the save under way is over.
     #[pyo3(signature = (epoch, tick, *, label, pin))]
     fn note(
@@ -216,7 +225,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for the drain, raises its failure if nobody has been told, and ends the session. At the
+    /// Waits for the drain and the slow tier, raises a failure that nobody has been told, and ends the session. At the
     /// end of the process nobody needs to wait for memory that is being filled.
     #[pyo3(signature = (tick, *, at_exit))]
     fn close(&self, tick: &Bound<'_, PyAny>, at_exit: bool) -> PyResult<()> {
@@ -228,6 +237,7 @@ impl Job {
         if !at_exit {
             core.settle_fill(tick)?;
         }
+        core.settle_slow_tier(tick)?;
         let closed = py.detach(|| core.client.close(at_exit));
         core.keep_constants(Vec::new());
         drop(inside);

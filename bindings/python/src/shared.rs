@@ -103,6 +103,13 @@ impl Core {
         Ok(())
     }
 
+    /// Waits until the slow tier has what was committed, as long as `pool.toml` allows.
+    pub fn settle_slow_tier(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut fill = self.job().finish_fill();
+        wait::wait(&self.events, tick, None, &mut |limit| fill.wait(limit).then_some(()))?;
+        Ok(())
+    }
+
     /// Keeps what a lazy restore fills until it is `over`.
     pub fn keep(&self, buffers: Vec<Buffer>, over: Arc<AtomicBool>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((buffers, over));

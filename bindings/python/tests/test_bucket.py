@@ -100,6 +100,78 @@ def test_a_program_goes_on_on_another_machine(
     assert state["walk"].tobytes() == walk.tobytes()
 
 
+# Counts, each step a checkpoint, until it is killed or has counted far enough.
+COUNTS = """
+import sys
+import numpy as np
+import outlive
+
+pool, steps = sys.argv[1], int(sys.argv[2])
+job = outlive.open(pool).job("count")
+state = {"count": np.zeros(100_000)}
+job.restore(into=state)
+while state["count"][0] < steps:
+    state["count"] += 1
+    state["count"][1:] = np.random.default_rng(int(state["count"][0])).random(99_999)
+    job.save(state, wait=True)
+    print(int(state["count"][0]), flush=True)
+"""
+
+
+def test_a_bucket_is_the_slow_tier_of_a_pool_on_local_disks(
+    tmp_path: Path, server: subprocess.Popen[bytes]
+) -> None:
+    pool, fast = tmp_path / "a pool", tmp_path / "fast"
+    made = ["pool", "init", str(pool), "--target", str(fast), "--slow", "s3://ckpt/copies"]
+    sizes = ["--container-bytes", "64KiB", "--pack-bytes", "256KiB"]
+    subprocess.run([sys.executable, "-m", "outlive", *made, *sizes], check=True)
+    count = [sys.executable, "-c", COUNTS, str(pool)]
+    # It is killed at some moment of a fill; what it left is copied behind the next commit.
+    with subprocess.Popen([*count, "99"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        while int(program.stdout.readline()) < 3:
+            pass
+        program.kill()
+    with outlive.open(pool).job("count") as job:
+        reached = int(job.restore()["count"][0])
+    done = subprocess.run([*count, str(reached + 2)], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    job = outlive.open(pool).job("count")
+    epochs = [each.epoch for each in job.epochs()]
+    assert len(epochs) >= 5
+    assert {job.tiers(epoch) for epoch in epochs} == {("fast", "slow")}
+    assert job.tiers() == ("fast", "slow")
+    with pytest.raises(outlive.InvalidError, match="no checkpoint 99"):
+        job.tiers(99)
+
+    # The machine's disk is lost. (The log is not: it was somewhere else.)
+    shutil.rmtree(fast)
+    job = outlive.open(pool).job("count")
+    assert job.tiers() == ("slow",)
+    state = job.restore()
+    assert state["count"][0] == reached + 2
+    numbers = np.random.default_rng(reached + 2).random(99_999)
+    assert state["count"][1:].tobytes() == numbers.tobytes()
+
+
+def test_a_slow_tier_that_is_away_keeps_no_program_from_saving(
+    tmp_path: Path, server: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = tmp_path / "pool"
+    made = ["pool", "init", str(pool), "--target", ".", "--slow", "s3://ckpt/copies"]
+    subprocess.run([sys.executable, "-m", "outlive", *made], check=True)
+    job = outlive.open(pool).job("job")
+    job.save({"x": np.arange(1000.0)}, wait=True)
+    job.close()
+    server.kill()
+    server.wait()
+    job.save({"x": np.arange(2000.0)}, wait=True)
+    job.close()
+    assert "the slow tier lacks checkpoints" in caplog.text
+    assert job.restore()["x"].shape == (2000,)
+    assert job.tiers() == ("fast",)
+
+
 def test_a_bucket_that_cannot_be_used_says_so(
     tmp_path: Path, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

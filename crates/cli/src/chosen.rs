@@ -1,7 +1,9 @@
 //! The checkpoint that a command was given: which one, and what is said of it.
 
 use crate::output::{age, bytes, count, quoted, shown, when};
+use crate::tiers::tiers_text;
 use outlive_format::{Images, Manifest};
+use outlive_pool::Tier;
 use outlive_store::commit::{Entry, history};
 use outlive_store::{Job, Select};
 use outlive_types::{Epoch, Error, Result};
@@ -35,7 +37,13 @@ pub fn skipped_json(skipped: &[(Epoch, Error)]) -> Value {
 }
 
 /// What a manifest says, a line each; `noun` is what its image consists of.
-pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> String {
+pub fn head_text(
+    job: &Job,
+    manifest: &Manifest,
+    hurt: bool,
+    tiers: Option<&[Tier]>,
+    noun: &str,
+) -> String {
     let now_ns = job.pool().env().clock.unix_ns();
     let mut text = format!("Checkpoint {} of job {}\n", manifest.epoch, job.name());
     let mut line = |key: &str, value: String| {
@@ -75,6 +83,9 @@ pub fn head_text(job: &Job, manifest: &Manifest, hurt: bool, noun: &str) -> Stri
             }
         },
     );
+    if let Some(tiers) = tiers {
+        line("safe on", tiers_text(tiers));
+    }
     if !remarks.label.is_empty() {
         line("label", quoted(&remarks.label));
     }

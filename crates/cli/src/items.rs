@@ -4,6 +4,7 @@ use crate::args::ShowArgs;
 use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, bytes, count, path_json, when};
+use crate::tiers::Tiers;
 use outlive_format::{Item, ItemKind};
 use outlive_store::Job;
 use outlive_types::{Error, Result, shown_path};
@@ -20,7 +21,8 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     let manifest = checkpoint.manifest();
     let total = manifest.regions();
     let hurt = is_hurt(job, manifest.epoch)?;
-    let mut text = head_text(job, manifest, hurt, "item");
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest);
+    let mut text = head_text(job, manifest, hurt, tiers.as_deref(), "item");
     text.push('\n');
     let mut table = Table::new(&["MODE", ">OWNER", ">BYTES", "CHANGED", "PATH"]);
     let (limit, text_limit) =
@@ -42,7 +44,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     }
     let json = json!({
         "job": job.name().as_str(),
-        "manifest": manifest_json(manifest, hurt, 0),
+        "manifest": manifest_json(manifest, hurt, 0, tiers.as_deref()),
         "items": listed,
         "skipped": skipped_json(&skipped),
     });

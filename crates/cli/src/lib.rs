@@ -28,6 +28,7 @@ mod repair;
 mod scrub;
 mod show;
 mod targets;
+mod tiers;
 mod verify;
 
 pub use plot::svg as plot;

@@ -3,8 +3,9 @@
 use crate::args::LsArgs;
 use crate::output::{Answer, Table, Teller, age, bytes, count, quoted, shown, when};
 use crate::pool;
+use crate::tiers::{Tiers, tiers_json, tiers_text};
 use outlive_format::Manifest;
-use outlive_pool::Pool;
+use outlive_pool::{Pool, Tier};
 use outlive_store::commit::history;
 use outlive_types::{JobName, Result};
 use serde_json::{Value, json};
@@ -85,8 +86,13 @@ fn remarks(manifest: &Manifest, hurt: bool) -> String {
     remarks.join(", ")
 }
 
-/// A manifest as JSON, with the length of its record.
-pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Value {
+/// A manifest as JSON, with the length of its record and the tiers that it is on, where there are two.
+pub fn manifest_json(
+    manifest: &Manifest,
+    hurt: bool,
+    record_bytes: u64,
+    tiers: Option<&[Tier]>,
+) -> Value {
     json!({
         "epoch": manifest.epoch,
         "parent": (manifest.parent > 0).then_some(manifest.parent),
@@ -107,6 +113,7 @@ pub fn manifest_json(manifest: &Manifest, hurt: bool, record_bytes: u64) -> Valu
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,
         "hurt": hurt,
+        "tiers": tiers_json(tiers),
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "regions": manifest.regions(),
         "segments": manifest.images.one().map(|image| image.segments.len()),
@@ -167,19 +174,16 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
 fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     let now_ns = pool.env().clock.unix_ns();
     let listing = Listing::read(pool, job)?;
-    let mut table = Table::new(&[
-        ">EPOCH",
-        "FROZEN AT",
-        ">AGE",
-        ">STATE",
-        ">CHANGED",
-        ">NEW",
-        ">PARENT",
-        ">REGIONS",
-        "REMARKS",
-    ]);
+    let mut tiers = Tiers::of(pool)?;
+    let safe_on = tiers.is_some().then_some("SAFE ON");
+    let mut headings =
+        vec![">EPOCH", "FROZEN AT", ">AGE", ">STATE", ">CHANGED", ">NEW", ">PARENT", ">REGIONS"];
+    headings.extend(safe_on);
+    headings.push("REMARKS");
+    let (mut table, mut epochs) = (Table::new(&headings), Vec::new());
     for CheckpointRow { manifest, record_bytes, hurt } in &listing.epochs {
-        table.row(vec![
+        let tiers = tiers.at(job, manifest);
+        let mut cells = vec![
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),
             age(manifest.frozen_ns, now_ns),
@@ -188,19 +192,17 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             bytes(manifest.figures.new_bytes + record_bytes),
             if manifest.parent == 0 { "-".to_owned() } else { manifest.parent.to_string() },
             manifest.regions().to_string(),
-            remarks(manifest, *hurt),
-        ]);
+        ];
+        cells.extend(tiers.as_deref().map(tiers_text));
+        cells.push(remarks(manifest, *hurt));
+        table.row(cells);
+        epochs.push(manifest_json(manifest, *hurt, *record_bytes, tiers.as_deref()));
     }
     let mut text = match listing.epochs.is_empty() {
         true => format!("Job {job} has no checkpoint yet.\n"),
         false => table.text(),
     };
     append_remarks(&mut text, &listing.remark(job), pool);
-    let epochs: Vec<Value> = listing
-        .epochs
-        .iter()
-        .map(|at| manifest_json(&at.manifest, at.hurt, at.record_bytes))
-        .collect();
     let json = json!({
         "job": job.as_str(),
         "checkpoints": epochs,

@@ -2,6 +2,7 @@
 
 use crate::args::{InitArgs, StatusArgs};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use crate::tiers::tiers_json;
 use outlive_pool::{
     Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
     TargetUsage, Tier, Tuning,
@@ -296,7 +297,7 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
         "survives": spare.ok(),
         "error": spare.err().map(Error::message),
         "incomplete_packs": one.incomplete,
-        "tiers": one.tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>(),
+        "tiers": tiers_json(Some(&one.tiers)),
     })
 }
 

@@ -4,6 +4,7 @@ use crate::args::ShowArgs;
 use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
+use crate::tiers::Tiers;
 use crate::{items, pool, region};
 use outlive_store::{EpochInfo, Job, JobOptions, MemoryImage};
 use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionPlace, Result};
@@ -118,7 +119,8 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         .collect();
 
     let hurt = is_hurt(&job, manifest.epoch)?;
-    let mut text = head_text(&job, manifest, hurt, "region");
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest);
+    let mut text = head_text(&job, manifest, hurt, tiers.as_deref(), "region");
     if manifest.world_size > 1 {
         let _ = writeln!(text, "{:<13}{}", "this rank", checkpoint.image().rank);
     }
@@ -154,7 +156,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let attachment = checkpoint.attachment();
     let json = json!({
         "job": name.as_str(),
-        "manifest": manifest_json(manifest, hurt, 0),
+        "manifest": manifest_json(manifest, hurt, 0, tiers.as_deref()),
         "rank": checkpoint.image().rank,
         "regions": listed,
         "attachment_bytes": attachment.len(),

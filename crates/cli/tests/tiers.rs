@@ -107,6 +107,21 @@ impl Place {
         files(&self.at(name)).into_iter().filter(|(path, _)| is_shard(path)).collect()
     }
 
+    /// How many there are, while others are being written.
+    fn shard_count(&self, name: &str) -> usize {
+        let mut dirs = vec![self.at(name)];
+        let mut count = 0;
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+                match entry.extension() {
+                    _ if entry.is_dir() => dirs.push(entry),
+                    end => count += usize::from(end.is_some_and(|end| end == "shard")),
+                }
+            }
+        }
+        count
+    }
+
     /// Puts lines into `[tiers]`.
     fn set(&self, lines: &str) {
         const TIERS: &str = "[tiers]\n";
@@ -337,7 +352,7 @@ fn a_fill_that_was_killed_is_repeated() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    while place.shards("slow 1").is_empty() {
+    while place.shard_count("slow 1") == 0 {
         assert!(fill.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
@@ -409,6 +424,13 @@ fn programs_fill_the_slow_tier_behind_their_commits() {
     }
     assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
     assert!(place.good(&["pool", "fill"]).out.contains("has them all"));
+    let listed = place.good(&["ls", "job"]);
+    assert!(listed.out.contains("SAFE ON") && listed.out.contains("fast + slow"), "{}", listed.out);
+    let shown = place.good(&["show", "job"]);
+    assert!(shown.out.contains("\nsafe on      fast + slow\n"), "{}", shown.out);
+    let listed = json(&["ls", text(&place.pool), "job", "--json"]);
+    let tiers = &listed["checkpoints"][0]["tiers"];
+    assert_eq!(*tiers, serde_json::json!(["fast", "slow"]), "{listed}");
     // What packs a gc writes, it has copied; the next save goes on from there.
     place.good(&["prune", "job", "--keep-last", "1"]);
     place.good(&["gc"]);
@@ -440,6 +462,29 @@ fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
     assert_eq!(put.code, 0, "{put:?}");
     assert!(put.err.contains("was closed before the slow tier had all of it"), "{}", put.err);
     assert!(put.err.contains("pool fill"), "{}", put.err);
-    place.good(&["pool", "fill"]);
-    assert_eq!(place.tiers(), [["fast", "slow"]]);
+    // Nor does a program that is killed while it copies leave anything but work.
+    place.set("finish_s = 1000");
+    let path = place.pool.join("pool.toml");
+    let slowly = fs::read_to_string(&path).unwrap().replace("finish_s = 0\n", "");
+    fs::write(&path, &slowly).unwrap();
+    let from = place.at("from job");
+    fs::write(from.join("data"), noise(2)).unwrap();
+    let before = place.shard_count("slow 1");
+    let mut put = command(&["put", text(&place.pool), "job", text(&from)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while place.shard_count("slow 1") == before {
+        assert!(put.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::yield_now();
+    }
+    // Meanwhile it stands in nobody's way.
+    place.good(&["gc"]);
+    put.kill().unwrap();
+    put.wait().unwrap();
+    fs::write(&path, slowly.replace("bytes_per_s = 1\n", "")).unwrap();
+    assert_eq!(place.tiers(), [&["fast"][..], &["fast"]]);
+    assert_eq!(place.put(3).code, 0);
+    assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
 }

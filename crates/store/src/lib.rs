@@ -26,13 +26,13 @@ pub mod scrub;
 pub mod tree;
 mod verify;
 
-pub use fill::{FillBehind, FillOptions, FillReport, fill};
+pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };
 pub use read::files::FilesImage;
 pub use read::{MemoryImage, RangeReader, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
-pub use redundancy::{CheckpointRedundancy, checkpoint_redundancy};
+pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

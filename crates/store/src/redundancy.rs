@@ -4,10 +4,10 @@ use crate::commit::history;
 use crate::images::{pages_of, segments_of_all};
 use crate::index::read_segment;
 use outlive_format::{Manifest, SegmentRef};
-use outlive_pool::{Pool, Tier};
+use outlive_pool::{PackRedundancy, Pool, Tier};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The packs that segments name, of those that were read already; `None` of those that are damaged.
 pub type KnownSegments = HashMap<SegmentRef, Option<Vec<PackId>>>;
@@ -59,34 +59,53 @@ pub struct CheckpointRedundancy {
 /// # Errors
 /// What log and targets report.
 pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
-    let there = pool.redundancy()?;
-    let full = pool.config().redundancy.survives() as i64;
-    let (mut known, mut found) = (KnownSegments::new(), Vec::new());
+    let (mut look, mut found) = (RedundancyLook::new(pool)?, Vec::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
-            let Some(manifest) = entry.manifest() else { continue };
-            let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
-            match packs_of(pool, manifest, &mut known) {
-                Ok(packs) => {
-                    for pack in packs {
-                        let (left, slow_left) =
-                            there.get(&pack).map_or((-1, -1), |pack| (pack.spare, pack.slow_spare));
-                        slow_spare = slow_spare.min(slow_left);
-                        incomplete += usize::from(left < full);
-                        spare = spare.map(|spare| spare.min(left));
-                    }
-                }
-                Err(error) => spare = Err(error),
-            }
-            let is_safe = |tier: &Tier| match (tier, &spare) {
-                (_, Err(_)) => false,
-                (Tier::Fast, Ok(spare)) => *spare >= 0,
-                (Tier::Slow, Ok(_)) => slow_spare >= 0 && pool.has_slow_tier(),
-            };
-            let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();
-            let (job, epoch) = (job.clone(), manifest.epoch);
-            found.push(CheckpointRedundancy { job, epoch, spare, incomplete, tiers });
+            found.extend(entry.manifest().map(|manifest| look.at(&job, manifest)));
         }
     }
     Ok(found)
+}
+
+/// Says of checkpoints what they have of redundancy, by what the targets had when it was made.
+pub struct RedundancyLook<'a> {
+    pool: &'a Pool,
+    there: BTreeMap<PackId, PackRedundancy>,
+    known: KnownSegments,
+}
+
+impl<'a> RedundancyLook<'a> {
+    /// Lists what all targets have.
+    ///
+    /// # Errors
+    /// As [`Pool::redundancy`].
+    pub fn new(pool: &'a Pool) -> Result<RedundancyLook<'a>> {
+        Ok(RedundancyLook { pool, there: pool.redundancy()?, known: KnownSegments::new() })
+    }
+
+    /// What one has.
+    pub fn at(&mut self, job: &JobName, manifest: &Manifest) -> CheckpointRedundancy {
+        let full = self.pool.config().redundancy.survives() as i64;
+        let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
+        match packs_of(self.pool, manifest, &mut self.known) {
+            Ok(packs) => {
+                for pack in packs {
+                    let there = self.there.get(&pack);
+                    let (left, slow_left) = there.map_or((-1, -1), |it| (it.spare, it.slow_spare));
+                    slow_spare = slow_spare.min(slow_left);
+                    incomplete += usize::from(left < full);
+                    spare = spare.map(|spare| spare.min(left));
+                }
+            }
+            Err(error) => spare = Err(error),
+        }
+        let is_safe = |tier: &Tier| match (tier, &spare) {
+            (_, Err(_)) => false,
+            (Tier::Fast, Ok(spare)) => *spare >= 0,
+            (Tier::Slow, Ok(_)) => slow_spare >= 0 && self.pool.has_slow_tier(),
+        };
+        let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();
+        CheckpointRedundancy { job: job.clone(), epoch: manifest.epoch, spare, incomplete, tiers }
+    }
 }

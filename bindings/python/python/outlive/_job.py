@@ -326,6 +326,20 @@ class Job:
         """The committed checkpoints, oldest first."""
         return [Epoch(**values) for values in self._core.epochs()]
 
+    def tiers(self, epoch: int | None = None) -> tuple[str, ...]:
+        """The tiers from which alone a checkpoint can be read now.
+
+        "fast", "slow", both or none. A pool without a slow tier has a fast one only. Every target
+        is asked what it has.
+
+        Args:
+            epoch: Epoch of the checkpoint. None is the newest.
+
+        Raises:
+            InvalidError: If there is no such checkpoint.
+        """
+        return tuple(self._core.tiers(None if epoch is None else number("epoch", epoch)))
+
     def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
         """Changes the label or the pin of a checkpoint. First waits for a save that is under way.
 
@@ -411,7 +425,9 @@ class Job:
     def close(self) -> None:
         """Waits until the last save is over, and a lazy restore has filled its memory.
 
-        The job can be used again afterwards.
+        If the pool has a slow tier, this waits until that has what `[tiers]` in `pool.toml`
+        chooses, at most `finish_s` seconds. A warning says so if it lacks something then. The job
+        can be used again afterwards.
 
         Raises:
             Error: If the last save failed and its error has not been raised yet.

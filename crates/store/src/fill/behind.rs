@@ -38,8 +38,8 @@ struct Shared {
 struct State {
     /// Commits so far.
     commits: u64,
-    /// Those of which the last round knew.
-    rounds_of: u64,
+    /// Those for which a close has waited, as long as it may.
+    waited_for: u64,
     /// A thread is at work.
     is_running: bool,
     /// How the last round ended.
@@ -86,40 +86,10 @@ impl FillBehind {
         self.start(pool, state);
     }
 
-    /// Waits until what `[tiers]` chooses of the job is on the slow tier, but no longer than it allows. If that
-    /// is not so then, the pool's observer is told. Work goes on until the process ends.
-    pub fn finish(&self, pool: &Pool) {
-        if !self.is_mine() {
-            return;
-        }
-        let finish = Duration::from_secs(pool.config().tiers.finish_s);
-        let (begun, mut begins) = (Instant::now(), true);
-        loop {
-            let state = self.0.state();
-            let left = finish.saturating_sub(begun.elapsed());
-            if state.is_running && !left.is_zero() {
-                let waited = self.0.changed.wait_timeout(state, left);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
-                continue;
-            }
-            match &state.outcome {
-                _ if state.commits == 0 => return,
-                _ if left.is_zero() => break,
-                Some(Ok(())) => return,
-                // Once more, if that was long ago; why was told.
-                Some(Err(_)) if !begins => return,
-                _ => {
-                    begins = false;
-                    self.start(pool, state);
-                }
-            }
-        }
-        pool.warn(format!(
-            "job {} was closed before the slow tier had all of it; it is safe on the fast tier. For the rest, run: \
-             {}",
-            self.0.job,
-            pool.command("pool fill", &[])
-        ));
+    /// For whoever waits for it, as a job does that is closed.
+    pub fn finish(&self, pool: &Pool) -> Finish {
+        let (behind, pool, begun) = (self.clone(), pool.clone(), Instant::now());
+        Finish { behind, pool, begun, begins: true }
     }
 
     /// Threads do not survive a fork.
@@ -140,6 +110,65 @@ impl FillBehind {
             self.0.changed.notify_all();
             drop(state);
             self.0.tell(pool, &Err(Error::no_thread("filling the slow tier", &error)));
+        }
+    }
+}
+
+/// A wait until what `[tiers]` chooses of a job is on the slow tier, but no longer than that allows.
+pub struct Finish {
+    behind: FillBehind,
+    pool: Pool,
+    begun: Instant,
+    /// What failed before is tried once more.
+    begins: bool,
+}
+
+impl Finish {
+    /// Waits at most so long. True if that was all: what could not be copied by then, the pool's observer has
+    /// been told of. It is still being copied until the process ends.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let Finish { behind, pool, .. } = self;
+        if !behind.is_mine() {
+            return true;
+        }
+        let finish = Duration::from_secs(pool.config().tiers.finish_s);
+        let returns = Instant::now() + timeout;
+        loop {
+            let mut state = behind.0.state();
+            // That of an earlier close is not repeated.
+            if state.waited_for == state.commits {
+                return true;
+            }
+            let left = finish.saturating_sub(self.begun.elapsed());
+            let moment = left.min(returns.saturating_duration_since(Instant::now()));
+            if state.is_running && !moment.is_zero() {
+                let waited = behind.0.changed.wait_timeout(state, moment);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                continue;
+            }
+            let is_late = match &state.outcome {
+                Some(Ok(())) if !state.is_running => false,
+                // Why was told.
+                Some(Err(_)) if !state.is_running && !self.begins => false,
+                _ if left.is_zero() => true,
+                _ if state.is_running => return false,
+                _ => {
+                    self.begins = false;
+                    behind.start(pool, state);
+                    continue;
+                }
+            };
+            state.waited_for = state.commits;
+            drop(state);
+            if is_late {
+                pool.warn(format!(
+                    "job {} was closed before the slow tier had all of it; it is safe on the fast tier. For the \
+                     rest, run: {}",
+                    behind.0.job,
+                    pool.command("pool fill", &[])
+                ));
+            }
+            return true;
         }
     }
 }
@@ -165,7 +194,7 @@ impl Shared {
             }
             self.tell(pool, &outcome);
             let mut state = self.state();
-            (state.rounds_of, state.memory, state.outcome) = (commits, memory, Some(outcome));
+            (state.memory, state.outcome) = (memory, Some(outcome));
             state.is_running = state.commits != commits;
             self.changed.notify_all();
             if !state.is_running {

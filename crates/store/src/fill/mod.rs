@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use behind::FillBehind;
+pub use behind::{FillBehind, Finish as FinishFill};
 
 mod behind;
 mod choice;

@@ -6,11 +6,13 @@ use crate::read::files::FilesImage;
 use crate::read::{
     Kind, MemoryImage, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
 };
+use crate::redundancy::RedundancyLook;
 use crate::retention::{RetentionPlan, Rules};
 use crate::save::remark;
 use crate::verify::{Sample, VerifyReport, verify};
 use outlive_format::{Manifest, Remarks};
-use outlive_types::{Epoch, Rank, Result};
+use outlive_pool::Tier;
+use outlive_types::{Epoch, Error, Rank, Result};
 use std::collections::BTreeSet;
 
 /// A committed checkpoint, as the log tells it.
@@ -71,6 +73,28 @@ impl Job {
     /// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
     pub fn note(&self, epoch: Epoch, change: impl Fn(&mut Remarks)) -> Result<Remarks> {
         remark(self.pool(), self.name(), epoch, &change)
+    }
+
+    /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now. Every target is
+    /// asked what it has.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such checkpoint; what log and targets report.
+    pub fn tiers(&self, epoch: Option<Epoch>) -> Result<Vec<Tier>> {
+        let mut look = RedundancyLook::new(self.pool())?;
+        for entry in history(self.pool(), self.name())? {
+            let entry = entry.unless_unread()?;
+            let is_it = |manifest: &&Manifest| epoch.is_none_or(|epoch| manifest.epoch == epoch);
+            if let Some(manifest) = entry.manifest().filter(is_it) {
+                return Ok(look.at(self.name(), manifest).tiers);
+            }
+        }
+        Err(match epoch {
+            Some(epoch) => {
+                Error::invalid(format!("there is no checkpoint {epoch} of job {}", self.name()))
+            }
+            None => Error::invalid(format!("job {} has no checkpoint yet", self.name())),
+        })
     }
 
     /// Opens the only image of a checkpoint for reading. `None` if the job has no checkpoint.

@@ -12,6 +12,7 @@ pub use handle::SaveHandle;
 pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
 
+use crate::fill::FinishFill;
 use crate::save::{CommitEvents, Order, SaveNotes, Writer};
 use drain::Drain;
 use inner::Inner;
@@ -21,6 +22,9 @@ use outlive_types::{Error, Frozen, JobName, PageSource, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// For how long somebody waits who has nothing else to do.
+const A_WHILE: Duration = Duration::from_secs(3600);
 
 /// How a job behaves.
 #[derive(Clone, Debug, Default)]
@@ -216,10 +220,15 @@ impl Job {
         });
         let mut writer = self.inner.writer();
         let closed = writer.committer.head.close(&self.inner.pool);
-        let behind = writer.committer.behind.clone();
         drop((writer, current));
-        behind.finish(&self.inner.pool);
+        let mut finish = self.finish_fill();
+        while !finish.wait(A_WHILE) {}
         failure.map_or(closed, Err)
+    }
+
+    /// For whoever waits for the slow tier before the job is closed, which does it otherwise.
+    pub fn finish_fill(&self) -> FinishFill {
+        self.inner.writer().committer.behind.finish(&self.inner.pool)
     }
 
     /// Says that the next save may leave behind what others have saved since this job restored, or was
