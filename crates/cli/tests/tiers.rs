@@ -480,11 +480,11 @@ fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
         std::thread::yield_now();
     }
     // Meanwhile it stands in nobody's way.
-    place.good(&["gc"]);
+    place.good(&["pool", "repair"]);
     put.kill().unwrap();
     put.wait().unwrap();
     fs::write(&path, slowly.replace("bytes_per_s = 1\n", "")).unwrap();
-    assert_eq!(place.tiers(), [&["fast"][..], &["fast"]]);
+    assert_eq!(place.tiers(), [["fast"], ["fast"]]);
     assert_eq!(place.put(3).code, 0);
     assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
 }

@@ -34,8 +34,8 @@ impl FillNeed {
 
     /// Takes notice of what was copied of a pack.
     pub fn add(&mut self, pack: PackId, fill: &PackFill) {
-        if !fill.copied.is_empty() {
-            self.there.entry(pack).or_default().extend(&fill.copied);
+        if !fill.new.is_empty() {
+            self.there.entry(pack).or_default().extend(&fill.new);
         }
     }
 
@@ -51,21 +51,16 @@ impl FillNeed {
 /// What became of one pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackFill {
-    /// Shards copied, and to which targets, as they are numbered in the set.
-    copied: Vec<(u8, usize)>,
+    /// Shards copied.
+    pub shards: usize,
+    /// These and what others have copied meanwhile, and on which targets, as they are numbered in the set.
+    new: Vec<(u8, usize)>,
     /// Bytes of these.
     pub bytes: u64,
     /// Shards that the slow tier still lacks.
     pub left: usize,
     /// Why the first of them could not be copied.
     pub why: Option<Error>,
-}
-
-impl PackFill {
-    /// Shards copied.
-    pub fn shards(&self) -> usize {
-        self.copied.len()
-    }
 }
 
 impl Pool {
@@ -143,15 +138,24 @@ impl Pool {
             if numbers.contains(&shard.shard) {
                 continue;
             }
-            match self.fill_shard(&targets, shard, &there, need.apart) {
+            let member = match self.fill_shard(&targets, shard, &there, need.apart) {
                 Ok((member, bytes)) => {
-                    numbers.insert(shard.shard);
-                    there.push((shard.shard, member));
-                    fill.copied.push((shard.shard, member));
+                    fill.shards += 1;
                     fill.bytes += bytes;
+                    member
                 }
-                Err(error) => fill.why = fill.why.or(Some(error)),
-            }
+                // Where a log has no locks, another may have copied it meanwhile.
+                Err(error) => match targets.slow_copies(shard).first() {
+                    Some(member) => *member,
+                    None => {
+                        fill.why = fill.why.or(Some(error));
+                        continue;
+                    }
+                },
+            };
+            numbers.insert(shard.shard);
+            there.push((shard.shard, member));
+            fill.new.push((shard.shard, member));
         }
         fill.left = need.wanted.saturating_sub(numbers.len());
         if fill.left == 0 {

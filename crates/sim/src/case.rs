@@ -232,6 +232,10 @@ impl Case {
         } else if space.moves {
             roles.push(Role::Mover);
         }
+        if space.slow {
+            roles.push(Role::Filler { rounds: 2 });
+            roles.push(Role::Auditor { rounds: 12 });
+        }
         if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
             roles.push(Role::PlaceAway);
         }

@@ -17,7 +17,9 @@ const QUIET_GCS_MAX: u32 = 3;
 pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Old handles are of no use now, and what was not durable when the power was cut is gone.
     place.world.reboot();
-    (0..place.space.targets).for_each(|target| place.world.set_away(target, false));
+    for target in 0..place.space.targets {
+        place.world.set_away(target, false);
+    }
     let (pool, read) = place.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
     checkpoints(&pool, place).map_err(at)?;
@@ -42,7 +44,15 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     read.lock().unwrap_or_else(PoisonError::into_inner).clear();
     checkpoints(&pool, place).map_err(at)?;
     let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    garbage(&pool, &read).map_err(at)
+    garbage(&pool, &read).map_err(at)?;
+    match place.space.slow {
+        // What is called safe on the slow target can be restored without all others.
+        true => {
+            let safe = place.safe_on_slow(rng.next_u64());
+            place.slow_alone(&safe, rng.next_u64()).map_err(at)
+        }
+        false => Ok(()),
+    }
 }
 
 /// Whether there is no garbage any more.
@@ -94,7 +104,12 @@ fn checkpoints(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     Ok(())
 }
 
-fn whole(job: &Job, epoch: Epoch, committed: &Committed, is_damaged: bool) -> Result<(), String> {
+pub(crate) fn whole(
+    job: &Job,
+    epoch: Epoch,
+    committed: &Committed,
+    is_damaged: bool,
+) -> Result<(), String> {
     match committed.ranks.len() {
         1 => whole_restore(job, epoch, committed, is_damaged),
         _ => (0..).zip(&committed.ranks).try_for_each(|(rank, state)| {

@@ -22,6 +22,7 @@ mod seen;
 mod space;
 mod state;
 mod table;
+mod tiers;
 mod truth;
 mod turns;
 mod world;

@@ -76,7 +76,7 @@ impl PoolWorld {
         };
         let redundancy = self.space.redundancy.clone();
         let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
-        if !self.space.moves {
+        if !self.space.moves && !self.space.slow {
             return Pool::over(config, targets, log, env);
         }
         let table = Arc::new(SimTable { rows: self.rows.clone(), targets, pauses });

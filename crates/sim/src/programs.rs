@@ -57,6 +57,8 @@ impl Program {
             }
             Role::Scrub => actor.scrub(),
             Role::Repair { rounds } => actor.repair(rounds),
+            Role::Filler { rounds } => actor.filler(rounds),
+            Role::Auditor { rounds } => actor.auditor(rounds),
             Role::Loser => actor.loser(),
             Role::Absence => actor.absence(),
             Role::PlaceAway => actor.place_away(),
@@ -240,7 +242,7 @@ impl Actor {
     }
 
     /// Errors that a collector may end with: another may hold the lock.
-    fn busy(&self) -> &'static [ErrorKind] {
+    pub(crate) fn busy(&self) -> &'static [ErrorKind] {
         // Without locks, targets may also be moved meanwhile.
         let may_meet = self.place.has_locks() || self.place.space.moves;
         if may_meet { &[ErrorKind::Retry] } else { &[] }

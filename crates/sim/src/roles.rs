@@ -73,6 +73,16 @@ pub enum Role {
         /// So many times.
         rounds: u64,
     },
+    /// Copies what the slow target lacks; programs do so behind their commits, too.
+    Filler {
+        /// So many times.
+        rounds: u64,
+    },
+    /// Looks, at one moment after the other, whether what was safe on the slow target still is.
+    Auditor {
+        /// So many times.
+        rounds: u64,
+    },
     /// Loses targets, as many as the pool survives: each time a new disk is in the place of an old one.
     Loser,
     /// Targets are away for a while, one at a time, and come back as they were.

@@ -11,6 +11,8 @@ pub struct Space {
     pub redundancy: Redundancy,
     /// Whether targets come and go.
     pub moves: bool,
+    /// Whether there is one more, which is slow and holds copies.
+    pub slow: bool,
 }
 
 impl Space {
@@ -29,12 +31,13 @@ impl Space {
         // Where a target may be lost, all redundancy must be there before.
         let writes = if (seed / 16).is_multiple_of(2) { Writes::Full } else { Writes::Degraded };
         let moves = seed % 4 == 3 && seed / 4 % 2 == 1 || seed % 4 == 1 && seed / 32 % 2 == 1;
-        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves }
+        let slow = seed % 7 == 3;
+        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves, slow }
     }
 
     /// How many there are ever.
     pub fn targets_max(&self) -> usize {
-        self.targets + usize::from(self.moves)
+        self.targets + usize::from(self.slow) + usize::from(self.moves)
     }
 
     /// So many targets may be lost.

@@ -2,7 +2,7 @@
 
 use crate::luck::lock;
 use crate::space::Space;
-use outlive_pool::{OpenTarget, TargetConfig, TargetTable};
+use outlive_pool::{OpenTarget, TargetConfig, TargetTable, Tier};
 use outlive_target::Target;
 use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
@@ -14,7 +14,11 @@ pub(crate) type Rows = Arc<Mutex<(Vec<TargetConfig>, u64)>>;
 /// The rows of a new pool.
 pub(crate) fn rows_of(space: &Space) -> Rows {
     let row = |id: usize| TargetConfig { id: Some(id as u32), ..TargetConfig::at("old") };
-    Arc::new(Mutex::new(((1..=space.targets).map(row).collect(), 1)))
+    let mut rows: Vec<TargetConfig> = (1..=space.targets).map(row).collect();
+    if space.slow {
+        rows.push(row(space.targets + 1).on_tier(Tier::Slow));
+    }
+    Arc::new(Mutex::new((rows, 1)))
 }
 
 /// The table as one program sees it.

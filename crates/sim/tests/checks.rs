@@ -29,7 +29,7 @@ fn damage_is_no_excuse_before_a_bit_has_flipped() {
 
 /// What programs are there for, and in how many of a hundred schedules of all families it must have come
 /// about at least once.
-const ACHIEVEMENTS: [(&str, u64); 25] = [
+const ACHIEVEMENTS: [(&str, u64); 27] = [
     ("save", 60),
     ("restore", 20),
     ("look back", 4),
@@ -48,6 +48,8 @@ const ACHIEVEMENTS: [(&str, u64); 25] = [
     ("a place of the log is back", 2),
     ("a target comes", 2),
     ("a target goes", 1),
+    ("fill", 2),
+    ("safe on the slow tier", 4),
     ("return", 2),
     ("rollback", 1),
     ("save of ranks", 5),

@@ -109,7 +109,9 @@ fn work_goes_on_while_targets_are_away() {
         let program = Program::start(&pool, "job");
         let states = states();
         program.save(&states[0]).unwrap();
-        (0..m).for_each(|target| place.world.set_away(target, true));
+        for target in 0..m {
+            place.world.set_away(target, true);
+        }
         program.save(&states[1]).unwrap();
         check(&place.pool(), &states[..2], &what);
         let spare = |pool: &Pool| -> Vec<i64> {
@@ -136,7 +138,9 @@ fn work_goes_on_while_targets_are_away() {
         ] {
             assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
         }
-        (0..=m).for_each(|target| place.world.set_away(target, false));
+        for target in 0..=m {
+            place.world.set_away(target, false);
+        }
         check(&place.pool(), &states[..2], &what);
         // What a gc has deleted meanwhile is seen on them again, and goes with the next.
         collect(&place.pool(), &GcOptions::default()).unwrap();

@@ -290,13 +290,13 @@ impl FaultWorld {
         world.parts.retain(|(on, _), _| *on != number);
     }
 
-    /// Whether a target cannot be reached; what it has is kept.
-    pub fn set_away(&self, number: usize, is_away: bool) {
+    /// Whether a target cannot be reached; what it has is kept. Answers whether that was so before.
+    pub fn set_away(&self, number: usize, is_away: bool) -> bool {
         let mut world = self.lock();
         match is_away {
-            true => world.away.insert(number),
+            true => !world.away.insert(number),
             false => world.away.remove(&number),
-        };
+        }
     }
 
     /// Flips the bits of `mask` in a byte of a finished shard.

@@ -104,7 +104,7 @@ fn the_slow_tier_alone_is_enough_and_the_fast_one_is_made_of_it() {
         let need = pool.fill_need().unwrap();
         let missing = need.missing(pack());
         let fill = pool.fill_pack(pack(), &need).unwrap();
-        assert_eq!((fill.shards(), fill.left, fill.why), (missing, 0, None), "{what}");
+        assert_eq!((fill.shards, fill.left, fill.why), (missing, 0, None), "{what}");
         assert_eq!(pool.fill_need().unwrap().missing(pack()), 0, "{what}");
         let geometry = pool.config().geometry();
         let all = usize::from(geometry.k) + usize::from(geometry.m);
@@ -172,7 +172,7 @@ fn a_fill_may_fail_at_any_step_and_be_repeated() {
             let is_over = first.left == 0 && step > 8;
             // What was copied is whole, and what was not is not there.
             let there: usize = numbers(&slow).iter().map(BTreeSet::len).sum();
-            assert_eq!(there, first.shards(), "{what}");
+            assert_eq!(there, first.shards, "{what}");
             let again = pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap();
             assert_eq!((again.left, again.why), (0, None), "{what}");
             assert_eq!(pool.check_copies(pack(), false).1, [], "{what}");
@@ -198,13 +198,13 @@ fn a_damaged_copy_goes_and_comes_again() {
         assert_eq!(error.kind(), ErrorKind::Damaged);
     }
     assert_eq!(numbers(&slow), [BTreeSet::from([0])]);
-    assert_eq!(pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap().shards(), 1);
+    assert_eq!(pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap().shards, 1);
     // A part of the data that the fast tier has lost: parity takes its place.
     slow[0].target().delete(ShardName { pack: pack(), shard: 1 }).unwrap();
     for world in &fast {
         world.target().delete(ShardName { pack: pack(), shard: 1 }).unwrap();
     }
     let fill = pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap();
-    assert_eq!((fill.shards(), fill.left), (1, 0), "{:?}", fill.why);
+    assert_eq!((fill.shards, fill.left), (1, 0), "{:?}", fill.why);
     assert_eq!(numbers(&slow), [BTreeSet::from([0, 2])]);
 }

@@ -100,7 +100,9 @@ impl Scan {
                 *shard = open_copy(pool, &scan.targets, name).ok().flatten();
             }
         }
-        scan.first()?;
+        if scan.shards.iter().all(Option::is_none) {
+            return Err(Error::damaged(format!("pack {pack}: no other shard of it is left")));
+        }
         Ok(scan)
     }
 

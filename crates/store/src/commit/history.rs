@@ -201,6 +201,12 @@ impl History<'_> {
     }
 }
 
+/// The manifests of an archive, as those see them who read the log when it is there.
+pub fn manifests_of(archive: &Archive) -> impl Iterator<Item = Manifest> {
+    let entries = unpack(0, archive, Epoch::MAX).into_iter();
+    entries.filter_map(|entry| entry.manifest().cloned())
+}
+
 /// The manifests of an archive that are older than `below`, newest first.
 fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {

@@ -4,7 +4,7 @@ mod history;
 mod position;
 mod session;
 
-pub use history::{Entry, History, history};
+pub use history::{Entry, History, history, manifests_of};
 pub use outlive_format::{Changes, Committed, Moved, Opened};
 pub use position::{Position, Reading};
 pub use session::{Commit, LogHead, append_note, segments_of};

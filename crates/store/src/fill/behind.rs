@@ -9,7 +9,7 @@ use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The lock of collectors is given back after so long, and at the end of the pack.
 const TURN: Duration = Duration::from_secs(1);
@@ -17,8 +17,10 @@ const TURN: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(60);
 /// Between two looks whether another command has ended.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So often a round begins again because another command is at work, or has moved what was to be copied.
-const ROUNDS: usize = 120;
+/// So often: a minute.
+const TRIES: usize = 120;
+/// So often a round begins again because a gc has moved what was to be copied.
+const ROUNDS: usize = 16;
 
 /// Fills the slow tier with what a job has committed. Clones are the same.
 ///
@@ -55,10 +57,8 @@ struct State {
 enum Round {
     /// What was chosen is on the slow tier, or there is a newer checkpoint to begin with.
     Done,
-    /// Packs were moved meanwhile.
+    /// Packs were moved meanwhile, or another command is at work.
     Moved,
-    /// Another command is at work.
-    Busy,
 }
 
 /// What is known of the slow tier, and of the checkpoints.
@@ -88,7 +88,7 @@ impl FillBehind {
 
     /// For whoever waits for it, as a job does that is closed.
     pub fn finish(&self, pool: &Pool) -> Finish {
-        let (behind, pool, begun) = (self.clone(), pool.clone(), Instant::now());
+        let (behind, pool, begun) = (self.clone(), pool.clone(), pool.env().clock.monotonic());
         Finish { behind, pool, begun, begins: true }
     }
 
@@ -118,7 +118,7 @@ impl FillBehind {
 pub struct Finish {
     behind: FillBehind,
     pool: Pool,
-    begun: Instant,
+    begun: Duration,
     /// What failed before is tried once more.
     begins: bool,
 }
@@ -132,15 +132,17 @@ impl Finish {
             return true;
         }
         let finish = Duration::from_secs(pool.config().tiers.finish_s);
-        let returns = Instant::now() + timeout;
+        let clock = pool.env().clock.clone();
+        let returns = clock.monotonic() + timeout;
         loop {
             let mut state = behind.0.state();
             // That of an earlier close is not repeated.
             if state.waited_for == state.commits {
                 return true;
             }
-            let left = finish.saturating_sub(self.begun.elapsed());
-            let moment = left.min(returns.saturating_duration_since(Instant::now()));
+            let now = clock.monotonic();
+            let left = finish.saturating_sub(now.saturating_sub(self.begun));
+            let moment = left.min(returns.saturating_sub(now));
             if state.is_running && !moment.is_zero() {
                 let waited = behind.0.changed.wait_timeout(state, moment);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -229,10 +231,9 @@ impl Shared {
             match self.round(pool, commits, memory)? {
                 Round::Done => return Ok(()),
                 Round::Moved => *memory = None,
-                Round::Busy => sync::sleep(PAUSE),
             }
         }
-        Err(Error::retry("a gc, scrub, repair or fill is at work in this pool"))
+        Err(Error::retry("packs are moved faster than they can be copied"))
     }
 
     fn round(&self, pool: &Pool, commits: u64, memory: &mut Option<Memory>) -> Result<Round> {
@@ -276,7 +277,7 @@ impl Shared {
                     }
                     failed = failed.or(Some(of(manifest.epoch, pack, why)));
                 }
-                if limit.is_some() || turn.is_over() {
+                if limit.is_some() || turn.is_over(pool) {
                     turn.end();
                     pace.spend(bytes);
                 }
@@ -302,27 +303,35 @@ fn of(epoch: Epoch, pack: PackId, why: Error) -> Error {
 
 /// The lock of collectors, for a while.
 #[derive(Default)]
-struct Turn(Option<(Lock, Instant)>);
+struct Turn(Option<(Lock, Duration)>);
 
 impl Turn {
-    /// Takes the lock, if it is not taken already and nobody has collected meanwhile.
+    /// Takes the lock, if it is not taken already, and waits for it. Answers whether somebody has collected since then.
     fn take(&mut self, pool: &Pool, collections: u64) -> Result<Round> {
         if self.0.is_some() {
             return Ok(Round::Done);
         }
-        let lock = pool.log().lock_collecting()?;
+        let mut lock = pool.log().lock_collecting()?;
+        for _ in 0..TRIES {
+            if !matches!(lock, Lock::Busy) {
+                break;
+            }
+            sync::sleep(PAUSE);
+            lock = pool.log().lock_collecting()?;
+        }
         if matches!(lock, Lock::Busy) {
-            return Ok(Round::Busy);
+            return Err(Error::retry("a gc, scrub, repair or fill is at work in this pool"));
         }
         if pool.log().latest(&JobName::gc())? != collections {
             return Ok(Round::Moved);
         }
-        self.0 = Some((lock, Instant::now()));
+        self.0 = Some((lock, pool.env().clock.monotonic()));
         Ok(Round::Done)
     }
 
-    fn is_over(&self) -> bool {
-        self.0.as_ref().is_some_and(|(_, begun)| begun.elapsed() >= TURN)
+    fn is_over(&self, pool: &Pool) -> bool {
+        let now = pool.env().clock.monotonic();
+        self.0.as_ref().is_some_and(|(_, begun)| now.saturating_sub(*begun) >= TURN)
     }
 
     /// Lets others take it.

@@ -1,13 +1,16 @@
 //! Fills the slow tier behind the saves: which packs it lacks of the checkpoints that it should have.
 
+use crate::commit::manifests_of;
+use crate::redundancy::{KnownSegments, packs_of};
 use choice::Choice;
 use outlive_chunk::parallel;
+use outlive_format::Archive;
 use outlive_io::Pace;
 use outlive_pool::{FillNeed, Pool};
 use outlive_target::Lock;
-use outlive_types::{Epoch, Error, Event, JobName, PackId, Progress, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId};
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use behind::{FillBehind, Finish as FinishFill};
@@ -92,7 +95,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     for (pack, outcome) in outcomes {
         match outcome {
             Ok(fill) => {
-                report.shards += fill.shards() as u64;
+                report.shards += fill.shards as u64;
                 report.copied_bytes += fill.bytes;
                 report.left += fill.left as u64;
                 report.failed.extend(fill.why.map(|why| (pack, why)));
@@ -119,13 +122,19 @@ impl FillSession {
         FillSession { session, need: None }
     }
 
-    /// Copies to the slow tier what was written in the place of packs that it had. To be done before a job is
-    /// told of it: from then on its checkpoints need what was written, and those that were safe on the slow
-    /// tier would not be.
+    /// Copies to the slow tier what a job needs once it is told of `archive`, if the slow tier has any of that or
+    /// of what is `replaced`. To be done before: from then on its checkpoints may read a chunk elsewhere than
+    /// before, also in packs that were there already, and those that were safe on the slow tier would not be.
     ///
     /// # Errors
-    /// Why it cannot be copied now: then nobody is to be told.
-    pub fn fill(&mut self, pool: &Pool, replaced: &HashSet<PackId>) -> Result<()> {
+    /// Why what this session has written cannot be copied now: then nobody is to be told. Of other packs that are
+    /// damaged, or have no room, the pool's observer is told, as a gc must be able to free space.
+    pub fn fill(
+        &mut self,
+        pool: &Pool,
+        archive: &Archive,
+        replaced: &HashSet<PackId>,
+    ) -> Result<()> {
         if !pool.has_slow_tier() {
             return Ok(());
         }
@@ -134,21 +143,36 @@ impl FillSession {
             _ => pool.fill_need()?,
         };
         let need = self.need.insert(need);
-        if !replaced.iter().any(|pack| need.has(*pack)) {
+        let (mut segments, mut named) = (KnownSegments::new(), BTreeSet::new());
+        for manifest in manifests_of(archive) {
+            match packs_of(pool, &manifest, &mut segments) {
+                Ok(packs) => named.extend(packs),
+                // It is hurt, and safe nowhere.
+                Err(error) if error.kind() == ErrorKind::Damaged => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !named.iter().chain(replaced).any(|pack| need.has(*pack)) {
             return Ok(());
         }
-        for pack in pool.packs()?.into_iter().filter(|pack| pack.session() == self.session) {
+        for pack in named {
             if need.missing(pack) == 0 {
                 continue;
             }
             let fill = pool.fill_pack(pack, need)?;
             need.add(pack, &fill);
-            if let Some(why) = fill.why {
+            let Some(why) = fill.why else { continue };
+            let is_own = pack.session() == self.session;
+            if is_own || !matches!(why.kind(), ErrorKind::Damaged | ErrorKind::Full) {
                 return Err(why.context(
                     "what takes the place of packs that are on the slow tier cannot be copied there, so they \
                      stay as they are",
                 ));
             }
+            pool.warn(format!(
+                "checkpoints that were safe on the slow tier may not be any more: {}",
+                why.message()
+            ));
         }
         Ok(())
     }

@@ -254,20 +254,20 @@ impl Gc<'_> {
                     None => Some(self.store_late(&state, work)?),
                 },
             };
-            if relisted.is_some() {
-                work.fills.fill(pool, &work.condemned)?;
-            }
-            // After the reading: a later gc may have told the job of what we copied, and then our record
-            // would follow on that one. And after the last pack is stored: its target may have left.
-            self.head.check(pool)?;
-            // Nor of copies that lie where a target was until somebody unmounted it.
-            pool.check_place()?;
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();
             let archive = relisted.map(|relisted| {
                 archive_of(session, &state, &self.kept(&state), anew.clone(), relisted)
             });
+            if let Some(archive) = &archive {
+                work.fills.fill(pool, archive, &work.condemned)?;
+            }
+            // After the reading: a later gc may have told the job of what we copied, and then our record
+            // would follow on that one. And after the last pack is stored: its target may have left.
+            self.head.check(pool)?;
+            // Nor of copies that lie where a target was until somebody unmounted it.
+            pool.check_place()?;
             Ok((state, anew, archive))
         })
     }

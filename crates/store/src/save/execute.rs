@@ -91,7 +91,11 @@ impl Writer {
             let image = std::slice::from_ref(&stored.image);
             match self.committer.commit(pool, draft, image)? {
                 Commit::Done(committed) => return Ok(committed),
-                Commit::Changed(changes) => self.rank.mend(pool, packs, stored, changes)?,
+                // Whoever has followed may have taken what the mending reads.
+                Commit::Changed(changes) => {
+                    let mended = self.rank.mend(pool, packs, stored, changes);
+                    mended.map_err(|error| self.committer.blame(pool, error))?;
+                }
             }
         }
     }

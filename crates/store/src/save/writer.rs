@@ -150,7 +150,8 @@ impl Writer {
     /// As [`Writer::begin`].
     pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(PackNumbers, Changes)> {
         let opened = self.committer.open(pool)?;
-        let packs = self.rank.begin(pool, &opened)?;
+        let packs = self.rank.begin(pool, &opened);
+        let packs = packs.map_err(|error| self.committer.blame(pool, error))?;
         Ok((packs, opened.changes))
     }
 }

@@ -318,12 +318,12 @@ impl<'a> Heal<'a> {
             self.note_hurt(name, &hurt);
             state.hurt = hurt;
             let relisted = self.relist(&state, &places)?;
-            self.fills.fill(pool, &self.bad)?;
+            let kept: Vec<&Manifest> = state.manifests.iter().collect();
+            let archive = archive_of(session, &state, &kept, anew.clone(), relisted);
+            self.fills.fill(pool, &archive, &self.bad)?;
             // After the last pack is stored: the target that it is on may have left.
             self.head.check(pool)?;
             pool.check_place()?;
-            let kept: Vec<&Manifest> = state.manifests.iter().collect();
-            let archive = archive_of(session, &state, &kept, anew.clone(), relisted);
             Ok((state, anew, Some(archive)))
         })?;
         self.healed.remove(name);

@@ -1,0 +1,98 @@
+//! Programs about a slow target: one that copies to it, and one that looks whether what was safe stays so.
+
+use crate::actor::{Actor, Done};
+use crate::check::whole;
+use crate::world::PoolWorld;
+use outlive_pool::Tier;
+use outlive_store::{FillOptions, Job, JobOptions, checkpoint_redundancy, fill};
+use outlive_target::Lock;
+use outlive_types::sync::pause;
+use outlive_types::{Epoch, JobName};
+use std::collections::BTreeSet;
+use std::thread;
+
+impl Actor {
+    pub(crate) fn filler(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            let filled = fill(&self.pool, FillOptions::default());
+            let report = self.met("a fill", &JobName::gc(), filled, self.busy())?;
+            self.luck.turns().remark(|| format!("a fill: {report:?}"));
+            if report.shards > 0 {
+                self.luck.achieved("fill");
+            }
+        }
+        Ok(())
+    }
+
+    /// What was called safe on the slow target at one moment can be restored from there alone ever after, unless
+    /// a prune has dropped it.
+    pub(crate) fn auditor(&self, rounds: u64) -> Done {
+        let mut safe = BTreeSet::new();
+        for _ in 0..rounds {
+            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            pause("look at the slow target");
+            let is_excused = self.truth.is_damaged() || self.truth.is_rolled_back();
+            if is_excused || self.place.world.crashed() {
+                return Ok(());
+            }
+            let (place, seed) = (&self.place, self.rng.next_u64());
+            safe.extend(in_one_step(|| place.safe_on_slow(seed)));
+            if !safe.is_empty() {
+                self.luck.achieved("safe on the slow tier");
+            }
+            safe.retain(|(job, epoch)| !self.is_doomed(job, *epoch));
+            if let Err(what) = in_one_step(|| place.slow_alone(&safe, seed)) {
+                return Err(self.violate(what));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_doomed(&self, job: &JobName, epoch: Epoch) -> bool {
+        self.truth.committed(job).get(&epoch).is_none_or(|committed| committed.doomed)
+    }
+}
+
+/// Nobody else goes on meanwhile: in a thread that the schedule does not know of, no lock lets others in.
+fn in_one_step<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")
+}
+
+impl PoolWorld {
+    /// The checkpoints that are called safe on the slow target. None if nothing can be known, or if nothing
+    /// keeps fills and gcs apart.
+    pub(crate) fn safe_on_slow(&self, seed: u64) -> BTreeSet<(JobName, Epoch)> {
+        let (pool, _) = self.quiet_pool(seed);
+        if matches!(pool.log().lock_collecting(), Ok(Lock::None) | Err(_)) {
+            return BTreeSet::new();
+        }
+        let found = checkpoint_redundancy(&pool).unwrap_or_default().into_iter();
+        let safe = found.filter(|one| one.tiers.contains(&Tier::Slow));
+        safe.map(|one| (one.job, one.epoch)).collect()
+    }
+
+    /// Restores checkpoints while all targets but the slow one are away.
+    pub(crate) fn slow_alone(
+        &self,
+        checkpoints: &BTreeSet<(JobName, Epoch)>,
+        seed: u64,
+    ) -> Result<(), String> {
+        let slow = self.space.targets;
+        let fast = (0..self.space.targets_max()).filter(|number| *number != slow);
+        let taken: Vec<usize> = fast.filter(|number| !self.world.set_away(*number, true)).collect();
+        let (pool, _) = self.quiet_pool(seed);
+        let restored = checkpoints.iter().try_for_each(|(name, epoch)| {
+            let committed = self.truth.committed(name);
+            let committed = committed.get(epoch).ok_or("a checkpoint that nobody has committed")?;
+            let job = Job::open(&pool, name.as_str(), JobOptions::default());
+            let job = job.map_err(|error| error.to_string())?;
+            whole(&job, *epoch, committed, false)
+                .map_err(|what| format!("on the slow tier alone, where it was safe: {what}"))
+        });
+        for number in taken {
+            self.world.set_away(number, false);
+        }
+        restored
+    }
+}
