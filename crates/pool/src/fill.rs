@@ -19,6 +19,8 @@ pub struct FillNeed {
     there: BTreeMap<PackId, Vec<(u8, usize)>>,
     /// The version of the table that the numbers are of.
     version: u64,
+    /// Why a slow target could not be asked what it has.
+    unasked: Option<Error>,
 }
 
 impl FillNeed {
@@ -30,6 +32,11 @@ impl FillNeed {
     /// Whether it is of the targets that the pool has now.
     pub fn is_of(&self, pool: &Pool) -> bool {
         pool.targets().version() == self.version
+    }
+
+    /// Why it is not known what all slow targets have, if it is not.
+    pub fn unasked(&self) -> Option<&Error> {
+        self.unasked.as_ref()
     }
 
     /// Takes notice of what was copied of a pack.
@@ -105,15 +112,23 @@ impl Pool {
         let (k, all) = (usize::from(geometry.k), usize::from(geometry.k) + usize::from(geometry.m));
         let apart = domains.len() >= all;
         let mut there: BTreeMap<PackId, Vec<(u8, usize)>> = BTreeMap::new();
-        for (ShardName { pack, shard }, number) in targets.list()? {
-            let member = &targets.members()[number];
+        let mut unasked = None;
+        for (number, member) in targets.of_tier(Tier::Slow) {
             // What is on one that is being emptied is copied by that.
-            if member.tier == Tier::Slow && usize::from(shard) < all {
-                there.entry(pack).or_default().push((shard, number));
+            let listed = member.look().and_then(|()| member.target().list());
+            match listed.and_then(|listed| member.look().map(|()| listed)) {
+                Err(error) => unasked = unasked.or(Some(error)),
+                Ok(listed) => {
+                    for ShardName { pack, shard } in listed {
+                        if usize::from(shard) < all {
+                            there.entry(pack).or_default().push((shard, number));
+                        }
+                    }
+                }
             }
         }
         let wanted = if apart { all } else { k };
-        Ok(FillNeed { wanted, apart, there, version: targets.version() })
+        Ok(FillNeed { wanted, apart, there, version: targets.version(), unasked })
     }
 
     /// Copies those shards of a pack that the slow tier lacks, each part of them checked. It may be stopped

@@ -59,7 +59,7 @@ impl Pool {
     /// # Errors
     /// What the table reports.
     pub fn targets_now(&self) -> Result<Option<TargetsThen>> {
-        if self.table().is_none() || self.targets().survives() > 0 {
+        if self.table().is_none() {
             return Ok(None);
         }
         self.refresh_targets()?;
@@ -85,7 +85,10 @@ impl Pool {
         // Those that came since, too: one may have come and left.
         let came = then.ids.iter().max().map_or(1, |id| id + 1)..table.next_id()?;
         let is_gone = |id: &u32| rows.iter().all(|row| row.id != Some(*id));
-        match then.ids.iter().copied().chain(came).find(is_gone) {
+        let gone: Vec<u32> = then.ids.iter().copied().chain(came).filter(is_gone).collect();
+        // A pack can do without so many shards, less those that it was written without.
+        let spare = self.targets().survives().saturating_sub(self.shards_short());
+        match gone.first().filter(|_| gone.len() > spare) {
             None => Ok(()),
             Some(id) => Err(Error::retry(format!(
                 "target {id} was removed from the pool while this was written: save again"

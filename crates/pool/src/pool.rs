@@ -16,6 +16,7 @@ use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub struct Pool {
     location: Option<Arc<str>>,
     /// Where descriptor and log are, if it has such.
     home: Option<Arc<Home>>,
+    /// Shards that some pack was written without, at most.
+    short: Arc<AtomicUsize>,
     /// The warning about redundancy that was given last.
     said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
@@ -103,6 +106,7 @@ impl Pool {
             env,
             location,
             home,
+            short: Arc::default(),
             said: Arc::default(),
             policy,
         }
@@ -189,7 +193,8 @@ impl Pool {
         let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
         let (location, home) = (self.location.clone(), self.home.clone());
         let (targets, table) = (self.targets.clone(), self.table.clone());
-        Pool { location, home, targets, table, ..pool }
+        let short = self.short.clone();
+        Pool { location, home, targets, table, short, ..pool }
     }
 
     /// Where shards are kept.
@@ -228,8 +233,14 @@ impl Pool {
         }
     }
 
-    /// Says that packs are written with less redundancy than they should have.
-    pub(crate) fn lacks_redundancy(&self, why: &Error) {
+    /// Shards that some pack of this program was written without, at most.
+    pub(crate) fn shards_short(&self) -> usize {
+        self.short.load(Ordering::Relaxed)
+    }
+
+    /// Takes notice, and says, that a pack is written without `short` of its shards.
+    pub(crate) fn lacks_redundancy(&self, short: usize, why: &Error) {
+        self.short.fetch_max(short, Ordering::Relaxed);
         let warning = format!(
             "what is saved now has less redundancy than it should have: {}; when the target is back, or \
              replaced, run: {}",

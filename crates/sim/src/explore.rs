@@ -8,6 +8,7 @@ use crate::programs::Program;
 use crate::roles::Role;
 use crate::turns::{self, Start, Turns};
 use crate::world::PoolWorld;
+use outlive_store::{FillOptions, fill};
 use outlive_types::SeededRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +48,10 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let (here, there) = (pool("here"), pool("there"));
     let rng = SeededRng::new(seed ^ 0xBE61);
     prepare(case.name.family, &here, &there, &rng, &luck);
+    if case.space.slow && seed.is_multiple_of(2) {
+        let filled = fill(&here.quiet_pool(seed).0, FillOptions::default());
+        filled.expect("nothing goes wrong before the programs begin");
+    }
     if case.scratched {
         here.scratch(&rng);
     }

@@ -72,6 +72,11 @@ impl Luck {
         Arc::new(Luck { rng, chances, lie, active, failed, achieved, turns, now_ns })
     }
 
+    /// Whether programs are at work.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
     /// From now on things go wrong, or do so no more.
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use crate::places::log_of;
 use crate::seen::{noted, seen, seen_log};
 use crate::table::SimTable;
 use crate::world::{Me, PoolWorld};
-use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, TiersConfig, Tuning};
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
@@ -75,7 +75,9 @@ impl PoolWorld {
             ..Tuning::default()
         };
         let redundancy = self.space.redundancy.clone();
-        let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
+        // Threads that no schedule knows of would not repeat themselves.
+        let tiers = TiersConfig { fill: self.luck.is_active(), ..TiersConfig::default() };
+        let config = PoolConfig { redundancy, tiers, ..PoolConfig::new(format, tuning) };
         if !self.space.moves && !self.space.slow {
             return Pool::over(config, targets, log, env);
         }

@@ -66,7 +66,7 @@ impl Losses {
                 return Err(error);
             }
             self.lost.push(shard);
-            self.pool.lacks_redundancy(&error);
+            self.pool.lacks_redundancy(self.lost.len(), &error);
         }
         Ok(())
     }

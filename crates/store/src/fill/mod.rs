@@ -143,6 +143,9 @@ impl FillSession {
             _ => pool.fill_need()?,
         };
         let need = self.need.insert(need);
+        if let Some(error) = need.unasked() {
+            return Err(error.clone().context("it is not known what is safe on the slow tier"));
+        }
         let (mut segments, mut named) = (KnownSegments::new(), BTreeSet::new());
         for manifest in manifests_of(archive) {
             match packs_of(pool, &manifest, &mut segments) {
