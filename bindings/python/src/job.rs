@@ -38,7 +38,7 @@ impl Job {
                 })
             })
             .transpose()?;
-        let core = Core::open(pool, events, name, JobOptions { every })?;
+        let core = Core::open(pool, events, name, JobOptions { every, group: None })?;
         Ok(Job { core: Arc::new(core) })
     }
 }

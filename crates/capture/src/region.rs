@@ -1,7 +1,7 @@
 //! What the program hands over: a name and where its bytes are.
 
 use crate::memory::Memory;
-use outlive_types::Distribution;
+use outlive_types::{Distribution, RegionDesc, RegionPlace};
 use std::sync::Arc;
 
 /// A named array or byte string of the program. See also [`Region::from_raw`].
@@ -41,6 +41,18 @@ impl Region {
     #[must_use]
     pub fn distributed(self, distribution: Distribution) -> Region {
         Region { distribution, ..self }
+    }
+
+    /// What other ranks have of it.
+    pub fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    /// What a catalog would say of it, but for its place.
+    pub(crate) fn description(&self) -> RegionDesc {
+        let Region { name, dtype, shape, memory, distribution } = self.clone();
+        let (bytes, place) = (memory.length() as u64, RegionPlace::Own);
+        RegionDesc { name, dtype, shape, bytes, place, distribution }
     }
 
     /// Its name.

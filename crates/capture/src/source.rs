@@ -13,8 +13,8 @@ use crate::way::{self, Dirty};
 use crate::{ChangeTracker, Region, lazy, runs};
 use outlive_chunk::Diff;
 use outlive_types::{
-    Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, Result, Run,
-    pages_of, shown_bytes,
+    Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, RegionDesc,
+    Result, Run, pages_of, shown_bytes,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,7 @@ pub struct MemorySource {
     image: SourceRegions,
     attachment: Arc<[u8]>,
     threads: usize,
+    elsewhere: Vec<RegionDesc>,
 }
 
 #[derive(Debug)]
@@ -51,7 +52,14 @@ impl MemorySource {
             image: SourceRegions::Given(regions),
             attachment: attachment.into(),
             threads,
+            elsewhere: Vec::new(),
         }
+    }
+
+    /// The same source, of a rank that has these regions as well, whose bytes another rank stores.
+    #[must_use]
+    pub fn with_elsewhere(self, elsewhere: &[Region]) -> MemorySource {
+        MemorySource { elsewhere: elsewhere.iter().map(Region::description).collect(), ..self }
     }
 
     /// Waits until nothing of the regions is missing that a lazy restore of this process still brings,
@@ -80,6 +88,12 @@ impl MemorySource {
 }
 
 impl PageSource for MemorySource {
+    fn regions(&mut self) -> Result<Vec<RegionDesc>> {
+        let mut regions = self.layout()?.regions.clone();
+        regions.extend(self.elsewhere.iter().cloned());
+        Ok(regions)
+    }
+
     fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
         // Before anything is read, and also for what is not: a child would hold zeros in its place.
         self.wait_filled(None)?;

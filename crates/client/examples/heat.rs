@@ -8,7 +8,7 @@ use outlive_capture::{Region, fill::MutRegion};
 use outlive_client::{Client, Leave, Target};
 use outlive_pool::{Environment, open_or_create};
 use outlive_store::{JobOptions, SaveNotes, Select};
-use outlive_types::Result;
+use outlive_types::{Distribution, Result};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
     let target = |name: &str, dtype: &str, length: usize, start: *mut u8, bytes: usize| {
         let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), vec![length as u64]);
         // SAFETY: the vectors are initialised, and nobody uses them before `restore_named` has returned.
-        Target { name, dtype, shape, memory: unsafe { MutRegion::from_raw(start, bytes) } }
+        let memory = unsafe { MutRegion::from_raw(start, bytes) };
+        Target { name, dtype, shape, memory, distribution: Distribution::Local }
     };
     let leave = Arc::new(Leave::default());
     client.restore_named(Select::Newest, &leave, &mut || {

@@ -3,7 +3,7 @@
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
-use outlive_types::{Error, Result};
+use outlive_types::{Distribution, Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A job as the program that saves by it has it: the job, and what is known of its memory. All methods
@@ -44,7 +44,13 @@ impl Client {
     /// who must wait for it themselves, with [`MemorySource::wait_filled`]; then see
     /// [`Client::save_source`].
     pub fn source(&self, regions: Vec<Region>, attachment: Vec<u8>) -> MemorySource {
-        MemorySource::new(self.tracker.clone(), regions, attachment, self.threads())
+        // What is the same on all ranks is stored once.
+        let is_mine = |region: &Region| {
+            self.job.rank() == 0 || *region.distribution() != Distribution::Replicated
+        };
+        let (mine, elsewhere): (Vec<Region>, Vec<Region>) = regions.into_iter().partition(is_mine);
+        MemorySource::new(self.tracker.clone(), mine, attachment, self.threads())
+            .with_elsewhere(&elsewhere)
     }
 
     /// Saves regions, with what a front door keeps with their image. Returns when the program may
@@ -74,13 +80,17 @@ impl Client {
     /// True if a save is due: see [`Job::due`].
     ///
     /// # Errors
-    /// The failure of an earlier save that nobody has been told of.
+    /// The failure of an earlier save that nobody has been told of; in a group, those of the coordinator.
     pub fn due(&self) -> Result<bool> {
+        // Of a group one rank must not give up where others go on: the save raises it on all.
+        if self.job.is_group() {
+            return self.job.due();
+        }
         let is_over = self.last().take_if(|last| last.done()).is_some();
         if is_over && let Some(error) = self.job.unseen_failure() {
             return Err(error.context("an earlier save failed"));
         }
-        Ok(self.job.due())
+        self.job.due()
     }
 
     /// True if a save is under way, or over and nobody has looked at its outcome.

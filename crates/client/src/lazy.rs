@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::leave::{Leave, interrupted};
 use crate::plan::{FillPlan, Offer, Wish};
-use crate::restore::Filled;
+use crate::restore::{Filled, FilledImage};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, end_program};
 use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
@@ -155,7 +155,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Job::restore_lazily`](outlive_store::Job::restore_lazily); those of `ask`; `Retry` if
-    /// `leave` was taken back.
+    /// `leave` was taken back; `Invalid` in a group.
     pub fn restore_lazily(
         &self,
         select: Select,
@@ -163,6 +163,12 @@ impl Client {
         lazily: &Lazily,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<LazyRestore>> {
+        if self.job.is_group() {
+            lazily.over.store(true, Ordering::Release);
+            return Err(Error::invalid(
+                "the ranks of a group restore all memory before they go on: restore without `lazy`",
+            ));
+        }
         let mut chosen: Option<LazyState> = None;
         let mut prepare = |checkpoint: &MemoryImage| {
             // The memory of one that could not be restored goes as soon as another is planned.
@@ -197,9 +203,10 @@ impl Client {
         self.set_filling(Some(fill.clone()));
         let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
-        let filled = Filled::new(restored, ours, names);
+        let image = FilledImage::new(ours, names);
         let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
-        leave.with(|| filled.fill_later(later)).ok_or_else(interrupted)??;
+        leave.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
+        let filled = Filled { restored, image, common: None };
         let rest = MemoryFill { fill, memory, streams: Arc::new(streams) };
         Ok(Some(LazyRestore { filled, rest }))
     }

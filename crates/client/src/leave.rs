@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 pub struct Leave {
     withdrawn: RwLock<bool>,
     /// Of memory that is filled with this leave.
-    advice: Mutex<Advice>,
+    advice: Mutex<Vec<Advice>>,
 }
 
 impl Leave {
@@ -23,14 +23,16 @@ impl Leave {
     pub fn withdraw(&self) {
         let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
         *withdrawn = true;
-        self.advice.lock().unwrap_or_else(PoisonError::into_inner).end();
+        let advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+        advice.iter().for_each(Advice::end);
     }
 
     /// Makes what fills memory; what it has advised the kernel about that ends when the leave does.
     pub fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
         let make = || {
             let scatter = make()?;
-            *self.advice.lock().unwrap_or_else(PoisonError::into_inner) = scatter.advice();
+            let mut advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+            advice.push(scatter.advice());
             Ok(scatter)
         };
         self.with(make).unwrap_or_else(|| Err(interrupted()))

@@ -1,6 +1,6 @@
 //! A program's side of one job: what it saves, what a restore fills, and what is remembered in
-//! between, so that the next save writes only what has changed. Every front door stands on it: Python
-//! today; C, MPI and VELOC's names to come.
+//! between, so that the next save writes only what has changed. Every front door stands on it. A program
+//! of several ranks has one client in each, and they save and restore together.
 //!
 //! [`Client`] opens a job and saves. A restore asks for each region of a checkpoint what is wanted of
 //! it ([`Wish`]), makes a plan of the answers, fills memory by it, at once or lazily, and primes the
@@ -10,8 +10,10 @@ mod client;
 mod lazy;
 mod leave;
 mod named;
+mod parts;
 mod plan;
 mod restore;
+mod together;
 
 pub use client::Client;
 pub use lazy::{Lazily, LazyRestore, MemoryFill};

@@ -5,7 +5,7 @@ use crate::leave::Leave;
 use crate::plan::{Offer, Wish};
 use outlive_capture::fill::MutRegion;
 use outlive_store::{Restored, Select};
-use outlive_types::{Error, RegionDesc, Result};
+use outlive_types::{Distribution, Error, Part, Rank, RegionDesc, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub struct Target {
     pub shape: Vec<u64>,
     /// As many bytes as it has.
     pub memory: MutRegion,
+    /// What other ranks have of it. A part of a global array may be another one than was saved.
+    pub distribution: Distribution,
 }
 
 impl Client {
@@ -36,13 +38,14 @@ impl Client {
         leave: &Arc<Leave>,
         targets: &mut dyn FnMut() -> Vec<Target>,
     ) -> Result<Option<Restored>> {
-        let filled = self.restore(select, leave, &mut |offer| wishes(&offer, targets()))?;
+        let filled =
+            self.restore(select, leave, &mut |offer| wishes(self.job.rank(), &offer, targets()))?;
         Ok(filled.map(|filled| filled.restored))
     }
 }
 
 /// Each region's memory.
-fn wishes(offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
+fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
     let mut named = HashMap::with_capacity(targets.len());
     for target in targets {
         if let Some(Target { name, .. }) = named.insert(target.name.clone(), target) {
@@ -58,13 +61,18 @@ fn wishes(offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
                 offer.epoch, region.name
             ))
         })?;
-        check(offer, region, &target)?;
-        wishes.push(Wish::Into(target.memory));
+        wishes.push(wish(offer, region, target)?);
     }
     let mut missing: Vec<&str> = named.keys().map(String::as_str).collect();
     missing.sort_unstable();
     match missing.first() {
         None => Ok(wishes),
+        Some(first) if rank >= offer.ranks => Err(Error::invalid(format!(
+            "checkpoint {} was saved by {} ranks, so rank {rank} has no region {first:?} in it that is each \
+             rank's own: declare it as part of a global array or as the same on all ranks when it is saved, \
+             or restart with {} ranks",
+            offer.epoch, offer.ranks, offer.ranks
+        ))),
         Some(first) => Err(Error::invalid(format!(
             "the program names {} that checkpoint {} does not have, {first:?} first: leave them out, or \
              restore another epoch",
@@ -77,21 +85,39 @@ fn wishes(offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
     }
 }
 
-fn check(offer: &Offer, region: &RegionDesc, target: &Target) -> Result<()> {
-    let there = (&region.dtype, &region.shape);
-    if there == (&target.dtype, &target.shape) && target.memory.length() as u64 == region.bytes {
-        return Ok(());
+/// What is wanted of a region: all of it, or a part of the array that it is part of.
+fn wish(offer: &Offer, region: &RegionDesc, target: Target) -> Result<Wish> {
+    let global = |distribution: &Distribution| match distribution {
+        Distribution::Subarray { global_shape, .. } => Some(global_shape.clone()),
+        _ => None,
+    };
+    let (there, here) = (global(&region.distribution), global(&target.distribution));
+    if there.is_some() && there == here && region.dtype == target.dtype {
+        let part = Part::of(&target.shape, &target.distribution);
+        if let Some(part) = part {
+            return Ok(Wish::Part(part, target.memory));
+        }
     }
+    let is_like = (&region.dtype, &region.shape) == (&target.dtype, &target.shape)
+        && target.memory.length() as u64 == region.bytes;
+    if is_like && there.is_none() && here.is_none() {
+        return Ok(Wish::Into(target.memory));
+    }
+    let array = |global: Option<Vec<u64>>| {
+        global.map_or(String::new(), |shape| format!(", part of an array of shape {shape:?}"))
+    };
     Err(Error::invalid(format!(
-        "region {:?} of checkpoint {} has dtype {:?}, shape {:?} and {} bytes; the program has {:?}, {:?} \
-         and {} for it: restore it into memory like what was saved",
+        "region {:?} of checkpoint {} has dtype {:?}, shape {:?} and {} bytes{}; the program has {:?}, {:?} \
+         and {}{} for it: restore it into memory like what was saved",
         region.name,
         offer.epoch,
         region.dtype,
         region.shape,
         region.bytes,
+        array(there),
         target.dtype,
         target.shape,
-        target.memory.length()
+        target.memory.length(),
+        array(here)
     )))
 }

@@ -2,14 +2,18 @@
 
 use outlive_capture::fill::MutRegion;
 use outlive_store::MemoryImage;
-use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, PACKED_STREAM, Part, RegionDesc, RegionPlace, Result};
 
 /// A checkpoint that can be restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Its epoch.
     pub epoch: Epoch,
-    /// Its regions, in the order in which they were saved.
+    /// How many ranks have saved it.
+    pub ranks: u32,
+    /// Its regions, in the order in which they were saved. Of a group: those that this rank has saved,
+    /// then those that are the same on all ranks. A rank that is new has the parts of arrays with no
+    /// element in them, and no region that was each rank's own.
     pub regions: Vec<RegionDesc>,
     /// What the front door kept with the image.
     pub attachment: Vec<u8>,
@@ -19,6 +23,7 @@ impl Offer {
     pub(crate) fn of(checkpoint: &MemoryImage) -> Offer {
         Offer {
             epoch: checkpoint.epoch(),
+            ranks: checkpoint.manifest().world_size,
             regions: checkpoint.regions().to_vec(),
             attachment: checkpoint.attachment().to_vec(),
         }
@@ -35,6 +40,9 @@ pub enum Wish {
     /// Its bytes, in this memory, which must be as long. Of memory that overlaps, one region after the
     /// other is filled at the end, in the order of the regions, as a program would do it.
     Into(MutRegion),
+    /// This part of the global array that the region is part of, in memory that holds just that. Another
+    /// part than was saved can be had only in a group.
+    Part(Part, MutRegion),
 }
 
 /// What is done with one stream.
@@ -74,9 +82,20 @@ impl FillPlan {
         };
         let overlap = overlapping(&wishes);
         for ((region, wish), overlaps) in regions.iter().zip(wishes).zip(overlap) {
+            let wish = match wish {
+                Wish::Part(part, memory) if is_part(region, &part) => Wish::Into(memory),
+                wish => wish,
+            };
             let stream = numbers.get(stream_name(region)).copied();
             match (wish, region.place, stream) {
                 (Wish::Nothing, _, _) => {}
+                (Wish::Part(..), ..) => {
+                    return Err(Error::invalid(format!(
+                        "of the array {:?} another part is wanted than was saved: open the job with its \
+                         group of ranks, be it a group of one",
+                        region.name
+                    )));
+                }
                 (Wish::Into(memory), ..) if memory.length() as u64 != region.bytes => {
                     return Err(Error::invalid(format!(
                         "region {:?} has {} bytes in the checkpoint, the memory for it {}",
@@ -145,11 +164,16 @@ impl FillPlan {
     }
 }
 
+/// Whether a region is just this part of its array.
+pub(crate) fn is_part(region: &RegionDesc, part: &Part) -> bool {
+    Part::of(&region.shape, &region.distribution).as_ref() == Some(part)
+}
+
 /// For each wish whether its memory overlaps that of another one.
 fn overlapping(wishes: &[Wish]) -> Vec<bool> {
     let mut lent: Vec<(usize, usize, usize)> = Vec::new();
     for (at, wish) in wishes.iter().enumerate() {
-        if let Wish::Into(memory) = wish
+        if let Wish::Into(memory) | Wish::Part(_, memory) = wish
             && memory.length() > 0
         {
             lent.push((memory.address(), memory.address() + memory.length(), at));

@@ -6,7 +6,7 @@ use crate::plan::{FillPlan, Offer, Wish, stream_name};
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_io::AlignedBuf;
 use outlive_store::{MemoryImage, RestoreSink, Restored, Select};
-use outlive_types::{Error, Event, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Epoch, Error, Event, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,24 +15,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Filled {
     /// The epoch, figures, and what was passed over.
     pub restored: Restored,
+    pub(crate) image: FilledImage,
+    /// Of what is the same on all ranks, if another one has stored it.
+    pub(crate) common: Option<FilledImage>,
+}
+
+impl Filled {
+    /// The bytes of a region that was asked for as a copy. `None` if it was not asked for, or went
+    /// straight to its place.
+    pub fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
+        match &self.common {
+            Some(common) if region.distribution == Distribution::Replicated => common.bytes(region),
+            _ => self.image.bytes(region),
+        }
+    }
+}
+
+/// What was read of one image into memory of the restore's own.
+#[derive(Debug, Default)]
+pub(crate) struct FilledImage {
     /// By stream.
     ours: HashMap<usize, AlignedBuf>,
     streams: HashMap<String, usize>,
 }
 
-impl Filled {
-    pub(crate) fn new(
-        restored: Restored,
-        ours: HashMap<usize, AlignedBuf>,
-        names: Vec<String>,
-    ) -> Filled {
+impl FilledImage {
+    pub fn new(ours: HashMap<usize, AlignedBuf>, names: Vec<String>) -> FilledImage {
         let streams = names.into_iter().enumerate().map(|(at, name)| (name, at)).collect();
-        Filled { restored, ours, streams }
+        FilledImage { ours, streams }
     }
 
-    /// The bytes of a region that was asked for as a copy. `None` if it was not asked for, or went
-    /// straight to its place.
-    pub fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
+    /// The bytes of a region that was asked for as a copy.
+    fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
         if region.bytes == 0 {
             return Some(&[]);
         }
@@ -48,7 +62,7 @@ impl Filled {
     }
 
     /// Fills what was packed with others, or overlaps: one region after the other.
-    pub(crate) fn fill_later(&self, later: Vec<(RegionDesc, MutRegion)>) -> Result<()> {
+    pub fn fill_later(&self, later: Vec<(RegionDesc, MutRegion)>) -> Result<()> {
         for (region, memory) in later {
             let bytes = self.bytes(&region);
             let bytes = bytes.ok_or_else(|| Error::bug("a region was asked for and not read"))?;
@@ -59,12 +73,12 @@ impl Filled {
 }
 
 /// What a restore fills at once.
-struct Sink {
+pub(crate) struct Sink {
     scatter: Scatter,
     leave: Arc<Leave>,
     /// By stream.
     names: Vec<String>,
-    whole: bool,
+    pub whole: bool,
     /// Streams that go into memory of the restore's own.
     ours: Vec<usize>,
     later: Mutex<Vec<(RegionDesc, MutRegion)>>,
@@ -98,6 +112,9 @@ impl Client {
         leave: &Arc<Leave>,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<Filled>> {
+        if self.job.is_group() {
+            return self.restore_together(select, leave, ask);
+        }
         let mut prepare = |checkpoint: &MemoryImage| {
             let plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
             sink(checkpoint, plan, leave)
@@ -111,23 +128,36 @@ impl Client {
         let Some(restored) = self.job.restore(select, &mut prepare, &mut done)? else {
             return Ok(None);
         };
-        let Sink { scatter, names, whole, ours, later, .. } = sink.ok_or_else(Client::unasked)?;
+        let sink = sink.ok_or_else(Client::unasked)?;
+        let image = self.conclude(sink, Some(restored.epoch), leave)?;
+        Ok(Some(Filled { restored, image, common: None }))
+    }
+
+    /// An image is read: what a save after it needs is remembered, if it `follows` that epoch and all of it
+    /// was read, and what needs its other regions first is filled.
+    pub(crate) fn conclude(
+        &self,
+        sink: Sink,
+        follows: Option<Epoch>,
+        leave: &Leave,
+    ) -> Result<FilledImage> {
+        let Sink { scatter, names, whole, ours, later, .. } = sink;
         self.tell_memory(scatter.fresh_report());
-        if whole {
+        if let (true, Some(epoch)) = (whole, follows) {
             let named = names.iter().enumerate();
             let hashes =
                 named.filter_map(|(at, name)| Some((name.clone(), scatter.take_hashes(at)?)));
             leave
-                .with(|| self.tracker.prime_hashes(restored.epoch, hashes.collect()))
+                .with(|| self.tracker.prime_hashes(epoch, hashes.collect()))
                 .ok_or_else(interrupted)?;
         }
         let streams = scatter.into_streams().into_iter().enumerate();
         let ours = streams.filter(|(at, _)| ours.binary_search(at).is_ok());
         let ours = ours.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
-        let filled = Filled::new(restored, ours, names);
+        let image = FilledImage::new(ours, names);
         let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
-        leave.with(|| filled.fill_later(later)).ok_or_else(interrupted)??;
-        Ok(Some(filled))
+        leave.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
+        Ok(image)
     }
 
     /// Tells which pages fresh memory was made of.
@@ -139,7 +169,7 @@ impl Client {
     }
 }
 
-fn sink(
+pub(crate) fn sink(
     checkpoint: &MemoryImage,
     mut plan: FillPlan,
     leave: &Arc<Leave>,

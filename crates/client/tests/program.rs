@@ -8,7 +8,7 @@ use outlive_capture::{Region, fill::MutRegion};
 use outlive_client::{Client, Lazily, Leave, Target, Wish};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
-use outlive_types::{ErrorKind, Result, Rng, SeededRng};
+use outlive_types::{Distribution, ErrorKind, Result, Rng, SeededRng};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,6 +57,7 @@ impl Memory {
             dtype: "|u1".to_owned(),
             shape: vec![bytes.len() as u64],
             memory: region_of(bytes),
+            distribution: Distribution::Local,
         };
         parts.into_iter().map(target).collect()
     }
@@ -190,7 +191,8 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let message = refused(&|targets| {
         let memory = other_at.take().expect("asked once");
         let (name, dtype) = ("other".to_owned(), "|u1".to_owned());
-        targets.push(Target { name, dtype, shape: vec![10], memory });
+        let distribution = Distribution::Local;
+        targets.push(Target { name, dtype, shape: vec![10], memory, distribution });
     });
     assert!(message.contains("a region that checkpoint 1 does not have, \"other\""), "{message}");
 }

@@ -30,7 +30,7 @@ pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use listing::{
     LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end, listing_head,
 };
-pub use message::{Changes, Committed, Message, Moved, Opened, RankImage};
+pub use message::{Changes, Committed, Envelope, Message, Moved, Opened, RankImage};
 pub use node::InnerNode;
 pub use outlive_types::Codec;
 pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};

@@ -1,16 +1,19 @@
 //! What the ranks of a program and their committer tell each other, as one rank's process sends it to
-//! another. Nothing of it is stored.
+//! another. Ranks that have nothing in common but the pool leave it in the log, in an envelope, until it
+//! is read.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
 use crate::record::{
     Image, PageRef, SaveFigures, SegmentRef, check_pages, check_segments, read_pages,
     read_segments, write_pages,
 };
-use outlive_types::{Epoch, PackId, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, PackId, Result, SessionId};
 use std::collections::BTreeSet;
 
 const WHAT: &str = "message between ranks";
 const MAGIC: &[u8; 4] = b"OLMG";
+const ENVELOPE: &str = "envelope of a message between ranks";
+const ENVELOPE_MAGIC: &[u8; 4] = b"OLEV";
 const HEAD_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 8;
 
@@ -25,6 +28,21 @@ pub enum Message {
     Changed(Changes),
     /// Committer to ranks: the checkpoint exists.
     Committed(Committed),
+    /// A rank to the committer: it has no image. Committer to ranks: the save has failed.
+    Failed(Error),
+    /// Whoever says so is still at work.
+    Alive,
+}
+
+/// A message that lies in the log until it is read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Envelope {
+    /// The session of the save that it is about.
+    pub session: SessionId,
+    /// The number of that save in the session, from 1 on; an epoch may be tried again.
+    pub save: u64,
+    /// The message.
+    pub message: Message,
 }
 
 /// A session that is open, as every rank must know it.
@@ -173,6 +191,8 @@ impl Message {
             Message::Image(_) => 2,
             Message::Changed(_) => 3,
             Message::Committed(_) => 4,
+            Message::Failed(_) => 5,
+            Message::Alive => 6,
         };
         out.u16(kind);
         match self {
@@ -191,6 +211,12 @@ impl Message {
                 out.u64(*record_bytes);
                 out.u32(u32::from(*in_table));
             }
+            Message::Failed(error) => {
+                out.u16(kind_code(error.kind()));
+                out.u32(error.message().len() as u32);
+                out.bytes(error.message().as_bytes());
+            }
+            Message::Alive => {}
         }
         let sum = checksum(out.written());
         out.u64(sum);
@@ -203,13 +229,7 @@ impl Message {
     /// `Damaged` if it is none; `Invalid` if a build of another format version has sent it: all ranks
     /// of a program must run the same build.
     pub fn decode(bytes: &[u8]) -> Result<Message> {
-        let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
-            return Err(damaged(WHAT, "it ends too early"));
-        };
-        if checksum(body) != u64::from_le_bytes(*stored) {
-            return Err(damaged(WHAT, "its checksum does not match"));
-        }
-        let mut from = Reader::new(WHAT, body);
+        let mut from = Reader::new(WHAT, body_of(WHAT, bytes)?);
         from.begin(MAGIC)?;
         let message = match from.u16()? {
             1 => {
@@ -230,6 +250,13 @@ impl Message {
                 };
                 Message::Committed(Committed { number, record_bytes, in_table })
             }
+            5 => {
+                let (code, length) = (from.u16()?, from.u32()?);
+                let kind = ErrorKind::ALL.into_iter().find(|kind| kind_code(*kind) == code);
+                let kind = kind.ok_or_else(|| from.damaged(format!("it has error kind {code}")))?;
+                Message::Failed(Error::new(kind, from.text(length as usize)?))
+            }
+            6 => Message::Alive,
             other => return Err(from.damaged(format!("it has kind {other}"))),
         };
         from.accept(message.check())?;
@@ -241,7 +268,61 @@ impl Message {
         match self {
             Message::Session(Opened { changes, .. }) | Message::Changed(changes) => changes.check(),
             Message::Image(RankImage { image, .. }) => image.check(),
-            Message::Committed(_) => Ok(()),
+            Message::Committed(_) | Message::Failed(_) | Message::Alive => Ok(()),
         }
+    }
+}
+
+/// What kinds of errors are called in a message.
+fn kind_code(kind: ErrorKind) -> u16 {
+    match kind {
+        ErrorKind::Retry => 1,
+        ErrorKind::Invalid => 2,
+        ErrorKind::Damaged => 3,
+        ErrorKind::Full => 4,
+        ErrorKind::Fenced => 5,
+        ErrorKind::Bug => 6,
+    }
+}
+
+/// The bytes before the checksum, which matches.
+fn body_of<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+        return Err(damaged(what, "it ends too early"));
+    };
+    match checksum(body) == u64::from_le_bytes(*stored) {
+        true => Ok(body),
+        false => Err(damaged(what, "its checksum does not match")),
+    }
+}
+
+impl Envelope {
+    /// The envelope as bytes.
+    ///
+    /// # Errors
+    /// `Bug` for a message that its decoder would refuse.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let message = self.message.encode()?;
+        let mut out = Writer::begin(ENVELOPE_MAGIC, HEAD_BYTES + message.len() + CHECKSUM_BYTES);
+        out.reserved(2);
+        out.bytes(&self.session.0);
+        out.u64(self.save);
+        out.bytes(&message);
+        let sum = checksum(out.written());
+        out.u64(sum);
+        Ok(out.finish())
+    }
+
+    /// The envelope that encodes to `bytes`.
+    ///
+    /// # Errors
+    /// As [`Message::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<Envelope> {
+        let mut from = Reader::new(ENVELOPE, body_of(ENVELOPE, bytes)?);
+        from.begin(ENVELOPE_MAGIC)?;
+        from.reserved(2)?;
+        let (session, save) = (from.session()?, from.u64()?);
+        let message = Message::decode(from.take(from.remaining())?)?;
+        Ok(Envelope { session, save, message })
     }
 }

@@ -13,6 +13,7 @@ pub mod copy;
 pub mod diff;
 mod fill;
 pub mod gc;
+pub mod group;
 pub mod images;
 pub mod index;
 mod job;
@@ -31,7 +32,10 @@ pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
 };
 pub use read::files::FilesImage;
-pub use read::{MemoryImage, RangeReader, RestorePlan, RestoreSink, RestoreStats, Select, Skipped};
+pub use read::{
+    MemoryImage, RangeReader, RankImages, RankRegions, RestorePlan, RestoreSink, RestoreStats,
+    Select, Skipped,
+};
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};

@@ -22,6 +22,16 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All of them.
+    pub const ALL: [ErrorKind; 6] = [
+        ErrorKind::Retry,
+        ErrorKind::Invalid,
+        ErrorKind::Damaged,
+        ErrorKind::Full,
+        ErrorKind::Fenced,
+        ErrorKind::Bug,
+    ];
+
     /// The kind's name, as used in messages, JSON and Python's class names.
     pub fn name(self) -> &'static str {
         match self {

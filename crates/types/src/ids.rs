@@ -127,6 +127,8 @@ const TARGETS_JOB: &str = ".targets";
 
 /// How the names end that only a log of several places uses. No name that is given has this character.
 const REMOVED: &str = "\0removed";
+/// Ends the names under which ranks tell each other what has become of their images.
+const MAIL: &str = "\0rank-";
 
 /// Names that no program's job can have, and what for.
 const RESERVED: [(&str, &str); 2] =
@@ -210,6 +212,12 @@ impl JobName {
     /// is not listed among jobs.
     pub fn removed(&self) -> JobName {
         JobName(format!("{}{REMOVED}", self.0))
+    }
+
+    /// The name under which a rank of this job tells the others what has become of its image. It is not
+    /// listed among jobs.
+    pub fn mail_of(&self, rank: Rank) -> JobName {
+        JobName(format!("{}{MAIL}{rank}", self.0))
     }
 
     /// The name as it was given.

@@ -1,26 +1,33 @@
 //! The words every room shares: ids, units, errors by what the caller does next, and the seam
-//! through which a program's memory enters ([`PageSource`]). No I/O happens here.
+//! through which a program's memory enters ([`PageSource`]), and to what connects its ranks
+//! ([`Coordinator`]). No I/O happens here.
 
+mod coordinator;
 mod env;
 mod error;
 mod event;
 mod ids;
 mod missing;
+mod part;
 mod path_text;
 mod source;
 pub mod sync;
+mod threads;
 mod tracking;
 
+pub use coordinator::Coordinator;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
 pub use ids::{COMMITTER, Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};
 pub use missing::Missing;
+pub use part::{Overlap, Part, uncovered};
 pub use path_text::{path_of, shown_path};
 pub use source::{
     Distribution, FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange,
     PageSource, RegionDesc, RegionPlace, Run, StreamDesc,
 };
+pub use threads::ThreadRank;
 pub use tracking::{TrackerChoice, TrackerKind};
 
 /// Bytes of a page: the unit in which change is tracked.

@@ -187,6 +187,14 @@ pub struct FreezeRequest {
 
 /// A rank's memory as the store sees it.
 pub trait PageSource {
+    /// The regions that a freeze would have, as far as they are known before.
+    ///
+    /// # Errors
+    /// `Invalid` for regions that no image can hold.
+    fn regions(&mut self) -> Result<Vec<RegionDesc>> {
+        Ok(Vec::new())
+    }
+
     /// Finds what changed and fixes it. The program's regions must be quiescent from before this
     /// call until [`Frozen::release_live`] was called on the result (at once if
     /// [`Frozen::live_runs`] is 0).

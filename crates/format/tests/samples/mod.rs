@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses some of them
 
 use outlive_format::*;
-use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use outlive_types::{Distribution, Error, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
 
 pub fn fp(byte: u8) -> Fingerprint {
     Fingerprint([byte; 32])
@@ -391,7 +391,20 @@ pub const STRUCTURES: [Structure; 12] = [
         again: |bytes| Message::decode(bytes)?.encode(),
         seal: Some(seal_checksum),
     },
+    Structure {
+        name: "envelope",
+        samples: || {
+            messages().into_iter().map(|message| enveloped(message).encode().unwrap()).collect()
+        },
+        again: |bytes| Envelope::decode(bytes)?.encode(),
+        seal: Some(seal_envelope),
+    },
 ];
+
+/// A message on its way.
+pub fn enveloped(message: Message) -> Envelope {
+    Envelope { session: session(), save: 3, message }
+}
 
 /// One message of each kind, and changes without anything.
 pub fn messages() -> Vec<Message> {
@@ -413,7 +426,20 @@ pub fn messages() -> Vec<Message> {
         Message::Changed(changes),
         Message::Changed(Changes::default()),
         Message::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),
+        Message::Failed(Error::full("no room in /ckpt")),
+        Message::Alive,
     ]
+}
+
+/// The message in it has a checksum of its own.
+fn seal_envelope(bytes: &mut [u8]) {
+    const BEFORE_MESSAGE_BYTES: usize = 28;
+    if let Some(end) = bytes.len().checked_sub(8)
+        && let Some(message) = bytes.get_mut(BEFORE_MESSAGE_BYTES..end)
+    {
+        seal_checksum(message);
+    }
+    seal_checksum(bytes);
 }
 
 fn seal_checksum(bytes: &mut [u8]) {

@@ -1,9 +1,10 @@
 //! The background half of a save: what goes on after the program was let go.
 
 use super::handle::SaveHandle;
-use super::inner::Inner;
-use crate::save::{Order, PackNumbers, SavePlan, SaveStats};
+use super::inner::{Inner, Way};
+use crate::save::{Order, SavePlan, SaveStats};
 use outlive_io::make_way;
+use outlive_pool::Pool;
 use outlive_types::{Error, Frozen, Result};
 use std::sync::Arc;
 
@@ -12,14 +13,24 @@ pub(crate) struct Drain {
     pub inner: Arc<Inner>,
     pub frozen: Arc<dyn Frozen>,
     pub plan: SavePlan,
-    pub packs: PackNumbers,
+    pub way: Way,
     pub handle: SaveHandle,
     pub order: Order,
 }
 
+impl Way {
+    /// Nothing comes of the save here: other ranks are told.
+    pub fn give_up(&self, pool: &Pool, error: Error) -> Error {
+        match self {
+            Way::Alone(_) => error,
+            Way::Together(part, begun) => part.give_up(pool, begun.ticket, error),
+        }
+    }
+}
+
 impl Drain {
     pub fn run(self) {
-        let Drain { inner, frozen, plan, packs, handle, order } = self;
+        let Drain { inner, frozen, plan, way, handle, order } = self;
         if plan.live_blocks == 0 {
             make_way();
         }
@@ -29,7 +40,16 @@ impl Drain {
         };
         let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
             let mut writer = inner.writer();
-            let stats = writer.execute(&inner.pool, &packs, &plan, &*frozen, &order, &live_done)?;
+            let (pool, writer) = (&inner.pool, &mut *writer);
+            let stats = match &way {
+                Way::Alone(packs) => {
+                    writer.execute(pool, packs, &plan, &*frozen, &order, &live_done)
+                }
+                Way::Together(part, begun) => {
+                    part.execute(pool, writer, begun, &plan, &*frozen, &order, &live_done)
+                }
+            };
+            let stats = stats?;
             // The source's baseline and the store's base move together, under the writer's lock.
             frozen.settle(Some(stats.epoch));
             Ok(stats)
@@ -40,7 +60,8 @@ impl Drain {
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            Err(Error::bug(format!("the save panicked: {what}; please report this")))
+            let error = Error::bug(format!("the save panicked: {what}; please report this"));
+            Err(way.give_up(&inner.pool, error))
         });
         if outcome.is_err() {
             live_done();

@@ -1,15 +1,32 @@
 //! What a job's handles and its drain share.
 
 use super::handle::SaveHandle;
+use crate::group::{Begun, Part};
 use crate::read::MemoryImage;
 use crate::restore::LazyFill;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Error, Frozen, JobName, PageSource, Result};
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+/// A save that has frozen the program's memory.
+pub(crate) struct FrozenSave {
+    pub frozen: Box<dyn Frozen>,
+    pub plan: SavePlan,
+    pub way: Way,
+}
+
+/// How a save goes on after the freeze.
+#[derive(Clone)]
+pub(crate) enum Way {
+    /// Into these packs; this process commits.
+    Alone(PackNumbers),
+    /// As a rank's part in the save of a group.
+    Together(Arc<Part>, Begun),
+}
 
 /// A job, opened.
 pub(crate) struct Inner {
@@ -23,6 +40,8 @@ pub(crate) struct Inner {
     pub writer: Mutex<Writer>,
     /// Of the writer, for those who cannot wait for it.
     pub events: CommitEvents,
+    /// This rank's part, if the program has several.
+    pub part: Option<Arc<Part>>,
     /// Held while a save is being started: saves start one after the other.
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.
@@ -74,15 +93,23 @@ impl Inner {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn freeze(
-        &self,
-        source: &mut dyn PageSource,
-    ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
+    /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
+    /// one of them is not `ready`.
+    pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
         let mut writer = self.writer();
-        let packs = writer.begin(&self.pool)?;
-        let epoch = writer.committer.head.last_epoch + 1;
-        let (frozen, plan) = writer.rank.freeze(&self.pool, epoch, source)?;
-        Ok((frozen, packs, plan))
+        let writer = &mut *writer;
+        let Some(part) = &self.part else {
+            ready?;
+            let packs = writer.begin(&self.pool)?;
+            let epoch = writer.committer.head.last_epoch + 1;
+            let (frozen, plan) = writer.rank.freeze(&self.pool, epoch, source)?;
+            return Ok(FrozenSave { frozen, plan, way: Way::Alone(packs) });
+        };
+        let begun = part.begin(&self.pool, writer, source, ready)?;
+        let frozen = writer.rank.freeze(&self.pool, begun.epoch, source);
+        let (frozen, plan) =
+            frozen.map_err(|error| part.give_up(&self.pool, begun.ticket, error))?;
+        Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })
     }
 
     /// Makes a restored checkpoint what the next save follows.

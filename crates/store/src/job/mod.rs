@@ -13,12 +13,13 @@ pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
 
 use crate::fill::FinishFill;
+use crate::group::{GroupOptions, Part};
 use crate::save::{CommitEvents, Order, SaveNotes, Writer};
 use drain::Drain;
-use inner::Inner;
+use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync::{self, Mutex};
-use outlive_types::{Error, Frozen, JobName, PageSource, Result};
+use outlive_types::{Error, Frozen, JobName, PageSource, Rank, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +32,21 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 pub struct JobOptions {
     /// Saves closer together than this are not due.
     pub every: Option<Duration>,
+    /// The ranks of the program, if it has several: then saves, restores and [`Job::due`] are collective.
+    pub group: Option<GroupOptions>,
+}
+
+/// Waits for an earlier save.
+///
+/// # Errors
+/// Why it failed, if nobody has been told.
+fn over(save: Option<&SaveHandle>) -> Result<()> {
+    let Some(handle) = save else { return Ok(()) };
+    handle.wait_done(None);
+    match handle.unseen_failure() {
+        Some(error) => Err(error.context("an earlier save failed")),
+        None => Ok(()),
+    }
 }
 
 /// A named series of checkpoints. All methods may be called from any thread.
@@ -42,12 +58,16 @@ impl Job {
     /// Opens a job; nothing is read or written yet.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
-        let writer = Writer::new(pool, name.clone());
+        let JobOptions { every, group } = options;
+        let part = group.map(|group| Arc::new(Part::new(&name, group)));
+        let rank = part.as_ref().map_or(0, |part| part.rank());
+        let writer = Writer::of_rank(pool, name.clone(), rank);
         let events = writer.committer.events.clone();
         let inner = Inner {
             pool: pool.clone(),
             name,
-            every: options.every,
+            every,
+            part,
             process_id: std::process::id(),
             writer: Mutex::new(writer),
             events,
@@ -73,9 +93,43 @@ impl Job {
         &self.inner.events
     }
 
+    /// Whether the program is a group of ranks, so that saves and restores are collective.
+    pub fn is_group(&self) -> bool {
+        self.inner.part.is_some()
+    }
+
+    /// This process's rank; 0 for a program of one.
+    pub fn rank(&self) -> Rank {
+        self.inner.part.as_ref().map_or(0, |part| part.rank())
+    }
+
+    /// How many ranks the program has.
+    pub fn ranks(&self) -> u32 {
+        self.inner.part.as_ref().map_or(1, |part| part.coordinator.size())
+    }
+
+    /// What an adaptive schedule has learnt, the best first; known on rank 0.
+    pub fn schedule_learnt(&self) -> Vec<String> {
+        self.inner.part.as_ref().map_or_else(Vec::new, |part| part.learnt())
+    }
+
     /// True if a save is due: always without an interval, else once it has passed since the last
-    /// save began.
-    pub fn due(&self) -> bool {
+    /// save began. In a group the clock of rank 0 decides for all of them; without an interval nothing
+    /// has to be decided.
+    ///
+    /// # Errors
+    /// Those of the coordinator.
+    pub fn due(&self) -> Result<bool> {
+        match (&self.inner.part, self.inner.every) {
+            (Some(part), Some(_)) => {
+                let decided = part.decide(Ok(()), &mut || Ok(vec![u8::from(self.is_due())]))?;
+                Ok(decided == [1])
+            }
+            _ => Ok(self.is_due()),
+        }
+    }
+
+    fn is_due(&self) -> bool {
         let last = self.inner.last_start_ns.load(Ordering::Relaxed);
         match self.inner.every {
             Some(every) if last > 0 => {
@@ -112,30 +166,28 @@ impl Job {
         let inner = &self.inner;
         inner.check_process()?;
         let mut current = inner.starting();
-        inner.wait_filled()?;
-        if let Some(handle) = current.as_ref() {
-            handle.wait_done(None);
-            if let Some(error) = handle.unseen_failure() {
-                return Err(error.context("an earlier save failed"));
-            }
+        let ready = inner.wait_filled().and_then(|()| over(current.as_ref()));
+        if !self.is_group() {
+            ready.clone()?;
         }
         let clock = inner.pool.env().clock.clone();
         let started = clock.monotonic();
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
         inner.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
 
-        let (frozen, packs, plan) = inner.freeze(source)?;
+        let FrozenSave { frozen, plan, way } = inner.freeze(source, ready)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
         let order = Order { started, notes };
+        let (on, of) = (way.clone(), inner.pool.clone());
         let drain =
-            Drain { inner: inner.clone(), frozen, plan, packs, handle: handle.clone(), order };
+            Drain { inner: inner.clone(), frozen, plan, way, handle: handle.clone(), order };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
         }
         sync::spawn("outlive-drain", move || drain.run())
-            .map_err(|e| Error::no_thread("the save", &e))?;
+            .map_err(|e| on.give_up(&of, Error::no_thread("the save", &e)))?;
         *current = Some(handle.clone());
         handle.wait_live();
         let stall = clock.monotonic().saturating_sub(started);
@@ -146,13 +198,14 @@ impl Job {
     /// Does `work` when no save is under way, and lets none begin meanwhile.
     pub(crate) fn wait_for_turn<T>(&self, work: impl FnOnce(&Inner) -> Result<T>) -> Result<T> {
         self.inner.check_process()?;
-        let current = self.inner.starting();
-        if let Some(handle) = current.as_ref() {
-            handle.wait_done(None);
-            if let Some(error) = handle.unseen_failure() {
-                return Err(error.context("an earlier save failed"));
-            }
+        if self.is_group() {
+            return Err(Error::invalid(format!(
+                "job {} belongs to a group of ranks, which saves memory only: put files and copy                  checkpoints by a job that one process opens without a group",
+                self.name()
+            )));
         }
+        let current = self.inner.starting();
+        over(current.as_ref())?;
         work(&self.inner)
     }
 

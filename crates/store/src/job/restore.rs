@@ -2,9 +2,11 @@
 
 use super::Job;
 use crate::commit::{Entry, history};
+use crate::group::{Together, TogetherRestored};
 use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good};
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
-use outlive_types::{Epoch, Result};
+use outlive_format::Manifest;
+use outlive_types::{Epoch, Error, Result};
 
 /// Which streams to read, and the sink to put them into.
 pub type Prepared<S> = (Vec<usize>, S);
@@ -21,6 +23,38 @@ pub struct Restored {
 }
 
 impl Job {
+    /// Restores on all ranks of a group: each makes `attempt` with one checkpoint after the other, newest
+    /// first, until all succeed with the same one. `attempt` gets the manifest, and the number of the
+    /// newest record that was read; it fails with `Damaged` to have all pass on. A save under way is
+    /// waited for. `None` if there is no checkpoint. Collective.
+    ///
+    /// # Errors
+    /// The same on all ranks: `Damaged` if nothing whole was found; whatever else stood in the way of one
+    /// of them. `Bug` without a group.
+    pub fn restore_together<T>(
+        &self,
+        select: Select,
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<TogetherRestored<T>>> {
+        self.inner.check_process()?;
+        let Some(part) = &self.inner.part else {
+            return Err(Error::bug("a job without a group cannot restore together"));
+        };
+        let ready = || {
+            self.wait()?;
+            self.wait_filled()?;
+            self.inner.note_position()
+        };
+        let together = Together { part, pool: self.pool(), name: self.name(), select };
+        together.restore(ready(), attempt)
+    }
+
+    /// Makes the image that a rank has restored as a whole, and that is its own, what its next save
+    /// follows.
+    pub fn follow_restored(&self, image: &MemoryImage) {
+        self.inner.adopt(image);
+    }
+
     /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
     /// regions and answers which streams to read and where to put them; an error from it ends the
     /// restore before anything was written. If the data then prove damaged, the next older one

@@ -3,7 +3,8 @@
 //!
 //! `find` chooses a checkpoint of a job, and `again` looks again where a gc has moved something; `image`
 //! and `files` open what one rank has of it; `trees`, `nodes` and `live` walk over what it needs;
-//! `streams` plans what goes where, `ranges` for parts; `chunks` reads.
+//! `streams` plans what goes where, `ranges` for parts, `ranks` for parts of other ranks' images; `chunks`
+//! reads.
 
 mod again;
 mod any;
@@ -14,6 +15,7 @@ mod image;
 mod live;
 mod nodes;
 mod ranges;
+mod ranks;
 mod streams;
 mod trees;
 
@@ -28,5 +30,6 @@ pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
 pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merged};
 pub(crate) use ranges::Leaves;
 pub use ranges::RangeReader;
+pub use ranks::{RankImages, RankRegions};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};
 pub(crate) use streams::{Transfer, Transfers};

@@ -91,9 +91,15 @@ impl RestorePlan {
         locator: &Locator,
         trees: &[(usize, &PageTree)],
     ) -> Result<RestorePlan> {
-        let Transfers { wanted, pieces, zeros } = Transfers::of(pool, locator, trees)?;
+        let transfers = Transfers::of(pool, locator, trees)?;
         let total_bytes = trees.iter().map(|(_, tree)| tree.bytes).sum();
-        Ok(RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes })
+        Ok(RestorePlan::of(pool, transfers, total_bytes))
+    }
+
+    /// Plans the reading of parts of streams, so many bytes in all.
+    pub fn of(pool: &Pool, transfers: Transfers, total_bytes: u64) -> RestorePlan {
+        let Transfers { wanted, pieces, zeros } = transfers;
+        RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes }
     }
 
     /// The chunks of trees, once for each use.

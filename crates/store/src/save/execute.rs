@@ -29,6 +29,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
+/// What the checkpoint of a plan says besides its images.
+pub(crate) fn draft_of(pool: &Pool, plan: &SavePlan, order: &Order) -> Draft {
+    Draft {
+        epoch: plan.epoch,
+        frozen_ns: pool.env().clock.unix_ns(),
+        remarks: order.notes.remarks.clone(),
+        metrics: order.notes.metrics.clone(),
+    }
+}
+
 /// Name under which leaves of the catalog are dealt with; no region can have it.
 const CATALOG: &str = "\0catalog";
 
@@ -64,12 +74,7 @@ impl Writer {
     ) -> Result<SaveStats> {
         let stored = self.rank.store(pool, packs, plan, frozen, order, live_done);
         let mut stored = stored.map_err(|error| self.committer.blame(pool, error))?;
-        let draft = Draft {
-            epoch: plan.epoch,
-            frozen_ns: pool.env().clock.unix_ns(),
-            remarks: order.notes.remarks.clone(),
-            metrics: order.notes.metrics.clone(),
-        };
+        let draft = draft_of(pool, plan, order);
         let committed = self.commit(pool, packs, &draft, &mut stored);
         // What this save could not deal with, the next one must.
         let committed =

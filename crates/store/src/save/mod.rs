@@ -27,6 +27,7 @@ pub use committer::{Committer, Draft};
 pub(crate) use content::NewImage;
 pub use events::{CommitEvent, CommitEvents, Watch};
 pub use execute::Order;
+pub(crate) use execute::draft_of;
 pub(crate) use lane::Lane;
 pub use leaves::Wish;
 pub(crate) use mend::store_segments;

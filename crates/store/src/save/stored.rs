@@ -27,4 +27,9 @@ impl StoredImage {
     pub fn image(&self) -> &RankImage {
         &self.image
     }
+
+    /// What prunes and gcs have done since the session message, as far as it was told.
+    pub fn changes_seen(&self) -> &Changes {
+        &self.seen
+    }
 }

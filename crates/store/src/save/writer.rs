@@ -120,7 +120,7 @@ impl RankWriter {
     }
 }
 
-/// The writer of a program of one rank.
+/// The writer of a program of one rank, or of one rank of a group.
 #[derive(Debug)]
 pub struct Writer {
     /// Makes images.
@@ -132,8 +132,13 @@ pub struct Writer {
 impl Writer {
     /// One that has looked at nothing yet.
     pub fn new(pool: &Pool, job: JobName) -> Writer {
+        Writer::of_rank(pool, job, 0)
+    }
+
+    /// That of a rank of a group; only the committer of rank 0 is used.
+    pub fn of_rank(pool: &Pool, job: JobName, rank: Rank) -> Writer {
         let index_bytes_max = pool.config().tuning.index_bytes_max;
-        Writer { rank: RankWriter::new(0, index_bytes_max), committer: Committer::new(job) }
+        Writer { rank: RankWriter::new(rank, index_bytes_max), committer: Committer::new(job) }
     }
 
     /// The session's packs; it is opened if there is none, and notice taken of what others have done meanwhile.

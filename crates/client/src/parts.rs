@@ -1,0 +1,207 @@
+//! Parts of global arrays that other ranks have saved: which bytes of which images they are, and their
+//! way into the program's memory. Only the chunks are read that hold some of them.
+
+use crate::leave::Leave;
+use crate::together::add;
+use outlive_capture::fill::{MutRegion, Scatter};
+use outlive_store::{RankImages, RankRegions, RestoreSink, RestoreStats};
+use outlive_types::{
+    Distribution, Error, Overlap, Part, RegionDesc, Result, shown_bytes, uncovered,
+};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What lies this close together is read in one go: as much as a chunk may have.
+const GAP_BYTES: u64 = 64 << 10;
+/// The longest range, so that its pieces are few.
+const RANGE_BYTES_MAX: u64 = 64 << 20;
+
+/// A part that is wanted of a global array, and the memory for it.
+#[derive(Debug)]
+pub struct PartWish {
+    /// A region that is part of the array.
+    pub region: RegionDesc,
+    /// What is wanted.
+    pub part: Part,
+    /// As many bytes as that has.
+    pub memory: MutRegion,
+}
+
+/// What an image has for a wish.
+struct Source {
+    /// Index of the wish.
+    wish: usize,
+    region: RegionDesc,
+    overlap: Overlap,
+}
+
+/// All that one image has for the wishes.
+struct ImageSources {
+    of: RankRegions,
+    sources: Vec<Source>,
+}
+
+/// Reads parts of arrays, from whichever ranks have saved them.
+///
+/// # Errors
+/// `Invalid` for a part that is not in the checkpoint as a whole, or memory of another length; `Damaged`
+/// if something of it is missing or wrong.
+pub fn read_parts(
+    images: &RankImages<'_>,
+    wishes: Vec<PartWish>,
+    leave: &Arc<Leave>,
+    stats: &mut RestoreStats,
+) -> Result<()> {
+    let images_with = find(images, &wishes)?;
+    let memory: Vec<MutRegion> = wishes.into_iter().map(|wish| wish.memory).collect();
+    let scatter = leave.scatter(|| Scatter::new(memory))?;
+    for ImageSources { of, sources } in images_with {
+        let image = images.open_regions(&of)?;
+        let mut ranges = Vec::new();
+        let mut placed = Vec::new();
+        for source in sources {
+            let found = image.stream_with(&source.region);
+            let (stream, begin) = found.ok_or_else(|| Error::bug("a region has no stream"))?;
+            let in_stream = |range: Range<u64>| (stream, begin + range.start..begin + range.end);
+            ranges.extend(
+                source.overlap.ranges(GAP_BYTES, RANGE_BYTES_MAX).into_iter().map(in_stream),
+            );
+            placed.push(Placed { stream, begin, source });
+        }
+        ranges.sort_by_key(|(stream, range)| (*stream, range.start));
+        let sink = Sink { placed, scatter: &scatter, leave };
+        add(stats, image.read_ranges(&ranges, &sink)?);
+    }
+    Ok(())
+}
+
+/// Which images have something for the wishes.
+fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources>> {
+    let mut found = Vec::new();
+    let mut parts: Vec<Vec<Part>> = wishes.iter().map(|_| Vec::new()).collect();
+    wishes.iter().try_for_each(|wish| check(images, wish))?;
+    images.each(&mut |of| {
+        let mut sources = Vec::new();
+        for (number, wish) in wishes.iter().enumerate() {
+            let Some(region) = of.regions.iter().find(|it| it.name == wish.region.name) else {
+                continue;
+            };
+            let is_same = region.dtype == wish.region.dtype
+                && global_of(region).is_some_and(|shape| Some(shape) == global_of(&wish.region));
+            let part = Part::of(&region.shape, &region.distribution).filter(|_| is_same);
+            let elements = part.as_ref().and_then(Part::elements).filter(|count| *count > 0);
+            let (Some(part), Some(elements)) = (part, elements) else { continue };
+            if let Some(overlap) = Overlap::new(&part, &wish.part, region.bytes / elements) {
+                if wish
+                    .part
+                    .elements()
+                    .and_then(|wanted| wanted.checked_mul(region.bytes / elements))
+                    != Some(wish.memory.length() as u64)
+                {
+                    return Err(Error::invalid(format!(
+                        "{} has elements of {} bytes, and the memory for it has {}",
+                        words(images, wish),
+                        region.bytes / elements,
+                        shown_bytes(wish.memory.length() as u64)
+                    )));
+                }
+                parts[number].push(part);
+                sources.push(Source { wish: number, region: region.clone(), overlap });
+            }
+        }
+        if !sources.is_empty() {
+            found.push(ImageSources { of, sources });
+        }
+        Ok(())
+    })?;
+    for (wish, parts) in wishes.iter().zip(&parts) {
+        if let Some(missing) = uncovered(&wish.part, parts) {
+            return Err(Error::invalid(format!(
+                "{} is not whole in the checkpoint: no rank has saved the {:?} elements from {:?} on",
+                words(images, wish),
+                missing.shape,
+                missing.offset
+            )));
+        }
+    }
+    Ok(found)
+}
+
+/// The array that a region is part of, for people.
+fn words(images: &RankImages<'_>, wish: &PartWish) -> String {
+    format!("the array \"{}\" of checkpoint {}", wish.region.name.escape_debug(), images.epoch())
+}
+
+fn global_of(region: &RegionDesc) -> Option<&[u64]> {
+    match &region.distribution {
+        Distribution::Subarray { global_shape, .. } => Some(global_shape),
+        _ => None,
+    }
+}
+
+fn check(images: &RankImages<'_>, wish: &PartWish) -> Result<()> {
+    let Some(global_shape) = global_of(&wish.region) else {
+        return Err(Error::invalid(format!(
+            "{} was saved by each rank as its own, and a part of it is wanted: declare it as part of a \
+             global array when it is saved",
+            words(images, wish)
+        )));
+    };
+    let wanted = Distribution::Subarray {
+        global_shape: global_shape.to_vec(),
+        offset: wish.part.offset.clone(),
+    };
+    wanted.check(&wish.part.shape).map_err(|why| {
+        Error::invalid(format!("{} cannot give what is wanted, {why}", words(images, wish)))
+    })
+}
+
+/// Where a source lies in its image.
+struct Placed {
+    stream: usize,
+    /// First byte of the region in the stream.
+    begin: u64,
+    source: Source,
+}
+
+struct Sink<'a> {
+    placed: Vec<Placed>,
+    scatter: &'a Scatter,
+    leave: &'a Leave,
+}
+
+impl Sink<'_> {
+    /// For each source that a range of a stream has something of: the bytes of the wish's memory, and
+    /// which of the range they are.
+    fn each(&self, stream: usize, range: Range<u64>, put: &dyn Fn(usize, u64, Range<usize>)) {
+        for placed in self.placed.iter().filter(|placed| placed.stream == stream) {
+            let (begin, end) = (placed.begin, placed.begin + placed.source.region.bytes);
+            let inside = range.start.max(begin)..range.end.min(end);
+            if inside.is_empty() {
+                continue;
+            }
+            let before = (inside.start - range.start) as usize;
+            let of_region = inside.start - begin..inside.end - begin;
+            placed.source.overlap.place(of_region, &mut |to, of| {
+                put(placed.source.wish, to, before + of.start..before + of.end);
+            });
+        }
+    }
+}
+
+impl RestoreSink for Sink<'_> {
+    fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
+        self.leave.with(|| {
+            let range = offset..offset + bytes.len() as u64;
+            self.each(stream, range, &|wish, to, of| self.scatter.write(wish, to, &bytes[of]));
+        });
+    }
+
+    fn zero(&self, stream: usize, offset: u64, length: u64) {
+        self.leave.with(|| {
+            self.each(stream, offset..offset + length, &|wish, to, of| {
+                self.scatter.zero(wish, to, of.len() as u64);
+            });
+        });
+    }
+}

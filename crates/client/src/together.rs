@@ -1,0 +1,182 @@
+//! Restores of a group: all ranks together, each its own image, what is the same on all ranks, and parts
+//! of global arrays from whichever ranks have saved them.
+
+use crate::client::Client;
+use crate::leave::{Leave, interrupted};
+use crate::parts::{PartWish, read_parts};
+use crate::plan::{FillPlan, Offer, Wish, is_part};
+use crate::restore::{Filled, FilledImage, Sink, sink};
+use outlive_store::{MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select};
+use outlive_types::{Distribution, Rank, RegionDesc, Result};
+use std::sync::Arc;
+
+/// What a rank has read of one checkpoint.
+struct Attempt {
+    own: Option<(MemoryImage, Sink)>,
+    common: Option<Sink>,
+    /// All of the own image was read, and it is that of a rank like this one.
+    follows: bool,
+    stats: RestoreStats,
+}
+
+/// What a rank finds in a checkpoint.
+struct Found {
+    own: Option<MemoryImage>,
+    /// Of rank 0, if this is another one.
+    first: Option<RankRegions>,
+}
+
+impl Client {
+    /// As [`Client::restore`], on all ranks. Collective.
+    ///
+    /// # Errors
+    /// The same on all ranks.
+    pub(crate) fn restore_together(
+        &self,
+        select: Select,
+        leave: &Arc<Leave>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+    ) -> Result<Option<Filled>> {
+        let (rank, ranks) = (self.job.rank(), self.job.ranks());
+        let mut attempt = |manifest: &_, as_of| {
+            let images = RankImages::new(self.job.pool(), self.job.name(), manifest, as_of);
+            let found = Found::look(&images, rank)?;
+            let offer = found.offer(&images, rank);
+            let regions = offer.regions.clone();
+            let wishes = ask(offer)?;
+            found.read(&images, leave, &regions, wishes, ranks)
+        };
+        let Some(done) = self.job.restore_together(select, &mut attempt)? else { return Ok(None) };
+        let Attempt { own, common, follows, stats } = done.value;
+        let restored = Restored { epoch: done.epoch, stats, skipped: done.skipped };
+        let mut image = FilledImage::default();
+        if let Some((of, sink)) = own {
+            image = self.conclude(sink, follows.then_some(done.epoch), leave)?;
+            if follows {
+                self.job.follow_restored(&of);
+            }
+        }
+        let common = common.map(|sink| self.conclude(sink, None, leave)).transpose()?;
+        Ok(Some(Filled { restored, image, common }))
+    }
+}
+
+impl Found {
+    fn look(images: &RankImages<'_>, rank: Rank) -> Result<Found> {
+        let own = (rank < images.count()).then(|| images.open(rank)).transpose()?;
+        let first = (rank > 0).then(|| images.regions(0)).transpose()?;
+        Ok(Found { own, first })
+    }
+
+    /// What of the checkpoint concerns this rank.
+    fn offer(&self, images: &RankImages<'_>, rank: Rank) -> Offer {
+        let mut offer = Offer {
+            epoch: images.epoch(),
+            ranks: images.count(),
+            regions: Vec::new(),
+            attachment: Vec::new(),
+        };
+        if let Some(own) = &self.own {
+            offer.regions.extend(own.regions().iter().cloned());
+            offer.attachment = own.attachment().to_vec();
+        }
+        let Some(first) = &self.first else { return offer };
+        if rank >= images.count() {
+            offer.attachment.clone_from(&first.attachment);
+        }
+        for region in &first.regions {
+            match &region.distribution {
+                Distribution::Replicated => offer.regions.push(region.clone()),
+                Distribution::Subarray { global_shape, .. } if self.own.is_none() => {
+                    let nothing = vec![0; global_shape.len()];
+                    let distribution = Distribution::Subarray {
+                        global_shape: global_shape.clone(),
+                        offset: nothing.clone(),
+                    };
+                    let (shape, bytes) = (nothing, 0);
+                    offer.regions.push(RegionDesc { shape, bytes, distribution, ..region.clone() });
+                }
+                _ => {}
+            }
+        }
+        offer
+    }
+
+    fn read(
+        self,
+        images: &RankImages<'_>,
+        leave: &Arc<Leave>,
+        regions: &[RegionDesc],
+        wishes: Vec<Wish>,
+        ranks: u32,
+    ) -> Result<Attempt> {
+        let Found { own, first } = self;
+        let count = own.as_ref().map_or(0, |own| own.regions().len());
+        let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (wish, region)) in wishes.into_iter().zip(regions).enumerate() {
+            let wish = match wish {
+                // As this rank has saved it, it is in its own image.
+                Wish::Part(part, memory) if at >= count || !is_part(region, &part) => {
+                    parts.push(PartWish { region: region.clone(), part, memory });
+                    Wish::Nothing
+                }
+                wish => wish,
+            };
+            match (at < count, &region.distribution) {
+                (true, _) => mine.push(wish),
+                (false, Distribution::Replicated) => common.push((&region.name, wish)),
+                // No element is there for a rank that is new.
+                (false, _) => {}
+            }
+        }
+        let mut attempt = Attempt {
+            own: None,
+            common: None,
+            follows: parts.is_empty() && images.count() == ranks,
+            stats: RestoreStats::default(),
+        };
+        if let Some(own) = own {
+            let plan = FillPlan::new(&own, mine)?;
+            let sink = read_image(&own, plan, leave, &mut attempt.stats)?;
+            attempt.follows &= sink.whole;
+            attempt.own = Some((own, sink));
+        }
+        if let Some(first) = first
+            && common.iter().any(|(_, wish)| !matches!(wish, Wish::Nothing))
+        {
+            let image = images.open_regions(&first)?;
+            let mut common = common.into_iter().peekable();
+            let of = |region: &RegionDesc| match common.peek() {
+                Some((name, _)) if **name == region.name => common.next().map(|(_, wish)| wish),
+                _ => None,
+            };
+            let mut of = of;
+            let wishes = image.regions().iter().map(|it| of(it).unwrap_or(Wish::Nothing)).collect();
+            let plan = FillPlan::new(&image, wishes)?;
+            attempt.common = Some(read_image(&image, plan, leave, &mut attempt.stats)?);
+        }
+        if !parts.is_empty() {
+            read_parts(images, parts, leave, &mut attempt.stats)?;
+        }
+        leave.with(|| ()).ok_or_else(interrupted)?;
+        Ok(attempt)
+    }
+}
+
+fn read_image(
+    image: &MemoryImage,
+    plan: FillPlan,
+    leave: &Arc<Leave>,
+    stats: &mut RestoreStats,
+) -> Result<Sink> {
+    let (selected, sink) = sink(image, plan, leave)?;
+    add(stats, image.read(&selected, &sink)?);
+    Ok(sink)
+}
+
+/// Adds what another image has taken.
+pub(crate) fn add(all: &mut RestoreStats, more: RestoreStats) {
+    all.total_bytes += more.total_bytes;
+    all.read_bytes += more.read_bytes;
+    all.reads += more.reads;
+}

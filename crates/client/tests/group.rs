@@ -1,0 +1,335 @@
+//! Programs of several ranks, each a thread with a client of its own: they save together, and go on with
+//! the same and with other numbers of ranks.
+#![allow(unsafe_code)] // they hand over their own memory
+
+use outlive_capture::{Region, fill::MutRegion};
+use outlive_client::{Client, Leave, Target};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
+use outlive_store::group::{GroupOptions, Schedule};
+use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
+use outlive_types::{
+    Coordinator, Distribution, Error, ErrorKind, Part, Rank, Result, Rng, SeededRng, ThreadRank,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+/// Extents of the global array.
+const ROWS: u64 = 120;
+const COLUMNS: u64 = 700;
+
+/// What one rank has.
+struct Memory {
+    part: Part,
+    /// Its part of the array.
+    cells: Vec<u64>,
+    /// The same on all ranks.
+    table: Vec<u8>,
+    /// Of each rank its own; none if it is empty.
+    own: Vec<u8>,
+}
+
+/// The element of the array at a place, after so many steps.
+fn cell(row: u64, column: u64, step: u64) -> u64 {
+    if (row + column).is_multiple_of(7) {
+        row * COLUMNS + column + (step << 32)
+    } else {
+        row << 20 | column
+    }
+}
+
+fn table(step: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 150_000];
+    SeededRng::new(step).fill(&mut bytes);
+    bytes
+}
+
+fn cells(part: &Part, step: u64) -> Vec<u64> {
+    let (rows, columns) = (part.offset[0]..part.offset[0] + part.shape[0], part.offset[1]);
+    rows.flat_map(|row| {
+        (columns..columns + part.shape[1]).map(move |column| cell(row, column, step))
+    })
+    .collect()
+}
+
+impl Memory {
+    fn new(part: Part, step: u64, rank: Rank) -> Memory {
+        let cells = cells(&part, step);
+        Memory { part, cells, table: table(step), own: vec![rank as u8; 100] }
+    }
+
+    fn empty(part: Part, own: usize) -> Memory {
+        let count = part.elements().unwrap() as usize;
+        Memory { part, cells: vec![!0; count], table: vec![1; 150_000], own: vec![9; own] }
+    }
+
+    fn array(&self) -> Distribution {
+        let offset = self.part.offset.clone();
+        Distribution::Subarray { global_shape: vec![ROWS, COLUMNS], offset }
+    }
+
+    fn regions(&self) -> Vec<Region> {
+        let region = |name: &str, dtype: &str, shape: Vec<u64>, start: *const u8, bytes: usize| {
+            // SAFETY: every test waits for `save`, and writes its memory only then.
+            unsafe { Region::from_raw(name, dtype, shape, start, bytes) }
+        };
+        let bytes = self.cells.len() * 8;
+        let cells =
+            region("cells", "<u8", self.part.shape.clone(), self.cells.as_ptr().cast(), bytes);
+        let local = |name, bytes: &[u8]| {
+            region(name, "|u1", vec![bytes.len() as u64], bytes.as_ptr(), bytes.len())
+        };
+        let mut regions = vec![
+            cells.distributed(self.array()),
+            local("table", &self.table).distributed(Distribution::Replicated),
+        ];
+        if !self.own.is_empty() {
+            regions.push(local("own", &self.own));
+        }
+        regions
+    }
+
+    fn targets(&mut self) -> Vec<Target> {
+        let target = |name: &str, dtype: &str, shape, start, bytes, distribution| {
+            // SAFETY: every test keeps its memory, and does not look at it, until the restore is over.
+            let memory = unsafe { MutRegion::from_raw(start, bytes) };
+            Target { name: name.to_owned(), dtype: dtype.to_owned(), shape, memory, distribution }
+        };
+        let (array, shape) = (self.array(), self.part.shape.clone());
+        let bytes = self.cells.len() * 8;
+        let cells = target("cells", "<u8", shape, self.cells.as_mut_ptr().cast(), bytes, array);
+        let local = |name: &str, bytes: &mut Vec<u8>, distribution| {
+            let length = bytes.len();
+            target(name, "|u1", vec![length as u64], bytes.as_mut_ptr(), length, distribution)
+        };
+        let mut targets = vec![cells, local("table", &mut self.table, Distribution::Replicated)];
+        if !self.own.is_empty() {
+            targets.push(local("own", &mut self.own, Distribution::Local));
+        }
+        targets
+    }
+
+    fn check(&self, step: u64) {
+        assert!(self.cells == cells(&self.part, step), "{:?} at step {step}", self.part);
+        assert!(self.table == table(step), "the table at step {step}");
+    }
+}
+
+/// Blocks of rows, of columns, and of both.
+fn parts(ranks: u32, by: &str) -> Vec<Part> {
+    let cut = |extent: u64, pieces: u64, at: u64| {
+        (extent * at / pieces, extent * (at + 1) / pieces - extent * at / pieces)
+    };
+    let grid = match by {
+        "rows" => (u64::from(ranks), 1),
+        "columns" => (1, u64::from(ranks)),
+        _ if ranks.is_multiple_of(2) => (u64::from(ranks) / 2, 2),
+        _ => (u64::from(ranks), 1),
+    };
+    let part = |rank: u64| {
+        let (row, rows) = cut(ROWS, grid.0, rank / grid.1);
+        let (column, columns) = cut(COLUMNS, grid.1, rank % grid.1);
+        Part { offset: vec![row, column], shape: vec![rows, columns] }
+    };
+    (0..u64::from(ranks)).map(part).collect()
+}
+
+fn pool(dir: &Path) -> Pool {
+    let path = dir.join("pool");
+    if !path.exists() {
+        let format = FormatConfig {
+            container_bytes: 128 << 10,
+            pack_bytes: 512 << 10,
+            ..FormatConfig::new([3; 16])
+        };
+        let tuning = Tuning { staging_bytes: 2 << 20, threads: 1, ..Tuning::default() };
+        create(&path, PoolConfig::new(format, tuning), Environment::system()).unwrap();
+    }
+    open(&path, Environment::system()).unwrap()
+}
+
+/// Runs ranks, each in a thread of its own.
+fn run<T: Send>(
+    dir: &Path,
+    ranks: u32,
+    schedule: Schedule,
+    work: impl Fn(Rank, Client) -> T + Sync,
+) -> Vec<T> {
+    pool(dir);
+    let start = |coordinator: Arc<ThreadRank>| {
+        let rank = coordinator.rank();
+        let group = GroupOptions { schedule, ..GroupOptions::new(coordinator) };
+        let options = JobOptions { group: Some(group), ..JobOptions::default() };
+        work(rank, Client::open(&pool(dir), "job", options).unwrap())
+    };
+    let start = &start;
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            ThreadRank::group(ranks).into_iter().map(|it| scope.spawn(move || start(it))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn save(client: &Client, memory: &Memory) -> Result<SaveStats> {
+    let handle = client.save(memory.regions(), b"{}".to_vec(), SaveNotes::default())?;
+    handle.wait(None).unwrap()
+}
+
+fn restore(client: &Client, into: &mut Memory) -> Result<Option<Restored>> {
+    let leave = Arc::new(Leave::default());
+    let restored = client.restore_named(Select::Newest, &leave, &mut || into.targets());
+    leave.withdraw();
+    restored
+}
+
+#[test]
+fn ranks_save_together_and_write_what_has_changed() {
+    for schedule in [Schedule::Coordinated, Schedule::Staggered, Schedule::Striped(2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let by_rows = parts(4, "rows");
+        let new_bytes = run(dir.path(), 4, schedule, |rank, client| {
+            let part = by_rows[rank as usize].clone();
+            let mut memory = Memory::new(part.clone(), 1, rank);
+            let first = save(&client, &memory).unwrap();
+            assert_eq!(first.epoch, 1);
+            memory.cells[0] ^= 1;
+            let second = save(&client, &memory).unwrap();
+            assert!(second.changed_bytes <= 8192, "{second:?}");
+            client.close(false).unwrap();
+            first.new_bytes
+        });
+        // The table is stored by one of them.
+        assert!(new_bytes[0] > 150_000 + new_bytes[1], "{new_bytes:?}");
+        run(dir.path(), 4, schedule, |rank, client| {
+            let mut found = Memory::empty(by_rows[rank as usize].clone(), 100);
+            let restored = restore(&client, &mut found).unwrap().unwrap();
+            assert_eq!((restored.epoch, found.own.clone()), (2, vec![rank as u8; 100]));
+            found.cells[0] ^= 1;
+            found.check(1);
+            let next = save(&client, &found).unwrap();
+            assert!((1..=8192).contains(&next.changed_bytes), "{next:?}");
+        });
+    }
+}
+
+#[test]
+fn another_number_of_ranks_takes_the_parts_it_needs() {
+    for (saved, by) in [(4, "rows"), (3, "columns"), (4, "both"), (1, "rows")] {
+        let dir = tempfile::tempdir().unwrap();
+        let there = parts(saved, by);
+        run(dir.path(), saved, Schedule::Coordinated, |rank, client| {
+            let mut memory = Memory::new(there[rank as usize].clone(), 5, rank);
+            memory.own.clear();
+            save(&client, &memory).unwrap();
+            client.close(false).unwrap();
+        });
+        for (ranks, by) in [(1, "rows"), (2, "columns"), (5, "rows"), (6, "both"), (4, "both")] {
+            let here = parts(ranks, by);
+            let read = run(dir.path(), ranks, Schedule::Coordinated, |rank, client| {
+                let mut found = Memory::empty(here[rank as usize].clone(), 0);
+                let restored = restore(&client, &mut found).unwrap().unwrap();
+                found.check(5);
+                restored.stats.read_bytes
+            });
+            // Rows lie side by side: nobody reads what he has no part of.
+            if by == "rows" && ranks == 5 && saved == 4 {
+                let all: u64 = ROWS * COLUMNS * 8;
+                assert!(read.iter().all(|read| *read < all / 2 + 400_000), "{read:?} of {all}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_goes_on_with_other_ranks_and_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    for (step, (ranks, by)) in (1u64..).zip([(2, "rows"), (3, "columns"), (1, "rows"), (4, "both")])
+    {
+        let here = parts(ranks, by);
+        run(dir.path(), ranks, Schedule::Coordinated, |rank, client| {
+            let mut memory = Memory::empty(here[rank as usize].clone(), 0);
+            let restored = restore(&client, &mut memory).unwrap();
+            assert_eq!(restored.map(|it| it.epoch), (step > 1).then_some(step - 1));
+            if step > 1 {
+                memory.check(step - 1);
+            }
+            memory = Memory::new(memory.part, step, rank);
+            memory.own.clear();
+            assert_eq!(save(&client, &memory).unwrap().epoch, step);
+            client.close(false).unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_each_rank_has_for_itself_needs_as_many_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = parts(2, "rows");
+    run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
+        save(&client, &Memory::new(there[rank as usize].clone(), 1, rank)).unwrap();
+        client.close(false).unwrap();
+    });
+    let here = parts(3, "rows");
+    let errors = run(dir.path(), 3, Schedule::Coordinated, |rank, client| {
+        let mut found = Memory::empty(here[rank as usize].clone(), 100);
+        restore(&client, &mut found).unwrap_err()
+    });
+    assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
+    assert_eq!(errors[0].kind(), ErrorKind::Invalid);
+    let message = errors[0].message();
+    assert!(message.contains("rank 2") && message.contains("\"own\""), "{message}");
+    // Fewer ranks can be had: those that are left have their own.
+    run(dir.path(), 1, Schedule::Coordinated, |_, client| {
+        let mut found = Memory::empty(parts(1, "rows").remove(0), 100);
+        restore(&client, &mut found).unwrap().unwrap();
+        found.check(1);
+        assert_eq!(found.own, [0; 100]);
+    });
+}
+
+/// Every rank gets the same error, nothing is saved, and the next save succeeds.
+#[test]
+fn what_one_rank_does_wrong_all_are_told() {
+    type Wrong = fn(&mut Memory, Rank);
+    let wrongs: [(&str, Wrong); 4] = [
+        ("rank 2 lacks region \"own\"", |memory, rank| {
+            if rank == 2 {
+                memory.own.clear();
+            }
+        }),
+        ("rank 1 has region \"table\"", |memory, rank| {
+            if rank == 1 {
+                memory.table.push(0);
+            }
+        }),
+        ("in dimension 0 it begins at 119", |memory, rank| {
+            if rank == 2 {
+                memory.part.offset[0] = 119;
+            }
+        }),
+        ("rank 0 lacks region \"own\"", |memory, rank| {
+            if rank != 0 {
+                memory.own.clear();
+            }
+        }),
+    ];
+    for (text, wrong) in wrongs {
+        let dir = tempfile::tempdir().unwrap();
+        let there = parts(3, "rows");
+        let errors: Vec<Error> = run(dir.path(), 3, Schedule::Coordinated, |rank, client| {
+            let part = there[rank as usize].clone();
+            save(&client, &Memory::new(part.clone(), 1, rank)).unwrap();
+            let mut memory = Memory::new(part.clone(), 2, rank);
+            wrong(&mut memory, rank);
+            let error = save(&client, &memory).unwrap_err();
+            assert_eq!(save(&client, &Memory::new(part, 3, rank)).unwrap().epoch, 2);
+            client.close(false).unwrap();
+            error
+        });
+        assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
+        assert_eq!(errors[0].kind(), ErrorKind::Invalid, "{}", errors[0]);
+        let is_told = errors[0].message().contains(text)
+            || text.starts_with("rank 0") && errors[0].message().contains("which rank 0 has");
+        assert!(is_told, "{text}: {}", errors[0]);
+    }
+}

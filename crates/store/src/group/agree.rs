@@ -1,0 +1,96 @@
+//! One outcome for all ranks: each brings its own, rank 0 decides, and everybody gets what it decided.
+//! So no rank goes on while another has given up.
+
+use outlive_types::{Coordinator, Error, ErrorKind, Result};
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+/// Every rank brings a result. On rank 0, `decide` makes one outcome of all, in the order of the ranks;
+/// every rank gets that. Collective.
+///
+/// # Errors
+/// The outcome, if it is an error; what the coordinator reports.
+pub fn agree(
+    coordinator: &dyn Coordinator,
+    mine: Result<Vec<u8>>,
+    decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let brought = coordinator.gather(&encode(&mine))?;
+    let outcome = match coordinator.rank() {
+        0 => encode(&all_of(coordinator, &brought).and_then(decide)),
+        _ => Vec::new(),
+    };
+    decode(&coordinator.broadcast(&outcome)?)?
+}
+
+fn all_of(coordinator: &dyn Coordinator, brought: &[Vec<u8>]) -> Result<Vec<Result<Vec<u8>>>> {
+    if brought.len() != coordinator.size() as usize {
+        return Err(Error::bug(format!(
+            "the coordinator has gathered from {} ranks of {}",
+            brought.len(),
+            coordinator.size()
+        )));
+    }
+    brought.iter().map(|bytes| decode(bytes)).collect()
+}
+
+/// What all ranks have brought, or the error of the first one that has failed.
+///
+/// # Errors
+/// That error, with the rank in it.
+pub fn unless_failed(brought: Vec<Result<Vec<u8>>>) -> Result<Vec<Vec<u8>>> {
+    let named = |(rank, result): (usize, Result<_>)| result.map_err(|error| of_rank(rank, error));
+    brought.into_iter().enumerate().map(named).collect()
+}
+
+/// The error of a rank, as others are told of it.
+pub fn of_rank(rank: impl std::fmt::Display, error: Error) -> Error {
+    error.context(format!("rank {rank}"))
+}
+
+fn encode(result: &Result<Vec<u8>>) -> Vec<u8> {
+    match result {
+        Ok(bytes) => [&[DONE], &bytes[..]].concat(),
+        Err(error) => {
+            let kind = error.kind().name().as_bytes();
+            [&[FAILED, kind.len() as u8], kind, error.message().as_bytes()].concat()
+        }
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Result<Vec<u8>>> {
+    let wrong = || {
+        Error::bug(
+            "a rank has sent something that no rank of this build sends: start all ranks with the same \
+             build of outlive, and let nothing else use their communicator",
+        )
+    };
+    match bytes {
+        [DONE, rest @ ..] => Ok(Ok(rest.to_vec())),
+        [FAILED, length, rest @ ..] => {
+            let (name, message) = rest.split_at_checked(usize::from(*length)).ok_or_else(wrong)?;
+            let kind = ErrorKind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name);
+            let message = String::from_utf8_lossy(message);
+            Ok(Err(Error::new(kind.ok_or_else(wrong)?, message)))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_arrive_as_they_were() {
+        let results =
+            [Ok(vec![]), Ok(vec![1, 2]), Err(Error::full("no room")), Err(Error::bug(""))];
+        for result in results {
+            assert_eq!(decode(&encode(&result)).unwrap(), result);
+        }
+        for wrong in [&[][..], &[7], &[FAILED], &[FAILED, 9, b'x'], &[FAILED, 1, b'x']] {
+            assert_eq!(decode(wrong).unwrap_err().kind(), ErrorKind::Bug);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How ranks tell each other, while a save is written, what has become of their images: by records in
+//! the log, since the pool is all that their background threads have in common. Each rank has a chain of
+//! records of its own, and only it appends there.
+
+use outlive_format::{Envelope, Message};
+use outlive_pool::Pool;
+use outlive_target::{Append, Previous};
+use outlive_types::sync::{Mutex, sleep};
+use outlive_types::{Error, ErrorKind, JobName, Rank, Result, SessionId};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// How often an append is tried again while somebody else, from a process that was thought dead, appends.
+const ATTEMPTS: usize = 8;
+/// The shortest and the longest pause between two looks; it grows with the time that has passed.
+const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
+
+/// Which save a message is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Its session.
+    pub session: SessionId,
+    /// Its number in that session.
+    pub save: u64,
+}
+
+/// Where one rank leaves messages.
+#[derive(Debug)]
+pub struct Outbox {
+    chain: JobName,
+    newest: Mutex<Option<Previous>>,
+}
+
+impl Outbox {
+    /// That of `rank`.
+    pub fn new(job: &JobName, rank: Rank) -> Outbox {
+        Outbox { chain: job.mail_of(rank), newest: Mutex::default() }
+    }
+
+    /// Leaves a message.
+    ///
+    /// # Errors
+    /// What the log reports; then it is not known whether the message is there.
+    pub fn post(&self, pool: &Pool, ticket: Ticket, message: Message) -> Result<()> {
+        let Ticket { session, save } = ticket;
+        let bytes = Envelope { session, save, message }.encode()?;
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..ATTEMPTS {
+            // Not known any more should anything fail.
+            let behind = newest.take().map_or_else(|| self.look(pool), Ok)?;
+            if pool.log().append_if(&self.chain, behind, &bytes)? == Append::Done {
+                *newest = Some(Previous::of(behind.number + 1, &bytes));
+                return Ok(());
+            }
+        }
+        Err(Error::retry(format!(
+            "others keep appending to {} in {}: is this rank running twice?",
+            self.chain,
+            pool.log().describe()
+        )))
+    }
+
+    /// Removes all messages but the newest: nobody needs what is about earlier saves.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn tidy(&self, pool: &Pool) -> Result<()> {
+        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.map_or(Ok(()), |newest| pool.log().remove_before(&self.chain, newest.number))
+    }
+
+    fn look(&self, pool: &Pool) -> Result<Previous> {
+        match pool.log().latest(&self.chain)? {
+            0 => Ok(Previous::NONE),
+            number => Ok(Previous::of(number, &pool.log().read(&self.chain, number)?)),
+        }
+    }
+}
+
+/// Reads what another rank leaves.
+#[derive(Debug)]
+pub struct Inbox {
+    /// The other rank.
+    pub rank: Rank,
+    chain: JobName,
+    seen: u64,
+    /// When something was found last.
+    heard: Duration,
+    trouble: Option<Error>,
+}
+
+impl Inbox {
+    /// What `rank` leaves from now on, `now` by the pool's clock, and what lies there still.
+    pub fn new(job: &JobName, rank: Rank, now: Duration) -> Inbox {
+        Inbox { rank, chain: job.mail_of(rank), seen: 0, heard: now, trouble: None }
+    }
+
+    /// From `now` on something is expected.
+    pub fn expect(&mut self, now: Duration) {
+        self.heard = self.heard.max(now);
+    }
+
+    /// The next message about a save, if there is one. A log that cannot be read just now has none.
+    ///
+    /// # Errors
+    /// Those that time does not heal; `Retry` if nothing has come for `patience`.
+    pub fn next(
+        &mut self,
+        pool: &Pool,
+        ticket: Ticket,
+        patience: Duration,
+    ) -> Result<Option<Message>> {
+        let found = self.look(pool, ticket);
+        let now = pool.env().clock.monotonic();
+        match found {
+            Ok(Some(message)) => {
+                (self.heard, self.trouble) = (now, None);
+                if message != Message::Alive {
+                    return Ok(Some(message));
+                }
+            }
+            Ok(None) => self.trouble = None,
+            Err(error) if error.kind() == ErrorKind::Retry => self.trouble = Some(error),
+            Err(error) => return Err(error),
+        }
+        if now.saturating_sub(self.heard) < patience {
+            return Ok(None);
+        }
+        let patience = patience.as_secs_f64();
+        let rank = self.rank;
+        Err(match self.trouble.take() {
+            Some(trouble) => trouble.context(format!("no word of rank {rank} for {patience} s")),
+            None => Error::retry(format!(
+                "rank {rank} has not been heard of for {patience} s: it has ended, hangs, or cannot reach \
+                 the pool"
+            )),
+        })
+    }
+
+    fn look(&mut self, pool: &Pool, ticket: Ticket) -> Result<Option<Message>> {
+        let seen = self.seen;
+        for number in pool.log().numbers(&self.chain)?.into_iter().filter(|it| *it > seen) {
+            let bytes = match pool.log().read(&self.chain, number) {
+                Ok(bytes) => bytes,
+                // Its writer has removed it, as it is about an earlier save; or it is damaged, and then it
+                // will be missed.
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    self.seen = number;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            self.seen = number;
+            match Envelope::decode(&bytes) {
+                Ok(Envelope { session, save, message }) => {
+                    if (Ticket { session, save }) == ticket {
+                        return Ok(Some(message));
+                    }
+                }
+                Err(error) => {
+                    pool.warn(format!("a message of rank {} cannot be read: {error}", self.rank));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Pauses between two looks at what others have left.
+#[derive(Debug)]
+pub struct Pauses {
+    since: Duration,
+}
+
+impl Pauses {
+    /// The first look is now.
+    pub fn begin(pool: &Pool) -> Pauses {
+        Pauses { since: pool.env().clock.monotonic() }
+    }
+
+    /// Waits for an eighth of the time that has passed.
+    pub fn pause(&self, pool: &Pool) {
+        let passed = pool.env().clock.monotonic().saturating_sub(self.since);
+        sleep((passed / 8).clamp(PAUSES[0], PAUSES[1]));
+    }
+}

@@ -1,0 +1,422 @@
+//! A rank's part in the saves of its group.
+
+use super::GroupOptions;
+use super::agree::{agree, of_rank, unless_failed};
+use super::claims::{Claims, are_equal};
+use super::mail::{Inbox, Outbox, Pauses, Ticket};
+use super::pulse::Pulse;
+use super::turns::Turns;
+use crate::commit::Commit;
+use crate::save::{
+    Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
+};
+use outlive_format::{Committed, Message};
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard};
+use outlive_types::{Coordinator, Epoch, Error, Frozen, JobName, PageSource, Rank, Result};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// The rank that commits.
+const LEADER: Rank = 0;
+/// Ranks that are patient for longer than this need no sign that others are at work.
+const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// One rank's part. It is used by one save at a time.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub coordinator: Arc<dyn Coordinator>,
+    job: JobName,
+    patience: Duration,
+    outbox: Outbox,
+    /// Of rank 0: of all others. Of others: of rank 0.
+    inboxes: Mutex<Vec<Inbox>>,
+    /// Of rank 0: how many saves it has begun, and when ranks write.
+    led: Mutex<Led>,
+}
+
+#[derive(Debug)]
+struct Led {
+    saves: u64,
+    turns: Turns,
+}
+
+/// A save that all ranks have begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Begun {
+    pub epoch: Epoch,
+    pub packs: PackNumbers,
+    pub ticket: Ticket,
+    /// How many ranks write at a time.
+    pub width: u32,
+}
+
+impl Part {
+    pub fn new(job: &JobName, options: GroupOptions) -> Part {
+        let GroupOptions { coordinator, patience, schedule } = options;
+        let rank = coordinator.rank();
+        let turns = Turns::new(schedule, coordinator.size());
+        Part {
+            job: job.clone(),
+            patience,
+            outbox: Outbox::new(job, rank),
+            inboxes: Mutex::default(),
+            led: Mutex::new(Led { saves: 0, turns }),
+            coordinator,
+        }
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.coordinator.rank()
+    }
+
+    fn leads(&self) -> bool {
+        self.rank() == LEADER
+    }
+
+    fn led(&self) -> MutexGuard<'_, Led> {
+        self.led.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that rank 0 decides, unless a rank is not `ready`. Collective.
+    ///
+    /// # Errors
+    /// Of the first rank that is not ready; those of `decide`; what the coordinator reports.
+    pub fn decide(
+        &self,
+        ready: Result<()>,
+        decide: &mut dyn FnMut() -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let ready = ready.map(|()| Vec::new());
+        agree(&*self.coordinator, ready, &mut |all| unless_failed(all).and_then(|_| decide()))
+    }
+
+    /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
+    /// save. Collective; when it returns, all ranks have called it.
+    ///
+    /// # Errors
+    /// The same for all ranks: why nothing was begun.
+    pub fn begin(
+        &self,
+        pool: &Pool,
+        writer: &mut Writer,
+        source: &mut dyn PageSource,
+        ready: Result<()>,
+    ) -> Result<Begun> {
+        let id = &pool.config().format.pool_id;
+        let regions = ready.and_then(|()| source.regions());
+        let claims = regions.map(|regions| Claims::new(id, self.job.as_str(), &regions));
+        let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
+        let mut decided = agree(&*self.coordinator, digest, &mut |all| {
+            let digests = unless_failed(all)?;
+            if are_equal(&digests) { self.open(pool, writer) } else { Ok(Vec::new()) }
+        })?;
+        if decided.is_empty() {
+            let claims = claims.map(Claims::into_bytes);
+            let differ = &mut |all| Err(Claims::difference(&unless_failed(all)?));
+            decided = agree(&*self.coordinator, claims, differ)?;
+        }
+        self.join(pool, writer, &decided)
+    }
+
+    /// Rank 0 opens the session. What it answers is for every rank.
+    fn open(&self, pool: &Pool, writer: &mut Writer) -> Result<Vec<u8>> {
+        let opened = writer.committer.open(pool)?;
+        let epoch = writer.committer.head.last_epoch + 1;
+        let mut led = self.led();
+        led.saves += 1;
+        let (save, width) = (led.saves, led.turns.next());
+        let mut bytes = [epoch.to_le_bytes(), save.to_le_bytes()].concat();
+        bytes.extend(width.to_le_bytes());
+        bytes.extend(Message::Session(opened).encode()?);
+        Ok(bytes)
+    }
+
+    /// A rank takes notice of the session. Should it fail, the others are told in the log.
+    fn join(&self, pool: &Pool, writer: &mut Writer, decided: &[u8]) -> Result<Begun> {
+        let wrong = || Error::bug("rank 0 has begun a save with something that is no session");
+        let (epoch, rest) = decided.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let (save, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let (width, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let (epoch, save) = (u64::from_le_bytes(*epoch), u64::from_le_bytes(*save));
+        let width = u32::from_le_bytes(*width);
+        let Message::Session(opened) = Message::decode(rest)? else { return Err(wrong()) };
+        let ticket = Ticket { session: opened.session, save };
+        let packs = writer.rank.begin(pool, &opened).map_err(|error| {
+            let error = writer.committer.blame(pool, error);
+            self.give_up(pool, ticket, error)
+        })?;
+        Ok(Begun { epoch, packs, ticket, width })
+    }
+
+    /// This rank has no image: says so to the others, and answers why.
+    pub fn give_up(&self, pool: &Pool, ticket: Ticket, error: Error) -> Error {
+        // Should that fail, they will miss this rank.
+        let told = self.outbox.post(pool, ticket, Message::Failed(error.clone()));
+        if let Err(untold) = told {
+            pool.warn(format!("the other ranks could not be told of a failure: {untold}"));
+        }
+        error
+    }
+
+    /// Waits until it is this rank's turn to write. A freeze that holds the program up, or holds memory
+    /// that it has no room for, does not wait.
+    ///
+    /// # Errors
+    /// Why the save has failed meanwhile.
+    fn await_turn(&self, pool: &Pool, begun: &Begun) -> Result<()> {
+        let Some(before) = self.rank().checked_sub(begun.width) else { return Ok(()) };
+        let now = pool.env().clock.monotonic();
+        let mut first = Inbox::new(&self.job, before, now);
+        let mut leader = Inbox::new(&self.job, LEADER, now);
+        let pauses = Pauses::begin(pool);
+        loop {
+            // Whether it has an image or none, it writes no more.
+            if first.next(pool, begun.ticket, self.patience)?.is_some() {
+                return Ok(());
+            }
+            // What rank 0 says before this rank has an image can only be that the save has failed.
+            if before != LEADER
+                && let Some(Message::Failed(error)) =
+                    leader.next(pool, begun.ticket, self.patience)?
+            {
+                return Err(error);
+            }
+            pauses.pause(pool);
+        }
+    }
+
+    /// Carries out this rank's `plan` of the save that has `begun`, up to the commit. `live_done` is called
+    /// once no live page will be read again, also after an error.
+    ///
+    /// # Errors
+    /// Why nothing was committed, the same for all ranks as far as they can be told. The previous
+    /// checkpoint stays as it was, and so does the writer.
+    #[allow(clippy::too_many_arguments)] // a save's whole surroundings, once
+    pub fn execute(
+        self: &Arc<Part>,
+        pool: &Pool,
+        writer: &mut Writer,
+        begun: &Begun,
+        plan: &SavePlan,
+        frozen: &dyn Frozen,
+        order: &Order,
+        live_done: &(dyn Fn() + Sync),
+    ) -> Result<SaveStats> {
+        self.tidy(pool);
+        let pulse = self.pulse(pool, begun.ticket);
+        // Who stands still must not wait for others.
+        let turn = if plan.live_blocks == 0 { self.await_turn(pool, begun) } else { Ok(()) };
+        let store = |()| writer.rank.store(pool, &begun.packs, plan, frozen, order, live_done);
+        let stored = turn.and_then(store);
+        let draft = draft_of(pool, plan, order);
+        let committed = self.commit(pool, writer, begun, &draft, stored);
+        drop(pulse);
+        let (stored, committed) = committed?;
+        let mut stats = writer.rank.follow(pool, stored, &committed);
+        if self.leads() {
+            stats.new_bytes += committed.record_bytes;
+        }
+        Ok(stats)
+    }
+
+    /// Commits what all ranks have stored: rank 0 does, and the others wait for that. Answers the
+    /// image as it was committed.
+    fn commit(
+        &self,
+        pool: &Pool,
+        writer: &mut Writer,
+        begun: &Begun,
+        draft: &Draft,
+        stored: Result<StoredImage>,
+    ) -> Result<(StoredImage, Committed)> {
+        match self.leads() {
+            true => self.lead(pool, writer, begun, draft, stored),
+            false => self.follow(pool, writer, begun, stored),
+        }
+    }
+
+    fn follow(
+        &self,
+        pool: &Pool,
+        writer: &mut Writer,
+        begun: &Begun,
+        stored: Result<StoredImage>,
+    ) -> Result<(StoredImage, Committed)> {
+        let mut stored = stored.map_err(|error| self.fail(pool, begun.ticket, error))?;
+        loop {
+            let image = Message::Image(stored.image().clone());
+            self.outbox.post(pool, begun.ticket, image)?;
+            match self.verdict(pool, begun.ticket)? {
+                Message::Committed(committed) => {
+                    writer.committer.events.committed(pool, begun.epoch);
+                    return Ok((stored, committed));
+                }
+                Message::Changed(changes) => {
+                    let mended = writer.rank.mend(pool, &begun.packs, &mut stored, changes);
+                    mended.map_err(|error| self.fail(pool, begun.ticket, error))?;
+                }
+                Message::Failed(error) => return Err(error),
+                _ => return Err(Error::bug("rank 0 has said something that ranks do not say")),
+            }
+        }
+    }
+
+    /// This rank has no image. Rank 0 knows better why, if the session is over.
+    fn fail(&self, pool: &Pool, ticket: Ticket, error: Error) -> Error {
+        let error = self.give_up(pool, ticket, error);
+        match self.verdict(pool, ticket) {
+            Ok(Message::Failed(verdict)) => verdict,
+            _ => error,
+        }
+    }
+
+    /// What rank 0 says next.
+    fn verdict(&self, pool: &Pool, ticket: Ticket) -> Result<Message> {
+        let now = pool.env().clock.monotonic();
+        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if inboxes.is_empty() {
+            inboxes.push(Inbox::new(&self.job, LEADER, now));
+        }
+        let leader = &mut inboxes[0];
+        leader.expect(now);
+        let pauses = Pauses::begin(pool);
+        loop {
+            let next = leader.next(pool, ticket, self.patience);
+            let next = next.map_err(|error| {
+                error.context("the checkpoint may exist or not, as only rank 0 knows")
+            })?;
+            match next {
+                // For those who wait for their turn.
+                Some(Message::Image(_)) => {}
+                Some(message) => return Ok(message),
+                None => pauses.pause(pool),
+            }
+        }
+    }
+
+    fn lead(
+        &self,
+        pool: &Pool,
+        writer: &mut Writer,
+        begun: &Begun,
+        draft: &Draft,
+        stored: Result<StoredImage>,
+    ) -> Result<(StoredImage, Committed)> {
+        let outcome = self.lead_to_commit(pool, writer, begun, draft, stored);
+        let verdict = match &outcome {
+            Ok((_, committed)) => Message::Committed(*committed),
+            Err(error) => Message::Failed(error.clone()),
+        };
+        if let Err(untold) = self.outbox.post(pool, begun.ticket, verdict) {
+            pool.warn(format!("the other ranks could not be told how a save ended: {untold}"));
+        }
+        outcome
+    }
+
+    fn lead_to_commit(
+        &self,
+        pool: &Pool,
+        writer: &mut Writer,
+        begun: &Begun,
+        draft: &Draft,
+        stored: Result<StoredImage>,
+    ) -> Result<(StoredImage, Committed)> {
+        let started = pool.env().clock.monotonic();
+        let mut stored = stored.map_err(|error| writer.committer.blame(pool, error))?;
+        if begun.width < self.coordinator.size() {
+            let image = Message::Image(stored.image().clone());
+            self.outbox.post(pool, begun.ticket, image)?;
+        }
+        let mut is_first = true;
+        loop {
+            let images = self.collect(pool, begun.ticket, stored.image());
+            let images = images.map_err(|error| writer.committer.blame(pool, error));
+            if let (Ok(images), true) = (&images, is_first) {
+                self.learn(pool, begun, images, started);
+            }
+            is_first = false;
+            let outcome = images.and_then(|images| writer.committer.commit(pool, draft, &images));
+            // What this save could not deal with, the next one must.
+            let put_back = |writer: &mut Writer, stored: &StoredImage| {
+                writer.committer.head.put_back(stored.changes_seen().clone());
+            };
+            match outcome.inspect_err(|_| put_back(writer, &stored))? {
+                Commit::Done(committed) => return Ok((stored, committed)),
+                Commit::Changed(changes) => {
+                    let told =
+                        self.outbox.post(pool, begun.ticket, Message::Changed(changes.clone()));
+                    let mended = writer.rank.mend(pool, &begun.packs, &mut stored, changes);
+                    let mended = told.and(mended);
+                    let mended = mended.map_err(|error| writer.committer.blame(pool, error));
+                    mended.inspect_err(|_| put_back(writer, &stored))?;
+                }
+            }
+        }
+    }
+
+    fn learn(&self, pool: &Pool, begun: &Begun, images: &[RankImage], started: Duration) {
+        let took = pool.env().clock.monotonic().saturating_sub(started);
+        let own = images.first().map_or(0, |image| image.figures.drain_ns);
+        let bytes = images.iter().map(|image| image.figures.new_bytes).sum();
+        self.led().turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
+    }
+
+    /// The images of all ranks.
+    fn collect(&self, pool: &Pool, ticket: Ticket, own: &RankImage) -> Result<Vec<RankImage>> {
+        let now = pool.env().clock.monotonic();
+        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if inboxes.is_empty() {
+            let others = 1..self.coordinator.size();
+            inboxes.extend(others.map(|rank| Inbox::new(&self.job, rank, now)));
+        }
+        let mut images: Vec<Option<RankImage>> = vec![None; inboxes.len()];
+        inboxes.iter_mut().for_each(|inbox| inbox.expect(now));
+        let pauses = Pauses::begin(pool);
+        loop {
+            for (inbox, image) in inboxes.iter_mut().zip(&mut images).filter(|it| it.1.is_none()) {
+                match inbox.next(pool, ticket, self.patience)? {
+                    Some(Message::Image(stored)) => *image = Some(stored),
+                    Some(Message::Failed(error)) => return Err(of_rank(inbox.rank, error)),
+                    Some(_) => {
+                        let what = Error::bug("it has said something that only rank 0 says");
+                        return Err(of_rank(inbox.rank, what));
+                    }
+                    None => {}
+                }
+            }
+            if images.iter().all(Option::is_some) {
+                return Ok(std::iter::once(own.clone())
+                    .chain(images.into_iter().flatten())
+                    .collect());
+            }
+            pauses.pause(pool);
+        }
+    }
+
+    /// Removes what is about earlier saves. Every rank has read it: it has come to begin this one.
+    fn tidy(&self, pool: &Pool) {
+        if let Err(error) = self.outbox.tidy(pool) {
+            pool.warn(format!("old messages of rank {} are left: {error}", self.rank()));
+        }
+    }
+
+    /// What was learnt of schedules, on rank 0.
+    pub fn learnt(&self) -> Vec<String> {
+        self.led().turns.learnt()
+    }
+
+    /// Says that this rank is at work, from time to time, until the answer is dropped.
+    fn pulse(self: &Arc<Part>, pool: &Pool, ticket: Ticket) -> Option<Pulse> {
+        if self.patience > FOR_EVER {
+            return None;
+        }
+        let (part, of) = (self.clone(), pool.clone());
+        let beat = move || drop(part.outbox.post(&of, ticket, Message::Alive));
+        let pulse = Pulse::start(self.patience / 4, beat);
+        // Then this rank may be missed: the save fails, and says so.
+        pulse
+            .inspect_err(|error| pool.warn(Error::no_thread("a sign of life", error).message()))
+            .ok()
+    }
+}

@@ -1,0 +1,40 @@
+//! A sign of life from a thread of its own, while others work.
+
+use outlive_types::sync::{Condvar, Mutex, spawn};
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Beats until it is dropped.
+pub struct Pulse(Arc<(Mutex<bool>, Condvar)>);
+
+impl Pulse {
+    /// Calls `beat` whenever `every` has passed.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn start(every: Duration, beat: impl Fn() + Send + 'static) -> io::Result<Pulse> {
+        let pulse = Pulse(Arc::default());
+        let over = pulse.0.clone();
+        let beats = move || {
+            let mut is_over = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*is_over {
+                let waited = over.1.wait_timeout(is_over, every);
+                let (guard, has_passed) = waited.unwrap_or_else(PoisonError::into_inner);
+                is_over = guard;
+                if has_passed && !*is_over {
+                    // With the lock: once it is dropped, nothing is said any more.
+                    beat();
+                }
+            }
+        };
+        spawn("outlive-pulse", beats).map(|()| pulse)
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+}

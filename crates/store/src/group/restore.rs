@@ -1,0 +1,158 @@
+//! One epoch for all ranks: the newest that every rank can restore.
+
+use super::agree::{agree, of_rank};
+use super::part::Part;
+use crate::commit::history;
+use crate::read::{Kind, Select, Skipped, first_manifest, suspect};
+use outlive_format::Manifest;
+use outlive_pool::Pool;
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+
+/// Rank 0 has found a checkpoint to try.
+const TRY: u8 = 1;
+/// All ranks have restored it.
+const RESTORED: u8 = 2;
+/// Some rank could not, as it is damaged.
+const DAMAGED: u8 = 3;
+
+/// What a rank has restored together with the others.
+#[derive(Debug)]
+pub struct TogetherRestored<T> {
+    /// The epoch, the same on all ranks.
+    pub epoch: Epoch,
+    /// What the rank's attempt has made of it.
+    pub value: T,
+    /// Newer checkpoints that were passed over, and why; those that only rank 0 knows of are told there.
+    pub skipped: Skipped,
+}
+
+/// A restore of all ranks.
+pub(crate) struct Together<'a> {
+    pub part: &'a Part,
+    pub pool: &'a Pool,
+    pub name: &'a JobName,
+    pub select: Select,
+}
+
+impl Together<'_> {
+    /// Every rank makes `attempt` with one checkpoint after the other, newest first, until all succeed
+    /// with the same. It gets the manifest, and the number of the newest record that was read. Nothing is
+    /// tried if a rank is not `ready`. `None` if the job has no checkpoint. Collective.
+    ///
+    /// # Errors
+    /// The same on all ranks: `Damaged` if the checkpoint that was asked for, or every one, is damaged for
+    /// some rank; whatever else stood in the way of one of them.
+    pub fn restore<T>(
+        &self,
+        ready: Result<()>,
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<TogetherRestored<T>>> {
+        let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
+        loop {
+            let choice = self.part.decide(std::mem::replace(&mut ready, Ok(())), &mut || {
+                Ok(match self.next_below(below, &mut skipped)? {
+                    Some(epoch) => [&[TRY][..], &epoch.to_le_bytes()].concat(),
+                    None => Vec::new(),
+                })
+            })?;
+            let Some((&TRY, epoch)) = choice.split_first() else { return Ok(None) };
+            let epoch = epoch.try_into().map(Epoch::from_le_bytes);
+            let epoch = epoch.map_err(|_| Error::bug("rank 0 has named no epoch"))?;
+            let mut value = None;
+            let tried = self.attempt(epoch, attempt).map(|restored| {
+                value = restored;
+                Vec::new()
+            });
+            let verdict = agree(&*self.part.coordinator, tried, &mut |all| self.judge(all))?;
+            match (verdict.split_first(), value) {
+                (Some((&RESTORED, _)), Some(value)) => {
+                    return Ok(Some(TogetherRestored { epoch, value, skipped }));
+                }
+                (Some((&DAMAGED, why)), _) => {
+                    let why = Error::damaged(String::from_utf8_lossy(why));
+                    if let Select::Epoch(_) = self.select {
+                        return Err(why);
+                    }
+                    if self.part.rank() == 0 {
+                        self.pool.warn(format!("all ranks pass over checkpoint {epoch}: {why}"));
+                    }
+                    skipped.push((epoch, why));
+                    below = epoch;
+                }
+                _ => return Err(Error::bug("the ranks do not agree what they have restored")),
+            }
+        }
+    }
+
+    /// The newest checkpoint of memory below an epoch that is worth a try. `None` if there is none at all.
+    fn next_below(&self, below: Epoch, skipped: &mut Skipped) -> Result<Option<Epoch>> {
+        let Together { pool, name, select, .. } = *self;
+        if let Select::Epoch(epoch) = select {
+            return Ok(Some(epoch));
+        }
+        for entry in history(pool, name)? {
+            let record = match &entry.record {
+                Ok(_) => entry.manifest(),
+                Err(error) => {
+                    let error = error.clone();
+                    if error.kind() != ErrorKind::Damaged {
+                        return Err(error);
+                    }
+                    // It may have been a checkpoint; it is told once.
+                    if below == Epoch::MAX {
+                        pool.warn(format!("a record of job {name} cannot be read: {error}"));
+                        skipped.push((0, error));
+                    }
+                    continue;
+                }
+            };
+            let Some(manifest) = record.filter(|it| it.epoch < below && !it.is_of_files()) else {
+                continue;
+            };
+            if manifest.remarks.suspect {
+                let why = suspect(pool, manifest.epoch, name);
+                pool.warn(format!("all ranks pass over checkpoint {}: {why}", manifest.epoch));
+                skipped.push((manifest.epoch, why));
+                continue;
+            }
+            return Ok(Some(manifest.epoch));
+        }
+        match skipped.first() {
+            Some((_, first)) => Err(Error::damaged(format!(
+                "no checkpoint of job {name} is whole for every rank ({} are not): {first}",
+                skipped.len()
+            ))),
+            None => Ok(None),
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        epoch: Epoch,
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let is_memory = |manifest: &Manifest| !manifest.is_of_files();
+        let kind = Kind { is: &is_memory, opens: &|_| false };
+        let found = first_manifest(self.pool, self.name, Select::Epoch(epoch), kind, attempt)?;
+        Ok(found.map(|(_, value, _)| value))
+    }
+
+    /// On rank 0: what the ranks' attempts come to.
+    fn judge(&self, all: Vec<Result<Vec<u8>>>) -> Result<Vec<u8>> {
+        let mut damaged = None;
+        for (rank, tried) in all.into_iter().enumerate() {
+            let Err(error) = tried else { continue };
+            // What is only on a target that is away is not lost, but nothing else can come now.
+            let is_passed = error.kind() == ErrorKind::Damaged
+                || error.kind() == ErrorKind::Retry && self.pool.is_slow_alone();
+            if !is_passed {
+                return Err(of_rank(rank, error));
+            }
+            damaged.get_or_insert(of_rank(rank, error));
+        }
+        Ok(match damaged {
+            Some(error) => [&[DAMAGED], error.message().as_bytes()].concat(),
+            None => vec![RESTORED],
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! When each rank writes what it has frozen: all at once, or so many at a time. (Hwang, Jin and Ho,
+//! "Orthogonal striping and mirroring in distributed RAID for I/O-centric cluster computing", 2002, and
+//! their "Striped checkpointing on distributed RAID": coordinated, staggered and striped writers.) The
+//! freeze is coordinated in any case, so this decides how long a save takes, and never what is in it.
+
+use outlive_types::{Error, Result};
+use std::fmt;
+use std::time::Duration;
+
+/// In how many saves a width that was not the best is tried again.
+const TRIED_AGAIN_AFTER: u64 = 24;
+/// Weight of the newest save among those of its width.
+const NEWEST: f64 = 0.4;
+
+/// How many ranks write at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Schedule {
+    /// All of them.
+    #[default]
+    Coordinated,
+    /// One after the other.
+    Staggered,
+    /// So many: as soon as one is done, the next one begins.
+    Striped(u32),
+    /// As many as were fastest in the saves before.
+    Adaptive,
+}
+
+impl Schedule {
+    /// The one that is called so: `coordinated`, `staggered`, `striped(WIDTH)` or `adaptive`.
+    ///
+    /// # Errors
+    /// `Invalid` if none is.
+    pub fn from_name(name: &str) -> Result<Schedule> {
+        match name {
+            "coordinated" => return Ok(Schedule::Coordinated),
+            "staggered" => return Ok(Schedule::Staggered),
+            "adaptive" => return Ok(Schedule::Adaptive),
+            _ => {}
+        }
+        let width = name.strip_prefix("striped(").and_then(|rest| rest.strip_suffix(')'));
+        match width.and_then(|width| width.trim().parse().ok()) {
+            Some(width @ 1..) => Ok(Schedule::Striped(width)),
+            _ => Err(Error::invalid(format!(
+                "{name:?} is no schedule: give coordinated, staggered, striped(WIDTH) with a number of \
+                 ranks of 1 or more, or adaptive"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Coordinated => f.write_str("coordinated"),
+            Schedule::Staggered => f.write_str("staggered"),
+            Schedule::Striped(width) => write!(f, "striped({width})"),
+            Schedule::Adaptive => f.write_str("adaptive"),
+        }
+    }
+}
+
+/// Decides on rank 0, save by save, how many ranks write at a time.
+#[derive(Debug)]
+pub struct Turns {
+    schedule: Schedule,
+    ranks: u32,
+    /// What was measured of each width that has been tried.
+    tried: Vec<Tried>,
+    saves: u64,
+}
+
+#[derive(Debug)]
+struct Tried {
+    width: u32,
+    bytes_per_s: f64,
+    last: u64,
+}
+
+impl Turns {
+    /// Of so many ranks.
+    pub fn new(schedule: Schedule, ranks: u32) -> Turns {
+        Turns { schedule, ranks, tried: Vec::new(), saves: 0 }
+    }
+
+    /// How many ranks write at a time in the next save, 1 to all.
+    pub fn next(&mut self) -> u32 {
+        self.saves += 1;
+        match self.schedule {
+            Schedule::Coordinated => self.ranks,
+            Schedule::Staggered => 1,
+            Schedule::Striped(width) => width.clamp(1, self.ranks),
+            Schedule::Adaptive => self.adapt(),
+        }
+    }
+
+    /// What a save has shown: so many ranks at a time have written so many bytes in this time.
+    pub fn learn(&mut self, width: u32, bytes: u64, took: Duration) {
+        // What is over at once says nothing of the devices.
+        if bytes < 1 << 20 || took.is_zero() {
+            return;
+        }
+        let (now, saves) = (bytes as f64 / took.as_secs_f64(), self.saves);
+        match self.tried.iter_mut().find(|tried| tried.width == width) {
+            Some(tried) => {
+                tried.bytes_per_s += NEWEST * (now - tried.bytes_per_s);
+                tried.last = saves;
+            }
+            None => self.tried.push(Tried { width, bytes_per_s: now, last: saves }),
+        }
+    }
+
+    /// All, halves of it down to one as long as that is not slower, and then the best, while its
+    /// neighbours are looked at again now and then.
+    fn adapt(&self) -> u32 {
+        let best = self.tried.iter().max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s));
+        let Some(best) = best else { return self.ranks };
+        let (narrower, wider) = ((best.width / 2).max(1), best.width.saturating_mul(2));
+        let neighbours = [wider.min(self.ranks), narrower];
+        let untried = |width: &&u32| !self.tried.iter().any(|tried| tried.width == **width);
+        if let Some(width) = neighbours.iter().find(untried) {
+            return *width;
+        }
+        let is_old = |tried: &&Tried| {
+            neighbours.contains(&tried.width)
+                && tried.width != best.width
+                && self.saves.saturating_sub(tried.last) > TRIED_AGAIN_AFTER
+        };
+        self.tried.iter().find(is_old).unwrap_or(best).width
+    }
+
+    /// What was measured, for people: `4 ranks at a time: 812 MB/s`, the best first.
+    pub fn learnt(&self) -> Vec<String> {
+        let mut tried: Vec<&Tried> = self.tried.iter().collect();
+        tried.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+        let told =
+            |it: &&Tried| format!("{} ranks at a time: {:.0} MB/s", it.width, it.bytes_per_s / 1e6);
+        tried.iter().map(told).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_have_names() {
+        for name in ["coordinated", "staggered", "striped(4)", "adaptive"] {
+            assert_eq!(Schedule::from_name(name).unwrap().to_string(), name);
+        }
+        for wrong in ["", "striped", "striped(0)", "striped(-1)", "striped(x)", "Coordinated"] {
+            let error = Schedule::from_name(wrong).unwrap_err();
+            assert!(error.message().contains("striped(WIDTH)"), "{error}");
+        }
+        let width = |schedule| Turns::new(schedule, 6).next();
+        assert_eq!(width(Schedule::Coordinated), 6);
+        assert_eq!(width(Schedule::Staggered), 1);
+        assert_eq!([width(Schedule::Striped(4)), width(Schedule::Striped(40))], [4, 6]);
+    }
+
+    /// A model of devices: whatever width is fastest is soon used in nearly all saves, and another one
+    /// once that is.
+    #[test]
+    fn the_fastest_width_is_found_and_found_again() {
+        for fastest in [1u32, 2, 4, 8, 16] {
+            let mut turns = Turns::new(Schedule::Adaptive, 16);
+            let mut saves = |turns: &mut Turns, fastest: u32, count: usize| {
+                let widths = (0..count).map(|_| {
+                    let width = turns.next();
+                    let distance = f64::from(width.max(fastest)) / f64::from(width.min(fastest));
+                    let took = Duration::from_secs_f64(0.1 * distance.sqrt());
+                    turns.learn(width, 100 << 20, took);
+                    width
+                });
+                widths.collect::<Vec<u32>>()
+            };
+            saves(&mut turns, fastest, 12);
+            let widths = saves(&mut turns, fastest, 50);
+            let right = widths.iter().filter(|width| **width == fastest).count();
+            assert!(right >= 44, "{fastest}: {widths:?}");
+            // The load changes.
+            let other = 32 / (fastest + 1).next_power_of_two();
+            saves(&mut turns, other, 160);
+            let widths = saves(&mut turns, other, 50);
+            let right = widths.iter().filter(|width| **width == other).count();
+            assert!(right >= 44, "{fastest}, then {other}: {widths:?}");
+        }
+    }
+}

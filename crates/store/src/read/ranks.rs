@@ -1,0 +1,128 @@
+//! A checkpoint of several ranks, of which a rank reads what it needs: its own image, and parts of
+//! others', if the program has another number of ranks now, or has divided its arrays otherwise.
+
+use super::image::{MemoryImage, image_words, read_catalog};
+use super::ranges::Leaves;
+use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
+use crate::images::{each_image, image_of};
+use crate::index::Locator;
+use outlive_format::{Catalog, Image, Manifest};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
+use std::ops::Range;
+
+/// A checkpoint whose images are opened one by one.
+#[derive(Clone, Copy)]
+pub struct RankImages<'a> {
+    pool: &'a Pool,
+    job: &'a JobName,
+    manifest: &'a Manifest,
+    as_of: u64,
+}
+
+/// What an image of another rank has, but for its bytes.
+#[derive(Debug)]
+pub struct RankRegions {
+    /// The image, to be opened.
+    image: Image,
+    /// Its regions.
+    pub regions: Vec<RegionDesc>,
+    /// What the front door kept with it.
+    pub attachment: Vec<u8>,
+}
+
+impl<'a> RankImages<'a> {
+    /// The checkpoint of a manifest, knowing the log up to record `as_of`.
+    pub fn new(
+        pool: &'a Pool,
+        job: &'a JobName,
+        manifest: &'a Manifest,
+        as_of: u64,
+    ) -> RankImages<'a> {
+        RankImages { pool, job, manifest, as_of }
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.manifest.epoch
+    }
+
+    /// How many ranks have saved it.
+    pub fn count(&self) -> u32 {
+        self.manifest.world_size
+    }
+
+    /// Opens what a rank has saved.
+    ///
+    /// # Errors
+    /// As [`MemoryImage::open_rank`].
+    pub fn open(&self, rank: Rank) -> Result<MemoryImage> {
+        let image = image_of(self.pool, self.manifest, rank)?;
+        MemoryImage::open_image(self.pool, self.job, self.manifest.clone(), image, self.as_of)
+    }
+
+    /// Tells the regions of every rank; of each no more than its catalog is read.
+    ///
+    /// # Errors
+    /// `Damaged` if anything of that is missing or wrong; those of `each`.
+    pub fn each(&self, each: &mut dyn FnMut(RankRegions) -> Result<()>) -> Result<()> {
+        each_image(self.pool, self.manifest, &mut |image| each(self.regions_of(image.clone())?))
+    }
+
+    /// The regions of one rank; no more than its catalog is read.
+    ///
+    /// # Errors
+    /// `Damaged` if that is missing or wrong; `Invalid` if there is no such rank.
+    pub fn regions(&self, rank: Rank) -> Result<RankRegions> {
+        self.regions_of(image_of(self.pool, self.manifest, rank)?)
+    }
+
+    fn regions_of(&self, image: Image) -> Result<RankRegions> {
+        let catalog = Locator::load(self.pool, &image.segments)
+            .and_then(|locator| read_catalog(self.pool, &locator, image.reference.catalog))
+            .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
+        let Catalog { regions, attachment, .. } = catalog;
+        let regions = regions.into_iter().map(|region| region.desc).collect();
+        Ok(RankRegions { image, regions, attachment })
+    }
+
+    /// Opens one of these images.
+    ///
+    /// # Errors
+    /// `Damaged` if any of its metadata is missing or wrong.
+    pub fn open_regions(&self, of: &RankRegions) -> Result<MemoryImage> {
+        let (image, manifest) = (of.image.clone(), self.manifest.clone());
+        MemoryImage::open_image(self.pool, self.job, manifest, image, self.as_of)
+    }
+}
+
+impl MemoryImage {
+    /// In which stream a region lies, and from which byte on. `None` if all packed regions together have no
+    /// byte.
+    pub fn stream_with(&self, region: &RegionDesc) -> Option<(usize, u64)> {
+        let (name, from) = match region.place {
+            RegionPlace::Packed { offset } => (PACKED_STREAM, offset),
+            RegionPlace::Own => (region.name.as_str(), 0),
+        };
+        self.streams().iter().position(|stream| stream.name == name).map(|at| (at, from))
+    }
+
+    /// Reads ranges of streams, ascending in each, into `sink`, which gets every byte of them verified.
+    ///
+    /// # Errors
+    /// As [`MemoryImage::read`].
+    pub fn read_ranges(
+        &self,
+        ranges: &[(usize, Range<u64>)],
+        sink: &dyn RestoreSink,
+    ) -> Result<RestoreStats> {
+        let leaves = Leaves::default();
+        let mut pieces = Transfers::default();
+        for (stream, range) in ranges {
+            self.add_range(&leaves, &mut pieces, *stream, range.clone())?;
+        }
+        let total_bytes = ranges.iter().map(|(_, range)| range.end - range.start).sum();
+        let plan = RestorePlan::of(self.pool(), pieces, total_bytes);
+        plan.execute(self.pool(), sink).map_err(|error| error.context(self.words()))
+    }
+}
