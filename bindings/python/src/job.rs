@@ -1,8 +1,9 @@
 //! A job, opened for Python.
 
 use crate::collect::{Collection, Rules};
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use crate::group::GroupArguments;
 use crate::named::named;
 use crate::notes::Notes;
 use crate::shared::Core;
@@ -12,7 +13,7 @@ use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
 use outlive_pool::Tier;
-use outlive_store::{EpochInfo, JobOptions};
+use outlive_store::EpochInfo;
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
@@ -28,7 +29,13 @@ pub struct Job {
 
 impl Job {
     /// Opens a job.
-    pub fn open(pool: &Pool, events: Arc<Events>, name: &str, every_s: Option<f64>) -> Result<Job> {
+    pub fn open(
+        pool: &Pool,
+        events: Arc<Events>,
+        name: &str,
+        every_s: Option<f64>,
+        group: Option<GroupArguments>,
+    ) -> Result<Job> {
         let every = every_s
             .map(|seconds| {
                 Duration::try_from_secs_f64(seconds).map_err(|_| {
@@ -38,7 +45,7 @@ impl Job {
                 })
             })
             .transpose()?;
-        let core = Core::open(pool, events, name, JobOptions { every, group: None })?;
+        let core = Core::open(pool, events, name, every, group)?;
         Ok(Job { core: Arc::new(core) })
     }
 }
@@ -49,7 +56,21 @@ impl Job {
     fn due(&self, py: Python<'_>) -> PyResult<bool> {
         let core = &self.core;
         core.check_process(py)?;
-        core.client.due().or_raise(py)
+        py.detach(|| core.client.due()).or_raise(py)
+    }
+
+    /// The rank, and how many there are; `None` without a group.
+    fn group(&self) -> Option<(u32, u32)> {
+        let job = self.core.job();
+        job.is_group().then(|| (job.rank(), job.ranks()))
+    }
+
+    /// Takes part, with an error, in the save or restore that the other ranks begin; raises what all are
+    /// told. Without a group that is the error itself.
+    fn decline(&self, py: Python<'_>, message: &str) -> PyResult<()> {
+        self.core.check_process(py)?;
+        let error = Error::invalid(message);
+        Err(to_py(py, &py.detach(|| self.core.job().decline(error))))
     }
 
     /// True if events wait to be told.
@@ -78,7 +99,7 @@ impl Job {
     }
 
     /// Saves regions, given by their names, dtypes, shapes and leaves.
-    #[pyo3(signature = (tick, *, names, dtypes, shapes, leaves, attachment, notes))]
+    #[pyo3(signature = (tick, *, names, dtypes, shapes, leaves, distributions, attachment, notes))]
     #[allow(clippy::too_many_arguments)] // by name
     fn save(
         &self,
@@ -87,11 +108,12 @@ impl Job {
         dtypes: &Bound<'_, PyList>,
         shapes: &Bound<'_, PyList>,
         leaves: &Bound<'_, PyList>,
+        distributions: &Bound<'_, PyDict>,
         attachment: Vec<u8>,
         notes: &Notes,
     ) -> PyResult<save::Save> {
         let leaves = [names, dtypes, shapes, leaves];
-        save::save(&self.core, leaves, attachment, notes.0.clone(), tick)
+        save::save(&self.core, leaves, distributions, attachment, notes.0.clone(), tick)
     }
 
     /// Restores; `None` if there is no checkpoint. `plan` gets, by name, the epoch, the names, dtypes,

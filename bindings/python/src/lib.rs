@@ -10,6 +10,7 @@ mod end;
 mod errors;
 mod events;
 mod files;
+mod group;
 mod job;
 mod lazy;
 mod named;

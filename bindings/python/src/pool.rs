@@ -3,6 +3,7 @@
 use crate::collect::{self, Collection};
 use crate::errors::{self, OrRaise};
 use crate::events::Events;
+use crate::group::group_of;
 use crate::job::Job;
 use crate::named::named;
 use crate::process::Opener;
@@ -74,11 +75,20 @@ impl Pool {
         .or_raise(py)
     }
 
-    /// Opens a job of this pool.
-    #[pyo3(signature = (name, *, every_s))]
-    fn job(&self, py: Python<'_>, name: &str, every_s: Option<f64>) -> PyResult<Job> {
+    /// Opens a job of this pool. `group` connects the ranks of the program, if it has several.
+    #[pyo3(signature = (name, *, every_s, group, patience_s, schedule))]
+    fn job(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        every_s: Option<f64>,
+        group: Option<&Bound<'_, PyAny>>,
+        patience_s: f64,
+        schedule: &str,
+    ) -> PyResult<Job> {
         self.check_process(py)?;
-        Job::open(&self.pool, self.events.clone(), name, every_s).or_raise(py)
+        let group = group.map(|object| group_of(object, patience_s, schedule)).transpose()?;
+        Job::open(&self.pool, self.events.clone(), name, every_s, group).or_raise(py)
     }
 
     /// Names of the jobs that have ever saved here.

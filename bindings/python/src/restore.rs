@@ -5,6 +5,7 @@
 
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::{invalid, to_py};
+use crate::group::{Call, distributions};
 use crate::lazy;
 use crate::named::named;
 use crate::shared::Core;
@@ -13,7 +14,7 @@ use crate::wait;
 use outlive_capture::fill::MutRegion;
 use outlive_client::{Filled, Lazily, LazyRestore, Leave, MemoryFill, Offer, Wish, interrupted};
 use outlive_store::{Restored, Select};
-use outlive_types::{Epoch, Error, RegionDesc, Result};
+use outlive_types::{Epoch, Error, Part, RegionDesc, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
@@ -25,6 +26,8 @@ use std::time::Instant;
 enum Message {
     /// Here is a checkpoint: what of it is wanted, and where?
     Plan(Box<Question>),
+    /// The ranks of the group must be called, on the thread that has called us.
+    Call(Call),
     /// It is over.
     Reply(Result<Option<Reply>>),
 }
@@ -51,12 +54,17 @@ enum Target {
     Nowhere,
     Value,
     Array(Buffer),
+    /// A part of a global array.
+    Part(Part, Buffer),
 }
 
 impl Destinations {
     /// The program's memory.
     fn buffers(self) -> Vec<Buffer> {
-        let buffer = |target| if let Target::Array(buffer) = target { Some(buffer) } else { None };
+        let buffer = |target| match target {
+            Target::Array(buffer) | Target::Part(_, buffer) => Some(buffer),
+            Target::Nowhere | Target::Value => None,
+        };
         self.targets.into_iter().filter_map(buffer).collect()
     }
 
@@ -65,6 +73,7 @@ impl Destinations {
             Target::Nowhere => Wish::Nothing,
             Target::Value => Wish::Copy,
             Target::Array(buffer) => Wish::Into(to_fill(buffer.raw())),
+            Target::Part(part, buffer) => Wish::Part(part.clone(), to_fill(buffer.raw())),
         };
         self.targets.iter().map(wish).collect()
     }
@@ -90,6 +99,10 @@ pub fn restore<'py>(
     let leave = Arc::new(Leave::default());
     let lazily = user_only.map(|user_only| Lazily { user_only, ..Lazily::default() });
     let (core_too, leave_too) = (core.clone(), leave.clone());
+    if let Some(coordinator) = &core.coordinator {
+        let sender = sender.clone();
+        coordinator.set_relay(Some(Box::new(move |call| sender.send(Message::Call(call)).is_ok())));
+    }
     let reader = Reader { core: core_too, epoch, sender, leave: leave_too, lazily: lazily.clone() };
     std::thread::Builder::new()
         .name("outlive-restore".to_owned())
@@ -99,6 +112,9 @@ pub fn restore<'py>(
     let mut chosen = None;
     // Only this thread receives; the lock is for the compiler.
     let outcome = serve(core, &Mutex::new(receiver), plan, tick, &mut chosen);
+    if let Some(coordinator) = &core.coordinator {
+        coordinator.set_relay(None);
+    }
     // Also when all went well: the buffers go away now.
     py.detach(|| leave.withdraw());
     let result = outcome.and_then(|done| conclude(core, py, done, chosen.as_ref(), started));
@@ -152,6 +168,8 @@ fn serve(
     chosen: &mut Option<Destinations>,
 ) -> PyResult<Option<Reply>> {
     let py = tick.py();
+    // What Python raised when it was asked. The reading thread still has to tell other ranks.
+    let mut raised = None;
     loop {
         let message = wait::wait(&core.events, tick, None, &mut |limit| {
             let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,13 +187,28 @@ fn serve(
         match message {
             Some(Message::Plan(question)) => {
                 let Question { offer, reply } = *question;
-                // Dropping `reply` unused, on an error, ends the reading thread.
                 *chosen = None;
-                let targets = ask(plan, &offer)?;
-                let answered = chosen.insert(Destinations { regions: offer.regions, targets });
-                let _ = reply.send(Ok(answered.wishes()));
+                let answer = match ask(plan, &offer) {
+                    Ok(targets) => {
+                        let regions = offer.regions;
+                        Ok(chosen.insert(Destinations { regions, targets }).wishes())
+                    }
+                    Err(error) => {
+                        let told = Error::invalid(error.value(py).to_string());
+                        raised = Some(error);
+                        Err(told)
+                    }
+                };
+                let _ = reply.send(answer);
             }
-            Some(Message::Reply(outcome)) => return outcome.map_err(|e| to_py(py, &e)),
+            Some(Message::Call(call)) => {
+                if let Some(coordinator) = &core.coordinator {
+                    coordinator.make(call);
+                }
+            }
+            Some(Message::Reply(outcome)) => {
+                return outcome.map_err(|e| raised.unwrap_or_else(|| to_py(py, &e)));
+            }
             None => {}
         }
     }
@@ -184,7 +217,7 @@ fn serve(
 /// Asks Python what it wants of a checkpoint.
 fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
     let py = plan.py();
-    let Offer { epoch, regions, attachment } = offer;
+    let Offer { epoch, ranks, regions, attachment } = offer;
     let names = PyList::new(py, regions.iter().map(|region| region.name.as_str()))?;
     // Most regions have one of a few dtypes, and most of those without a shape the same.
     let mut known = HashMap::new();
@@ -207,6 +240,8 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
         dtypes: dtypes,
         shapes: shapes,
         lengths: lengths,
+        distributions: distributions(py, regions)?,
+        ranks: ranks,
         attachment: attachment,
     );
     let answer = plan.call((), Some(&of_checkpoint))?;
@@ -220,6 +255,9 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
             Target::Nowhere
         } else if wish.is_exact_instance_of::<PyBool>() {
             Target::Value
+        } else if let Ok(part) = wish.cast::<PyTuple>() {
+            let (memory, offset, shape) = part.extract::<(Bound<'_, PyAny>, _, _)>()?;
+            Target::Part(Part { offset, shape }, Buffer::write(&memory)?)
         } else {
             let buffer = Buffer::write(&wish)?;
             if buffer.length() as u64 != region.bytes {

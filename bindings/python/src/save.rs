@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::{OrRaise, invalid};
+use crate::group::distribution;
 use crate::named::named;
 use crate::shared::Core;
 use crate::values;
@@ -40,6 +41,7 @@ impl Leaves {
         dtypes: &Bound<'_, PyList>,
         shapes: &Bound<'_, PyList>,
         leaves: &Bound<'_, PyList>,
+        distributions: &Bound<'_, PyDict>,
     ) -> PyResult<Leaves> {
         let py = names.py();
         let mut copied = Vec::new();
@@ -66,9 +68,8 @@ impl Leaves {
             }
         }
         let mut regions = Vec::with_capacity(places.len());
-        for (((name, dtype), shape), place) in
-            names.iter().zip(dtypes.iter()).zip(shapes.iter()).zip(places)
-        {
+        let each = names.iter().zip(dtypes.iter()).zip(shapes.iter()).zip(places);
+        for (at, (((name, dtype), shape), place)) in each.enumerate() {
             let name = name.cast::<PyString>()?;
             let text = name.to_str().or_else(|_| {
                 let shown = name.repr()?;
@@ -80,12 +81,16 @@ impl Leaves {
             let shape = shape.cast::<PyTuple>()?;
             let shape = if shape.is_empty() { Vec::new() } else { shape.extract()? };
             let dtype = dtype.cast::<PyString>()?.to_str()?;
-            regions.push(match place {
+            let region = match place {
                 Bytes::Copied { offset, length } => {
                     region(RawBytes::of(&copied[offset..][..length]), text, dtype, shape)
                 }
                 Bytes::Lent(bytes) => region(bytes, text, dtype, shape),
                 Bytes::Constant(bytes) => constant(bytes, text, dtype, shape),
+            };
+            regions.push(match distributions.get_item(at)? {
+                Some(said) => region.distributed(distribution(&said)?),
+                None => region,
             });
         }
         Ok(Leaves { regions, _copied: copied, _buffers: buffers, constants })
@@ -112,6 +117,7 @@ fn constant(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region
 pub fn save(
     core: &Arc<Core>,
     [names, dtypes, shapes, leaves]: [&Bound<'_, PyList>; 4],
+    distributions: &Bound<'_, PyDict>,
     attachment: Vec<u8>,
     notes: SaveNotes,
     tick: &Bound<'_, PyAny>,
@@ -123,7 +129,8 @@ pub fn save(
     core.settle_last(tick)?;
     core.settle_fill(tick)?;
     core.keep_constants(Vec::new());
-    let mut leaves = Leaves::take(names, dtypes, shapes, leaves)?;
+    let mut leaves = Leaves::take(names, dtypes, shapes, leaves, distributions)
+        .map_err(|raised| core.declined(py, raised))?;
     let regions = std::mem::take(&mut leaves.regions);
     let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of it.

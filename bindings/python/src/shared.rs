@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::errors::{invalid, to_py};
 use crate::events::Events;
+use crate::group::{GroupArguments, PyCoordinator};
 use crate::process::Opener;
 use crate::wait::{self, Entry, Inside, Turn};
 use outlive_client::Client;
@@ -12,6 +13,7 @@ use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What the handles of a job share.
 pub struct Core {
@@ -26,6 +28,8 @@ pub struct Core {
     /// Arrays that nobody changes, which the save under way reads where they are.
     constants: Mutex<Vec<Buffer>>,
     opener: Opener,
+    /// The program's communicator, if it has several ranks.
+    pub coordinator: Option<Arc<PyCoordinator>>,
 }
 
 impl Drop for Core {
@@ -44,9 +48,20 @@ impl Core {
     ///
     /// # Errors
     /// Those of [`Client::open`].
-    pub fn open(pool: &Pool, events: Arc<Events>, name: &str, options: JobOptions) -> Result<Core> {
+    pub fn open(
+        pool: &Pool,
+        events: Arc<Events>,
+        name: &str,
+        every: Option<Duration>,
+        group: Option<GroupArguments>,
+    ) -> Result<Core> {
+        let (coordinator, group) = match group {
+            Some(GroupArguments { coordinator, options }) => (Some(coordinator), Some(options)),
+            None => (None, None),
+        };
         Ok(Core {
-            client: Client::open(pool, name, options)?,
+            client: Client::open(pool, name, JobOptions { every, group })?,
+            coordinator,
             events,
             turn: Turn::default(),
             kept: Mutex::default(),
@@ -58,6 +73,16 @@ impl Core {
     /// Refuses in a forked child, before any lock is touched.
     pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         self.opener.check(py, || format!("the job {}", self.job().name()))
+    }
+
+    /// What was raised before a save or restore began: the other ranks of a group, which begin it, are told.
+    pub fn declined(&self, py: Python<'_>, raised: PyErr) -> PyErr {
+        if self.coordinator.is_some() {
+            let error = Error::invalid(raised.value(py).to_string());
+            // This rank raises its own.
+            drop(py.detach(|| self.job().decline(error)));
+        }
+        raised
     }
 
     /// The engine's job.

@@ -27,6 +27,7 @@ from outlive._errors import (
     RetryError,
 )
 from outlive._files import FileTrouble, Got, Put
+from outlive._group import Group, Sharded, sharded
 from outlive._memory import array, empty, zeros
 from outlive._saves import (
     Collected,
@@ -49,6 +50,7 @@ __all__ = [
     "FileTrouble",
     "FullError",
     "Got",
+    "Group",
     "InvalidError",
     "Job",
     "LazyRestored",
@@ -60,10 +62,12 @@ __all__ = [
     "RetryError",
     "Save",
     "SaveStats",
+    "Sharded",
     "__version__",
     "array",
     "empty",
     "open",
     "plot",
+    "sharded",
     "zeros",
 ]

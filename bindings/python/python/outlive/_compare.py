@@ -150,7 +150,19 @@ class _Comparison:
             )
             return
         shape, own_shape = self.there.shapes[at], self.here.shapes[my]
-        if shape != own_shape:
+        whole, own_whole = (
+            None if part is None else part[0]
+            for part in (self.there.parts.get(at), self.here.parts.get(my))
+        )
+        if whole != own_whole:
+            kinds = (
+                "no part of a global array" if part is None else f"part of an array of shape {part}"
+                for part in (own_whole, whole)
+            )
+            self.found.append(
+                f"{shown(name)} is {next(kinds)} in `into`, {next(kinds)} in the checkpoint"
+            )
+        elif whole is None and shape != own_shape:
             self.found.append(
                 f"{shown(name)} has shape {own_shape} in `into`, {shape} in the checkpoint"
             )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from outlive import _core, _exit, _notices, _seen
 from outlive._arguments import epoch_number, notes_of, number
-from outlive._errors import Error
+from outlive._errors import Error, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored
 from outlive._saves import Collected, Epoch, LazyRestored, Pruned, Restored, Save
+from outlive._select import Selection
 from outlive._teller import Teller
 from outlive._tree import Flat, flatten, shown
 
@@ -33,9 +36,17 @@ class Job:
     """
 
     def __init__(
-        self, core: _core.Job, name: str, location: str, tick: Teller, allow_pickle: bool
+        self,
+        core: _core.Job,
+        name: str,
+        location: str,
+        tick: Teller,
+        allow_pickle: bool,
+        replicated: Selection | None = None,
     ) -> None:
         """Made by `Pool.job`."""
+        self._replicated = replicated
+        self._is_group = core.group() is not None
         self._core = core
         self._name = name
         self._location = location
@@ -105,7 +116,10 @@ class Job:
                 self._tick()
             return _SKIPPED
         begun = time.perf_counter()
-        flat = flatten(state, allow_pickle=self._allow_pickle)
+        with self._declining():
+            flat = flatten(state, allow_pickle=self._allow_pickle)
+            distributions = self._distributions(flat)
+            notes = notes_of(label, pin, metrics)
         walk_s = time.perf_counter() - begun
         self._tell_of_heavy(flat)
         saving = core.save(
@@ -114,13 +128,51 @@ class Job:
             dtypes=flat.dtypes,
             shapes=flat.shapes,
             leaves=flat.leaves,
-            attachment=flat.skeleton(),
-            notes=notes_of(label, pin, metrics),
+            distributions=distributions,
+            attachment=flat.skeleton(with_names=self._is_group),
+            notes=notes,
         )
         save = Save(saving, self._tick, walk_s)
         if wait or _exit.ended():
             save.wait()
         return save
+
+    @contextmanager
+    def _declining(self) -> Iterator[None]:
+        """Tells the other ranks of a group, which begin a save or restore, that this one cannot."""
+        try:
+            yield
+        except InvalidError as error:
+            if self._is_group:
+                with contextlib.suppress(Error):
+                    self._core.decline(str(error))
+            raise
+
+    def _distributions(self, flat: Flat) -> dict[int, Any]:
+        """By number of the leaf: the part of a global array that it is, or True on all ranks."""
+        found: dict[int, Any] = dict(flat.parts)
+        if found and not self._is_group:
+            name = flat.names[min(found)]
+            raise InvalidError(
+                f"{shown(name)} is sharded, and the job has no group: open it with `group=`"
+            )
+        if self._replicated is not None:
+            for at, name in enumerate(flat.names):
+                if self._replicated.has(name):
+                    if at in found:
+                        raise InvalidError(f"{shown(name)} is sharded, and `replicated` names it")
+                    found[at] = True
+        return found
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank in its group; 0 without one."""
+        return (self._core.group() or (0, 1))[0]
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the group has; 1 without one."""
+        return (self._core.group() or (0, 1))[1]
 
     def _tell_of_heavy(self, flat: Flat) -> None:
         """Says once of each pickled object that the program waits for it."""
@@ -225,10 +277,12 @@ class Job:
         """
         # Here and not further down: what counts is who holds it besides this call.
         is_referenced = _seen.is_referenced(sys.getrefcount(into))
-        rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
-        tree, report = restored(
-            rebuild, self._core, epoch_number(epoch), lazy=lazy, tick=self._tick
-        )
+        with self._declining():
+            rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
+            wanted = epoch_number(epoch)
+            if lazy and self._is_group:
+                raise InvalidError("the ranks of a group restore all memory before they go on")
+        tree, report = restored(rebuild, self._core, wanted, lazy=lazy, tick=self._tick)
         self.last_restore = report
         if isinstance(report, LazyRestored) and report.eager_because:
             _notices.tell(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from outlive import _core
-from outlive._errors import Error
+from outlive._errors import Error, InvalidError
+from outlive._group import adapt
 from outlive._job import Job, close_after
 from outlive._saves import Collected
+from outlive._select import Selection
 from outlive._teller import Progress, Teller
 
 
@@ -28,7 +30,17 @@ class Pool:
         self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
         self._tick = Teller(core, progress)
 
-    def job(self, name: str, every_s: float | None = None, *, allow_pickle: bool = False) -> Job:
+    def job(
+        self,
+        name: str,
+        every_s: float | None = None,
+        *,
+        allow_pickle: bool = False,
+        group: Any = None,
+        replicated: str | Iterable[str] = (),
+        schedule: str = "coordinated",
+        patience_s: float = 120.0,
+    ) -> Job:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
 
         Only one program saves a job at a time, through one `Job` object. A second one takes the job
@@ -41,12 +53,31 @@ class Pool:
                 state is saved, and unpickled when it is restored. Unpickling runs code that the
                 checkpoint chooses, so allow it only if you trust everybody who can write to the
                 pool.
+            group: What connects the ranks of the program, if it has several: a communicator of
+                mpi4py, `torch.distributed` or one of its process groups, or any `Group`. Then every
+                rank calls `save` and `restore`, in the same order, and one checkpoint holds the
+                states of all ranks (docs/groups.md).
+            replicated: Names of leaves that are the same on all ranks, such as "step" or
+                "model/*". Rank 0 stores them, once.
+            schedule: When the ranks write: "coordinated" (all at once), "staggered" (one after the
+                other), "striped(WIDTH)" (so many at a time), or "adaptive".
+            patience_s: Seconds without a word of a rank after which a save fails.
 
         Raises:
-            InvalidError: If the name or the time is not possible.
+            InvalidError: If the name or the time is not possible, or it is no group.
         """
-        core = self._core.job(name, every_s=every_s)
-        job = Job(core, name, self._location, self._tick, allow_pickle)
+        if group is None and replicated:
+            raise InvalidError("`replicated` says what is the same on all ranks: give `group` too")
+        if group is not None and allow_pickle:
+            raise InvalidError(
+                "objects cannot be pickled in a group of ranks: save arrays and plain values"
+            )
+        adapter = None if group is None else adapt(group)
+        core = self._core.job(
+            name, every_s=every_s, group=adapter, patience_s=patience_s, schedule=schedule
+        )
+        same = Selection(replicated) if replicated else None
+        job = Job(core, name, self._location, self._tick, allow_pickle, same)
         self._jobs.add(job)
         return job
 

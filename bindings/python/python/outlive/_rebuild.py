@@ -74,20 +74,36 @@ class Rebuild:
         dtypes: list[str],
         shapes: list[tuple[int, ...]],
         lengths: list[int],
+        distributions: list[Any],
+        ranks: int,
         attachment: bytes,
     ) -> list[Any]:
-        """Says for each region where it goes: None, True (as a value), or an array to fill."""
+        """Says for each region where it goes.
+
+        That is None, True (as a value), an array to fill, or one with the offset and shape of a
+        part of a global array.
+        """
         self.epoch = epoch
         self.kept.clear()
         skeleton = read_skeleton(attachment)
+        self.order = list(range(len(names)))
+        if skeleton is not None and skeleton[2] is not None:
+            self.order = self._ordered(names, skeleton[2], ranks)
+            names, dtypes, shapes, lengths, distributions = (
+                [each[at] for at in self.order]
+                for each in (names, dtypes, shapes, lengths, distributions)
+            )
         if skeleton is None and not self.fresh:
             raise InvalidError(
                 f"checkpoint {epoch} was not written from Python: use `restore()` without `into`, "
                 "which gives its regions by name"
             )
         self.flat_dict = skeleton is None
-        nodes, fortran = skeleton or ([], [])
+        nodes, fortran, _ = skeleton or ([], [], None)
         self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
+        there.parts = {
+            at: part for at, part in enumerate(distributions) if isinstance(part, tuple)
+        }
         self.fortran = frozenset(fortran)
         self.chosen = chosen = self.selection.of(there, epoch)
         self.objects: list[Any] = [_build.ABSENT] * len(names)
@@ -111,7 +127,24 @@ class Rebuild:
             else:
                 wishes[at] = self._fill(at, self.mine[names[at]])
         self.planned = True
-        return wishes
+        ordered: list[Any] = [None] * len(names)
+        for at, wish in zip(self.order, wishes, strict=True):
+            ordered[at] = wish
+        return ordered
+
+    def _ordered(self, names: list[str], wanted: list[str], ranks: int) -> list[int]:
+        """The regions in the order of the state that was saved."""
+        numbers = {name: at for at, name in enumerate(names)}
+        missing = [name for name in wanted if name not in numbers]
+        if missing:
+            some = ", ".join(map(shown, missing[:10])) + (", …" if len(missing) > 10 else "")
+            raise InvalidError(
+                f"checkpoint {self.epoch} was saved by {ranks} ranks, and this is none of them. It "
+                f"has nothing for this rank in {some}, which each rank has saved for itself: name "
+                "these in `replicated` when the job is opened, if they are the same on all ranks, "
+                "save them as `outlive.sharded`, or restart with as many ranks"
+            )
+        return [numbers[name] for name in wanted]
 
     def run(
         self,
@@ -231,6 +264,9 @@ class Rebuild:
         """The program's array for a region, or another one that is put there later."""
         target = self.here.leaves[my]
         original = self.here.originals.get(my, target)
+        part = self.here.parts.get(my)
+        if part is not None:
+            return self._fill_part(at, target, original, part[1])
         fortran = at in self.fortran
         fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
         if target.flags.writeable and fits and target.dtype.itemsize:
@@ -252,6 +288,20 @@ class Rebuild:
         self.later.append((at, put))
         self.copied_bytes += made.nbytes
         return wish
+
+    def _fill_part(self, at: int, target: Any, original: Any, offset: tuple[int, ...]) -> Any:
+        """The program's part of a global array, or another array that is put there later."""
+        self.objects[at] = original
+        made = target
+        if not (target.flags.writeable and target.flags.c_contiguous):
+            made = _memory.empty(target.shape, target.dtype)
+
+            def put() -> Any:
+                target[...] = made
+                return original
+
+            self.later.append((at, put))
+        return (made, offset, target.shape)
 
     def how(self, mode: str, lazy_bytes: int, eager_because: str) -> dict[str, Any]:
         """How a lazy restore fills memory, for `LazyRestored`, given how the engine does."""
@@ -277,6 +327,7 @@ class Rebuild:
     def finish(self, values: list[Any]) -> Any:
         """Puts the tree together: a new one, or the program's own with the values replaced."""
         there, objects = self.there, self.objects
+        values = [values[at] for at in self.order]
         for at, put in self.later:
             objects[at] = put()
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {

@@ -19,6 +19,7 @@ import numpy as np
 
 from outlive import _dtypes, _foreign, _seeds
 from outlive._errors import InvalidError
+from outlive._group import Sharded
 
 # Values: leaves that are replaced as a whole when a state is restored.
 VALUES: dict[type, str] = {
@@ -78,19 +79,27 @@ class Flat:
     containers: list[Any] = field(default_factory=list)
     # Names of pickled leaves that take long, with their bytes and seconds.
     heavy: list[tuple[str, int, float]] = field(default_factory=list)
+    # By number of the leaf, of which array it is a part: global shape and offset.
+    parts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
-    def skeleton(self) -> bytes:
-        """The containers as JSON."""
+    def skeleton(self, *, with_names: bool = False) -> bytes:
+        """The containers as JSON; in a group with the names, since some leaves are stored by others."""
         nodes: list[list[Any]] = [
             [n.at, n.path, n.kind] if n.detail is None else [n.at, n.path, n.kind, n.detail]
             for n in self.nodes
         ]
-        whole = {"outlive.python": _SKELETON_VERSION, "nodes": nodes, "fortran": self.fortran}
+        whole: dict[str, Any] = {
+            "outlive.python": _SKELETON_VERSION,
+            "nodes": nodes,
+            "fortran": self.fortran,
+        }
+        if with_names:
+            whole["names"] = self.names
         return json.dumps(whole, separators=(",", ":")).encode()
 
 
-def read_skeleton(text: bytes) -> tuple[list[Node], list[int]] | None:
-    """The containers and the numbers of the Fortran-ordered leaves.
+def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None] | None:
+    """The containers, the numbers of the Fortran-ordered leaves, and the names if it has them.
 
     None if another front door than Python's has written it.
     """
@@ -98,7 +107,7 @@ def read_skeleton(text: bytes) -> tuple[list[Node], list[int]] | None:
         whole = json.loads(text)
         if not isinstance(whole, dict) or whole.get("outlive.python") != _SKELETON_VERSION:
             return None
-        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"])
+        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), whole.get("names")
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -272,6 +281,8 @@ class _Walk:
             self.add(name, VALUES[cls], (), value)
         elif cls is np.ndarray:
             self.array(name, value, value)
+        elif cls is Sharded:
+            self.part(name, value)
         elif isinstance(value, np.generic):
             text = _dtypes.text_of(value.dtype)
             if text is None:
@@ -296,6 +307,23 @@ class _Walk:
             self.strange(name, value, f"{_a(cls)}, a class of its own{hint}")
         else:
             self.foreign(name, value)
+
+    def part(self, name: str, value: Sharded) -> None:
+        """Takes a part of a global array."""
+        at = len(self.flat.names)
+        self.leaf(name, value.array)
+        if self.flat.names[at:] != [name] or is_value(self.flat.dtypes[at]):
+            raise InvalidError(f"{shown(name)} is sharded, and its part is no array")
+        if at in self.flat.fortran:
+            raise InvalidError(
+                f"{shown(name)} is sharded, and its part is in Fortran's order: save its transpose, "
+                "with global shape and offset reversed"
+            )
+        if self.flat.shapes[at] != tuple(value.array.shape):
+            raise InvalidError(f"{shown(name)} is sharded, and its part has changed its shape")
+        self.flat.parts[at] = (value.global_shape, value.offset)
+        if not self.to_save:
+            self.flat.originals[at] = value
 
     def foreign(self, name: str, value: Any) -> None:
         """Takes an object of another package, if it shows its memory."""

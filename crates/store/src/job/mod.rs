@@ -98,6 +98,14 @@ impl Job {
         self.inner.part.is_some()
     }
 
+    /// Takes part, with an error, in the save or restore that the other ranks of the group begin: nothing
+    /// is begun then. Answers what all ranks are told. Without a group that is the error itself.
+    pub fn decline(&self, error: Error) -> Error {
+        let Some(part) = &self.inner.part else { return error };
+        let nothing = &mut || Err(Error::bug("a rank has declined, and nobody was told"));
+        part.decide(Err(error), nothing).err().unwrap_or_else(|| Error::bug("nobody has declined"))
+    }
+
     /// This process's rank; 0 for a program of one.
     pub fn rank(&self) -> Rank {
         self.inner.part.as_ref().map_or(0, |part| part.rank())

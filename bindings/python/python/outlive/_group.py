@@ -1,0 +1,145 @@
+"""Groups of ranks: the communicators that programs bring, and parts of global arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
+
+from outlive._errors import InvalidError
+
+
+@runtime_checkable
+class Group(Protocol):
+    """What `Pool.job(group=...)` takes besides communicators of mpi4py and groups of PyTorch.
+
+    Its methods are collective: every rank calls them, in the same order. outlive calls them only
+    inside of its own calls, on the thread that has called it.
+
+    Attributes:
+        rank: Number of this rank, from 0 on.
+        size: Number of ranks.
+    """
+
+    rank: int
+    size: int
+
+    def gather(self, data: bytes, /) -> Sequence[bytes] | None:
+        """Gives rank 0 what every rank has given, by rank; the others nothing."""
+
+    def broadcast(self, data: bytes, /) -> bytes:
+        """Gives every rank what rank 0 has given."""
+
+
+class Adapter:
+    """A group as the engine takes it."""
+
+    def __init__(self, rank: int, size: int, gather: Any, broadcast: Any) -> None:
+        """Made by `adapt`."""
+        self.rank, self.size = rank, size
+        self._gather, self._broadcast = gather, broadcast
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """See `Group.gather`."""
+        return [bytes(each) for each in self._gather(data) or ()]
+
+    def broadcast(self, data: bytes) -> bytes:
+        """See `Group.broadcast`."""
+        return bytes(self._broadcast(data))
+
+
+def adapt(group: Any) -> Adapter:
+    """Adapts a communicator of mpi4py, a process group of PyTorch, or any `Group`.
+
+    Raises:
+        InvalidError: If it is none of these.
+    """
+    module = type(group).__module__.partition(".")[0]
+    if module == "mpi4py":
+        # Messages of outlive must not meet those of the program.
+        comm = group.Dup()
+        return Adapter(comm.Get_rank(), comm.Get_size(), comm.gather, comm.bcast)
+    if module == "torch" or getattr(group, "__name__", "") == "torch.distributed":
+        return _of_torch(group)
+    if isinstance(group, Group):
+        return Adapter(int(group.rank), int(group.size), group.gather, group.broadcast)
+    raise InvalidError(
+        f"{group!r} is no group of ranks: give a communicator of mpi4py, such as MPI.COMM_WORLD, "
+        "torch.distributed or one of its process groups, or an object with `rank`, `size`, "
+        "`gather(bytes)` and `broadcast(bytes)`"
+    )
+
+
+def _of_torch(group: Any) -> Adapter:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise InvalidError("torch.distributed is not initialised: call init_process_group before")
+    group = dist.group.WORLD if group is dist else group
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    first = dist.get_global_rank(group, 0)
+
+    def gather(data: bytes) -> list[bytes] | None:
+        everything: list[Any] | None = [None] * size if rank == 0 else None
+        dist.gather_object(data, everything, dst=first, group=group)
+        return everything
+
+    def broadcast(data: bytes) -> bytes:
+        held = [data]
+        dist.broadcast_object_list(held, src=first, group=group)
+        return held[0]
+
+    return Adapter(rank, size, gather, broadcast)
+
+
+class Sharded:
+    """This rank's part of a global array; made by `sharded`.
+
+    Attributes:
+        array: The part, an array of the program.
+        global_shape: Shape of the global array.
+        offset: Where the part begins in it.
+    """
+
+    __slots__ = ("array", "global_shape", "offset")
+
+    def __init__(self, array: Any, global_shape: tuple[int, ...], offset: tuple[int, ...]) -> None:
+        """Made by `sharded`."""
+        self.array, self.global_shape, self.offset = array, global_shape, offset
+
+    def __repr__(self) -> str:
+        """The part, for people."""
+        return f"<part of {self.global_shape} at {self.offset}>"
+
+
+def sharded(
+    array: Any, global_shape: Sequence[SupportsIndex], offset: Sequence[SupportsIndex]
+) -> Sharded:
+    """Says that an array is this rank's part of a global array, as a leaf of a state.
+
+    A program with another number of ranks, or with other parts, then restores what it needs of it.
+    Of parts that overlap, any rank's elements may be taken.
+
+    Args:
+        array: The part: an array, or a tensor of PyTorch in the memory of the CPU. In C order.
+        global_shape: Shape of the global array, with as many dimensions as the part has.
+        offset: Index of the part's first element in the global array.
+
+    Raises:
+        InvalidError: If the part does not lie in the global array.
+    """
+    shape = tuple(int(extent) for extent in array.shape)
+    whole = tuple(operator.index(extent) for extent in global_shape)
+    first = tuple(operator.index(index) for index in offset)
+    if not shape or not len(shape) == len(whole) == len(first):
+        raise InvalidError(
+            f"the part has shape {shape}, the global array {whole}, and the offset is {first}: they "
+            "need equally many dimensions, at least one"
+        )
+    for axis, (extent, begin, end) in enumerate(zip(shape, first, whole, strict=True)):
+        if begin < 0 or begin + extent > end:
+            raise InvalidError(
+                f"the part begins at {begin} along axis {axis} and has {extent} elements there; the "
+                f"global array has {end}"
+            )
+    return Sharded(array, whole, first)

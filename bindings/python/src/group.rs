@@ -1,0 +1,175 @@
+//! A group of ranks whose communicator is an object of the program.
+
+use crate::errors::invalid;
+use outlive_store::group::{GroupOptions, Schedule};
+use outlive_types::{Coordinator, Distribution, Error, Rank, RegionDesc, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::fmt;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A collective call that must be made on the program's own thread.
+pub struct Call {
+    gathers: bool,
+    bytes: Vec<u8>,
+    reply: SyncSender<Result<Vec<Vec<u8>>>>,
+}
+
+/// Takes calls to the thread that makes them.
+type Relay = Box<dyn Fn(Call) -> bool + Send>;
+
+/// Calls the methods of an object that `outlive._group` has made of the program's communicator. Only on the
+/// thread that has called outlive: a thread that reads for it relays its calls there.
+pub struct PyCoordinator {
+    object: Py<PyAny>,
+    rank: Rank,
+    size: u32,
+    relay: Mutex<Option<Relay>>,
+}
+
+impl PyCoordinator {
+    /// Of an object with `rank`, `size`, `gather` and `broadcast`.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<PyCoordinator> {
+        let (rank, size) = (object.getattr("rank")?.extract()?, object.getattr("size")?.extract()?);
+        if rank >= size {
+            return Err(invalid(
+                object.py(),
+                format!("rank {rank} of a group of {size}: ranks are counted from 0"),
+            ));
+        }
+        let relay = Mutex::default();
+        Ok(PyCoordinator { object: object.clone().unbind(), rank, size, relay })
+    }
+
+    /// From now on calls come from another thread, and are relayed; with `None`, from the program's own.
+    pub fn set_relay(&self, relay: Option<Relay>) {
+        *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = relay;
+    }
+
+    /// Makes a call that was relayed.
+    pub fn make(&self, call: Call) {
+        let made = self.call(call.gathers, &call.bytes);
+        // Nobody listens any more if the restore has panicked.
+        let _ = call.reply.send(made);
+    }
+
+    fn exchange(&self, gathers: bool, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let answer = {
+            let relay = self.relay.lock().unwrap_or_else(PoisonError::into_inner);
+            relay.as_ref().map(|relay| {
+                let (reply, answer) = sync_channel(1);
+                relay(Call { gathers, bytes: bytes.to_vec(), reply });
+                answer
+            })
+        };
+        match answer {
+            None => self.call(gathers, bytes),
+            Some(answer) => answer.recv().unwrap_or_else(|_| {
+                Err(Error::retry(
+                    "this call was interrupted: the other ranks wait for it, so end the program",
+                ))
+            }),
+        }
+    }
+
+    fn call(&self, gathers: bool, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Python::attach(|py| {
+            let object = self.object.bind(py);
+            let bytes = PyBytes::new(py, bytes);
+            let called = || -> PyResult<Vec<Vec<u8>>> {
+                match gathers {
+                    true => object.call_method1("gather", (bytes,))?.extract(),
+                    false => Ok(vec![object.call_method1("broadcast", (bytes,))?.extract()?]),
+                }
+            };
+            called().map_err(|error| {
+                Error::retry(format!("the communicator of the group has failed: {error}"))
+            })
+        })
+    }
+}
+
+impl Coordinator for PyCoordinator {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.exchange(true, bytes)
+    }
+
+    fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mut all = self.exchange(false, bytes)?;
+        all.pop().ok_or_else(|| Error::bug("a broadcast has brought nothing"))
+    }
+}
+
+impl fmt::Debug for PyCoordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PyCoordinator")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The group that `Pool.job` is given.
+pub struct GroupArguments {
+    /// The program's communicator.
+    pub coordinator: Arc<PyCoordinator>,
+    /// How the ranks save.
+    pub options: GroupOptions,
+}
+
+/// Reads what `Pool.job` says of a group.
+pub fn group_of(
+    object: &Bound<'_, PyAny>,
+    patience_s: f64,
+    schedule: &str,
+) -> PyResult<GroupArguments> {
+    let py = object.py();
+    let coordinator = Arc::new(PyCoordinator::new(object)?);
+    let patience = Duration::try_from_secs_f64(patience_s).ok().filter(|time| !time.is_zero());
+    let patience = patience.ok_or_else(|| {
+        invalid(py, format!("patience_s = {patience_s}: must be a number of seconds above 0"))
+    })?;
+    let schedule = Schedule::from_name(schedule).map_err(|error| crate::errors::to_py(py, &error))?;
+    let options =
+        GroupOptions { patience, schedule, ..GroupOptions::new(coordinator.clone()) };
+    Ok(GroupArguments { coordinator, options })
+}
+
+/// What `outlive._tree` says of a leaf's distribution: `None`, `True` (the same on all ranks), or global
+/// shape and offset.
+pub fn distribution(said: &Bound<'_, PyAny>) -> PyResult<Distribution> {
+    if said.is_none() {
+        return Ok(Distribution::Local);
+    }
+    let Ok(part) = said.cast::<PyTuple>() else { return Ok(Distribution::Replicated) };
+    let (global_shape, offset) = part.extract()?;
+    Ok(Distribution::Subarray { global_shape, offset })
+}
+
+/// The same of regions, for Python.
+pub fn distributions<'py>(
+    py: Python<'py>,
+    all: &[RegionDesc],
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for region in all {
+        match &region.distribution {
+            Distribution::Local => list.append(py.None())?,
+            Distribution::Replicated => list.append(true)?,
+            Distribution::Subarray { global_shape, offset } => {
+                list.append((PyTuple::new(py, global_shape)?, PyTuple::new(py, offset)?))?;
+            }
+        }
+    }
+    Ok(list)
+}

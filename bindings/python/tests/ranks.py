@@ -1,0 +1,154 @@
+"""A program of several ranks, for the tests of groups: each rank is a process of its own.
+
+    python ranks.py RANK SIZE PORT COMMAND [ARGUMENT...]
+
+Rank 0 listens on PORT; the others connect to it. The commands are at the end.
+"""
+
+import hashlib
+import os
+import socket
+import sys
+import time
+from multiprocessing.connection import Client, Connection, Listener
+
+import numpy as np
+
+import outlive
+
+ROWS, COLUMNS = 96, 5000
+
+
+class Hub:
+    """A `Group` over sockets."""
+
+    def __init__(self, rank: int, size: int, port: int) -> None:
+        """Connects the ranks."""
+        self.rank, self.size = rank, size
+        self.calls = 0
+        self.others: list[Connection] = []
+        if rank == 0:
+            with Listener(("127.0.0.1", port), backlog=size) as listener:
+                found = {}
+                while len(found) < size - 1:
+                    connection = listener.accept()
+                    found[connection.recv()] = connection
+            self.others = [found[rank] for rank in range(1, size)]
+            return
+        while True:
+            try:
+                self.others = [Client(("127.0.0.1", port))]
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        self.others[0].send(rank)
+
+    def gather(self, data: bytes, /) -> list[bytes] | None:
+        """See `outlive.Group`."""
+        self.calls += 1
+        if self.rank:
+            self.others[0].send_bytes(data)
+            return None
+        return [data, *(other.recv_bytes() for other in self.others)]
+
+    def broadcast(self, data: bytes, /) -> bytes:
+        """See `outlive.Group`."""
+        self.calls += 1
+        if self.rank:
+            return self.others[0].recv_bytes()
+        for other in self.others:
+            other.send_bytes(data)
+        return data
+
+
+def cut(rank: int, size: int) -> tuple[int, int]:
+    """The rows of a rank."""
+    return ROWS * rank // size, ROWS * (rank + 1) // size
+
+
+def advance(whole: "np.ndarray") -> None:
+    """One step of every cell, from its own value alone: so every decomposition gives the same."""
+    whole[:, ::3] = np.sqrt(whole[:, ::3] * 1.25 + 0.5)
+
+
+def first(begin: int, end: int) -> "np.ndarray":
+    """The rows at the beginning."""
+    cells = np.arange(begin * COLUMNS, end * COLUMNS, dtype=float)
+    return cells.reshape(end - begin, COLUMNS)
+
+
+def state_of(hub: Hub) -> dict:
+    """The state of a rank."""
+    begin, end = cut(hub.rank, hub.size)
+    cells = outlive.array(first(begin, end))
+    return {
+        "cells": outlive.sharded(cells, (ROWS, COLUMNS), (begin, 0)),
+        "table": np.arange(30000) * 2.5,
+        "step": 0,
+        "note": "same",
+    }
+
+
+def run(hub: Hub, place: str, steps: int, kill_at: int, victim: int) -> None:
+    """Goes on to so many steps; a rank may be killed before one of them."""
+    job = outlive.open(place).job(
+        "cells", group=hub, replicated=("step", "table", "no*"), patience_s=30
+    )
+    state = state_of(hub)
+    report = job.restore(into=state)
+    print("restored", report.epoch, "step", state["step"], flush=True)
+    cells = state["cells"].array
+    while state["step"] < steps:
+        if state["step"] == kill_at and hub.rank == victim:
+            os.kill(os.getpid(), 9)
+        advance(cells)
+        state["step"] += 1
+        job.save(state)
+    job.close()
+    print("digest", hashlib.blake2b(cells).hexdigest(), flush=True)
+    print("table", float(state["table"].sum()), job.rank, job.ranks, flush=True)
+
+
+def wrong(hub: Hub, place: str) -> None:
+    """Each thing that one rank does wrong; all must be told, and the next save must go on."""
+    job = outlive.open(place).job("wrong", group=hub, replicated="step")
+    array = np.ones(20000) * hub.rank
+    job.save({"a": array, "step": 1}, wait=True)
+    states = {
+        "other names": {"b" if hub.rank == 1 else "a": array, "step": 2},
+        "no state": {"a": object() if hub.rank == 1 else array, "step": 2},
+        "other dtype": {"a": array.astype(np.float32) if hub.rank == 0 else array, "step": 2},
+    }
+    for what, state in states.items():
+        try:
+            job.save(state, wait=True)
+            print(what, "was saved", flush=True)
+        except outlive.InvalidError as error:
+            print(what, "|", str(error).replace("\n", " "), flush=True)
+    into = {"a": np.zeros(20000 + (hub.rank == 1)), "step": 0}
+    try:
+        job.restore(into=into)
+        print("restored", flush=True)
+    except outlive.InvalidError as error:
+        print("other shape |", str(error).replace("\n", " "), flush=True)
+    into = {"a": np.zeros(20000), "step": 0}
+    print("whole", job.restore(into=into).epoch, into["a"].sum(), into["step"], flush=True)
+    print("epoch", job.save({"a": array, "step": 3}, wait=True).epoch, flush=True)
+    job.close()
+
+
+def main() -> None:
+    """Does what the command line says."""
+    rank, size, port = map(int, sys.argv[1:4])
+    command, *arguments = sys.argv[4:]
+    socket.setdefaulttimeout(120)
+    hub = Hub(rank, size, port)
+    if command == "run":
+        place, steps, kill_at, victim = arguments
+        run(hub, place, int(steps), int(kill_at), int(victim))
+    else:
+        wrong(hub, *arguments)
+
+
+if __name__ == "__main__":
+    main()
