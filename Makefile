@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python test-frameworks fuzz soak bugs storm bench clean
+.PHONY: help demo test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs storm bench clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -60,6 +60,9 @@ lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import ea
 	.venv/bin/mypy
 	.venv/bin/python -B scripts/circles.py crates/*/src bindings/python/src
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
+
+header: setup ## Write the C header from bindings/c/src
+	OUTLIVE_WRITE_HEADER=1 cargo test --quiet -p outlive-c --test header
 
 fmt: setup ## Format all Rust and Python sources
 	cargo fmt --all
