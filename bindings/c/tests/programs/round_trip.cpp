@@ -50,8 +50,8 @@ int main(int, char **argv) {
     {
         outlive::Pool pool(argv[1]);
         outlive::Job job = pool.job("cpp");
-        CHECK(!job.restore() && !job.newest() && !job.look() && job.epochs().empty());
         state.protect(job);
+        CHECK(!job.restore() && !job.newest() && !job.look() && job.epochs().empty());
         std::iota(state.field.begin(), state.field.end(), 0.5);
         state.weights[3] = 2.5f;
         state.waves[2] = {1, -1};
