@@ -58,7 +58,7 @@ lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import ea
 	.venv/bin/ruff check --quiet
 	.venv/bin/ruff format --check --quiet
 	.venv/bin/mypy
-	.venv/bin/python -B scripts/circles.py crates/*/src bindings/python/src
+	.venv/bin/python -B scripts/circles.py crates/*/src bindings/*/src
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
 
 header: setup ## Write the C header from bindings/c/src

@@ -3,8 +3,8 @@
 
 use crate::arguments::{Out, region_name, text};
 use crate::call::{Failure, call, invalid};
+use crate::core::{JOBS, outlive_job};
 use crate::handles::Handles;
-use crate::job::{JOBS, outlive_job};
 use crate::restore::{no_checkpoint, select};
 use crate::status::outlive_status;
 use outlive_store::{MemoryImage, Select};

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::call::Inside;
-use crate::job::{Core, JOBS};
+use crate::core::{Core, JOBS};
 use crate::notices::{forget_listener, to_stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};

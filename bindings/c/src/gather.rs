@@ -3,16 +3,10 @@
 
 use crate::arguments::{Memory, Out, text};
 use crate::call::{Outcome, call, invalid};
-use crate::job::{JOBS, outlive_job};
+use crate::core::{Gathering, JOBS, outlive_job};
 use crate::save::{outlive_saving, save};
 use crate::status::outlive_status;
 use std::ffi::{c_char, c_uint, c_void};
-
-/// A checkpoint that is being put together.
-#[derive(Debug, Default)]
-pub(crate) struct Gathering {
-    regions: Vec<Memory>,
-}
 
 /// Begins a checkpoint of regions that are named one by one with outlive_region(), whatever is
 /// protected. outlive_end() saves it. `label` is a label for it, or NULL; see outlive_next_label().

@@ -1,74 +1,17 @@
 //! Jobs, opened for C.
 #![allow(unsafe_code)]
 
-use crate::arguments::{Memory, Out, text};
+use crate::arguments::{Out, text};
 use crate::call::{Failure, call, invalid};
+use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
-use crate::gather::Gathering;
-use crate::handles::Handles;
-use crate::notes::NextNotes;
 use crate::pool::{POOLS, outlive_pool};
 use crate::status::outlive_status;
-use outlive_client::Client;
-use outlive_store::{Job, JobOptions};
+use outlive_store::JobOptions;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// An open job: a named series of checkpoints, and the memory that the program protects.
-pub struct outlive_job {
-    _private: (),
-}
-
-pub(crate) static JOBS: Handles<Core, outlive_job> = Handles::new("job", 2);
-
-/// What a job's handle stands for.
-pub(crate) struct Core {
-    pub client: Client,
-    /// Saves, restores and closes of a job come one after the other.
-    turn: Mutex<()>,
-    regions: Mutex<Vec<Memory>>,
-    gathering: Mutex<Option<Gathering>>,
-    next: Mutex<NextNotes>,
-}
-
-impl Core {
-    pub fn job(&self) -> &Job {
-        self.client.job()
-    }
-
-    /// Waits until no other thread saves, restores or closes.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        locked(&self.turn)
-    }
-
-    /// What the program protects, in the order in which it was first named.
-    pub fn regions(&self) -> MutexGuard<'_, Vec<Memory>> {
-        locked(&self.regions)
-    }
-
-    /// The checkpoint that is being put together.
-    pub fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
-        locked(&self.gathering)
-    }
-
-    /// What is to be said about the next checkpoint.
-    pub fn next(&self) -> MutexGuard<'_, NextNotes> {
-        locked(&self.next)
-    }
-
-    /// Waits until the save under way is over, however it ends.
-    pub fn settle_last(&self) {
-        if let Some(handle) = self.job().current() {
-            handle.wait_done(None);
-        }
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Opens a job of a pool. Nothing is read or written yet.
 ///
@@ -92,13 +35,7 @@ pub unsafe extern "C" fn outlive_job_open(
             invalid(format!("every_s = {every_s}: must be a number of seconds, from 0"))
         })?;
         let options = JobOptions { every: (!every.is_zero()).then_some(every) };
-        let core = Core {
-            client: Client::open(&pool, name, options)?,
-            turn: Mutex::default(),
-            regions: Mutex::default(),
-            gathering: Mutex::default(),
-            next: Mutex::default(),
-        };
+        let core = Core::open(&pool, name, options)?;
         exit::watch();
         out.set(JOBS.add(Arc::new(core)));
         Ok(())

@@ -15,6 +15,7 @@ compile_error!("handles hold the number of a process and a counter, which takes 
 mod arguments;
 mod call;
 mod checkpoint;
+mod core;
 mod dtype;
 mod exit;
 mod gather;
@@ -30,6 +31,7 @@ mod restore;
 mod save;
 mod status;
 
+pub use self::core::outlive_job;
 pub use call::outlive_error_message;
 pub use checkpoint::*;
 pub use gather::*;

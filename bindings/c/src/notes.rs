@@ -3,34 +3,11 @@
 
 use crate::arguments::text;
 use crate::call::{call, invalid};
-use crate::job::{JOBS, outlive_job};
+use crate::core::{JOBS, NextNotes, outlive_job};
 use crate::status::outlive_status;
 use outlive_format::Remarks;
 use outlive_store::SaveNotes;
-use outlive_types::Result;
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-
-/// What is to be said about the next checkpoint.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct NextNotes {
-    pub label: String,
-    pub pinned: bool,
-    metrics: BTreeMap<String, f64>,
-}
-
-impl NextNotes {
-    /// What somebody gives a name or a pin is meant to be there.
-    pub fn forces(&self) -> bool {
-        self.pinned || !self.label.is_empty()
-    }
-
-    /// As the engine takes them.
-    pub fn to_notes(&self) -> Result<SaveNotes> {
-        let remarks = Remarks { pinned: self.pinned, suspect: false, label: self.label.clone() };
-        SaveNotes::new(remarks, self.metrics.clone().into_iter().collect())
-    }
-}
 
 /// Gives the next checkpoint of the job a label. That makes the next save due, and keeps prunings from
 /// dropping the checkpoint.

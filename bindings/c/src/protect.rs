@@ -3,7 +3,7 @@
 
 use crate::arguments::{Memory, extents, region_name};
 use crate::call::{Failure, Outcome, call};
-use crate::job::{JOBS, outlive_job};
+use crate::core::{JOBS, outlive_job};
 use crate::status::outlive_status;
 use outlive_types::Distribution;
 use std::ffi::{c_char, c_void};

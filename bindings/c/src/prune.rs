@@ -3,7 +3,7 @@
 
 use crate::arguments::{Out, text};
 use crate::call::{Outcome, call, invalid};
-use crate::job::{JOBS, outlive_job};
+use crate::core::{JOBS, outlive_job};
 use crate::status::outlive_status;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;

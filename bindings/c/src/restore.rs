@@ -3,7 +3,7 @@
 
 use crate::arguments::{Memory, Out, texts};
 use crate::call::{Failure, call, invalid};
-use crate::job::{Core, JOBS, outlive_job};
+use crate::core::{Core, JOBS, outlive_job};
 use crate::save::chosen;
 use crate::status::outlive_status;
 use outlive_client::{Leave, Offer, Target, Wish};

@@ -3,9 +3,9 @@
 
 use crate::arguments::{Memory, Out, texts};
 use crate::call::{Failure, Outcome, call, invalid};
+use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::handles::Handles;
-use crate::job::{Core, JOBS, outlive_job};
 use crate::status::outlive_status;
 use outlive_store::{SaveHandle, SaveStats};
 use outlive_types::Error;

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the order of the header.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 13] = [
     "status",
     "call",
     "notices",
     "pool",
+    "core",
     "job",
     "protect",
     "save",
@@ -17,13 +18,13 @@ const SOURCES: [&str; 11] = [
     "notes",
     "checkpoint",
     "restore",
+    "prune",
 ];
-const MORE: [&str; 1] = ["prune"];
 
 fn generated(root: &Path) -> String {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in SOURCES.iter().chain(&MORE) {
+    for name in SOURCES {
         builder = builder.with_src(root.join(format!("src/{name}.rs")));
     }
     let mut text = Vec::new();
