@@ -32,6 +32,7 @@ module outlive
         type(c_ptr) :: handle = c_null_ptr
     end type
 
+    public :: outlive_handle, outlive_adopt
     public :: outlive_error_text, outlive_open, outlive_close, outlive_job_open, outlive_job_close
     public :: outlive_job_wait, outlive_job_take_over, outlive_due, outlive_clear, outlive_unprotect
     public :: outlive_protect, outlive_protect_sharded, outlive_protect_replicated
@@ -375,6 +376,20 @@ contains
         type(outlive_job), intent(out) :: job
         integer(c_int), intent(out) :: status
         status = c_job_open(pool%handle, c_text(name), every_s, job%handle)
+    end subroutine
+
+    ! For the module outlive_mpi: what C calls a pool.
+    function outlive_handle(pool) result(handle)
+        type(outlive_pool), intent(in) :: pool
+        type(c_ptr) :: handle
+        handle = pool%handle
+    end function
+
+    ! For the module outlive_mpi: makes a job of what C calls one.
+    subroutine outlive_adopt(job, handle)
+        type(outlive_job), intent(out) :: job
+        type(c_ptr), intent(in) :: handle
+        job%handle = handle
     end subroutine
 
     ! Waits for the last save, and closes the job.

@@ -75,6 +75,28 @@ typedef int outlive_status;
 // Takes a notice: its level, its text, and what was given to outlive_set_log().
 typedef void (*outlive_log)(int level, const char *text, void *user);
 
+// Connects the ranks of a program. The functions are collective: every rank calls them, in the same order.
+// outlive calls them only inside of its own functions, on the thread that has called, and never two of one
+// group at once. They return 0, or something else if they have failed.
+typedef struct outlive_comm {
+    // Number of this rank, from 0 on.
+    int rank;
+    // Number of ranks.
+    int size;
+    // Puts `bytes` bytes of each rank one behind the other into `all` of rank 0, by rank.
+    int (*gather)(void *user, const void *mine, size_t bytes, void *all);
+    // The same for lengths that differ: rank 0 knows those of all ranks as `lengths`, which is NULL
+    // elsewhere.
+    int (*gatherv)(void *user, const void *mine, size_t bytes, void *all, const size_t *lengths);
+    // Puts what `buffer` of rank 0 holds into that of every rank.
+    int (*broadcast)(void *user, void *buffer, size_t bytes);
+    // Called once when the job is closed, by the thread that closes it; may be NULL. Not called if the
+    // job is never closed.
+    void (*release)(void *user);
+    // Given to each function.
+    void *user;
+} outlive_comm;
+
 // Figures of a committed save. Bytes are exact.
 typedef struct outlive_figures {
     // The epoch of the checkpoint.
@@ -212,6 +234,21 @@ outlive_status outlive_job_take_over(struct outlive_job *job);
 //
 // Returns the failure of an earlier save if nobody was told of it yet.
 outlive_status outlive_due(struct outlive_job *job, int *due);
+
+// Opens a job of a group of ranks: every rank opens it, and saves and restores become collective. One
+// checkpoint then holds what all ranks protect. With MPI, use outlive_job_open_mpi() of outlive_mpi.h.
+//
+// `every_s` as for outlive_job_open(); the clock of rank 0 decides. `comm` is copied. `patience_s`: seconds
+// without a word of a rank after which a save fails; 0 for 120. `schedule`: when ranks write: NULL or
+// "coordinated", "staggered", "striped(WIDTH)", "adaptive" (docs/groups.md). `*job` is the job, or NULL
+// after an error; then `release` was not called.
+outlive_status outlive_job_open_group(struct outlive_pool *pool,
+                                      const char *name,
+                                      double every_s,
+                                      const struct outlive_comm *comm,
+                                      double patience_s,
+                                      const char *schedule,
+                                      struct outlive_job **job);
 
 // Protects an array: from now on it is saved by outlive_save(), and filled by outlive_restore().
 //

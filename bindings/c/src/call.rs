@@ -10,12 +10,22 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call did not do what was asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// An error.
     Error(Error),
     /// There is nothing of that kind.
     Nothing(String),
+}
+
+impl Failure {
+    /// As the other ranks of a group are told.
+    pub fn to_error(&self) -> Error {
+        match self {
+            Failure::Error(error) => error.clone(),
+            Failure::Nothing(text) => Error::invalid(text.as_str()),
+        }
+    }
 }
 
 impl From<Error> for Failure {

@@ -1,6 +1,8 @@
 //! What a job's handle stands for.
 
 use crate::arguments::Memory;
+use crate::call::Failure;
+use crate::group::Release;
 use crate::handles::Handles;
 use outlive_client::Client;
 use outlive_format::Remarks;
@@ -25,6 +27,7 @@ pub(crate) struct Core {
     regions: Mutex<Vec<Memory>>,
     gathering: Mutex<Option<Gathering>>,
     next: Mutex<NextNotes>,
+    release: Mutex<Option<Release>>,
 }
 
 impl Core {
@@ -39,6 +42,7 @@ impl Core {
             regions: Mutex::default(),
             gathering: Mutex::default(),
             next: Mutex::default(),
+            release: Mutex::default(),
         })
     }
 
@@ -65,6 +69,20 @@ impl Core {
     /// What is to be said about the next checkpoint.
     pub fn next(&self) -> MutexGuard<'_, NextNotes> {
         locked(&self.next)
+    }
+
+    /// What is to be called when the job is closed.
+    pub fn release(&self) -> MutexGuard<'_, Option<Release>> {
+        locked(&self.release)
+    }
+
+    /// What was found wrong before a save or restore began: in a group the other ranks, which begin it, are
+    /// told. This rank is told its own.
+    pub fn declined(&self, failure: Failure) -> Failure {
+        if self.job().is_group() {
+            drop(self.job().decline(failure.to_error()));
+        }
+        failure
     }
 
     /// Waits until the save under way is over, however it ends.

@@ -96,10 +96,10 @@ pub unsafe extern "C" fn outlive_end(
         out.set(std::ptr::null_mut());
         let core = JOBS.get(job)?;
         let Some(Gathering { regions }) = core.gathering().take() else {
-            return Err(invalid(format!(
+            return Err(core.declined(invalid(format!(
                 "no checkpoint of job {} was begun: call outlive_begin first",
                 core.job().name()
-            )));
+            ))));
         };
         save(&core, flags, &out, &|_| Ok(regions.clone()))
     })

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn outlive_job_open(
         let every = Duration::try_from_secs_f64(every_s).map_err(|_| {
             invalid(format!("every_s = {every_s}: must be a number of seconds, from 0"))
         })?;
-        let options = JobOptions { every: (!every.is_zero()).then_some(every) };
+        let options = JobOptions { every: (!every.is_zero()).then_some(every), group: None };
         let core = Core::open(&pool, name, options)?;
         exit::watch();
         out.set(JOBS.add(Arc::new(core)));
@@ -55,7 +55,11 @@ pub extern "C" fn outlive_job_close(job: *mut outlive_job) -> outlive_status {
         }
         let core = JOBS.take(job)?;
         let _turn = core.turn();
-        Ok(core.client.close(false)?)
+        let closed = core.client.close(false);
+        if let Some(release) = core.release().take() {
+            release.now();
+        }
+        Ok(closed?)
     })
 }
 

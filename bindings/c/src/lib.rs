@@ -19,6 +19,7 @@ mod core;
 mod dtype;
 mod exit;
 mod gather;
+mod group;
 mod handles;
 mod job;
 mod notes;

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn outlive_restore(
         let _turn = core.turn();
         let memory = core.regions().clone();
         if memory.is_empty() {
-            return Err(nothing_protected(&core));
+            return Err(core.declined(nothing_protected(&core)));
         }
         // What is known of the memory will be void.
         core.client.let_go();
@@ -73,11 +73,12 @@ pub unsafe extern "C" fn outlive_restore_some(
         out.set(0);
         let core = JOBS.get(job)?;
         // SAFETY: the caller gives a list of so many texts.
-        let names = unsafe { texts(names, count, "region's name")? };
+        let names = unsafe { texts(names, count, "region's name") };
         let _turn = core.turn();
-        let memory = chosen(&core, &names)?;
+        let memory = names.and_then(|names| chosen(&core, &names));
+        let memory = memory.map_err(|failure| core.declined(failure))?;
         if memory.is_empty() {
-            return Err(nothing_protected(&core));
+            return Err(core.declined(nothing_protected(&core)));
         }
         core.client.let_go();
         out.set(fill(&core, epoch, &memory, true)?);
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn outlive_copy_region(
         out.set(0);
         let core = JOBS.get(job)?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        let memory = unsafe { Memory::plain(name, buffer, bytes)? };
+        let memory = unsafe { Memory::plain(name, buffer, bytes) };
+        let memory = memory.map_err(|failure| core.declined(failure))?;
         let _turn = core.turn();
         out.set(fill(&core, epoch, &[memory], false)?);
         Ok(())
@@ -112,8 +114,8 @@ pub unsafe extern "C" fn outlive_copy_region(
 }
 
 fn target(memory: &Memory) -> Target {
-    let Memory { name, dtype, shape, .. } = memory.clone();
-    Target { name, dtype, shape, memory: memory.to_fill() }
+    let Memory { name, dtype, shape, distribution, .. } = memory.clone();
+    Target { name, dtype, shape, memory: memory.to_fill(), distribution }
 }
 
 /// Fills some regions. `is_same`: dtype and shape must be those of the checkpoint, and not only the length.

@@ -111,8 +111,8 @@ pub unsafe extern "C" fn outlive_save_some(
         out.set(null_mut());
         let core = JOBS.get(job)?;
         // SAFETY: the caller gives a list of so many texts.
-        let names = unsafe { texts(names, count, "region's name")? };
-        save(&core, flags, &out, &|core| chosen(core, &names))
+        let names = unsafe { texts(names, count, "region's name") };
+        save(&core, flags, &out, &|core| chosen(core, names.as_ref().map_err(Failure::clone)?))
     })
 }
 
@@ -146,13 +146,14 @@ pub(crate) fn save(
         return Ok(());
     }
     let turn = core.turn();
-    let memory = regions(core)?;
-    if memory.is_empty() {
-        return Err(invalid(format!(
+    let memory = regions(core).and_then(|memory| match memory.is_empty() {
+        false => Ok(memory),
+        true => Err(invalid(format!(
             "job {} has nothing to save: first protect some memory",
             core.job().name()
-        )));
-    }
+        ))),
+    });
+    let memory = memory.map_err(|failure| core.declined(failure))?;
     let taken = std::mem::take(&mut *core.next());
     let saved = taken.to_notes().and_then(|notes| {
         core.client.save(memory.iter().map(Memory::region).collect(), Vec::new(), notes)

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the order of the header.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "status",
     "call",
     "notices",
     "pool",
     "core",
     "job",
+    "group",
     "protect",
     "save",
     "gather",
