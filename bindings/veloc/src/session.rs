@@ -1,0 +1,469 @@
+//! What lies between an init and a finalize: protected memory, the checkpoint or restart that was begun,
+//! and a client for each name of checkpoints.
+#![allow(unsafe_code)]
+
+use crate::config::Config;
+use crate::files::{self, PREFIX, Routed};
+use crate::versions::{notes, versions};
+use outlive_capture::Region;
+use outlive_capture::fill::MutRegion;
+use outlive_client::{Client, Leave, Offer, Wish};
+use outlive_pool::{Environment, Pool, open_or_create};
+use outlive_store::gc::{GcOptions, collect};
+use outlive_store::retention::Rules;
+use outlive_store::{JobOptions, Select};
+use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::sync::Arc;
+
+/// Memory of the program, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Memory {
+    pub start: usize,
+    pub count: usize,
+    pub element_bytes: usize,
+}
+
+impl Memory {
+    fn bytes(&self) -> usize {
+        self.count * self.element_bytes
+    }
+
+    fn region(&self, id: i32) -> Region {
+        let start = std::ptr::with_exposed_provenance(self.start);
+        let (dtype, shape) = match self.element_bytes {
+            1 => ("|u1".to_owned(), vec![self.count as u64]),
+            bytes => (format!("|V{bytes}"), vec![self.count as u64]),
+        };
+        // SAFETY: a region is made only inside a call that ends a checkpoint. VELOC asks of a program that
+        // protected memory is there then, and docs/veloc.md that nobody writes it until the call returns.
+        unsafe { Region::from_raw(id.to_string(), dtype, shape, start, self.bytes()) }
+    }
+
+    /// Its first bytes, to be filled.
+    fn to_fill(self, bytes: usize) -> MutRegion {
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: no more than was protected (see `wish`). It is filled only inside a call that recovers,
+        // with a leave that is withdrawn before the call returns.
+        unsafe { MutRegion::from_raw(start, bytes) }
+    }
+}
+
+/// Which of the protected regions a call means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    All,
+    Some(Vec<i32>),
+    Rest(Vec<i32>),
+}
+
+impl Choice {
+    fn has(&self, id: i32) -> bool {
+        match self {
+            Choice::All => true,
+            Choice::Some(ids) => ids.contains(&id),
+            Choice::Rest(ids) => !ids.contains(&id),
+        }
+    }
+}
+
+/// What was begun.
+#[derive(Debug, Default)]
+enum Begun {
+    #[default]
+    Nothing,
+    Checkpoint {
+        name: String,
+        version: i32,
+        /// Once the program has said what of its memory is to be saved.
+        choice: Option<Choice>,
+        routed: Vec<Routed>,
+    },
+    Restart {
+        name: String,
+        version: i32,
+        epoch: Epoch,
+        regions: Vec<RegionDesc>,
+    },
+}
+
+/// Writes notices to standard error.
+#[derive(Debug)]
+struct Notices;
+
+impl Observer for Notices {
+    fn event(&self, event: Event) {
+        if let Event::Warning(text) = event {
+            say("warning", &text);
+        }
+    }
+}
+
+/// Writes a line to standard error.
+pub(crate) fn say(level: &str, text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().lock().write_all(format!("outlive: {level}: {text}\n").as_bytes());
+}
+
+/// A process between its init and its finalize.
+pub(crate) struct Session {
+    id: u32,
+    config: Config,
+    pool: Pool,
+    /// By the name of checkpoints that they are for; "" is for all.
+    memory: HashMap<String, BTreeMap<i32, Memory>>,
+    clients: HashMap<String, Client>,
+    begun: Begun,
+}
+
+impl Session {
+    /// Opens the pool.
+    ///
+    /// # Errors
+    /// What the pool reports; `Invalid` for a scratch directory that cannot be made.
+    pub fn open(id: u32, config: Config) -> Result<Session> {
+        config.warnings.iter().for_each(|text| say("note", text));
+        fs::create_dir_all(&config.scratch)
+            .map_err(|e| Error::io_named("making", &config.scratch, &e))?;
+        let location = config.pool();
+        if let Some(parent) = location.parent().filter(|_| !location.starts_with("s3:")) {
+            fs::create_dir_all(parent).map_err(|e| Error::io_named("making", parent, &e))?;
+        }
+        let pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
+        let (memory, clients) = (HashMap::new(), HashMap::new());
+        Ok(Session { id, config, pool, memory, clients, begun: Begun::Nothing })
+    }
+
+    /// The memory of a checkpoint: what was protected for its name, or else for all names.
+    fn memory_of(&self, name: &str) -> BTreeMap<i32, Memory> {
+        let own = self.memory.get(name).filter(|own| !own.is_empty());
+        own.or_else(|| self.memory.get("")).cloned().unwrap_or_default()
+    }
+
+    pub fn protect(&mut self, name: &str, id: i32, memory: Memory) {
+        self.memory.entry(name.to_owned()).or_default().insert(id, memory);
+    }
+
+    pub fn unprotect(&mut self, name: &str, id: i32) -> Result<()> {
+        let found = self.memory.get_mut(name).and_then(|memory| memory.remove(&id));
+        found.map(drop).ok_or_else(|| Error::invalid(format!("no region {id} is protected")))
+    }
+
+    pub fn clear(&mut self, name: &str) {
+        self.memory.remove(name);
+    }
+
+    /// The client for a name. Each process has a job of its own.
+    fn client(&mut self, name: &str) -> Result<&Client> {
+        if !self.clients.contains_key(name) {
+            let job = format!("{name}-{}", self.id);
+            let client = Client::open(&self.pool, &job, JobOptions::default())?;
+            self.clients.insert(name.to_owned(), client);
+        }
+        self.clients.get(name).ok_or_else(|| Error::bug("a client is missing"))
+    }
+
+    fn nothing_begun(&self, what: &str) -> Result<()> {
+        match &self.begun {
+            Begun::Checkpoint { name, version, .. } => Err(Error::invalid(format!(
+                "{what}: checkpoint {name} {version} was begun: first call VELOC_Checkpoint_end"
+            ))),
+            Begun::Nothing | Begun::Restart { .. } => Ok(()),
+        }
+    }
+
+    pub fn checkpoint_begin(&mut self, name: &str, version: i32) -> Result<()> {
+        self.nothing_begun("VELOC_Checkpoint_begin")?;
+        check_name(name, version)?;
+        let (name, routed) = (name.to_owned(), Vec::new());
+        self.begun = Begun::Checkpoint { name, version, choice: None, routed };
+        Ok(())
+    }
+
+    pub fn checkpoint_choose(&mut self, chosen: Choice) -> Result<()> {
+        let Begun::Checkpoint { name, .. } = &self.begun else {
+            return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
+        };
+        if !self.memory_of(name).keys().any(|id| chosen.has(*id)) {
+            return Err(Error::invalid(
+                "no protected memory was chosen: protect some, or choose other regions",
+            ));
+        }
+        // As in VELOC, the last choice counts.
+        if let Begun::Checkpoint { choice, .. } = &mut self.begun {
+            *choice = Some(chosen);
+        }
+        Ok(())
+    }
+
+    /// Saves what was begun. A checkpoint that the program calls failed is dropped.
+    pub fn checkpoint_end(&mut self, is_good: bool) -> Result<()> {
+        let begun = std::mem::take(&mut self.begun);
+        let Begun::Checkpoint { name, version, choice, routed } = begun else {
+            self.begun = begun;
+            return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
+        };
+        if !is_good {
+            say("note", &format!("checkpoint {name} {version} was given up by the program"));
+            return routed.iter().try_for_each(|file| forget(&file.place));
+        }
+        let memory = self.memory_of(&name);
+        let chosen = memory.iter().filter(|(id, _)| choice.as_ref().is_some_and(|c| c.has(**id)));
+        let mut regions: Vec<Region> = chosen.map(|(id, memory)| memory.region(*id)).collect();
+        for file in &routed {
+            regions.push(file.region()?);
+        }
+        if regions.is_empty() {
+            return Err(Error::invalid(format!(
+                "checkpoint {name} {version} has neither memory nor files: call VELOC_Checkpoint_mem, or \
+                 write the file that VELOC_Route_file names"
+            )));
+        }
+        let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
+        let client = self.client(&name)?;
+        // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
+        client.job().wait()?;
+        prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
+        let handle = client.save(regions, Vec::new(), notes(version)?)?;
+        routed.iter().try_for_each(|file| forget(&file.place))?;
+        if is_sync {
+            handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is committed.
+    pub fn wait(&mut self) -> Result<()> {
+        self.nothing_begun("VELOC_Checkpoint_wait")?;
+        let outcomes: Vec<_> = self.clients.values().map(|client| client.job().wait()).collect();
+        outcomes.into_iter().collect()
+    }
+
+    /// Whether everything is committed, or has failed.
+    pub fn is_finished(&self) -> Result<bool> {
+        self.nothing_begun("VELOC_Checkpoint_finished")?;
+        Ok(!self.clients.values().any(|client| client.job().is_saving()))
+    }
+
+    /// The highest version, up to this one, of which a checkpoint can be opened; 0 is any.
+    pub fn newest_version(&mut self, name: &str, needed: i32) -> Result<Option<i32>> {
+        check_name(name, needed)?;
+        let job = self.client(name)?.job();
+        job.wait()?;
+        let there = versions(&job.epochs()?);
+        for (version, epochs) in there.iter().rev() {
+            if needed > 0 && *version > needed {
+                continue;
+            }
+            for epoch in epochs.iter().rev() {
+                match job.image(Select::Epoch(*epoch)) {
+                    Ok(_) => return Ok(Some(*version)),
+                    Err(error) if error.kind() == ErrorKind::Damaged => {
+                        say("warning", &format!("version {version} is passed over: {error}"));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn restart_begin(&mut self, name: &str, version: i32) -> Result<()> {
+        self.nothing_begun("VELOC_Restart_begin")?;
+        check_name(name, version)?;
+        let job = self.client(name)?.job();
+        job.wait()?;
+        let there = versions(&job.epochs()?);
+        let epochs = there.get(&version).map(Vec::as_slice).unwrap_or_default();
+        let mut outcome = Err(Error::invalid(format!(
+            "there is no version {version} of checkpoint {name}; VELOC_Restart_test says which there are"
+        )));
+        for epoch in epochs.iter().rev() {
+            match job.image(Select::Epoch(*epoch)) {
+                Ok(Some((image, _))) => {
+                    outcome = Ok((*epoch, image.regions().to_vec()));
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) => outcome = Err(error),
+            }
+        }
+        let (epoch, regions) = outcome?;
+        self.begun = Begun::Restart { name: name.to_owned(), version, epoch, regions };
+        Ok(())
+    }
+
+    /// Bytes that the checkpoint has of a region; `None` if it has no such region.
+    pub fn recover_size(&self, id: i32) -> Result<Option<u64>> {
+        let Begun::Restart { regions, .. } = &self.begun else {
+            return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
+        };
+        let name = id.to_string();
+        Ok(regions.iter().find(|region| region.name == name).map(|region| region.bytes))
+    }
+
+    /// Fills protected memory from the checkpoint.
+    pub fn recover(&mut self, choice: &Choice) -> Result<()> {
+        let Begun::Restart { name, epoch, .. } = &self.begun else {
+            return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
+        };
+        let (name, epoch) = (name.clone(), *epoch);
+        let memory = self.memory_of(&name);
+        let client = self.client(&name)?;
+        client.let_go();
+        let mut ask = |offer: Offer| {
+            offer.regions.iter().map(|region| wish(region, choice, &memory)).collect()
+        };
+        let leave = Arc::new(Leave::default());
+        let outcome = client.restore(Select::Epoch(epoch), &leave, &mut ask);
+        leave.withdraw();
+        outcome?.map(drop).ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))
+    }
+
+    pub fn restart_end(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.begun) {
+            Begun::Restart { .. } => Ok(()),
+            begun => {
+                self.begun = begun;
+                Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"))
+            }
+        }
+    }
+
+    /// Where the program writes a file of the checkpoint that was begun, or reads one of the restart.
+    pub fn route(&mut self, original: &str) -> Result<Routed> {
+        match &self.begun {
+            Begun::Nothing => Err(Error::invalid(
+                "neither a checkpoint nor a restart was begun: call VELOC_Checkpoint_begin or \
+                 VELOC_Restart_begin first",
+            )),
+            Begun::Checkpoint { name, version, .. } => {
+                let prefix = format!("{name}-{}-{version}", self.id);
+                let file = Routed::new(&self.config.scratch, &prefix, original)?;
+                if let Begun::Checkpoint { routed, .. } = &mut self.begun
+                    && !routed.contains(&file)
+                {
+                    routed.push(file.clone());
+                }
+                Ok(file)
+            }
+            Begun::Restart { name, version, epoch, .. } => {
+                let (name, epoch) = (name.clone(), *epoch);
+                let prefix = format!("{name}-{}-{version}", self.id);
+                let file = Routed::new(&self.config.scratch, &prefix, original)?;
+                self.bring(&name, epoch, &file)?;
+                Ok(file)
+            }
+        }
+    }
+
+    /// Writes a file of a checkpoint to its place in scratch.
+    fn bring(&mut self, name: &str, epoch: Epoch, file: &Routed) -> Result<()> {
+        let wanted = file.region_name();
+        let mut regions = Vec::new();
+        let mut ask = |offer: Offer| {
+            regions = offer.regions;
+            let wish = |region: &RegionDesc| match region.name == wanted {
+                true => Wish::Copy,
+                false => Wish::Nothing,
+            };
+            Ok(regions.iter().map(wish).collect())
+        };
+        let client = self.client(name)?;
+        let leave = Arc::new(Leave::default());
+        let filled = client.restore(Select::Epoch(epoch), &leave, &mut ask);
+        leave.withdraw();
+        let filled =
+            filled?.ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))?;
+        let region = regions.iter().find(|region| region.name == wanted);
+        let bytes = region.and_then(|region| filled.bytes(region)).ok_or_else(|| {
+            Error::invalid(format!("the checkpoint has no file {:?}", file.original))
+        })?;
+        fs::write(&file.place, bytes).map_err(|e| Error::io_named("writing", &file.place, &e))
+    }
+
+    /// Removes files in scratch of all versions of a name.
+    pub fn cleanup(&self, name: &str) -> Result<()> {
+        check_name(name, 0)?;
+        files::remove(&self.config.scratch, &format!("{name}-{}-", self.id))
+    }
+
+    /// Completes what is under way.
+    pub fn close(mut self) -> Result<()> {
+        let max_versions = self.config.max_versions;
+        let mut first = Ok(());
+        for client in self.clients.values() {
+            let closed = client.job().wait().and_then(|()| prune(client, max_versions));
+            let closed = closed.and(client.close(true));
+            first = first.and(closed);
+        }
+        self.clients.clear();
+        first
+    }
+}
+
+/// What is wanted of a region of a checkpoint.
+fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) -> Result<Wish> {
+    if region.name.starts_with(PREFIX) {
+        return Ok(Wish::Nothing);
+    }
+    let Ok(id) = region.name.parse::<i32>() else {
+        return Err(Error::invalid(format!(
+            "the checkpoint has a region {:?}, which was not saved by VELOC's names",
+            region.name
+        )));
+    };
+    if !choice.has(id) {
+        return Ok(Wish::Nothing);
+    }
+    let Some(memory) = memory.get(&id) else {
+        return Err(Error::invalid(format!(
+            "the checkpoint has a region {id}, and no memory is protected for it: protect it, or choose \
+             other regions"
+        )));
+    };
+    let (there, here) = (region.bytes, memory.bytes());
+    match usize::try_from(there).ok().filter(|bytes| *bytes <= here) {
+        Some(bytes) => Ok(Wish::Into(memory.to_fill(bytes))),
+        None => Err(Error::invalid(format!(
+            "region {id} has {there} bytes in the checkpoint, and {here} are protected for it: protect \
+             as many (VELOC_Recover_size tells)"
+        ))),
+    }
+}
+
+/// Keeps the newest checkpoints.
+fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
+    let Some(last) = keep_last else { return Ok(()) };
+    let job = client.job();
+    let plan = job.retention(&Rules { last: Some(last), ..Rules::default() })?;
+    if plan.dropped().is_empty() {
+        return Ok(());
+    }
+    let mut options = GcOptions { keep_one: plan.keeps_any(), ..GcOptions::default() };
+    options.drop.insert(job.name().clone(), plan.dropped());
+    collect(job.pool(), &options).map(drop)
+}
+
+fn forget(place: &std::path::Path) -> Result<()> {
+    match fs::remove_file(place) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io_named("removing", place, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(name: &str, version: i32) -> Result<()> {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    if name.is_empty() || !name.chars().all(is_letter) {
+        return Err(Error::invalid(format!(
+            "{name:?} is no name of checkpoints: use letters, digits, _ and ."
+        )));
+    }
+    if version < 0 {
+        return Err(Error::invalid(format!("version {version}: must be 0 or more")));
+    }
+    Ok(())
+}
