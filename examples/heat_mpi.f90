@@ -48,7 +48,8 @@ program heat_mpi
     call stop_if(status)
     call outlive_job_open_mpi(pool, "heat", every_s, MPI_COMM_WORLD, job, status, patience_s=30d0)
     call stop_if(status)
-    call outlive_protect_sharded(job, "plate", now(:, 1:mine), [rows, columns], [0, first], status)
+    call outlive_protect_sharded(job, "plate", now(:, 1:mine), int([rows, columns], int64), &
+        int([0, first], int64), status)
     call stop_if(status)
     call outlive_protect_replicated(job, "step", step, status)
     call stop_if(status)

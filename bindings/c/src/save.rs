@@ -137,9 +137,9 @@ pub(crate) fn save(
 ) -> Outcome {
     out.set(null_mut());
     if flags & !(OUTLIVE_FORCE | OUTLIVE_WAIT) != 0 {
-        return Err(invalid(format!(
+        return Err(core.declined(invalid(format!(
             "flags = {flags:#x}: must be OUTLIVE_DUE, or OUTLIVE_FORCE and OUTLIVE_WAIT, joined by |"
-        )));
+        ))));
     }
     let is_due = core.client.due()?;
     if !(is_due || flags & OUTLIVE_FORCE != 0 || core.next().forces()) {
