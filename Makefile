@@ -39,6 +39,9 @@ demo: build ## Kill programs again and again, delete parts of their pool; compar
 	@.venv/bin/python examples/demo_training.py
 	@echo
 	@.venv/bin/python examples/demo_pool.py
+	@echo
+	@cargo build --quiet --release $(LOCKED) --package outlive-c
+	@.venv/bin/python examples/demo_mpi.py "$${CARGO_TARGET_DIR:-target}/release/liboutlive.so"
 
 # Cheap failures first.
 test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does
