@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Whether the C compiler is here; CI has it.
 fn has_compiler() -> bool {
@@ -15,8 +16,8 @@ fn has_compiler() -> bool {
     is_here
 }
 
-/// Compiles the program, and links it to `libveloc-client.so`.
-fn program(dir: &Path) -> PathBuf {
+/// Compiles a program, and links it to `libveloc-client.so`.
+fn program(dir: &Path, name: &str) -> PathBuf {
     let built = env::current_exe().unwrap().parent().unwrap().join("libveloc_client.so");
     std::os::unix::fs::symlink(built, dir.join("libveloc-client.so")).unwrap();
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -26,7 +27,7 @@ fn program(dir: &Path) -> PathBuf {
         .arg(&program)
         .arg("-I")
         .arg(root.join("include"))
-        .arg(root.join("tests/programs/all.c"))
+        .arg(root.join("tests/programs").join(name))
         .arg("-L")
         .arg(dir)
         .arg("-lveloc-client")
@@ -64,7 +65,7 @@ fn all_parts(mode: &str) {
     fs::create_dir(dir.path().join("persistent")).unwrap();
     fs::write(dir.path().join("persistent/heat-0-1.dat"), "of VELOC").unwrap();
     config("chksum = true\nwatchdog = 1\n");
-    let program = program(dir.path());
+    let program = program(dir.path(), "all.c");
     let told = run(&program, dir.path(), "1");
     assert!(
         told.contains("note: chksum has no effect") && told.contains("watchdog is unknown"),
@@ -90,6 +91,54 @@ fn every_function_with_waiting() {
 #[test]
 fn every_function_in_the_background() {
     all_parts("async");
+}
+
+/// Killed a few steps after each start; at last it prints what an undisturbed run prints.
+#[test]
+fn killed_again_and_again() {
+    if !has_compiler() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = program(dir.path(), "loop.c");
+    let config = |name: &str| {
+        let (path, at) = (dir.path().join(format!("{name}.cfg")), dir.path().display());
+        let text = format!(
+            "scratch = {at}/scratch\npersistent = {at}/{name}\nmode = async\nmax_versions = 3\n"
+        );
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let start = |name: &str| {
+        let mut command = Command::new(&program);
+        command.arg(config(name)).env("LD_LIBRARY_PATH", dir.path()).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let whole = String::from_utf8(start("whole").wait_with_output().unwrap().stdout).unwrap();
+    let sum = whole.lines().last().unwrap();
+    assert!(sum.starts_with("sum "), "{whole}");
+    let mut starts = Vec::new();
+    loop {
+        let mut child = start("disturbed");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let from: u64 = lines.next().unwrap().strip_prefix("from ").unwrap().parse().unwrap();
+        starts.push(from);
+        let mut last = String::new();
+        let is_there = lines.by_ref().any(|line| {
+            let step = line.strip_prefix("at ").and_then(|step| step.parse::<u64>().ok());
+            last = line;
+            step.is_some_and(|step| step >= from + 4 && step < 40)
+        });
+        if !is_there {
+            assert!(child.wait().unwrap().success());
+            assert_eq!(last, sum);
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // Each checkpoint waits for the one before it.
+    assert!(starts.windows(2).all(|pair| pair[1] >= pair[0] + 3), "{starts:?}");
 }
 
 #[test]

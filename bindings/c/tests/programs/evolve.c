@@ -31,6 +31,8 @@ int main(int argc, char **argv)
         OK(outlive_save(job, OUTLIVE_DUE, NULL));
         if (step % 10 == 0)
             OK(outlive_prune(job, 3, NULL));
+        printf("at %d\n", (int)step);
+        fflush(stdout);
     }
     OK(outlive_job_close(job));
     OK(outlive_close(pool));
