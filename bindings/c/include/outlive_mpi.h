@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <outlive.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,22 @@ static inline void outlive_mpi_release(void *user)
     free(group);
 }
 
+/* Makes the functions of a group whose communicator is a duplicate of the program's. */
+static inline void outlive_mpi_functions(outlive_mpi_group *group, outlive_comm *functions)
+{
+    MPI_Comm_set_errhandler(group->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(group->comm, &group->rank);
+    MPI_Comm_size(group->comm, &group->size);
+    memset(functions, 0, sizeof *functions);
+    functions->rank = group->rank;
+    functions->size = group->size;
+    functions->gather = outlive_mpi_gather;
+    functions->gatherv = outlive_mpi_gatherv;
+    functions->broadcast = outlive_mpi_broadcast;
+    functions->release = outlive_mpi_release;
+    functions->user = group;
+}
+
 /* Opens a job of all ranks of `comm`: every rank calls it, and saves and restores become collective. Call
    it after MPI_Init, and outlive_job_close before MPI_Finalize; both are collective. `patience_s` and
    `schedule` as for outlive_job_open_group(); 0 and NULL for the usual. Of MPI nothing but MPI_THREAD_SINGLE is
@@ -107,17 +124,7 @@ static inline outlive_status outlive_job_open_mpi(outlive_pool *pool, const char
         free(group);
         return outlive_refuse("MPI_Comm_dup has failed");
     }
-    MPI_Comm_set_errhandler(group->comm, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(group->comm, &group->rank);
-    MPI_Comm_size(group->comm, &group->size);
-    memset(&functions, 0, sizeof functions);
-    functions.rank = group->rank;
-    functions.size = group->size;
-    functions.gather = outlive_mpi_gather;
-    functions.gatherv = outlive_mpi_gatherv;
-    functions.broadcast = outlive_mpi_broadcast;
-    functions.release = outlive_mpi_release;
-    functions.user = group;
+    outlive_mpi_functions(group, &functions);
     opened = outlive_job_open_group(pool, name, every_s, &functions, patience_s, schedule, job);
     /* A job that one rank could not open no rank has. */
     if (MPI_Allreduce(&opened, &worst, 1, MPI_INT, MPI_MAX, group->comm) != MPI_SUCCESS)

@@ -2,9 +2,9 @@
 
 use crate::arguments::Memory;
 use crate::call::Failure;
-use crate::group::Release;
 use crate::handles::Handles;
 use outlive_client::Client;
+use outlive_connect::Functions;
 use outlive_format::Remarks;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, SaveNotes};
@@ -27,7 +27,7 @@ pub(crate) struct Core {
     regions: Mutex<Vec<Memory>>,
     gathering: Mutex<Option<Gathering>>,
     next: Mutex<NextNotes>,
-    release: Mutex<Option<Release>>,
+    release: Mutex<Option<Functions>>,
 }
 
 impl Core {
@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// What is to be called when the job is closed.
-    pub fn release(&self) -> MutexGuard<'_, Option<Release>> {
+    pub fn release(&self) -> MutexGuard<'_, Option<Functions>> {
         locked(&self.release)
     }
 

@@ -56,8 +56,8 @@ pub extern "C" fn outlive_job_close(job: *mut outlive_job) -> outlive_status {
         let core = JOBS.take(job)?;
         let _turn = core.turn();
         let closed = core.client.close(false);
-        if let Some(release) = core.release().take() {
-            release.now();
+        if let Some(functions) = core.release().take() {
+            functions.release();
         }
         Ok(closed?)
     })

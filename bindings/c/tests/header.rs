@@ -27,6 +27,9 @@ fn generated(root: &Path) -> String {
     let mut builder = cbindgen::Builder::new().with_config(config);
     for name in SOURCES {
         builder = builder.with_src(root.join(format!("src/{name}.rs")));
+        if name == "pool" {
+            builder = builder.with_src(root.join("../connect/src/lib.rs"));
+        }
     }
     let mut text = Vec::new();
     builder.generate().unwrap().write(&mut text);

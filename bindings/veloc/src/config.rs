@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Keys of VELOC that mean something to its own ways of storing, and why they are not needed here.
-const NOT_NEEDED: [(&str, &str); 14] = [
+const NOT_NEEDED: [(&str, &str); 13] = [
     (
         "persistent_interval",
         "every checkpoint is stored durably, and only what has changed is written",
@@ -16,7 +16,6 @@ const NOT_NEEDED: [(&str, &str); 14] = [
     ("scratch_versions", "checkpoints are not kept in scratch"),
     ("watchdog_interval", "there is no backend process"),
     ("max_parallelism", "set `threads` in the pool's pool.toml"),
-    ("chksum", "every byte is checked at every restore"),
     ("meta", "the pool keeps what describes its checkpoints"),
     ("axl_type", "the pool writes by itself"),
     ("threaded", "there is no backend"),
@@ -33,6 +32,8 @@ pub(crate) struct Config {
     pub scratch: PathBuf,
     /// The pool, or the directory in which it is made.
     pub persistent: PathBuf,
+    /// Whether a test for a restart reads a checkpoint before it is called whole.
+    pub is_checked: bool,
     /// Whether a checkpoint's end waits for its commit.
     pub is_sync: bool,
     /// Number of newest checkpoints to keep; all without one.
@@ -89,6 +90,13 @@ impl Config {
                 return Err(Error::invalid(format!("mode = {other:?}: must be sync or async")));
             }
         };
+        let is_checked = match value("chksum").as_deref() {
+            None | Some("true" | "1") => true,
+            Some("false" | "0") => false,
+            Some(other) => {
+                return Err(Error::invalid(format!("chksum = {other:?}: must be true or false")));
+            }
+        };
         let max_versions = match value("max_versions").map(|text| (text.parse(), text)) {
             None => None,
             Some((Ok(0), _)) => None,
@@ -106,7 +114,7 @@ impl Config {
             warnings.push("persistent is missing: checkpoints are stored in scratch".to_owned());
             scratch.clone()
         });
-        Ok(Config { scratch, persistent, is_sync, max_versions, warnings })
+        Ok(Config { scratch, persistent, is_checked, is_sync, max_versions, warnings })
     }
 
     /// Where the pool is: `persistent` itself if it is one or a bucket, else a directory in it.
@@ -134,8 +142,8 @@ mod tests {
         assert_eq!(config.scratch, Path::new("/tmp/scratch"));
         assert_eq!(config.pool(), Path::new("/lustre/p/outlive"));
         assert!(!config.is_sync && config.max_versions == Some(3));
-        assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
-        assert!(config.warnings[2].contains("nonsense is unknown"), "{:?}", config.warnings);
+        assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+        assert!(config.warnings[1].contains("nonsense is unknown"), "{:?}", config.warnings);
         let variable = |name: &str| match name {
             "VELOC_PERSISTENT" => Some("s3://bucket/prefix".to_owned()),
             "VELOC_MODE" => Some("sync".to_owned()),
@@ -154,6 +162,7 @@ mod tests {
             ("scratch", "line 1"),
             ("scratch = /s\nmode = later", "must be sync or async"),
             ("scratch = /s\nmax_versions = -1", "must be a number"),
+            ("scratch = /s\nchksum = perhaps", "must be true or false"),
             ("scratch =\n", "scratch is missing"),
         ] {
             let error = Config::parse(text, &nothing).unwrap_err();

@@ -6,8 +6,9 @@
 
 use crate::config::Config;
 use crate::session::{Choice, Memory, Session, say};
+use outlive_connect::{Functions, outlive_comm};
 use outlive_io::PerProcess;
-use outlive_types::{Error, Result};
+use outlive_types::{Coordinator, Error, Result};
 use std::cell::Cell;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -93,34 +94,66 @@ unsafe fn choice(mode: c_int, ids: *const c_int, count: c_int) -> Result<Choice>
     }
 }
 
-/// Refused: groups of ranks are to come. The communicator is not looked at.
+/// Refused: a library for each MPI has this function instead (bindings/veloc/mpi). The communicator is not
+/// looked at.
 #[unsafe(no_mangle)]
 pub extern "C" fn VELOC_Init(_comm: *mut c_void, _config: *const c_char) -> c_int {
     answer("VELOC_Init", FAILURE, || {
         Err(Error::invalid(
-            "this build has no MPI: programs of one process call VELOC_Init_single (docs/veloc.md)",
+            "this libveloc-client.so is for programs of one process, which call VELOC_Init_single: use the \
+             one that was built for your MPI (docs/veloc.md)",
         ))
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VELOC_Init_single(id: c_uint, config: *const c_char) -> c_int {
-    answer("VELOC_Init_single", FAILURE, || {
-        let variable = |name: &str| std::env::var(name).ok();
-        // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        let path = (!config.is_null()).then(|| unsafe { CStr::from_ptr(config) }.to_bytes());
-        let path = path.unwrap_or_default();
-        let config = Config::read(Path::new(OsStr::from_bytes(path)), &variable)?;
-        let mut session = SESSION.lock();
-        if session.is_none() {
-            *session = Some(Session::open(id, config)?);
-            if !IS_HOOKED.swap(true, Ordering::Relaxed) {
-                // SAFETY: the function takes nothing, lets no panic out, and stays loaded (see build.rs).
-                unsafe { libc::atexit(at_exit) };
-            }
+    // SAFETY: passed on to the caller.
+    answer("VELOC_Init_single", FAILURE, || unsafe { init(id, config, None) }.map(|()| SUCCESS))
+}
+
+/// What `VELOC_Init` is made of: begins with the ranks that `comm` connects. With NULL, ends what was begun:
+/// another rank could not begin.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_veloc_init_group(
+    comm: *const outlive_comm,
+    config: *const c_char,
+) -> c_int {
+    answer("VELOC_Init", FAILURE, || {
+        if comm.is_null() {
+            return match SESSION.lock().take() {
+                Some(session) => session.close().map(|()| SUCCESS),
+                None => Ok(SUCCESS),
+            };
         }
-        Ok(SUCCESS)
+        // SAFETY: it is not NULL, and the caller gives one that is there, whose functions are as
+        // `outlive_comm` says.
+        let functions = unsafe { Functions::new(*comm)? };
+        // SAFETY: passed on to the caller.
+        unsafe { init(functions.rank(), config, Some(functions)) }.map(|()| SUCCESS)
     })
+}
+
+/// # Safety
+/// `config` is NULL, or ends with a zero.
+unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> Result<()> {
+    let variable = |name: &str| std::env::var(name).ok();
+    // SAFETY: the caller gives NULL, or a text that ends with a zero.
+    let path = (!config.is_null()).then(|| unsafe { CStr::from_ptr(config) }.to_bytes());
+    let path = path.unwrap_or_default();
+    let config = Config::read(Path::new(OsStr::from_bytes(path)), &variable)?;
+    let mut session = SESSION.lock();
+    if session.is_some() && group.is_some() {
+        return Err(Error::invalid("VELOC is initialised already: call VELOC_Finalize first"));
+    }
+    if session.is_none() {
+        *session = Some(Session::open(id, config, group)?);
+        if !IS_HOOKED.swap(true, Ordering::Relaxed) {
+            // SAFETY: the function takes nothing, lets no panic out, and stays loaded (see build.rs).
+            unsafe { libc::atexit(at_exit) };
+        }
+    }
+    Ok(())
 }
 
 /// A program that ends without a finalize loses nothing.

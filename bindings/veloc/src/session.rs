@@ -8,10 +8,12 @@ use crate::versions::{notes, versions};
 use outlive_capture::Region;
 use outlive_capture::fill::MutRegion;
 use outlive_client::{Client, Leave, Offer, Wish};
+use outlive_connect::Functions;
 use outlive_pool::{Environment, Pool, open_or_create};
 use outlive_store::gc::{GcOptions, collect};
+use outlive_store::group::{GroupOptions, agree, unless_failed};
 use outlive_store::retention::Rules;
-use outlive_store::{JobOptions, Select};
+use outlive_store::{JobOptions, RestoreSink, Select};
 use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -115,6 +117,8 @@ pub(crate) struct Session {
     memory: HashMap<String, BTreeMap<i32, Memory>>,
     clients: HashMap<String, Client>,
     begun: Begun,
+    /// What connects the ranks of the program, if it has several.
+    group: Option<Functions>,
 }
 
 impl Session {
@@ -122,7 +126,7 @@ impl Session {
     ///
     /// # Errors
     /// What the pool reports; `Invalid` for a scratch directory that cannot be made.
-    pub fn open(id: u32, config: Config) -> Result<Session> {
+    pub fn open(id: u32, config: Config, group: Option<Functions>) -> Result<Session> {
         config.warnings.iter().for_each(|text| say("note", text));
         fs::create_dir_all(&config.scratch)
             .map_err(|e| Error::io_named("making", &config.scratch, &e))?;
@@ -132,7 +136,7 @@ impl Session {
         }
         let pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
         let (memory, clients) = (HashMap::new(), HashMap::new());
-        Ok(Session { id, config, pool, memory, clients, begun: Begun::Nothing })
+        Ok(Session { id, config, pool, memory, clients, begun: Begun::Nothing, group })
     }
 
     /// The memory of a checkpoint: what was protected for its name, or else for all names.
@@ -154,11 +158,16 @@ impl Session {
         self.memory.remove(name);
     }
 
-    /// The client for a name. Each process has a job of its own.
+    /// The client for a name. Each process has a job of its own; the ranks of a group share one.
     fn client(&mut self, name: &str) -> Result<&Client> {
         if !self.clients.contains_key(name) {
-            let job = format!("{name}-{}", self.id);
-            let client = Client::open(&self.pool, &job, JobOptions::default())?;
+            let job = match self.group {
+                Some(_) => name.to_owned(),
+                None => format!("{name}-{}", self.id),
+            };
+            let group = self.group.map(|functions| GroupOptions::new(Arc::new(functions)));
+            let options = JobOptions { group, ..JobOptions::default() };
+            let client = Client::open(&self.pool, &job, options)?;
             self.clients.insert(name.to_owned(), client);
         }
         self.clients.get(name).ok_or_else(|| Error::bug("a client is missing"))
@@ -205,13 +214,45 @@ impl Session {
             return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
         };
         if !is_good {
-            say("note", &format!("checkpoint {name} {version} was given up by the program"));
+            let given_up = format!("checkpoint {name} {version} was given up by the program");
+            say("note", &given_up);
+            // The other ranks of a group drop it as well.
+            drop(self.client(&name)?.job().decline(Error::invalid(given_up)));
             return routed.iter().try_for_each(|file| forget(&file.place));
         }
-        let memory = self.memory_of(&name);
-        let chosen = memory.iter().filter(|(id, _)| choice.as_ref().is_some_and(|c| c.has(**id)));
+        let ready = self.regions(&name, version, choice.as_ref(), &routed);
+        let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
+        let client = self.client(&name)?;
+        // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
+        let ready = ready.and_then(|regions| {
+            client.job().wait()?;
+            prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
+            Ok((regions, notes(version)?))
+        });
+        let (regions, notes) = ready.map_err(|error| {
+            drop(client.job().decline(error.clone()));
+            error
+        })?;
+        let handle = client.save(regions, Vec::new(), notes)?;
+        routed.iter().try_for_each(|file| forget(&file.place))?;
+        if is_sync {
+            handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint is to have.
+    fn regions(
+        &self,
+        name: &str,
+        version: i32,
+        choice: Option<&Choice>,
+        routed: &[Routed],
+    ) -> Result<Vec<Region>> {
+        let memory = self.memory_of(name);
+        let chosen = memory.iter().filter(|(id, _)| choice.is_some_and(|c| c.has(**id)));
         let mut regions: Vec<Region> = chosen.map(|(id, memory)| memory.region(*id)).collect();
-        for file in &routed {
+        for file in routed {
             regions.push(file.region()?);
         }
         if regions.is_empty() {
@@ -220,17 +261,7 @@ impl Session {
                  write the file that VELOC_Route_file names"
             )));
         }
-        let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
-        let client = self.client(&name)?;
-        // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
-        client.job().wait()?;
-        prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
-        let handle = client.save(regions, Vec::new(), notes(version)?)?;
-        routed.iter().try_for_each(|file| forget(&file.place))?;
-        if is_sync {
-            handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
-        }
-        Ok(())
+        Ok(regions)
     }
 
     /// Waits until everything is committed.
@@ -246,52 +277,69 @@ impl Session {
         Ok(!self.clients.values().any(|client| client.job().is_saving()))
     }
 
-    /// The highest version, up to this one, of which a checkpoint can be opened; 0 is any.
+    /// The highest version, up to this one, of which a checkpoint can be restored; 0 is any. In a group, by
+    /// every rank.
     pub fn newest_version(&mut self, name: &str, needed: i32) -> Result<Option<i32>> {
         check_name(name, needed)?;
-        let job = self.client(name)?.job();
-        job.wait()?;
-        let there = versions(&job.epochs()?);
-        for (version, epochs) in there.iter().rev() {
-            if needed > 0 && *version > needed {
-                continue;
-            }
-            for epoch in epochs.iter().rev() {
-                match job.image(Select::Epoch(*epoch)) {
-                    Ok(_) => return Ok(Some(*version)),
-                    Err(error) if error.kind() == ErrorKind::Damaged => {
-                        say("warning", &format!("version {version} is passed over: {error}"));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(None)
+        let is_wanted = |version: i32| needed == 0 || version <= needed;
+        Ok(self.find(name, &is_wanted)?.map(|found| found.version))
     }
 
     pub fn restart_begin(&mut self, name: &str, version: i32) -> Result<()> {
         self.nothing_begun("VELOC_Restart_begin")?;
         check_name(name, version)?;
-        let job = self.client(name)?.job();
-        job.wait()?;
-        let there = versions(&job.epochs()?);
-        let epochs = there.get(&version).map(Vec::as_slice).unwrap_or_default();
-        let mut outcome = Err(Error::invalid(format!(
-            "there is no version {version} of checkpoint {name}; VELOC_Restart_test says which there are"
-        )));
-        for epoch in epochs.iter().rev() {
-            match job.image(Select::Epoch(*epoch)) {
-                Ok(Some((image, _))) => {
-                    outcome = Ok((*epoch, image.regions().to_vec()));
-                    break;
-                }
-                Ok(None) => {}
-                Err(error) => outcome = Err(error),
-            }
-        }
-        let (epoch, regions) = outcome?;
+        let Found { version, epoch, regions } =
+            self.find(name, &|there| there == version)?.ok_or_else(|| {
+                Error::invalid(format!(
+                    "there is no version {version} of checkpoint {name} that can be restored; \
+                     VELOC_Restart_test says which there are"
+                ))
+            })?;
         self.begun = Begun::Restart { name: name.to_owned(), version, epoch, regions };
         Ok(())
+    }
+
+    /// The newest checkpoint of the highest version that is wanted and can be restored.
+    fn find(&mut self, name: &str, is_wanted: &dyn Fn(i32) -> bool) -> Result<Option<Found>> {
+        let (group, is_checked) = (self.group, self.config.is_checked);
+        let client = self.client(name)?;
+        let there = || {
+            client.job().wait()?;
+            versions(&client.job().epochs()?)
+                .into_iter()
+                .filter(|(version, _)| is_wanted(*version))
+                .flat_map(|(version, epochs)| epochs.into_iter().map(move |epoch| (version, epoch)))
+                .map(Ok)
+                .collect::<Result<Vec<(i32, Epoch)>>>()
+        };
+        let mut ready = there();
+        loop {
+            // Rank 0 says which is next.
+            let ours = ready.as_ref().map(|there| there.last().copied()).map_err(Error::clone);
+            let next = match &group {
+                None => ours?,
+                Some(group) => next_of(group, ours)?,
+            };
+            let Some((version, epoch)) = next else { return Ok(None) };
+            let tried = look(client, epoch, is_checked);
+            let outcome = match &group {
+                None => tried.as_ref().map(drop).map_err(Error::clone),
+                Some(group) => {
+                    let tried = tried.as_ref().map(|_| Vec::new()).map_err(Error::clone);
+                    agree(group, tried, &mut |all| unless_failed(all).map(|_| Vec::new())).map(drop)
+                }
+            };
+            match (outcome, tried) {
+                (Ok(()), Ok(regions)) => return Ok(Some(Found { version, epoch, regions })),
+                (Err(error), _) if error.kind() == ErrorKind::Damaged => {
+                    say("warning", &format!("version {version} is passed over: {error}"));
+                    if let Ok(there) = &mut ready {
+                        there.retain(|it| *it != (version, epoch));
+                    }
+                }
+                (Err(error), _) | (Ok(()), Err(error)) => return Err(error),
+            }
+        }
     }
 
     /// Bytes that the checkpoint has of a region; `None` if it has no such region.
@@ -316,7 +364,7 @@ impl Session {
             offer.regions.iter().map(|region| wish(region, choice, &memory)).collect()
         };
         let leave = Arc::new(Leave::default());
-        let outcome = client.restore(Select::Epoch(epoch), &leave, &mut ask);
+        let outcome = client.restore_own(epoch, &leave, &mut ask);
         leave.withdraw();
         outcome?.map(drop).ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))
     }
@@ -372,7 +420,7 @@ impl Session {
         };
         let client = self.client(name)?;
         let leave = Arc::new(Leave::default());
-        let filled = client.restore(Select::Epoch(epoch), &leave, &mut ask);
+        let filled = client.restore_own(epoch, &leave, &mut ask);
         leave.withdraw();
         let filled =
             filled?.ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))?;
@@ -399,8 +447,59 @@ impl Session {
             first = first.and(closed);
         }
         self.clients.clear();
+        if let Some(functions) = self.group {
+            functions.release();
+        }
         first
     }
+}
+
+/// A checkpoint that can be restored.
+struct Found {
+    version: i32,
+    epoch: Epoch,
+    /// What this process has in it.
+    regions: Vec<RegionDesc>,
+}
+
+/// What rank 0 names, for all ranks; nothing if some rank could not look.
+fn next_of(group: &Functions, ours: Result<Option<(i32, Epoch)>>) -> Result<Option<(i32, Epoch)>> {
+    let bytes = |next: Option<(i32, Epoch)>| match next {
+        Some((version, epoch)) => [&version.to_le_bytes()[..], &epoch.to_le_bytes()].concat(),
+        None => Vec::new(),
+    };
+    let decided = agree(group, ours.map(bytes), &mut |all| {
+        Ok(unless_failed(all)?.into_iter().next().unwrap_or_default())
+    })?;
+    let Some((version, epoch)) = decided.split_first_chunk::<4>() else { return Ok(None) };
+    let epoch = epoch.try_into().map_err(|_| Error::bug("rank 0 has named no epoch"))?;
+    Ok(Some((i32::from_le_bytes(*version), Epoch::from_le_bytes(epoch))))
+}
+
+/// Opens what this process has of a checkpoint, and reads it, if it is to be checked.
+fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDesc>> {
+    struct Nowhere;
+    impl RestoreSink for Nowhere {
+        fn write(&self, _stream: usize, _offset: u64, _bytes: &[u8]) {}
+        fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
+    }
+    let (job, select) = (client.job(), Select::Epoch(epoch));
+    let found = job.attempt_rank(select, job.rank(), &mut |image| {
+        let ranks = image.manifest().world_size;
+        if ranks != job.ranks() {
+            return Err(Error::damaged(format!(
+                "{ranks} ranks have saved it, and these are {}: VELOC's names restore on as many ranks only",
+                job.ranks()
+            )));
+        }
+        if is_checked {
+            let all: Vec<usize> = (0..image.streams().len()).collect();
+            image.read(&all, &Nowhere)?;
+        }
+        Ok(image.regions().to_vec())
+    })?;
+    let found = found.ok_or_else(|| Error::damaged("the job has no checkpoint any more"))?;
+    Ok(found.1)
 }
 
 /// What is wanted of a region of a checkpoint.
@@ -435,8 +534,9 @@ fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) ->
 
 /// Keeps the newest checkpoints.
 fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
-    let Some(last) = keep_last else { return Ok(()) };
     let job = client.job();
+    // One rank does it for all.
+    let Some(last) = keep_last.filter(|_| job.rank() == 0) else { return Ok(()) };
     let plan = job.retention(&Rules { last: Some(last), ..Rules::default() })?;
     if plan.dropped().is_empty() {
         return Ok(());
