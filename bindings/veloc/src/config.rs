@@ -71,7 +71,8 @@ impl Config {
         }
         let mut warnings = Vec::new();
         for key in values.keys() {
-            let known = ["scratch", "persistent", "mode", "max_versions"].contains(&key.as_str());
+            let known = ["scratch", "persistent", "mode", "max_versions", "chksum"];
+            let known = known.contains(&key.as_str());
             let why = NOT_NEEDED.iter().find(|(name, _)| name == key);
             match (known, why) {
                 (true, _) => {}

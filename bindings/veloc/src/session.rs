@@ -217,11 +217,15 @@ impl Session {
             let given_up = format!("checkpoint {name} {version} was given up by the program");
             say("note", &given_up);
             // The other ranks of a group drop it as well.
-            drop(self.client(&name)?.job().decline(Error::invalid(given_up)));
+            if let Some(group) = &self.group {
+                let given_up: Result<()> = Err(Error::invalid(given_up));
+                let _ = same_version(group, version, given_up);
+            }
             return routed.iter().try_for_each(|file| forget(&file.place));
         }
         let ready = self.regions(&name, version, choice.as_ref(), &routed);
         let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
+        let group = self.group;
         let client = self.client(&name)?;
         // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
         let ready = ready.and_then(|regions| {
@@ -229,10 +233,11 @@ impl Session {
             prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
             Ok((regions, notes(version)?))
         });
-        let (regions, notes) = ready.map_err(|error| {
-            drop(client.job().decline(error.clone()));
-            error
-        })?;
+        let ready = match &group {
+            Some(group) => same_version(group, version, ready),
+            None => ready,
+        };
+        let (regions, notes) = ready?;
         let handle = client.save(regions, Vec::new(), notes)?;
         routed.iter().try_for_each(|file| forget(&file.place))?;
         if is_sync {
@@ -452,6 +457,26 @@ impl Session {
         }
         first
     }
+}
+
+/// What is `ready` on this rank, if all are, with the same version.
+fn same_version<T>(group: &Functions, version: i32, ready: Result<T>) -> Result<T> {
+    let ours = ready.as_ref().map(|_| version.to_le_bytes().to_vec()).map_err(Error::clone);
+    let agreed = agree(group, ours, &mut |all| {
+        let versions = unless_failed(all)?;
+        let Some(rank) = versions.iter().position(|it| *it != versions[0]) else {
+            return Ok(Vec::new());
+        };
+        let of =
+            |rank: usize| versions[rank].first_chunk().map_or(-1, |it| i32::from_le_bytes(*it));
+        Err(Error::invalid(format!(
+            "rank {rank} saves version {}, and rank 0 version {}: all ranks save the same one. Nothing was \
+             saved",
+            of(rank),
+            of(0)
+        )))
+    });
+    ready.and_then(|ready| agreed.map(|_| ready))
 }
 
 /// A checkpoint that can be restored.
