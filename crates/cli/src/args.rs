@@ -123,7 +123,7 @@ pub struct InitArgs {
     /// Longest chunk, a power of two from 4KiB to 2MiB [default: 64KiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk_bytes_max: Option<u64>,
-    /// Memory for containers that are being filled or written [default: 64MiB]
+    /// Memory for containers that are being filled or written [default: 64MiB; 128MiB with packs in buckets]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub staging_bytes: Option<u64>,
     /// Memory for frozen copies of changed pages [default: 64MiB]

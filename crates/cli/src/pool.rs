@@ -86,7 +86,10 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         chunk_bytes_max: args.chunk_bytes_max.unwrap_or(defaults.chunk_bytes_max),
         ..defaults
     };
-    let defaults = Tuning::default();
+    let own = args.dir.to_string_lossy().into_owned();
+    let mut places = if args.target.is_empty() { vec![&own] } else { args.target.iter().collect() };
+    places.retain(|place| place.starts_with("s3:"));
+    let defaults = if places.is_empty() { Tuning::default() } else { Tuning::of_buckets() };
     let tuning = Tuning {
         staging_bytes: args.staging_bytes.unwrap_or(defaults.staging_bytes),
         freeze_bytes_max: args.freeze_bytes_max.unwrap_or(defaults.freeze_bytes_max),

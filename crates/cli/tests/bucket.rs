@@ -122,6 +122,11 @@ fn a_whole_pool_is_in_a_bucket() {
     let Some(server) = Server::versitygw() else { return };
     let mut place = Place::new(server);
     place.init(POOL, &[]);
+    let descriptor = fs::read_to_string(place.server.bucket_dir().join("runs/a/pool.toml"));
+    assert!(
+        descriptor.unwrap().contains("staging_bytes = 134217728"),
+        "twice as much as on a disk"
+    );
     for epoch in 1..=3 {
         assert_eq!(place.put(POOL, "job", epoch).code, 0);
     }

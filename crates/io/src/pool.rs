@@ -23,7 +23,8 @@ pub struct StagingPool {
 #[derive(Default)]
 struct State {
     free: Vec<Memory>,
-    // A buffer is made only when none is free, so this is also the most ever out at once.
+    // A buffer is made only when none is free, so this is also the most that was out at once, since
+    // memory was given back.
     made: usize,
 }
 
@@ -76,6 +77,18 @@ impl StagingPool {
         }
     }
 
+    /// Gives memory back to the system that nobody uses, as long as there is more than `bytes` in all.
+    pub fn keep(&self, bytes: usize) {
+        let mut state = self.lock();
+        let mut given = Vec::new();
+        while state.made * self.buffer_bytes > bytes {
+            let Some(memory) = state.free.pop() else { break };
+            state.made -= 1;
+            given.push(memory);
+        }
+        drop(state);
+    }
+
     /// Length of each buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
@@ -86,7 +99,7 @@ impl StagingPool {
         self.count_max * self.buffer_bytes
     }
 
-    /// The most that was ever out at once.
+    /// The most that was out at once, since memory was [given back](StagingPool::keep).
     pub fn peak_bytes(&self) -> usize {
         self.lock().made * self.buffer_bytes
     }
@@ -138,6 +151,24 @@ mod tests {
     use super::*;
     use crate::asleep::{this_thread, until_asleep};
     use std::thread;
+
+    #[test]
+    fn gives_back_what_is_not_used() {
+        let pool = StagingPool::new(4 * 8192, 8192);
+        let mut held: Vec<_> = (0..4).map(|_| pool.take()).collect();
+        held.truncate(3);
+        pool.keep(8192);
+        assert_eq!(pool.peak_bytes(), 3 * 8192, "what is out stays");
+        held.truncate(1);
+        pool.keep(2 * 8192);
+        assert_eq!(pool.peak_bytes(), 2 * 8192);
+        held.extend((0..3).map(|_| pool.try_take().expect("as many as before")));
+        assert!(pool.try_take().is_none());
+        drop(held);
+        pool.keep(0);
+        assert_eq!(pool.peak_bytes(), 0);
+        assert_eq!(pool.take().len(), 8192);
+    }
 
     #[test]
     fn never_hands_out_more_than_its_total() {

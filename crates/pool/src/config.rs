@@ -181,6 +181,12 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// The defaults of a new pool some of whose packs are in buckets: a server that is far needs more on
+    /// its way to keep the network busy.
+    pub fn of_buckets() -> Tuning {
+        Tuning { staging_bytes: 128 << 20, ..Tuning::default() }
+    }
+
     /// How to compress what programs save.
     ///
     /// # Errors

@@ -140,7 +140,11 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
         refuse_strangers(&root)?;
         let mut id = [0; 16];
         env.rng.fill(&mut id);
-        let config = PoolConfig::new(FormatConfig::new(id), Tuning::default());
+        let tuning = match root {
+            Location::Bucket(_) => Tuning::of_buckets(),
+            _ => Tuning::default(),
+        };
+        let config = PoolConfig::new(FormatConfig::new(id), tuning);
         write_descriptor(&Home::of(root, &config)?, config, &*env.rng)?;
     }
     open(dir, env)

@@ -1,6 +1,8 @@
 //! A bucket and a prefix in it: its clients, and the requests that targets and media are made of.
 
 use crate::errors::{explain, is_conflict, is_missing, is_taken, may_be_past_the_end};
+use crate::flow::Flow;
+use crate::queue::Reads;
 use crate::runtime;
 use crate::settings::Settings;
 use futures_util::TryStreamExt;
@@ -21,11 +23,12 @@ use tokio::sync::Semaphore;
 /// to send this much.
 pub(crate) const PART_BYTES: usize = 8 << 20;
 
-/// Parts that a bucket uploads at once, of all its shards.
+/// Parts that a bucket uploads at once, of all its shards. It takes as many to use a network that is fast
+/// but far away.
 const UPLOADS_MAX: usize = 16;
-/// Ranges that a bucket reads at once.
-const READS_MAX: usize = 64;
-/// Memory for parts that is kept for the next ones. More is had from the system, and given back.
+/// Memory for parts of several shards at once, each of which has two more that cannot be sent yet.
+const PARTS_BYTES: usize = (UPLOADS_MAX + 6) * PART_BYTES;
+/// Of that, what is kept while no shard is being written.
 const KEPT_BYTES: usize = 8 * PART_BYTES;
 
 /// Longest wait for a connection.
@@ -62,8 +65,8 @@ pub(crate) struct Clients {
     /// For what takes long: parts, and putting them together.
     pub uploads: AmazonS3,
     pub uploads_free: Arc<Semaphore>,
-    pub reads_free: Arc<Semaphore>,
-    pub parts: Arc<StagingPool>,
+    pub reads: Arc<Reads>,
+    pub flow: Arc<Flow>,
 }
 
 impl Bucket {
@@ -86,8 +89,8 @@ impl Bucket {
             calls: self.client(ANSWER_MAX, REPEAT_CALLS)?,
             uploads: self.client(PART_MAX, REPEAT_PARTS)?,
             uploads_free: Arc::new(Semaphore::new(UPLOADS_MAX)),
-            reads_free: Arc::new(Semaphore::new(READS_MAX)),
-            parts: StagingPool::new(KEPT_BYTES, PART_BYTES),
+            reads: Arc::default(),
+            flow: Flow::new(UPLOADS_MAX, StagingPool::new(PARTS_BYTES, PART_BYTES), KEPT_BYTES),
         };
         Ok(clients.insert(made).clone())
     }

@@ -19,12 +19,15 @@
 mod bucket;
 mod errors;
 mod files;
+mod flow;
 mod medium;
 mod objects;
 mod parts;
 mod place;
 mod probe;
 mod profiles;
+mod queue;
+mod reads;
 mod runtime;
 mod settings;
 mod target;

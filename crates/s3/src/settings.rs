@@ -2,7 +2,7 @@
 //! line looks for them.
 
 use crate::profiles::Profiles;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,9 @@ pub(crate) struct Settings {
     pub endpoint: Option<String>,
     region: String,
     credentials: Credentials,
+    /// Whether a request is signed together with its body. Without that the server takes a body that
+    /// somebody else has changed on its way.
+    pub signs_bodies: bool,
 }
 
 #[derive(Clone)]
@@ -34,7 +37,8 @@ impl Settings {
     /// Finds the settings.
     ///
     /// # Errors
-    /// `Invalid` if there are no credentials, half of them, or no region; or if a file cannot be read.
+    /// `Invalid` if there are no credentials, half of them, or no region; if a value is not possible; or if a
+    /// file cannot be read.
     pub(crate) fn find(variables: Variables) -> Result<Settings> {
         let files = Files::read(variables)?;
         let endpoint = endpoint(variables, &files)?;
@@ -54,12 +58,24 @@ impl Settings {
                 )));
             }
         };
-        Ok(Settings { endpoint, region, credentials: credentials(variables, &files)? })
+        let signs_bodies = signs_bodies(&files, is_plain(endpoint.as_deref()))?;
+        Ok(Settings {
+            endpoint,
+            region,
+            credentials: credentials(variables, &files)?,
+            signs_bodies,
+        })
     }
 
     /// A client's settings that follow from these.
     pub(crate) fn builder(&self) -> AmazonS3Builder {
-        let mut builder = AmazonS3Builder::new().with_region(&self.region);
+        let mut builder = AmazonS3Builder::new()
+            .with_region(&self.region)
+            .with_unsigned_payload(!self.signs_bodies);
+        if !self.signs_bodies && self.is_plain() {
+            // The server compares it: nothing else tells it that a body came as it was sent.
+            builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
+        }
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint);
         }
@@ -76,7 +92,7 @@ impl Settings {
 
     /// Whether the connection is not encrypted.
     pub(crate) fn is_plain(&self) -> bool {
-        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"))
+        is_plain(self.endpoint.as_deref())
     }
 
     /// The server, for messages.
@@ -180,6 +196,23 @@ fn endpoint(variables: Variables, files: &Files) -> Result<Option<String>> {
         _ => Err(Error::invalid(format!(
             "the endpoint {endpoint:?} is not a URL: write it as \"https://HOST\" or \
              \"http://HOST:PORT\", in AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url"
+        ))),
+    }
+}
+
+fn is_plain(endpoint: Option<&str>) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
+}
+
+/// As the AWS command line does it: where the connection is encrypted, that keeps bodies as they are.
+fn signs_bodies(files: &Files, is_plain: bool) -> Result<bool> {
+    match files.get("s3.payload_signing_enabled").map(|word| word.to_ascii_lowercase()).as_deref() {
+        None => Ok(is_plain),
+        Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(word) => Err(Error::invalid(format!(
+            "payload_signing_enabled is {word:?} in {}: it must be true or false",
+            files.described()
         ))),
     }
 }

@@ -1,15 +1,12 @@
 //! A bucket as a target: one object per shard.
 
-use crate::bucket::{Bucket, Clients};
-use crate::errors::{is_missing, may_be_past_the_end};
+use crate::bucket::Bucket;
 use crate::objects::{end_uploads, name, parse_name};
-use crate::runtime;
+use crate::reads::Source;
 use crate::upload::Upload;
 use crate::writer::S3Writer;
-use futures_util::TryStreamExt;
-use object_store::{GetOptions, GetRange, ObjectStore};
 use outlive_io::Ticket;
-use outlive_target::writes::{check_range, exists, missing, short};
+use outlive_target::writes::{check_range, exists, missing};
 use outlive_target::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::{Error, Result};
 use std::collections::BTreeSet;
@@ -52,17 +49,19 @@ impl Target for S3Target {
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
-        let ready = runtime::handle().and_then(|handle| Ok((handle, self.bucket.clients()?)));
+        let source = Source::new(&self.bucket);
         let read = |range: ReadRange| {
-            let checked = check_range(shard, &range).and_then(|()| ready.clone());
-            match checked {
-                Ok((handle, clients)) => {
-                    runtime::start(&handle, read(self.bucket.clone(), clients, shard, range))
-                }
+            let source = source.as_ref().map_err(Error::clone);
+            match source.and_then(|source| check_range(shard, &range).map(|()| source)) {
+                Ok(source) => source.queue(shard, range),
                 Err(error) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
             }
         };
-        ranges.into_iter().map(read).collect()
+        let tickets = ranges.into_iter().map(read).collect();
+        if let Ok(source) = source {
+            source.start();
+        }
+        tickets
     }
 
     fn length(&self, shard: ShardName) -> Result<u64> {
@@ -103,89 +102,6 @@ impl Target for S3Target {
     fn capacity(&self) -> Result<Capacity> {
         Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX })
     }
-}
-
-/// Reads a range into its buffer.
-async fn read(
-    bucket: Arc<Bucket>,
-    clients: Clients,
-    shard: ShardName,
-    mut range: ReadRange,
-) -> std::result::Result<outlive_io::AlignedBuf, Fault<outlive_io::AlignedBuf>> {
-    match fill(&bucket, &clients, shard, &mut range).await {
-        Ok(()) => Ok(range.buffer),
-        Err(error) => Err(Fault { error, buffer: range.buffer }),
-    }
-}
-
-async fn fill(
-    bucket: &Bucket,
-    clients: &Clients,
-    shard: ShardName,
-    range: &mut ReadRange,
-) -> Result<()> {
-    let object = name(shard, "shard");
-    let place = || format!("bucket {}", bucket.describe());
-    if range.buffer.is_empty() {
-        // No request asks for no bytes.
-        let length = bucket.length(&object).await?.ok_or_else(|| missing(&place(), shard))?;
-        return if range.offset <= length {
-            Ok(())
-        } else {
-            Err(short(&place(), shard, range, length))
-        };
-    }
-    let _free = clients.reads_free.acquire().await;
-    let Err(error) = fetch(bucket, clients, shard, range).await? else { return Ok(()) };
-    if is_missing(&error) {
-        return Err(missing(&place(), shard));
-    }
-    if may_be_past_the_end(&error) {
-        let length = bucket.length(&object).await?.ok_or_else(|| missing(&place(), shard))?;
-        if length < range.offset.saturating_add(range.buffer.len() as u64) {
-            return Err(short(&place(), shard, range, length));
-        }
-    }
-    Err(bucket.explain("reading", &object, &error))
-}
-
-/// Asks for a range, and copies what comes to its place in the buffer.
-async fn fetch(
-    bucket: &Bucket,
-    clients: &Clients,
-    shard: ShardName,
-    range: &mut ReadRange,
-) -> Result<std::result::Result<(), object_store::Error>> {
-    let object = &name(shard, "shard");
-    let end = range.offset.saturating_add(range.buffer.len() as u64);
-    let wanted = Some(GetRange::Bounded(range.offset..end));
-    let options = GetOptions { range: wanted, ..GetOptions::default() };
-    let got = clients.calls.get_opts(&bucket.path(object)?, options).await;
-    let (length, mut chunks) = match got {
-        Ok(got) => (got.meta.size, got.into_stream()),
-        Err(error) => return Ok(Err(error)),
-    };
-    if length < end {
-        return Err(short(&format!("bucket {}", bucket.describe()), shard, range, length));
-    }
-    let mut at = 0;
-    loop {
-        match chunks.try_next().await {
-            Err(error) => return Ok(Err(error)),
-            Ok(None) => break,
-            Ok(Some(chunk)) => {
-                let place = range.buffer.get_mut(at..at + chunk.len()).ok_or_else(|| {
-                    Error::retry(format!("{} sent more than was asked for", bucket.url(object)))
-                })?;
-                place.copy_from_slice(&chunk);
-                at += chunk.len();
-            }
-        }
-    }
-    if at == range.buffer.len() {
-        return Ok(Ok(()));
-    }
-    Err(Error::retry(format!("{} sent less than was asked for: {at} bytes", bucket.url(object))))
 }
 
 impl fmt::Debug for S3Target {

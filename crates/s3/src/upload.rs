@@ -6,14 +6,16 @@
 //! bounded. So a part that cannot be sent fails the finish, not the write; `object_store` sends it again
 //! for some seconds before.
 //!
-//! What bounds the memory is that writes wait while [`PARTS_MAX`] whole parts of the shard are being sent.
-//! Besides those there is the first part, which waits for its header, and the one that is being filled.
+//! What bounds the memory is that writes wait while as many whole parts of all shards of the bucket are
+//! being sent as [`Flow`](crate::flow::Flow) allows. Besides those each shard has its first part, which
+//! waits for its header, and the one that is being filled.
 
 use crate::bucket::{Bucket, Clients, PART_BYTES};
+use crate::flow::{Open, Sending, Waits};
 use crate::objects::{end_upload, name};
 use crate::parts::Part;
 use crate::runtime;
-use futures_util::future::try_join_all;
+use futures_util::future::{join, join_all, try_join_all};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
@@ -27,9 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
-
-/// Whole parts of one shard that are being sent at once.
-const PARTS_MAX: usize = 4;
 
 /// Parts that an upload may have, by the rules of S3.
 const PARTS_OF_UPLOAD_MAX: u64 = 10_000;
@@ -47,6 +46,7 @@ pub(crate) struct Upload {
     /// Begun when the first part is whole. A shard that is one part needs none of this.
     started: OnceCell<Started>,
     state: Mutex<State>,
+    _open: Open,
 }
 
 /// An upload that the server knows.
@@ -61,10 +61,9 @@ struct State {
     filling: BTreeMap<usize, Part>,
     /// Parts that are being sent or were.
     whole: BTreeSet<usize>,
-    sending: usize,
     sent: BTreeMap<usize, PartId>,
     tasks: Vec<JoinHandle<()>>,
-    /// Writes that wait until fewer parts are being sent.
+    /// Writes that wait until fewer parts are being sent; if there are any, the flow knows of it.
     waiting: VecDeque<Waiting>,
     failed: Option<Error>,
     /// What the shard begins with: tells it from another one.
@@ -87,8 +86,10 @@ impl Upload {
         let least = usize::try_from(pages * PAGE_BYTES as u64).map_err(|_| {
             Error::invalid(format!("a shard of {bytes_max} bytes is too long for a bucket"))
         })?;
+        let clients = bucket.clients()?;
         Ok(Upload {
-            clients: bucket.clients()?,
+            _open: clients.flow.open(),
+            clients,
             handle: runtime::handle()?,
             path: bucket.path(&object)?,
             bucket,
@@ -113,7 +114,10 @@ impl Upload {
         writing: Writing,
     ) -> WriteTicket {
         let mut state = self.lock();
-        if state.is_crowded() || !state.waiting.is_empty() {
+        // A failure is told at once.
+        if state.failed.is_none()
+            && (!state.waiting.is_empty() || !self.clients.flow.admits(self.clone()))
+        {
             let (promise, ticket) = Ticket::pair();
             state.waiting.push_back(Waiting { offset, bytes, writing, promise });
             return ticket;
@@ -168,7 +172,7 @@ impl Upload {
         let start = number as u64 * self.part_bytes as u64;
         let rest = usize::try_from(self.bytes_max - start).unwrap_or(usize::MAX);
         let length = self.part_bytes.min(rest);
-        let kept = if length <= PART_BYTES { self.clients.parts.try_take() } else { None };
+        let kept = if length <= PART_BYTES { self.clients.flow.memory().try_take() } else { None };
         kept.or_else(|| AlignedBuf::try_not_inherited(length))
             .ok_or_else(|| Error::no_memory("a part of a shard", length))
     }
@@ -179,31 +183,27 @@ impl Upload {
         let payload = part.into_payload(self.part_bytes);
         state.keep_first_page(number, &payload);
         state.whole.insert(number);
-        state.sending += 1;
-        let upload = self.clone();
+        let (upload, sending) = (self.clone(), self.clients.flow.sending());
         state.tasks.push(self.handle.spawn(async move {
             let sent = upload.send(number, payload).await;
-            upload.part_ended(sent);
+            upload.part_ended(sent, sending);
         }));
     }
 
-    /// Notes what became of a part, and takes in what has waited for that.
-    fn part_ended(self: &Arc<Self>, sent: Result<(usize, PartId)>) {
-        let mut state = self.lock();
-        state.sending -= 1;
-        match sent {
-            Ok((number, id)) => drop(state.sent.insert(number, id)),
-            Err(error) => drop(state.failed.get_or_insert(error)),
+    /// Notes what became of a part, and lets others go on that have waited for that.
+    fn part_ended(self: &Arc<Self>, sent: Result<(usize, PartId)>, sending: Sending) {
+        let failed = sent.is_err();
+        {
+            let mut state = self.lock();
+            match sent {
+                Ok((number, id)) => drop(state.sent.insert(number, id)),
+                Err(error) => drop(state.failed.get_or_insert(error)),
+            }
         }
-        let mut taken = Vec::new();
-        while !state.is_crowded() {
-            let Some(next) = state.waiting.pop_front() else { break };
-            let outcome = self.take(&mut state, next.offset, &next.bytes);
-            taken.push((next, outcome));
+        if failed {
+            self.clone().resume();
         }
-        // Not under the lock: whoever is told may write more.
-        drop(state);
-        taken.into_iter().for_each(|(waiting, outcome)| waiting.end(outcome));
+        drop(sending);
     }
 
     async fn send(&self, number: usize, payload: PutPayload) -> Result<(usize, PartId)> {
@@ -235,11 +235,6 @@ impl Upload {
 
     /// Sends what is left and makes the shard visible.
     pub(crate) async fn finish(self: &Arc<Self>, length: u64) -> Result<()> {
-        let tasks = std::mem::take(&mut self.lock().tasks);
-        for task in tasks {
-            // What it found out is in the state.
-            let _ = task.await;
-        }
         let count = (length.div_ceil(self.part_bytes as u64) as usize).max(1);
         let rest = self.rest(length, count)?;
         let made = match count {
@@ -256,9 +251,7 @@ impl Upload {
     /// Those of the `count` parts of a shard of `length` bytes that are still to be sent.
     fn rest(&self, length: u64, count: usize) -> Result<Vec<(usize, PutPayload)>> {
         let mut state = self.lock();
-        if let Some(error) = &state.failed {
-            return Err(error.clone().context(format!("shard {}", self.shard)));
-        }
+        state.check(self.shard)?;
         let end_of_whole = state.whole.last().map_or(0, |last| (last + 1) as u64);
         if end_of_whole * self.part_bytes as u64 > length {
             let what = format!("shard {} was written past its end at {length}", self.shard);
@@ -292,8 +285,15 @@ impl Upload {
     /// Sends the parts that are left, and has the server put all `count` of them together.
     async fn complete(&self, rest: Vec<(usize, PutPayload)>, count: usize) -> Result<()> {
         let sent = rest.into_iter().map(|(number, payload)| self.send(number, payload));
-        let sent = try_join_all(sent).await?;
-        let mut parts = std::mem::take(&mut self.lock().sent);
+        // Beside those that are under way. What became of them is in the state.
+        let tasks = std::mem::take(&mut self.lock().tasks);
+        let (sent, _) = join(try_join_all(sent), join_all(tasks)).await;
+        let mut parts = {
+            let mut state = self.lock();
+            state.check(self.shard)?;
+            std::mem::take(&mut state.sent)
+        };
+        let sent = sent?;
         parts.extend(sent);
         if !parts.keys().copied().eq(0..count) {
             return Err(Error::bug(format!("shard {} lacks one of {count} parts", self.shard)));
@@ -376,10 +376,30 @@ impl Upload {
     }
 }
 
+impl Waits for Upload {
+    fn resume(self: Arc<Self>) {
+        let mut taken = Vec::new();
+        let mut state = self.lock();
+        while !state.waiting.is_empty()
+            && (state.failed.is_some() || self.clients.flow.admits_next(self.clone()))
+        {
+            let Some(next) = state.waiting.pop_front() else { break };
+            let outcome = self.take(&mut state, next.offset, &next.bytes);
+            taken.push((next, outcome));
+        }
+        // Not under the lock: whoever is told may write more.
+        drop(state);
+        taken.into_iter().for_each(|(waiting, outcome)| waiting.end(outcome));
+    }
+}
+
 impl State {
-    /// Whether writes have to wait. A failure is told at once.
-    fn is_crowded(&self) -> bool {
-        self.sending >= PARTS_MAX && self.failed.is_none()
+    /// Whether a part could not be sent.
+    fn check(&self, shard: ShardName) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone().context(format!("shard {shard}"))),
+            None => Ok(()),
+        }
     }
 
     fn keep_first_page(&mut self, number: usize, payload: &PutPayload) {

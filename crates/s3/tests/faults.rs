@@ -8,8 +8,8 @@ use outlive_target::{LogMedium, Previous, RecordLog, RetryPolicy, RetryTarget, T
 use outlive_target::{ReadRange, read_one};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
 use support::{
@@ -30,6 +30,65 @@ fn is(method: &'static str, what: &'static str) -> impl Fn(&str, &str) -> bool +
             .find(|mark| target.contains(mark));
         is_method == method && kind.unwrap_or_default() == what
     }
+}
+
+/// Of ranges that were asked for together, those that are there come, whatever happens to the others.
+#[test]
+fn ranges_that_share_a_request_fail_one_by_one() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let target = place_at(proxy.address()).open_target().unwrap();
+    let bytes = content(5, 2 * PAGE);
+    for pack in 0..16 {
+        put(&target, name(pack), &content(u64::from(pack), 1 << 20)).unwrap();
+    }
+    put(&target, name(16), &bytes).unwrap();
+    // As many long requests as there may be are held, so what follows waits and is put together.
+    let object = name(16).to_string();
+    let is_it = move |target: &str| target.contains(&object);
+    let other = is_it.clone();
+    proxy.spoil(move |method, target| match method == "GET" && !other(target) {
+        true => Fault::Hold,
+        false => Fault::None,
+    });
+    let range = |at: usize, length: usize| ReadRange {
+        offset: at as u64,
+        buffer: AlignedBuf::zeroed(length),
+    };
+    let held: Vec<_> =
+        (0..16).map(|pack| read_one(&target, name(pack), range(0, 1 << 20))).collect();
+    until("all are under way", || proxy.held() == 16);
+    let requests = Arc::new(Mutex::new(0));
+    let counting = requests.clone();
+    let mut cut = true;
+    proxy.spoil(move |_, target| {
+        *counting.lock().unwrap() += usize::from(is_it(target));
+        // The request for all of them fails, those for each do not.
+        match is_it(target) && std::mem::take(&mut cut) {
+            true => Fault::Refuse(400),
+            false => Fault::None,
+        }
+    });
+    let places = [0, PAGE, 2 * PAGE];
+    let ranges = places.iter().map(|at| range(*at, PAGE)).collect();
+    let read = target.read_ranges(name(16), ranges);
+    assert!(!read.iter().any(outlive_io::Ticket::ready), "they wait");
+    proxy.let_go();
+    for (at, ticket) in places.into_iter().zip(read) {
+        match ticket.wait() {
+            Ok(page) => assert!(page[..] == bytes[at..at + PAGE]),
+            Err(fault) => {
+                assert_eq!((at, fault.error.kind()), (2 * PAGE, ErrorKind::Damaged));
+                assert_eq!(fault.buffer.len(), PAGE);
+            }
+        }
+    }
+    for (pack, ticket) in (0..).zip(held) {
+        assert!(ticket.wait().unwrap()[..] == content(pack, 1 << 20));
+    }
+    // One for all, one for each, and those that find out the length of the shard.
+    let requests = *requests.lock().unwrap();
+    assert!((5..=8).contains(&requests), "{requests}");
 }
 
 #[test]

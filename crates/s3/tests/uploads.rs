@@ -4,7 +4,7 @@ mod support;
 
 use outlive_io::{AlignedBuf, StagingPool};
 use outlive_s3::S3Target;
-use outlive_target::{LogMedium, Put, Target};
+use outlive_target::{LogMedium, Put, ShardWriter, Target, WriteTicket};
 use outlive_types::{ErrorKind, JobName, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -93,6 +93,104 @@ fn a_small_supply_of_buffers_feeds_many_shards() {
     finished.into_iter().for_each(|ticket| ticket.wait().unwrap());
     assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
     (0..6).for_each(|pack| check(&target, pack, &bytes));
+}
+
+/// Parts that a bucket sends at once.
+const PARTS_MAX: usize = 16;
+
+/// A proxy that holds all parts, and three shards of eight parts, of each of which all is written but the
+/// first page. With them the tickets of the writes.
+fn three_held_shards(
+    proxy: &Proxy,
+    target: &S3Target,
+    bytes: &[u8],
+) -> (Vec<Box<dyn ShardWriter>>, Vec<WriteTicket>) {
+    proxy.spoil(|_, target| match target.contains("partNumber") {
+        true => Fault::Hold,
+        false => Fault::None,
+    });
+    let shared = buffer_of(bytes);
+    let mut tickets = Vec::new();
+    let writers = (0..3).map(|pack| {
+        let mut writer = target.create(name(pack), bytes.len() as u64).unwrap();
+        for at in (PAGE..bytes.len()).step_by(4 * MIB) {
+            let end = bytes.len().min(at + 4 * MIB);
+            tickets.push(writer.write(at as u64, shared.slice(at..end)));
+        }
+        writer
+    });
+    (writers.collect(), tickets)
+}
+
+/// Writes whose bytes were not taken over yet.
+fn waiting(tickets: &[WriteTicket]) -> usize {
+    tickets.iter().filter(|ticket| !ticket.ready()).count()
+}
+
+#[test]
+fn shards_share_the_parts_that_a_bucket_sends_at_once() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let target = place_at(proxy.address()).open_target().unwrap();
+    let bytes = content(4, 8 * PART);
+    let (writers, tickets) = three_held_shards(&proxy, &target, &bytes);
+    // The first two have seven whole parts each, the third has the other two: five writes, as the first
+    // part lacks its header, and the fourth part is not whole.
+    until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
+    assert_eq!(waiting(&tickets), 16 - 6, "their memory is bounded");
+    proxy.let_go();
+    let page = buffer_of(&bytes[..PAGE]);
+    let finished: Vec<_> = writers
+        .into_iter()
+        .map(|mut writer| {
+            drop(writer.write(0, page.clone()));
+            writer.finish(bytes.len() as u64)
+        })
+        .collect();
+    finished.into_iter().for_each(|ticket| ticket.wait().unwrap());
+    assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
+    (0..3).for_each(|pack| check(&target, pack, &bytes));
+}
+
+#[test]
+fn a_shard_that_is_given_up_lets_others_go_on() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let target = place_at(proxy.address()).open_target().unwrap();
+    let bytes = content(5, 8 * PART);
+    let (mut writers, tickets) = three_held_shards(&proxy, &target, &bytes);
+    until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
+    drop(writers.remove(0));
+    // The third shard has all its parts on their way now.
+    until("the others go on", || waiting(&tickets) == 0);
+    until("their parts are sent", || proxy.held() == PARTS_MAX + 5);
+    proxy.let_go();
+    for (mut writer, pack) in writers.into_iter().zip(1..) {
+        drop(writer.write(0, buffer_of(&bytes[..PAGE])));
+        writer.finish(bytes.len() as u64).wait().unwrap();
+        check(&target, pack, &bytes);
+    }
+    assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
+}
+
+/// A finish does not wait for parts under way before it sends those that are left.
+#[test]
+fn a_finish_sends_the_rest_beside_what_is_under_way() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let target = place_at(proxy.address()).open_target().unwrap();
+    let bytes = content(6, 3 * PART);
+    proxy.spoil(|_, target| match target.contains("partNumber") {
+        true => Fault::Hold,
+        false => Fault::None,
+    });
+    let mut writer = target.create(name(1), bytes.len() as u64).unwrap();
+    write_all(&mut *writer, &bytes[..2 * PART + PAGE], 4 * MIB).unwrap();
+    let finished = writer.finish((2 * PART + PAGE) as u64);
+    until("all three are sent", || proxy.held() == 3);
+    proxy.let_go();
+    finished.wait().unwrap();
+    check(&target, 1, &bytes[..2 * PART + PAGE]);
 }
 
 /// Uploads that the server knows.

@@ -121,3 +121,23 @@ fn a_role_is_taken_where_there_are_no_keys() {
     let half = [("AWS_REGION", "r"), ("AWS_ROLE_ARN", "arn:x")];
     assert!(refused(&half).contains("no credentials"));
 }
+
+#[test]
+fn bodies_are_signed_where_nothing_else_keeps_them_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    let signs = |url: &str, text: &str| {
+        fs::write(&config, text).unwrap();
+        let file = ("AWS_CONFIG_FILE", config.to_str().unwrap());
+        find(&[KEYS[0], KEYS[1], ("AWS_ENDPOINT_URL", url), file]).map(|found| found.signs_bodies)
+    };
+    let set = |word: &str| format!("[default]\ns3 =\n  payload_signing_enabled = {word}\n");
+    assert!(signs("http://host", "").unwrap() && !signs("https://host", "").unwrap());
+    for url in ["http://host", "https://host"] {
+        assert!(signs(url, &set("true")).unwrap() && !signs(url, &set("False")).unwrap());
+    }
+    let told = signs("http://host", &set("perhaps")).unwrap_err();
+    assert!(told.kind() == ErrorKind::Invalid && told.message().contains("\"perhaps\""), "{told}");
+    let aws = find(&[KEYS[0], KEYS[1], ("AWS_REGION", "r")]).unwrap();
+    assert!(!aws.signs_bodies && !aws.is_plain());
+}

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 /// What is done to a request.
@@ -18,6 +18,10 @@ pub enum Fault {
     CutReply(usize),
     /// It is refused with this status, and never comes to the server.
     Refuse(u16),
+    /// The last bit of its body comes to the server changed.
+    FlipBit,
+    /// It waits here until [`Proxy::let_go`] is called.
+    Hold,
 }
 
 /// What is done to a request, by its method and target ("/bucket/key?query").
@@ -27,6 +31,25 @@ type Rule = Box<dyn FnMut(&str, &str) -> Fault + Send>;
 pub struct Proxy {
     address: SocketAddr,
     rule: Arc<Mutex<Rule>>,
+    held: Arc<Held>,
+}
+
+/// Requests that wait.
+#[derive(Default)]
+struct Held {
+    /// How many there were so far, and whether they may go on.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Held {
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += 1;
+        while !state.1 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 impl Proxy {
@@ -35,18 +58,30 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
         let rule: Arc<Mutex<Rule>> = Arc::new(Mutex::new(Box::new(|_, _| Fault::None)));
-        let shared = rule.clone();
+        let held = Arc::new(Held::default());
+        let shared = (rule.clone(), held.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let rule = shared.clone();
+                let (rule, held) = shared.clone();
                 thread::spawn(move || {
                     // A connection that breaks is no news here.
-                    let _ = pass_on(&client, to, &rule);
+                    let _ = pass_on(&client, to, &rule, &held);
                     let _ = client.shutdown(Shutdown::Both);
                 });
             }
         });
-        Proxy { address, rule }
+        Proxy { address, rule, held }
+    }
+
+    /// How many requests were held so far.
+    pub fn held(&self) -> usize {
+        self.held.state.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Lets those go on that are held, and holds no more.
+    pub fn let_go(&self) {
+        self.held.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.held.changed.notify_all();
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -79,8 +114,13 @@ impl Proxy {
 }
 
 /// Passes one request on, and its reply back: the server closes the connection behind it.
-fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Result<()> {
-    let request = read_request(client)?;
+fn pass_on(
+    mut client: &TcpStream,
+    to: SocketAddr,
+    rule: &Mutex<Rule>,
+    held: &Held,
+) -> io::Result<()> {
+    let mut request = read_request(client)?;
     let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -92,6 +132,8 @@ fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Re
                 format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             return client.write_all(reply.as_bytes());
         }
+        Fault::Hold => held.wait(),
+        Fault::FlipBit => request.last_mut().into_iter().for_each(|last| *last ^= 1),
         _ => {}
     }
     let mut server = TcpStream::connect(to)?;

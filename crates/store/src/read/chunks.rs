@@ -13,6 +13,8 @@ use std::time::Duration;
 /// Reads asked for over all threads: the engine has eight under way, the others are ready when a
 /// thread comes back from verifying.
 const READS_IN_FLIGHT: usize = 14;
+/// The same where the staging memory has room for more, as that of a pool in a bucket: a server may be far.
+const READS_IN_FLIGHT_MAX: usize = 30;
 
 /// Longest wait for a buffer by somebody who holds none.
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -111,7 +113,11 @@ impl ReadPlan {
     ) -> Vec<ReadFault> {
         let next = AtomicUsize::new(0);
         let next = || Some(next.fetch_add(1, Ordering::Relaxed));
-        self.execute_as(pool, (threads, READS_IN_FLIGHT), keep_going, &next, take)
+        let staging = pool.staging();
+        // What is being verified has a buffer as well.
+        let buffers = (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(threads);
+        let depth = buffers.clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX);
+        self.execute_as(pool, (threads, depth), keep_going, &next, take)
     }
 
     /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
