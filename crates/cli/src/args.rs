@@ -144,6 +144,11 @@ pub struct InitArgs {
     /// again for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
+    /// Where packs are kept in the memory of this host: a directory on a tmpfs, as below /dev/shm. What is only
+    /// there is lost when the host is started anew, and the pool goes on with what is on slow targets. Give it
+    /// again for each further one
+    #[arg(long, value_name = "DIR")]
+    pub volatile: Vec<String>,
     /// Where `pool fill` copies packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
     /// for each further one
     #[arg(long, value_name = "LOCATION")]
@@ -174,6 +179,9 @@ pub struct AddArgs {
     /// What it is for: `fast` takes saves, `slow` gets copies of them from `pool fill`
     #[arg(long, value_name = "TIER", value_parser = tier, default_value = "fast")]
     pub tier: Tier,
+    /// The place is in the memory of this host: it is empty when that was started anew, and is then made anew
+    #[arg(long, conflicts_with = "tier")]
+    pub volatile: bool,
 }
 
 /// `pool drain` and `pool remove`.

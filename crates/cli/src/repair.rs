@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// `outlive pool repair`.
 pub fn repair(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
     let options = RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     teller.busy("looking for what is missing");
     let mut report = pool.repair(options)?;

@@ -3,6 +3,7 @@
 //! Everything above speaks of packs and places only. Nobody above has a target in hand; whoever checks
 //! what lies on the media sees [`StoredShard`]s.
 
+mod anew;
 mod check;
 mod command;
 mod compare;
@@ -12,6 +13,7 @@ mod create;
 mod environment;
 mod fill;
 mod home;
+mod host;
 mod layout;
 mod location;
 mod log_places;
@@ -30,6 +32,7 @@ mod table;
 mod targets;
 mod texts;
 
+pub use anew::Anew;
 pub use check::{EachContainer, PackCheck, StoredShard};
 pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;

@@ -8,6 +8,7 @@
 //! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
 //! it knows nothing of kernels, file systems or networks.
 
+mod anew;
 pub mod commit;
 pub mod copy;
 pub mod diff;
@@ -26,6 +27,7 @@ pub mod scrub;
 pub mod tree;
 mod verify;
 
+pub use anew::make_anew;
 pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,

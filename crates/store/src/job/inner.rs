@@ -1,6 +1,7 @@
 //! What a job's handles and its drain share.
 
 use super::handle::SaveHandle;
+use crate::anew::make_anew;
 use crate::read::MemoryImage;
 use crate::restore::LazyFill;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
@@ -78,6 +79,7 @@ impl Inner {
         &self,
         source: &mut dyn PageSource,
     ) -> Result<(Box<dyn Frozen>, PackNumbers, SavePlan)> {
+        make_anew(&self.pool)?;
         let mut writer = self.writer();
         let packs = writer.begin(&self.pool)?;
         let epoch = writer.committer.head.last_epoch + 1;
