@@ -60,6 +60,7 @@ impl Program {
             Role::Filler { rounds } => actor.filler(rounds),
             Role::Auditor { rounds } => actor.auditor(rounds),
             Role::Loser => actor.loser(),
+            Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
             Role::PlaceAway => actor.place_away(),
             Role::Mover => actor.mover(),

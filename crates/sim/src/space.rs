@@ -13,6 +13,8 @@ pub struct Space {
     pub moves: bool,
     /// Whether there is one more, which is slow and holds copies.
     pub slow: bool,
+    /// Whether the others are in memory, which may be lost at any moment.
+    pub volatile: bool,
 }
 
 impl Space {
@@ -32,7 +34,10 @@ impl Space {
         let writes = if (seed / 16).is_multiple_of(2) { Writes::Full } else { Writes::Degraded };
         let moves = seed % 4 == 3 && seed / 4 % 2 == 1 || seed % 4 == 1 && seed / 32 % 2 == 1;
         let slow = seed % 7 == 3;
-        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves, slow }
+        // With a slow target, or with nothing that is left.
+        let volatile = slow && seed / 7 % 3 == 1 || seed % 35 == 12;
+        let moves = moves && !volatile;
+        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves, slow, volatile }
     }
 
     /// How many there are ever.

@@ -1,7 +1,8 @@
 //! Programs about a slow target: one that copies to it, and one that looks whether what was safe stays so.
 
 use crate::actor::{Actor, Done};
-use crate::check::whole;
+use crate::check::whole_ranks;
+use crate::luck::lock;
 use crate::world::PoolWorld;
 use outlive_pool::Tier;
 use outlive_store::{FillOptions, Job, JobOptions, checkpoint_redundancy, fill};
@@ -54,6 +55,30 @@ impl Actor {
     }
 }
 
+impl Actor {
+    /// The host is started anew: programs that go on are those of a system that only its memory was taken from.
+    pub(crate) fn wiper(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(120)).for_each(|_| pause("time passes"));
+            pause("lose the memory of the host");
+            let (place, seed) = (&self.place, self.rng.next_u64());
+            let is_away = place.world.crashed();
+            let safe = in_one_step(|| place.safe_on_slow(seed));
+            self.luck.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
+            self.luck.fail();
+            place.truth.wiped(&safe);
+            for target in 0..place.space.targets {
+                place.world.lose_target(target);
+            }
+            lock(&place.markers).clear();
+            if !is_away {
+                self.luck.achieved("lose the memory of the host");
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Nobody else goes on meanwhile: in a thread that the schedule does not know of, no lock lets others in.
 fn in_one_step<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")
@@ -87,7 +112,7 @@ impl PoolWorld {
             let committed = committed.get(epoch).ok_or("a checkpoint that nobody has committed")?;
             let job = Job::open(&pool, name.as_str(), JobOptions::default());
             let job = job.map_err(|error| error.to_string())?;
-            whole(&job, *epoch, committed, false)
+            whole_ranks(&job, *epoch, committed, false)
                 .map_err(|what| format!("on the slow tier alone, where it was safe: {what}"))
         });
         for number in taken {
