@@ -105,6 +105,9 @@ pub enum PoolCommand {
     Repair(RepairArgs),
     /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
     Fill(RepairArgs),
+    /// Delete packs from the fast tier that only older checkpoints than the newest `keep_fast` of each job need,
+    /// once their copies on the slow tier were read as a whole
+    Trim(TrimArgs),
     /// Test which ways of finding changed memory work on this machine
     Probe,
 }
@@ -182,6 +185,19 @@ pub struct AddArgs {
     /// The place is in the memory of this host: it is empty when that was started anew, and is then made anew
     #[arg(long, conflicts_with = "tier")]
     pub volatile: bool,
+}
+
+/// `pool trim`.
+#[derive(ClapArgs, Debug)]
+pub struct TrimArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Limit for reading copies, in bytes per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
+    pub rate: Option<u64>,
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `pool drain` and `pool remove`.

@@ -38,7 +38,7 @@ pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use environment::Environment;
-pub use fill::{FillNeed, PackFill};
+pub use fill::{FillNeed, PackFill, Trimming};
 pub use membership::{DrainReport, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};

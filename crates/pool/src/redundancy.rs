@@ -120,11 +120,14 @@ pub struct TiersConfig {
     pub bytes_per_s: u64,
     /// A job that is closed waits at most so many seconds for the slow tier.
     pub finish_s: u64,
+    /// Of each job, so many newest checkpoints stay on the fast tier once the slow one has them; 0 for all.
+    pub keep_fast: u64,
 }
 
 impl Default for TiersConfig {
     fn default() -> TiersConfig {
-        TiersConfig { every: 1, older_than_s: 0, fill: true, bytes_per_s: 0, finish_s: 60 }
+        let (older_than_s, bytes_per_s, keep_fast) = (0, 0, 0);
+        TiersConfig { every: 1, older_than_s, fill: true, bytes_per_s, finish_s: 60, keep_fast }
     }
 }
 

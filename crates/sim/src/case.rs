@@ -253,6 +253,9 @@ impl Case {
         if space.slow {
             roles.push(Role::Filler { rounds: 2 });
             roles.push(Role::Auditor { rounds: 12 });
+            if space.keeps > 0 && log != LogKind::Plain {
+                roles.push(Role::Trimmer { rounds: 2 });
+            }
         }
         if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
             roles.push(Role::PlaceAway);

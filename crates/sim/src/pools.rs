@@ -76,7 +76,12 @@ impl PoolWorld {
         };
         let redundancy = self.space.redundancy.clone();
         // Threads that no schedule knows of would not repeat themselves.
-        let tiers = TiersConfig { fill: self.luck.is_active(), ..TiersConfig::default() };
+        let tiers = TiersConfig {
+            fill: self.luck.is_active(),
+            // Without locks, a claim keeps trims apart from others: that is no part of this table.
+            keep_fast: if self.has_locks() { self.space.keeps } else { 0 },
+            ..TiersConfig::default()
+        };
         let config = PoolConfig { redundancy, tiers, ..PoolConfig::new(format, tuning) };
         if !self.space.moves && !self.space.slow && !self.space.volatile {
             return Pool::over(config, targets, log, env);

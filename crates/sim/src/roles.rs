@@ -78,6 +78,11 @@ pub enum Role {
         /// So many times.
         rounds: u64,
     },
+    /// Deletes from the others what only older checkpoints need; programs do so behind their fills, too.
+    Trimmer {
+        /// So many times.
+        rounds: u64,
+    },
     /// Looks, at one moment after the other, whether what was safe on the slow target still is.
     Auditor {
         /// So many times.

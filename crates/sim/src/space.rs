@@ -15,6 +15,8 @@ pub struct Space {
     pub slow: bool,
     /// Whether the others are in memory, which may be lost at any moment.
     pub volatile: bool,
+    /// So many newest checkpoints stay on the others once the slow one has them; 0 for all.
+    pub keeps: u64,
 }
 
 impl Space {
@@ -37,7 +39,9 @@ impl Space {
         // With a slow target, or with nothing that is left.
         let volatile = slow && seed / 7 % 3 == 1 || seed % 35 == 12;
         let moves = moves && !volatile;
-        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves, slow, volatile }
+        let keeps = if slow && seed / 7 % 4 == 2 { 1 + seed / 28 % 2 } else { 0 };
+        let redundancy = Redundancy { writes, ..redundancy };
+        Space { targets, redundancy, moves, slow, volatile, keeps }
     }
 
     /// How many there are ever.

@@ -5,7 +5,7 @@ use crate::check::whole_ranks;
 use crate::luck::lock;
 use crate::world::PoolWorld;
 use outlive_pool::Tier;
-use outlive_store::{FillOptions, Job, JobOptions, checkpoint_redundancy, fill};
+use outlive_store::{FillOptions, Job, JobOptions, TrimOptions, checkpoint_redundancy, fill, trim};
 use outlive_target::Lock;
 use outlive_types::sync::pause;
 use outlive_types::{Epoch, JobName};
@@ -21,6 +21,19 @@ impl Actor {
             self.luck.turns().remark(|| format!("a fill: {report:?}"));
             if report.shards > 0 {
                 self.luck.achieved("fill");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn trimmer(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(80)).for_each(|_| pause("time passes"));
+            let trimmed = trim(&self.pool, TrimOptions::default());
+            let report = self.met("a trim", &JobName::gc(), trimmed, self.busy())?;
+            self.luck.turns().remark(|| format!("a trim: {report:?}"));
+            if report.trimmed > 0 {
+                self.luck.achieved("trim");
             }
         }
         Ok(())

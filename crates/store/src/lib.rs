@@ -25,6 +25,7 @@ pub mod retention;
 pub mod save;
 pub mod scrub;
 pub mod tree;
+mod trim;
 mod verify;
 
 pub use anew::make_anew;
@@ -37,4 +38,5 @@ pub use read::{MemoryImage, RangeReader, RestorePlan, RestoreSink, RestoreStats,
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
+pub use trim::{TrimOptions, TrimReport, repair, trim};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

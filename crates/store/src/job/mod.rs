@@ -14,6 +14,7 @@ pub use restore::{Prepared, Restored};
 
 use crate::fill::FinishFill;
 use crate::save::{CommitEvents, Order, SaveNotes, Writer};
+use crate::trim::trim_behind;
 use drain::Drain;
 use inner::Inner;
 use outlive_pool::Pool;
@@ -43,6 +44,7 @@ impl Job {
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
         let writer = Writer::new(pool, name.clone());
+        writer.committer.behind.then(trim_behind);
         let events = writer.committer.events.clone();
         let inner = Inner {
             pool: pool.clone(),

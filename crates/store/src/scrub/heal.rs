@@ -425,7 +425,7 @@ impl<'a> Heal<'a> {
             let needed = self.needed_by(&line, places)?;
             lists.push((rank, store(&needed)?));
         }
-        relisted.lists = store_lists(&packer, lists)?;
+        relisted.lists = store_lists(&packer, lists, &kept)?;
         for table in kept.iter().filter_map(|manifest| manifest.images.table()) {
             for page in table.pages.iter().filter(|page| self.bad.contains(&page.pack)) {
                 match read_page(self.pool, page) {
