@@ -1,5 +1,5 @@
 //! Makes targets in memory anew that were lost with it. What was lost must be in the logs before anybody
-//! saves again: docs/design/023-volatile.md says why.
+//! saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
 use crate::membership::Alone;

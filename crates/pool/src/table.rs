@@ -185,7 +185,7 @@ impl TargetTable for HomeTable {
         if row.volatile && !self.is_ours(row) {
             let (id, host) = (row.id.unwrap_or(1), row.host.clone().unwrap_or_default());
             let elsewhere = move || {
-                Err(Error::damaged(format!(
+                Err(Error::invalid(format!(
                     "target {id} is in the memory of the host {host}, and only programs there can use it"
                 )))
             };
@@ -303,7 +303,10 @@ impl TargetTable for HomeTable {
 
 /// A target in memory that is not there has been lost with it.
 fn in_memory(error: Error) -> Error {
-    let what = "it was in memory, and is lost with that: the next program that restores or saves makes it anew";
+    if error.kind() != ErrorKind::Damaged {
+        return error;
+    }
+    let what = "it is in memory: if all of it is lost, the next program that restores or saves makes it anew";
     Error::damaged(format!("{} ({what})", error.message()))
 }
 

@@ -226,8 +226,8 @@ impl Case {
                 LogKind::Plain if is_free && name.family != Family::Overtake => {
                     log = LogKind::Locks
                 }
-                LogKind::Plain => space.volatile = false,
-                _ => {}
+                LogKind::Plain | LogKind::Places => space.volatile = false,
+                LogKind::Locks | LogKind::Directory => {}
             }
             space.volatile &= chances.flip_shard == 0 && chances.unreadable == 0;
         }
@@ -253,7 +253,7 @@ impl Case {
         if space.slow {
             roles.push(Role::Filler { rounds: 2 });
             roles.push(Role::Auditor { rounds: 12 });
-            if space.keeps > 0 && log != LogKind::Plain {
+            if space.keeps > 0 && matches!(log, LogKind::Locks | LogKind::Directory) {
                 roles.push(Role::Trimmer { rounds: 2 });
             }
         }

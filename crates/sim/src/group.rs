@@ -178,7 +178,8 @@ impl Work<'_> {
         let newest = actor.met("a search", &name, newest, &[])?.map(|(found, _)| found.epoch());
         actor.truth.restored(actor.number, &name, seen.max(newest.unwrap_or(0)));
         let Some(epoch) = newest else {
-            return match at_least > 0 && !actor.truth.is_damaged() {
+            let is_there = at_least > 0 && actor.truth.newest_told(&name) >= at_least;
+            return match is_there && !actor.truth.is_damaged() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
                 false => Ok(()),
             };

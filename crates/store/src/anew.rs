@@ -1,5 +1,5 @@
 //! Records what was lost with targets in memory, before anybody saves to those that take their place.
-//! Why it is done so stands in docs/design/023-volatile.md.
+//! Why it is done so stands in docs/design/026-volatile.md.
 
 use crate::gc::{JobState, append_behind, tell_all};
 use crate::scrub::{HealReport, Missing, heal_alone};
@@ -49,9 +49,13 @@ fn record(anew: &Anew) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>> {
         before.insert(job, hurt);
     }
     let mut report = HealReport::default();
+    let mut condemned = BTreeSet::new();
     for round in 0..ROUNDS {
         heal_alone(pool, &anew.suspects()?, &pace, &mut report, Missing::IsKnown)?;
-        if round > 0 && report.condemned.is_empty() {
+        // What was lost of hurt checkpoints may be named for ever: pages of image tables.
+        let is_known = report.condemned.is_subset(&condemned);
+        condemned.extend(report.condemned.iter().copied());
+        if round > 0 && is_known {
             let is_new = |(job, mut hurt): (JobName, BTreeSet<Epoch>)| {
                 let known = before.get(&job);
                 hurt.retain(|epoch| known.is_none_or(|known| !known.contains(epoch)));

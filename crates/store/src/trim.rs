@@ -1,5 +1,5 @@
 //! Trims the fast tier: deletes packs from it that only older checkpoints need, once the slow tier has them.
-//! Nothing says that a pack was trimmed but `keep_fast` and what lies where: docs/design/024-trim.md.
+//! Nothing says that a pack was trimmed but `keep_fast` and what lies where: docs/design/027-trim.md.
 
 use crate::commit::history;
 use crate::gc::live_of;

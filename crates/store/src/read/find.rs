@@ -163,6 +163,7 @@ impl Search<'_> {
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Newest | Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
+                            self.lost += usize::from(entry.hurt);
                             self.skipped.push((manifest.epoch, why));
                             continue;
                         }
