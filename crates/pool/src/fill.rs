@@ -169,6 +169,14 @@ impl Pool {
                 Err(error) => match targets.slow_copies(shard).first() {
                     Some(member) => *member,
                     None => {
+                        // Or moved it to a target that came meanwhile.
+                        targets.forget(shard);
+                        self.refresh_targets()?;
+                        if self.targets().version() != need.version {
+                            return Err(Error::retry(
+                                "the targets of the pool have changed: fill again",
+                            ));
+                        }
                         fill.why = fill.why.or(Some(error));
                         continue;
                     }
