@@ -118,7 +118,8 @@ class Save:
 
         Args:
             timeout: Longest time to wait, in seconds; None waits without limit.
-            tier: "fast" or "slow": the tier that must have all of it. None waits for the commit.
+            tier: "fast" or "slow": the tier that must have all of it. None waits for the commit. Give
+                a timeout with it: a pool without that tier would keep it waiting for ever.
 
         Returns:
             Figures of the save; None if it was skipped.
