@@ -105,6 +105,9 @@ pub enum PoolCommand {
     Repair(RepairArgs),
     /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
     Fill(RepairArgs),
+    /// Delete packs from the fast tier that only older checkpoints than the newest `keep_fast` of each job need,
+    /// once their copies on the slow tier were read as a whole
+    Trim(TrimArgs),
     /// Test which ways of finding changed memory work on this machine
     Probe,
 }
@@ -144,6 +147,11 @@ pub struct InitArgs {
     /// again for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
+    /// Where packs are kept in the memory of this host: a directory on a tmpfs, as below /dev/shm. What is only
+    /// there is lost when the host is started anew, and the pool goes on with what is on slow targets. Give it
+    /// again for each further one
+    #[arg(long, value_name = "DIR")]
+    pub volatile: Vec<String>,
     /// Where `pool fill` copies packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
     /// for each further one
     #[arg(long, value_name = "LOCATION")]
@@ -174,6 +182,22 @@ pub struct AddArgs {
     /// What it is for: `fast` takes saves, `slow` gets copies of them from `pool fill`
     #[arg(long, value_name = "TIER", value_parser = tier, default_value = "fast")]
     pub tier: Tier,
+    /// The place is in the memory of this host: it is empty when that was started anew, and is then made anew
+    #[arg(long, conflicts_with = "tier")]
+    pub volatile: bool,
+}
+
+/// `pool trim`.
+#[derive(ClapArgs, Debug)]
+pub struct TrimArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Limit for reading copies, in bytes per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
+    pub rate: Option<u64>,
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `pool drain` and `pool remove`.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// `outlive gc`.
 pub fn gc(args: &GcArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, teller)?;
     let report = collect(&pool, &options(&pool, &args.collect, true)?)?;
     teller.finish();
     Ok(answer(&pool, &report, args.collect.dry_run, String::new(), Value::Null))
@@ -22,7 +22,7 @@ pub fn gc(args: &GcArgs, teller: &Arc<Teller>) -> Result<Answer> {
 
 /// `outlive prune`.
 pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, teller)?;
     let name = pool::known_job(&pool, &args.job)?;
     let best = args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
     let mut rules = Rules {

@@ -15,7 +15,7 @@ const SHOWN_MAX: usize = 20;
 
 /// `outlive pool fill`.
 pub fn fill(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
     teller.busy("looking for what the slow tier lacks");
     let options = FillOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     let report = outlive_store::fill(&pool, options)?;

@@ -29,6 +29,7 @@ mod scrub;
 mod show;
 mod targets;
 mod tiers;
+mod trim;
 mod verify;
 
 pub use plot::svg as plot;
@@ -139,6 +140,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
         Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
         Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &teller),
+        Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &teller),
         Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
         Command::Pool(PoolCommand::Probe) => probe::probe(),
         Command::Ls(args) => ls::ls(&args, &teller),

@@ -8,7 +8,7 @@ use outlive_pool::{
     TargetUsage, Tier, Tuning,
 };
 use outlive_store::retention::check_keep;
-use outlive_store::{CheckpointRedundancy, checkpoint_redundancy};
+use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, make_anew};
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -98,6 +98,9 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ..defaults
     };
     let mut target: Vec<TargetConfig> = args.target.iter().map(TargetConfig::at).collect();
+    for place in &args.volatile {
+        target.push(TargetConfig::at(place).in_memory()?);
+    }
     if target.is_empty() && !args.slow.is_empty() {
         target.push(TargetConfig::at(".")); // the pool's own place
     }
@@ -114,18 +117,49 @@ pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
             let _ = writeln!(text, "{} of them may be lost.", args.log.len() / 2);
         }
     }
-    if !args.target.is_empty() || !args.slow.is_empty() {
+    if pool.config().target.len() > 1 || !args.target.is_empty() || !args.volatile.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
     }
     if !args.slow.is_empty() {
         let fill = pool.command("pool fill", &[]);
         let _ = writeln!(text, "`{fill}` copies packs from the fast targets to the slow ones.");
     }
+    if !args.volatile.is_empty() {
+        text.push_str(&volatile_text(&pool, args));
+    }
     if let many @ 1.. = pool.config().redundancy.survives() {
         let what = if args.slow.is_empty() { "target" } else { "fast target" };
         let _ = writeln!(text, "{} may be lost at a time.", count(many as u64, what));
     }
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
+}
+
+/// What a restart of the host takes away.
+fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
+    let host = pool.config().target.iter().find_map(|target| target.host.as_deref());
+    let host = shown(host.unwrap_or("this host"));
+    let (all, left) = match (args.slow.is_empty(), args.target.is_empty()) {
+        (false, _) => {
+            ("What is not on the slow targets by then", "the checkpoints that are whole there")
+        }
+        (true, false) => ("What is there", "what the other targets hold"),
+        (true, true) => {
+            ("Every checkpoint", "nothing: add a slow target, or copy what must not be lost")
+        }
+    };
+    format!(
+        "It is in the memory of {host}, and only programs there can save. {all} is LOST when {host} is started \
+         anew. Left is then {left}.\n"
+    )
+}
+
+/// Opens a pool to collect or repair: what was lost with memory is recorded before.
+pub fn open_to_change(path: &Path, dry_run: bool, teller: &Arc<Teller>) -> Result<Pool> {
+    let pool = open(path, teller)?;
+    if !dry_run {
+        make_anew(&pool)?;
+    }
+    Ok(pool)
 }
 
 /// `outlive pool status`.

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 /// `outlive pool repair`.
 pub fn repair(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
     let options = RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     teller.busy("looking for what is missing");
-    let mut report = pool.repair(options)?;
+    let mut report = outlive_store::repair(&pool, options)?;
     // A pack that was deleted while a target was away is on it again when it is back.
     let mut left_over = 0;
     if !report.lost.is_empty() {
@@ -49,6 +49,13 @@ fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport, left_over: u64) -
             bytes(*written_bytes)
         ),
     };
+    if report.trimmed > 0 {
+        let _ = writeln!(
+            text,
+            "{} trimmed: on the slow tier only, as keep_fast in pool.toml asks for",
+            count(report.trimmed, "pack")
+        );
+    }
     for (pack, error) in &report.lost {
         let _ = writeln!(text, "  LOST pack {pack}: {}", shown(error.message()));
     }
@@ -99,6 +106,7 @@ fn json_of(args: &RepairArgs, report: &RepairReport) -> Value {
         "packs": report.packs,
         "incomplete": report.incomplete,
         "unfinished": report.unfinished,
+        "trimmed": report.trimmed,
         "shards_written": report.shards,
         "written_bytes": report.written_bytes,
         "shards_missing": report.missing,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// `outlive scrub`.
 pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
     let sample = match args.sample {
         Some(percent) => Sample::new(percent / 100.0, &*pool.env().rng),
         None => Sample::ALL,

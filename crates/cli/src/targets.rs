@@ -12,7 +12,11 @@ use std::sync::Arc;
 /// `outlive pool add`.
 pub fn add(args: &AddArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let id = pool.add_target(&args.location, args.host.as_deref(), args.tier)?;
+    let host = args.host.as_deref();
+    let id = match args.volatile {
+        true => pool.add_volatile(&args.location, host)?,
+        false => pool.add_target(&args.location, host, args.tier)?,
+    };
     let path = args.pool.display().to_string();
     let mut text = format!("Target {id} is {}.\n", shown(&args.location));
     match args.tier {

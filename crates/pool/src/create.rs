@@ -8,8 +8,8 @@ use crate::log_places::{check_log, check_place, marker_in, open_log};
 use crate::marker::{Marker, targets_of};
 use crate::place::{check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
-    check_log_place, check_outside, check_outside_prefixes, holds_something, keeps_no_packs,
-    make_target, refuse_used, refuse_used_log, write_target,
+    check_in_memory, check_log_place, check_outside, check_outside_prefixes, holds_something,
+    keeps_no_packs, make_target, refuse_used, refuse_used_log, write_target,
 };
 use crate::pool::Pool;
 use crate::redundancy::TargetConfig;
@@ -28,7 +28,8 @@ use std::sync::Arc;
 /// # Errors
 /// `Invalid` if a pool or anything else is there, or for impossible values; `Full`.
 pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Pool> {
-    if config.target.len() > 1 {
+    let is_volatile = config.target.iter().any(|target| target.volatile);
+    if config.target.len() > 1 || is_volatile {
         for (id, target) in (1..).zip(&mut config.target) {
             target.id = Some(id);
         }
@@ -55,7 +56,16 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         places.push(place);
     }
     places.clear();
-    for target in config.locations(&root)? {
+    for (number, target) in config.locations(&root)?.into_iter().enumerate() {
+        if config.target.get(number).is_some_and(|row| row.volatile) {
+            check_in_memory(&target)?;
+            if target.is_same(&root) {
+                return Err(Error::invalid(format!(
+                    "{target} is the pool's own directory: put a volatile target elsewhere, so that the log \
+                     outlives it"
+                )));
+            }
+        }
         let target = as_if_made(&root, target);
         if !target.is_same(&root) {
             refuse_used(&home, &target)?;
@@ -112,7 +122,12 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
-    if let Some(error) = pool.targets().check_readable()? {
+    let readable = match pool.targets().check_readable() {
+        // All that is lost is what was in memory: programs go on without it.
+        Err(_) if pool.wants_anew()? => Ok(None),
+        readable => readable,
+    };
+    if let Some(error) = readable?.filter(|_| !pool.wants_anew().unwrap_or(false)) {
         pool.warn(format!(
             "only what is on slow targets can be read, and nothing can be saved: {}; bring back what is \
              away, or put a new target in its place with: {}",

@@ -1,9 +1,10 @@
 //! Copies shards from the fast tier to the slow one, behind the saves.
 
 use crate::Pool;
+use crate::membership::Alone;
 use crate::redundancy::Tier;
 use crate::stripe::OpenShard;
-use crate::targets::TargetSet;
+use crate::targets::{Member, TargetSet};
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,11 @@ impl FillNeed {
         let numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
         self.wanted.saturating_sub(numbers.len())
     }
+}
+
+/// What keeps others from collecting and from changing the targets, as long as it is there.
+pub struct Trimming {
+    _alone: Alone,
 }
 
 /// What became of one pack.
@@ -163,6 +169,14 @@ impl Pool {
                 Err(error) => match targets.slow_copies(shard).first() {
                     Some(member) => *member,
                     None => {
+                        // Or moved it to a target that came meanwhile.
+                        targets.forget(shard);
+                        self.refresh_targets()?;
+                        if self.targets().version() != need.version {
+                            return Err(Error::retry(
+                                "the targets of the pool have changed: fill again",
+                            ));
+                        }
                         fill.why = fill.why.or(Some(error));
                         continue;
                     }
@@ -207,6 +221,59 @@ impl Pool {
             }
         }
         (whole_bytes, faults)
+    }
+
+    /// Deletes a pack from the fast tier that the slow one has as a whole: every byte is read there before.
+    /// Answers how many bytes that frees. To be called under [`Pool::lock_trimming`].
+    ///
+    /// # Errors
+    /// Why the slow tier cannot be relied on: then nothing was deleted. What a fast target reports.
+    pub fn trim_pack(&self, pack: PackId, need: &FillNeed) -> Result<u64> {
+        let targets = self.targets();
+        if targets.version() != need.version {
+            return Err(Error::retry("the targets of the pool have changed: trim again"));
+        }
+        let (mut whole, mut why) = (0, None);
+        for shard in self.shards_of(pack) {
+            let mut copies = targets.slow_copies(shard).into_iter();
+            let is_whole = copies.any(|number| match self.verify_on(&targets, shard, number) {
+                Ok(_) => true,
+                Err(error) => {
+                    why = why.take().or(Some(error));
+                    false
+                }
+            });
+            whole += usize::from(is_whole);
+            if whole >= need.wanted {
+                break;
+            }
+        }
+        if whole < need.wanted {
+            let missing = || Error::damaged(format!("pack {pack} is not whole on the slow tier"));
+            return Err(why.unwrap_or_else(missing));
+        }
+        let freed_bytes = self.fast_bytes(pack);
+        self.shards_of(pack).into_iter().try_for_each(|shard| targets.delete_fast(shard))?;
+        Ok(freed_bytes)
+    }
+
+    /// Bytes that a pack occupies on the fast targets that can be asked.
+    pub fn fast_bytes(&self, pack: PackId) -> u64 {
+        let targets = self.targets();
+        let on = |member: &Member| {
+            let each = self.shards_of(pack).into_iter();
+            each.filter_map(|shard| member.target().length(shard).ok()).sum::<u64>()
+        };
+        targets.of_tier(Tier::Fast).map(|(_, member)| on(member)).sum()
+    }
+
+    /// Keeps others from collecting and from changing the targets, for who deletes from the fast tier what the
+    /// slow one has.
+    ///
+    /// # Errors
+    /// `Retry` while another is at work; what the log reports.
+    pub fn lock_trimming(&self) -> Result<Trimming> {
+        self.changing().map(|(_, alone)| Trimming { _alone: alone })
     }
 
     fn fill_shard(

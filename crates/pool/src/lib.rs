@@ -3,6 +3,7 @@
 //! Everything above speaks of packs and places only. Nobody above has a target in hand; whoever checks
 //! what lies on the media sees [`StoredShard`]s.
 
+mod anew;
 mod check;
 mod command;
 mod compare;
@@ -12,6 +13,7 @@ mod create;
 mod environment;
 mod fill;
 mod home;
+mod host;
 mod layout;
 mod location;
 mod log_places;
@@ -30,12 +32,13 @@ mod table;
 mod targets;
 mod texts;
 
+pub use anew::Anew;
 pub use check::{EachContainer, PackCheck, StoredShard};
 pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;
 pub use create::{create, open, open_or_create};
 pub use environment::Environment;
-pub use fill::{FillNeed, PackFill};
+pub use fill::{FillNeed, PackFill, Trimming};
 pub use membership::{DrainReport, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};

@@ -95,7 +95,8 @@ impl Marker {
 /// `Invalid` for targets that the pool does not have, and for two of one number.
 pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec<TargetConfig>> {
     let is_as_made = marker.next_target.is_none();
-    if is_as_made && marker.target.len() <= 1 && descriptor.target.len() <= 1 {
+    let is_plain = !marker.target.iter().chain(&descriptor.target).any(|row| row.volatile);
+    if is_as_made && is_plain && marker.target.len() <= 1 && descriptor.target.len() <= 1 {
         return Ok(descriptor.target.clone()); // it may have been moved by hand
     }
     let mut targets = marker.target.clone();
@@ -127,9 +128,28 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
                      to have a slow target, use `outlive pool add --tier slow`"
                 )));
             }
+            Some(target) if row.volatile && !target.volatile => {
+                return Err(Error::invalid(format!(
+                    "target {id} has volatile = true, and was not added so: take that line out; to have a \
+                     target in memory, use `outlive pool add --volatile`"
+                )));
+            }
             // A copy of a descriptor from before it came makes no fast target of it.
             Some(target) => {
-                *target = TargetConfig { id: Some(id), tier: target.tier, ..row.clone() };
+                let TargetConfig { tier, volatile, unsettled, .. } = *target;
+                // Whose memory it is decides who makes it anew.
+                let host = if volatile { target.host.clone() } else { row.host.clone() };
+                let location = row.location.clone();
+                let leaving = row.leaving;
+                *target = TargetConfig {
+                    id: Some(id),
+                    location,
+                    host,
+                    leaving,
+                    tier,
+                    volatile,
+                    unsettled,
+                };
             }
             // It has left since this descriptor was written.
             None if marker.next_target.is_some_and(|next| id < next) => {}

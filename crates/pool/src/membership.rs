@@ -33,7 +33,7 @@ pub struct DrainReport {
 }
 
 /// What keeps others from changing the targets meanwhile.
-type Alone = (Lock, Option<Claim>);
+pub(crate) type Alone = (Lock, Option<Claim>);
 
 impl Pool {
     /// Takes notice of targets that came and went since this was asked last.
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    fn changing(&self) -> Result<(Arc<dyn TargetTable>, Alone)> {
+    pub(crate) fn changing(&self) -> Result<(Arc<dyn TargetTable>, Alone)> {
         let table = self.table().cloned().ok_or_else(|| {
             Error::invalid(
                 "the targets of this pool cannot be changed: nothing says which they are",
@@ -126,8 +126,8 @@ impl Pool {
         self.table().map_or(Ok(None), |table| table.release())
     }
 
-    /// Puts another table in the place of this one, if it fits the pool's redundancy.
-    fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
+    /// Refuses rows that do not fit the pool's redundancy.
+    fn fits(&self, rows: &[TargetConfig]) -> Result<()> {
         let staying: Vec<TargetConfig> = rows.iter().filter(|row| !row.leaving).cloned().collect();
         if staying.iter().all(|row| row.tier == Tier::Slow) {
             return Err(Error::invalid(
@@ -135,9 +135,12 @@ impl Pool {
             ));
         }
         let fits = self.config().redundancy.check_targets(&staying);
-        fits.map_err(|error| {
-            error.context("without that target, and before another one is added")
-        })?;
+        fits.map_err(|error| error.context("without that target, and before another one is added"))
+    }
+
+    /// Puts another table in the place of this one, if it fits the pool's redundancy.
+    fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
+        self.fits(rows)?;
         table.replace(rows)?;
         self.refresh_targets()
     }
@@ -148,13 +151,27 @@ impl Pool {
     /// # Errors
     /// `Invalid` for a place that is used, or cannot be; `Retry` while another command collects.
     pub fn add_target(&self, location: &str, host: Option<&str>, tier: Tier) -> Result<u32> {
+        let row = TargetConfig::at(location).on_tier(tier);
+        self.add_row(TargetConfig { host: host.map(str::to_owned), ..row })
+    }
+
+    /// The same for a fast target in the memory of this host.
+    ///
+    /// # Errors
+    /// As [`Pool::add_target`]; `Invalid` if the place is not in memory.
+    pub fn add_volatile(&self, location: &str, host: Option<&str>) -> Result<u32> {
+        let row = TargetConfig { host: host.map(str::to_owned), ..TargetConfig::at(location) };
+        self.add_row(row.in_memory()?)
+    }
+
+    fn add_row(&self, row: TargetConfig) -> Result<u32> {
         let (table, _lock) = self.changing()?;
         let id = table.next_id()?;
-        let mut row = TargetConfig::at(location).on_tier(tier);
-        (row.id, row.host) = (Some(id), host.map(str::to_owned));
+        let row = TargetConfig { id: Some(id), ..row };
         let mut rows = table.rows()?;
+        rows.push(row.clone());
+        self.fits(&rows)?;
         table.prepare(&row)?;
-        rows.push(row);
         self.change_to(&*table, &rows)?;
         Ok(id)
     }
@@ -280,14 +297,20 @@ impl Pool {
         location: &str,
         rate: Option<u64>,
     ) -> Result<(u32, bool, DrainReport)> {
-        let (host, tier) = {
+        let old = {
             let table = self.table().ok_or_else(|| no_target(id))?;
             let rows = table.rows()?;
             let row = rows.into_iter().find(|row| row.id == Some(id));
-            let row = row.ok_or_else(|| no_target(id))?;
-            (row.host, row.tier)
+            row.ok_or_else(|| no_target(id))?
         };
-        let new = self.add_target(location, host.as_deref(), tier)?;
+        let tier = old.tier;
+        let (leaving, unsettled) = (false, false);
+        let new = self.add_row(TargetConfig {
+            location: location.to_owned(),
+            leaving,
+            unsettled,
+            ..old
+        })?;
         let targets = self.targets();
         let number = targets.number_of(id).ok_or_else(|| no_target(id))?;
         let is_there = targets.members()[number].check().is_ok();

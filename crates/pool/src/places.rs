@@ -2,6 +2,7 @@
 
 use crate::config::PoolConfig;
 use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::host::is_in_memory;
 use crate::location::{Location, real};
 use crate::marker::Marker;
 use crate::place::TARGET_MARKER;
@@ -152,6 +153,18 @@ pub(crate) fn check_log_place(log: &Location) -> Result<()> {
         )),
         _ => error,
     })
+}
+
+/// Refuses a place for a volatile target that is not in memory: what would be made anew there by and by may
+/// be the mount point of a disk that is away.
+pub(crate) fn check_in_memory(target: &Location) -> Result<()> {
+    match target.as_directory() {
+        Some(dir) if is_in_memory(dir) => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{target} is not in memory: a volatile target needs a directory on a tmpfs, as below /dev/shm; if one \
+             should be there, mount it"
+        ))),
+    }
 }
 
 /// Makes the directories of a target outside of the pool's own place.

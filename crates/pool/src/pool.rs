@@ -181,6 +181,15 @@ impl Pool {
         command(verb, self.location.as_deref(), words)
     }
 
+    /// Makes sure that the logs know what was lost with targets in memory: a program that saves before may
+    /// share what is lost. To be asked behind [`Pool::check_place`].
+    ///
+    /// # Errors
+    /// `Retry` if they do not know yet.
+    pub fn check_settled(&self) -> Result<()> {
+        self.targets().check_settled()
+    }
+
     /// The pool's descriptor.
     pub fn config(&self) -> &PoolConfig {
         &self.config
@@ -267,7 +276,8 @@ impl Pool {
     /// # Errors
     /// What the log reports.
     pub fn lock_collecting(&self) -> Result<Lock> {
-        let tries = if self.has_slow_tier() { LOCK_TRIES } else { 1 };
+        let is_shared = self.has_slow_tier() || self.targets().has_volatile();
+        let tries = if is_shared { LOCK_TRIES } else { 1 };
         for _ in 1..tries {
             match self.log.lock_collecting()? {
                 Lock::Busy => sleep(LOCK_PAUSE),

@@ -1,5 +1,6 @@
 //! What `pool.toml` says of redundancy, and of the targets that carry it.
 
+use crate::host::this_host_or_refuse;
 use crate::location::Location;
 use outlive_format::Geometry;
 use outlive_types::{Error, Result};
@@ -69,6 +70,13 @@ pub struct TargetConfig {
     /// Whether saves write there, or only `outlive pool fill` does.
     #[serde(default, skip_serializing_if = "Tier::is_default")]
     pub tier: Tier,
+    /// It is a directory in the memory of `host`: empty when that was started anew, and then made anew.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub volatile: bool,
+    /// It was made anew, and what was lost with the one before is not in the logs yet: nothing is saved
+    /// meanwhile.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unsettled: bool,
 }
 
 /// What a target is for. It is fixed when the target is added.
@@ -112,11 +120,14 @@ pub struct TiersConfig {
     pub bytes_per_s: u64,
     /// A job that is closed waits at most so many seconds for the slow tier.
     pub finish_s: u64,
+    /// Of each job, so many newest checkpoints stay on the fast tier once the slow one has them; 0 for all.
+    pub keep_fast: u64,
 }
 
 impl Default for TiersConfig {
     fn default() -> TiersConfig {
-        TiersConfig { every: 1, older_than_s: 0, fill: true, bytes_per_s: 0, finish_s: 60 }
+        let (older_than_s, bytes_per_s, keep_fast) = (0, 0, 0);
+        TiersConfig { every: 1, older_than_s, fill: true, bytes_per_s, finish_s: 60, keep_fast }
     }
 }
 
@@ -144,15 +155,27 @@ impl TiersConfig {
     }
 }
 
-fn is_false(leaving: &bool) -> bool {
-    !*leaving
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl TargetConfig {
     /// A target at `location`, which fails by itself, and has no number yet.
     pub fn at(location: impl Into<String>) -> TargetConfig {
-        let (id, host, leaving, tier) = Default::default();
-        TargetConfig { id, location: location.into(), host, leaving, tier }
+        let (id, host, leaving, tier, volatile, unsettled) = Default::default();
+        TargetConfig { id, location: location.into(), host, leaving, tier, volatile, unsettled }
+    }
+
+    /// The same in the memory of this host, unless it names another.
+    ///
+    /// # Errors
+    /// `Invalid` if this host has no name by which others could tell it from themselves.
+    pub fn in_memory(self) -> Result<TargetConfig> {
+        let host = match self.host {
+            Some(host) => host,
+            None => this_host_or_refuse()?,
+        };
+        Ok(TargetConfig { volatile: true, host: Some(host), ..self })
     }
 
     /// The same on another tier.
@@ -255,6 +278,11 @@ impl Redundancy {
     /// `Invalid`, saying how many it needs.
     pub(crate) fn check_targets(&self, targets: &[TargetConfig]) -> Result<()> {
         let all = targets.len();
+        if targets.iter().any(|target| target.volatile && target.tier == Tier::Slow) {
+            return Err(Error::invalid(
+                "a slow target cannot be volatile: it has the copies that are left when memory is lost",
+            ));
+        }
         let targets: Vec<&TargetConfig> =
             targets.iter().filter(|target| target.tier == Tier::Fast).collect();
         if targets.is_empty() && all > 0 {
@@ -263,6 +291,7 @@ impl Redundancy {
                  tier = \"slow\"",
             ));
         }
+        check_volatile(&targets)?;
         let geometry = self.geometry(0);
         let needed = usize::from(geometry.k) + usize::from(geometry.m);
         let domains = domains(&targets).max(1);
@@ -277,6 +306,26 @@ impl Redundancy {
             "it needs {needed} targets that fail by themselves, and there are {domains}{on_one_host}"
         )))
     }
+}
+
+/// Memory of one host is seen by nobody else, so no pack can be spread over that of several.
+fn check_volatile(fast: &[&TargetConfig]) -> Result<()> {
+    let hosts: BTreeSet<Option<&str>> =
+        fast.iter().filter(|one| one.volatile).map(|one| one.host.as_deref()).collect();
+    if hosts.contains(&None) {
+        return Err(Error::invalid(
+            "a volatile target needs `host`, which says whose memory it is",
+        ));
+    }
+    if hosts.len() > 1 {
+        let hosts: Vec<&str> = hosts.into_iter().flatten().collect();
+        return Err(Error::invalid(format!(
+            "the volatile targets are in the memory of several hosts ({}), and none of these sees that of \
+             another: give each host a pool of its own",
+            hosts.join(", ")
+        )));
+    }
+    Ok(())
 }
 
 /// How many of the targets fail by themselves: those of one host count once.

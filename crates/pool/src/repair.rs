@@ -29,6 +29,8 @@ pub struct RepairReport {
     /// Packs that were left alone since a shard of them is still being written, or was left behind: a gc
     /// removes those.
     pub unfinished: u64,
+    /// Packs that were deleted from the fast tier on purpose: they are whole on the slow one.
+    pub trimmed: u64,
     /// Shards written anew.
     pub shards: u64,
     /// Bytes of these.
@@ -61,6 +63,13 @@ pub struct PackRedundancy {
     pub spare: i64,
     /// The same of the slow tier; negative if that alone is not enough.
     pub slow_spare: i64,
+}
+
+impl PackRedundancy {
+    /// Whether a pack is on the slow tier only, and whole there.
+    pub fn is_slow_only(&self) -> bool {
+        self.shards == 0 && self.slow_spare >= 0
+    }
 }
 
 impl Pool {
@@ -124,6 +133,19 @@ impl Pool {
     /// More targets than the pool can do without cannot be asked; another command is collecting. What
     /// concerns single packs is in the report.
     pub fn repair(&self, options: RepairOptions) -> Result<RepairReport> {
+        self.repair_but(options, &|_| Ok(BTreeSet::new()))
+    }
+
+    /// The same, but for packs of which nothing is on the fast tier and which `trimmed` names. It is asked under
+    /// the lock.
+    ///
+    /// # Errors
+    /// As [`Pool::repair`]; those of `trimmed`.
+    pub fn repair_but(
+        &self,
+        options: RepairOptions,
+        trimmed: &dyn Fn(&Pool) -> Result<BTreeSet<PackId>>,
+    ) -> Result<RepairReport> {
         let _lock = match options.dry_run {
             true => Lock::None,
             false => self.lock_collecting()?,
@@ -134,13 +156,16 @@ impl Pool {
             ));
         }
         let there = self.shards_there()?;
+        let trimmed = trimmed(self)?;
         // Looked at behind the listing: what was not finished there is finished here, or it is listed.
         let unfinished: BTreeSet<PackId> = self.unfinished_on(Tier::Fast)?;
         let count = self.shards_of(PackId([0; 20])).len();
         let mut report = RepairReport { packs: there.len() as u64, ..RepairReport::default() };
         let mut incomplete = Vec::new();
         for (pack, shards) in there {
-            if shards.len() < count && unfinished.contains(&pack) {
+            if shards.is_empty() && trimmed.contains(&pack) {
+                report.trimmed += 1;
+            } else if shards.len() < count && unfinished.contains(&pack) {
                 report.unfinished += 1;
             } else if shards.len() < count {
                 report.incomplete += 1;

@@ -5,10 +5,11 @@
 use crate::config::{FormatConfig, PoolConfig};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home};
+use crate::host::this_host;
 use crate::log_places::check_log;
 use crate::marker::{Marker, targets_of};
-use crate::place::{check_target, read_descriptor, read_text};
-use crate::places::{refuse_used, write_target};
+use crate::place::{TARGET_MARKER, check_target, read_descriptor, read_text};
+use crate::places::{check_in_memory, holds_something, make_target, refuse_used, write_target};
 use crate::redundancy::TargetConfig;
 use crate::targets::{Claim, OpenTarget, TargetTable};
 use outlive_target::{Append, ManifestLog, Previous};
@@ -179,9 +180,22 @@ impl TargetTable for HomeTable {
             return Ok((target, None)); // the descriptor is beside it
         }
         // The only target of a pool may be moved as docs/format.md says, without a number.
-        let id = row.id.filter(|_| self.rows().is_ok_and(|rows| rows.len() > 1));
-        let (home, format) = (self.home.clone(), self.format.clone());
-        let still_there = move || check_target(&home, &format, &location, id);
+        let is_only = || self.rows().is_ok_and(|rows| rows.len() == 1);
+        let id = row.id.filter(|_| row.volatile || !is_only());
+        if row.volatile && !self.is_ours(row) {
+            let (id, host) = (row.id.unwrap_or(1), row.host.clone().unwrap_or_default());
+            let elsewhere = move || {
+                Err(Error::invalid(format!(
+                    "target {id} is in the memory of the host {host}, and only programs there can use it"
+                )))
+            };
+            return Ok((target, Some(Box::new(elsewhere))));
+        }
+        let (home, format, is_volatile) = (self.home.clone(), self.format.clone(), row.volatile);
+        let still_there = move || {
+            let found = check_target(&home, &format, &location, id);
+            found.map_err(|error| if is_volatile { in_memory(error) } else { error })
+        };
         Ok((target, Some(Box::new(still_there))))
     }
 
@@ -201,7 +215,35 @@ impl TargetTable for HomeTable {
         if location.is_same(root) {
             return Ok(());
         }
+        if row.volatile {
+            check_in_memory(&location)?;
+        }
         refuse_used(&self.home, &location)?;
+        write_target(&location, &marker.on(row.id), &*self.env.rng)
+    }
+
+    fn is_ours(&self, row: &TargetConfig) -> bool {
+        row.volatile && row.host.as_deref() == Some(this_host().as_str())
+    }
+
+    fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
+        let location = row.seen_from(&self.home.root)?;
+        let Some(dir) = location.as_directory().filter(|_| self.is_ours(row)) else {
+            return Ok(false);
+        };
+        // Something without a marker is no new place: somebody has to look at it.
+        Ok(location.read(TARGET_MARKER)?.is_none() && !holds_something(&dir.join("packs"))?)
+    }
+
+    fn make_place(&self, row: &TargetConfig) -> Result<()> {
+        let location = row.seen_from(&self.home.root)?;
+        check_in_memory(&location)?;
+        make_target(&location)
+    }
+
+    fn mark(&self, row: &TargetConfig) -> Result<()> {
+        let (_, marker) = self.read()?;
+        let location = row.seen_from(&self.home.root)?;
         write_target(&location, &marker.on(row.id), &*self.env.rng)
     }
 
@@ -257,6 +299,15 @@ impl TargetTable for HomeTable {
         let text = descriptor_text(&self.home, &descriptor, rows)?;
         self.home.root.replace(DESCRIPTOR, &text, &*self.env.rng)
     }
+}
+
+/// A target in memory that is not there has been lost with it.
+fn in_memory(error: Error) -> Error {
+    if error.kind() != ErrorKind::Damaged {
+        return error;
+    }
+    let what = "it is in memory: if all of it is lost, the next program that restores or saves makes it anew";
+    Error::damaged(format!("{} ({what})", error.message()))
 }
 
 /// The right to change the targets, taken back when its holder ends in peace.

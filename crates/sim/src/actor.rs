@@ -50,12 +50,13 @@ impl Actor {
             Err(error) => error,
         };
         self.luck.turns().remark(|| format!("{what} ended: {error}"));
+        self.truth.met(format!("{what} ended: {error}"));
         let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
             ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
             ErrorKind::Retry => self.luck.has_failed(),
-            ErrorKind::Damaged => is_damaged,
+            ErrorKind::Damaged => is_damaged || self.truth.is_wiped(),
             ErrorKind::Invalid => self.truth.is_rolled_back(),
             _ => false,
         };

@@ -218,8 +218,26 @@ impl Case {
         }
         let mut scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
         // Not drawn, so that cases of one target are what they were before there were several.
-        let space = Space::of(name.seed);
-        if space.survives() > 0 {
+        let mut space = Space::of(name.seed);
+        if space.volatile {
+            let is_free = !chances.flips_records() && !roles.contains(&Role::Rollback { job: A });
+            match log {
+                // Without locks that end with their holder, an operator has to help.
+                LogKind::Plain if is_free && name.family != Family::Overtake => {
+                    log = LogKind::Locks
+                }
+                LogKind::Plain | LogKind::Places => space.volatile = false,
+                LogKind::Locks | LogKind::Directory => {}
+            }
+            space.volatile &= chances.flip_shard == 0 && chances.unreadable == 0;
+        }
+        if space.volatile {
+            scratched = false;
+            roles.push(Role::Wiper { rounds: 1 + name.seed / 21 % 2 });
+            if space.survives() > 0 {
+                roles.push(Role::Repair { rounds: 2 });
+            }
+        } else if space.survives() > 0 {
             // They come on top: the others are who they are in other cases.
             roles.push(Role::Repair { rounds: 2 });
             roles.push(match (space.moves, space.degrades()) {
@@ -235,6 +253,9 @@ impl Case {
         if space.slow {
             roles.push(Role::Filler { rounds: 2 });
             roles.push(Role::Auditor { rounds: 12 });
+            if space.keeps > 0 && matches!(log, LogKind::Locks | LogKind::Directory) {
+                roles.push(Role::Trimmer { rounds: 2 });
+            }
         }
         if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
             roles.push(Role::PlaceAway);

@@ -5,9 +5,9 @@ use crate::truth::Committed;
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, collect};
-use outlive_store::{Job, JobOptions, Select};
+use outlive_store::{Job, JobOptions, Select, make_anew};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Rank, SeededRng};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 /// Gcs after which nothing may be left to do.
@@ -22,14 +22,20 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     }
     let (pool, read) = place.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
+    let recorded = make_anew(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
+    if recorded.is_some() {
+        place.luck.achieved("memory made anew at the end");
+    }
     checkpoints(&pool, place).map_err(at)?;
     if place.truth.is_damaged() {
         return Ok(());
     }
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
     let fence: Vec<JobName> = jobs.clone();
-    let gc = |fence: Vec<JobName>| {
-        let options = GcOptions { fence, ..GcOptions::default() };
+    let mut lost = lost(&pool, place).map_err(at)?;
+    let mut gc = |fence: Vec<JobName>| {
+        let drop = std::mem::take(&mut lost);
+        let options = GcOptions { fence, drop, ..GcOptions::default() };
         collect(&pool, &options).map_err(|error| at(format!("a quiet gc: {error}")))
     };
     gc(fence)?;
@@ -53,6 +59,24 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         }
         false => Ok(()),
     }
+}
+
+/// The checkpoints that were lost with memory: they go first, as some of their packs may be left.
+fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>, String> {
+    let mut lost: BTreeMap<JobName, BTreeSet<Epoch>> = BTreeMap::new();
+    for name in place.truth.jobs() {
+        let job = Job::open(pool, name.as_str(), JobOptions::default());
+        let job = job.map_err(|error| error.to_string())?;
+        let committed = place.truth.committed(&name);
+        for info in job.epochs().map_err(|error| error.to_string())? {
+            let there = committed.get(&info.epoch).filter(|committed| committed.frail);
+            let there = there.map(|committed| whole(&job, info.epoch, committed, false));
+            if there.is_some_and(|whole| whole.is_err()) {
+                lost.entry(name.clone()).or_default().insert(info.epoch);
+            }
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether there is no garbage any more.
@@ -87,7 +111,7 @@ fn checkpoints(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
             let Some(committed) = committed.get(epoch) else {
                 return Err(format!("epoch {epoch} of {name} was never committed"));
             };
-            whole(&job, *epoch, committed, place.truth.is_damaged())?;
+            whole(&job, *epoch, committed, place.truth.is_damaged() || committed.frail)?;
         }
         if place.truth.is_damaged() {
             continue;
@@ -95,6 +119,9 @@ fn checkpoints(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
         let mut must_be = place.truth.must_be(&name).into_iter();
         if let Some((epoch, lost)) = must_be.find(|(epoch, _)| !there.contains(epoch)) {
             return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
+        }
+        if committed.values().any(|committed| committed.frail) {
+            continue;
         }
         let report = job.verify(None).map_err(|error| format!("verify: {error}"))?;
         if let Some(finding) = report.findings.first() {
@@ -112,16 +139,26 @@ pub(crate) fn whole(
 ) -> Result<(), String> {
     match committed.ranks.len() {
         1 => whole_restore(job, epoch, committed, is_damaged),
-        _ => (0..).zip(&committed.ranks).try_for_each(|(rank, state)| {
-            let of = || format!("rank {rank} of epoch {epoch} of {}", job.name());
-            match read_rank(job, epoch, rank) {
-                Ok(found) if state.is(&found) => Ok(()),
-                Ok(found) => Err(format!("{} is {found:?}, was {state:?}", of())),
-                Err(error) if is_damaged && error.kind() == ErrorKind::Damaged => Ok(()),
-                Err(error) => Err(format!("{} cannot be read: {error}; was {state:?}", of())),
-            }
-        }),
+        _ => whole_ranks(job, epoch, committed, is_damaged),
     }
+}
+
+/// The same rank by rank, which changes nothing of the pool.
+pub(crate) fn whole_ranks(
+    job: &Job,
+    epoch: Epoch,
+    committed: &Committed,
+    is_damaged: bool,
+) -> Result<(), String> {
+    (0..).zip(&committed.ranks).try_for_each(|(rank, state)| {
+        let of = || format!("rank {rank} of epoch {epoch} of {}", job.name());
+        match read_rank(job, epoch, rank) {
+            Ok(found) if state.is(&found) => Ok(()),
+            Ok(found) => Err(format!("{} is {found:?}, was {state:?}", of())),
+            Err(error) if is_damaged && error.kind() == ErrorKind::Damaged => Ok(()),
+            Err(error) => Err(format!("{} cannot be read: {error}; was {state:?}", of())),
+        }
+    })
 }
 
 fn read_rank(job: &Job, epoch: Epoch, rank: Rank) -> outlive_types::Result<RestoredRegions> {

@@ -5,11 +5,11 @@ use crate::check::check;
 use crate::luck::Luck;
 use crate::policy::Policy;
 use crate::programs::Program;
-use crate::roles::Role;
+use crate::roles::{A, B, G, Role};
 use crate::turns::{self, Start, Turns};
 use crate::world::PoolWorld;
 use outlive_store::{FillOptions, fill};
-use outlive_types::SeededRng;
+use outlive_types::{JobName, SeededRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -77,11 +77,59 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     luck.set_active(false);
     let wrong =
         ran.failure.clone().or_else(|| here.truth.violation()).or_else(|| there.truth.violation());
+    let goes_on = |place: &PoolWorld| match case.space.volatile && wrong.is_none() {
+        true => go_on(place, &here, &there, &rng, &luck),
+        false => Ok(()),
+    };
+    let stuck = goes_on(&here).err();
+    let wrong = wrong.or(stuck).or_else(|| here.truth.violation());
     let failure =
         wrong.or_else(|| [&here, &there].into_iter().find_map(|place| check(place, &rng).err()));
     let achieved = luck.achievements();
     let turns::Ran { steps, digest, trace, .. } = ran;
     Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
+}
+
+/// Number of the first program that goes on when memory was lost.
+const AFTER: usize = 2_000;
+
+/// Whatever was lost with memory: programs go on, without anybody's help.
+fn go_on(
+    place: &PoolWorld,
+    here: &PoolWorld,
+    there: &PoolWorld,
+    rng: &SeededRng,
+    luck: &Arc<Luck>,
+) -> Result<(), String> {
+    let truth = &place.truth;
+    if !truth.is_wiped() || truth.is_damaged() || truth.is_rolled_back() {
+        return Ok(());
+    }
+    place.world.reboot();
+    for (number, job) in (AFTER..).zip([A, B, G]) {
+        let name = JobName::new(job).expect("a name");
+        if !truth.jobs().contains(&name) {
+            continue;
+        }
+        let role = match job == G {
+            true => group(rng, false),
+            false => Role::Saver { job, saves: 3, restores: true, waits: true },
+        };
+        let is_group = matches!(role, Role::Group(_));
+        let before = truth.last_epoch(&name);
+        let (rng, place) = (SeededRng::new(rng.next_u64()), here.clone());
+        let (other, luck) = (there.clone(), luck.clone());
+        Program { number, role, place, other, rng, luck: luck.clone() }.run();
+        // Some ranks of a group die by themselves.
+        if truth.last_epoch(&name) < before + 3 && !is_group && truth.violation().is_none() {
+            return Err(format!(
+                "nobody can save {job} any more behind a loss of memory: {}",
+                truth.last_met()
+            ));
+        }
+        luck.achieved("go on without what was in memory");
+    }
+    Ok(())
 }
 
 /// Number of the program that has filled the pool before.

@@ -13,7 +13,7 @@ use outlive_store::commit::{Changes, Commit, Opened};
 use outlive_store::save::{
     Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
 };
-use outlive_store::{Job, JobOptions, MemoryImage, Select};
+use outlive_store::{Job, JobOptions, MemoryImage, Select, make_anew};
 use outlive_target::FaultProcess;
 use outlive_types::sync::{Condvar, Mutex, pause, spawn};
 use outlive_types::{Epoch, ErrorKind, Frozen, JobName, Rank, Result};
@@ -178,7 +178,8 @@ impl Work<'_> {
         let newest = actor.met("a search", &name, newest, &[])?.map(|(found, _)| found.epoch());
         actor.truth.restored(actor.number, &name, seen.max(newest.unwrap_or(0)));
         let Some(epoch) = newest else {
-            return match at_least > 0 && !actor.truth.is_damaged() {
+            let is_there = at_least > 0 && actor.truth.newest_told(&name) >= at_least;
+            return match is_there && !actor.truth.is_damaged() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
                 false => Ok(()),
             };
@@ -217,6 +218,8 @@ impl Work<'_> {
             (0..actor.rng.below(3)).for_each(|_| member.state.change(&actor.rng));
         }
         let also_now = || also(actor, &name);
+        let anew = make_anew(&actor.pool);
+        actor.met("memory made anew", &name, anew, &also_now())?;
         let opened = self.committer.open(&actor.pool);
         let opened = actor.met("a session", &name, opened, &also_now())?;
         let epoch = self.committer.head.last_epoch + 1;

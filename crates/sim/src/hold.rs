@@ -144,8 +144,9 @@ impl Looking<'_> {
         };
         actor.truth.restored(actor.number, name, seen);
         let (Some(restored), Some(found)) = (restored, found) else {
-            return match at_least > 0 && !actor.truth.is_damaged() && !actor.truth.is_rolled_back()
-            {
+            // It may have been lost with memory meanwhile.
+            let is_there = at_least > 0 && actor.truth.newest_told(name) >= at_least;
+            return match is_there && !actor.truth.is_damaged() && !actor.truth.is_rolled_back() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
                 false => Ok(None),
             };

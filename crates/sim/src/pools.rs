@@ -76,12 +76,23 @@ impl PoolWorld {
         };
         let redundancy = self.space.redundancy.clone();
         // Threads that no schedule knows of would not repeat themselves.
-        let tiers = TiersConfig { fill: self.luck.is_active(), ..TiersConfig::default() };
+        let tiers = TiersConfig {
+            fill: self.luck.is_active(),
+            // Without locks, a claim keeps trims apart from others: that is no part of this table.
+            keep_fast: if self.has_locks() { self.space.keeps } else { 0 },
+            ..TiersConfig::default()
+        };
         let config = PoolConfig { redundancy, tiers, ..PoolConfig::new(format, tuning) };
-        if !self.space.moves && !self.space.slow {
+        if !self.space.moves && !self.space.slow && !self.space.volatile {
             return Pool::over(config, targets, log, env);
         }
-        let table = Arc::new(SimTable { rows: self.rows.clone(), targets, pauses });
+        let table = Arc::new(SimTable {
+            rows: self.rows.clone(),
+            targets,
+            markers: self.markers.clone(),
+            pauses,
+            truth: self.truth.clone(),
+        });
         let pool = Pool::over(config, Vec::new(), log, env).with_table(table);
         pool.expect("a table in memory can be read")
     }

@@ -15,7 +15,7 @@ use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select};
+use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select, repair};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
@@ -58,8 +58,10 @@ impl Program {
             Role::Scrub => actor.scrub(),
             Role::Repair { rounds } => actor.repair(rounds),
             Role::Filler { rounds } => actor.filler(rounds),
+            Role::Trimmer { rounds } => actor.trimmer(rounds),
             Role::Auditor { rounds } => actor.auditor(rounds),
             Role::Loser => actor.loser(),
+            Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
             Role::PlaceAway => actor.place_away(),
             Role::Mover => actor.mover(),
@@ -303,7 +305,7 @@ impl Actor {
 
     fn repair(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            let repaired = self.pool.repair(RepairOptions::default());
+            let repaired = repair(&self.pool, RepairOptions::default());
             let report = self.met("a repair", &JobName::gc(), repaired, self.busy())?;
             self.luck.turns().remark(|| format!("a repair: {report:?}"));
             if report.shards > 0 {

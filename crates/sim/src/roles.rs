@@ -78,6 +78,11 @@ pub enum Role {
         /// So many times.
         rounds: u64,
     },
+    /// Deletes from the others what only older checkpoints need; programs do so behind their fills, too.
+    Trimmer {
+        /// So many times.
+        rounds: u64,
+    },
     /// Looks, at one moment after the other, whether what was safe on the slow target still is.
     Auditor {
         /// So many times.
@@ -85,6 +90,11 @@ pub enum Role {
     },
     /// Loses targets, as many as the pool survives: each time a new disk is in the place of an old one.
     Loser,
+    /// The host is started anew: all targets in its memory are lost.
+    Wiper {
+        /// So many times.
+        rounds: u64,
+    },
     /// Targets are away for a while, one at a time, and come back as they were.
     Absence,
     /// Places of the log are away for a while, one at a time, and come back as they were.

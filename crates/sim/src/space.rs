@@ -13,6 +13,10 @@ pub struct Space {
     pub moves: bool,
     /// Whether there is one more, which is slow and holds copies.
     pub slow: bool,
+    /// Whether the others are in memory, which may be lost at any moment.
+    pub volatile: bool,
+    /// So many newest checkpoints stay on the others once the slow one has them; 0 for all.
+    pub keeps: u64,
 }
 
 impl Space {
@@ -32,7 +36,12 @@ impl Space {
         let writes = if (seed / 16).is_multiple_of(2) { Writes::Full } else { Writes::Degraded };
         let moves = seed % 4 == 3 && seed / 4 % 2 == 1 || seed % 4 == 1 && seed / 32 % 2 == 1;
         let slow = seed % 7 == 3;
-        Space { targets, redundancy: Redundancy { writes, ..redundancy }, moves, slow }
+        // With a slow target, or with nothing that is left.
+        let volatile = slow && seed / 7 % 3 == 1 || seed % 35 == 12;
+        let moves = moves && !volatile;
+        let keeps = if slow && seed / 7 % 4 == 2 { 1 + seed / 28 % 2 } else { 0 };
+        let redundancy = Redundancy { writes, ..redundancy };
+        Space { targets, redundancy, moves, slow, volatile, keeps }
     }
 
     /// How many there are ever.

@@ -1,10 +1,11 @@
 //! Programs about a slow target: one that copies to it, and one that looks whether what was safe stays so.
 
 use crate::actor::{Actor, Done};
-use crate::check::whole;
+use crate::check::whole_ranks;
+use crate::luck::lock;
 use crate::world::PoolWorld;
 use outlive_pool::Tier;
-use outlive_store::{FillOptions, Job, JobOptions, checkpoint_redundancy, fill};
+use outlive_store::{FillOptions, Job, JobOptions, TrimOptions, checkpoint_redundancy, fill, trim};
 use outlive_target::Lock;
 use outlive_types::sync::pause;
 use outlive_types::{Epoch, JobName};
@@ -20,6 +21,19 @@ impl Actor {
             self.luck.turns().remark(|| format!("a fill: {report:?}"));
             if report.shards > 0 {
                 self.luck.achieved("fill");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn trimmer(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(80)).for_each(|_| pause("time passes"));
+            let trimmed = trim(&self.pool, TrimOptions::default());
+            let report = self.met("a trim", &JobName::gc(), trimmed, self.busy())?;
+            self.luck.turns().remark(|| format!("a trim: {report:?}"));
+            if report.trimmed > 0 {
+                self.luck.achieved("trim");
             }
         }
         Ok(())
@@ -51,6 +65,30 @@ impl Actor {
 
     fn is_doomed(&self, job: &JobName, epoch: Epoch) -> bool {
         self.truth.committed(job).get(&epoch).is_none_or(|committed| committed.doomed)
+    }
+}
+
+impl Actor {
+    /// The host is started anew: programs that go on are those of a system that only its memory was taken from.
+    pub(crate) fn wiper(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(120)).for_each(|_| pause("time passes"));
+            pause("lose the memory of the host");
+            let (place, seed) = (&self.place, self.rng.next_u64());
+            let is_away = place.world.crashed();
+            let safe = in_one_step(|| place.safe_on_slow(seed));
+            self.luck.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
+            self.luck.fail();
+            place.truth.wiped(&safe);
+            for target in 0..place.space.targets {
+                place.world.lose_target(target);
+            }
+            lock(&place.markers).clear();
+            if !is_away {
+                self.luck.achieved("lose the memory of the host");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -87,7 +125,7 @@ impl PoolWorld {
             let committed = committed.get(epoch).ok_or("a checkpoint that nobody has committed")?;
             let job = Job::open(&pool, name.as_str(), JobOptions::default());
             let job = job.map_err(|error| error.to_string())?;
-            whole(&job, *epoch, committed, false)
+            whole_ranks(&job, *epoch, committed, false)
                 .map_err(|what| format!("on the slow tier alone, where it was safe: {what}"))
         });
         for number in taken {

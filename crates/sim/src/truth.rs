@@ -17,8 +17,10 @@ pub struct Committed {
     pub program: usize,
     /// Somebody was told that it is committed.
     pub told: bool,
-    /// A prune may have dropped it.
+    /// A prune may have dropped it, or it was lost with memory.
     pub doomed: bool,
+    /// Of the two, the latter.
+    pub frail: bool,
 }
 
 impl Committed {
@@ -59,6 +61,7 @@ impl JobTruth {
         job: &JobName,
         epoch: Epoch,
         asked_for: Option<&Pending>,
+        frail: bool,
     ) -> Result<(), String> {
         if epoch <= self.last_epoch {
             return Err(format!("epoch {epoch} follows on epoch {}", self.last_epoch));
@@ -80,7 +83,7 @@ impl JobTruth {
         }
         self.restored_at.remove(&program);
         self.last_epoch = epoch;
-        let committed = Committed { ranks, program, told: false, doomed: false };
+        let committed = Committed { ranks, program, told: false, doomed: frail, frail };
         self.committed.insert(epoch, committed);
         Ok(())
     }
@@ -110,6 +113,12 @@ struct Facts {
     scratched: bool,
     /// The power was cut.
     power_cut: bool,
+    /// Memory was lost that held targets.
+    is_wiped: bool,
+    /// How something ended that was met last.
+    met: String,
+    /// It is not in the logs yet what was lost with it.
+    is_unsettled: bool,
 }
 
 /// The truth about one pool. Clones speak of the same.
@@ -188,6 +197,39 @@ impl Truth {
     /// Whether a scrub may find something.
     pub fn has_scratches(&self) -> bool {
         self.facts().scratched
+    }
+
+    /// The memory of targets is lost, and with it every checkpoint that is not `safe`.
+    pub fn wiped(&self, safe: &BTreeSet<(JobName, Epoch)>) {
+        let mut facts = self.facts();
+        (facts.is_wiped, facts.is_unsettled) = (true, true);
+        for (job, truth) in &mut facts.jobs {
+            for (epoch, committed) in &mut truth.committed {
+                if !safe.contains(&(job.clone(), *epoch)) {
+                    (committed.doomed, committed.frail) = (true, true);
+                }
+            }
+        }
+    }
+
+    /// What was lost with memory is in the logs: what is committed from now on must be whole.
+    pub fn settled(&self) {
+        self.facts().is_unsettled = false;
+    }
+
+    /// Something ended so.
+    pub fn met(&self, what: String) {
+        self.facts().met = what;
+    }
+
+    /// How something ended last that did not end well.
+    pub fn last_met(&self) -> String {
+        self.facts().met.clone()
+    }
+
+    /// Whether memory was ever lost that held targets.
+    pub fn is_wiped(&self) -> bool {
+        self.facts().is_wiped
     }
 
     /// The power is cut: what nobody was told of may be gone.
@@ -313,7 +355,7 @@ impl Truth {
         let number = record.number;
         let before = log.read(job, number - 1).ok();
         let mut facts = self.facts();
-        let Facts { jobs, flipped, .. } = &mut *facts;
+        let Facts { jobs, flipped, is_unsettled, .. } = &mut *facts;
         let truth = jobs.entry(job.clone()).or_default();
         if truth.appended.insert(number, fingerprint(bytes)) == Some(fingerprint(bytes)) {
             return Ok(()); // two programs had the same to say, and one record says it
@@ -336,7 +378,7 @@ impl Truth {
             Body::Close(close) => check_session(close.session)?,
             Body::Manifest(manifest) => {
                 check_session(manifest.session)?;
-                truth.commit(program, job, manifest.epoch, pending.as_ref())?;
+                truth.commit(program, job, manifest.epoch, pending.as_ref(), *is_unsettled)?;
             }
             // A gc that gives up what is damaged knows nothing of the sessions among it.
             Body::Archive(archive) if *flipped => {

@@ -4,7 +4,7 @@
 use crate::authors::PlacesTruth;
 use crate::luck::{Luck, lock};
 use crate::space::Space;
-use crate::table::{Rows, rows_of};
+use crate::table::{Markers, Rows, markers_of, rows_of};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
@@ -41,6 +41,8 @@ pub struct PoolWorld {
     pub(crate) space: Space,
     /// Which they are now.
     pub(crate) rows: Rows,
+    /// Which of them are there, of those in memory.
+    pub(crate) markers: Markers,
     /// The log, if it is not that of `world`.
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
@@ -67,9 +69,21 @@ impl PoolWorld {
         let truth = Truth::default();
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
-        let rows = rows_of(&space);
+        let (rows, markers) = (rows_of(&space), markers_of(&space));
         let places = Arc::default();
-        PoolWorld { name, world, truth, space, rows, directory, unreadable, places, kind, luck }
+        PoolWorld {
+            name,
+            world,
+            truth,
+            space,
+            rows,
+            markers,
+            directory,
+            unreadable,
+            places,
+            kind,
+            luck,
+        }
     }
 
     /// Its targets with nobody between.

@@ -8,6 +8,7 @@
 //! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
 //! it knows nothing of kernels, file systems or networks.
 
+mod anew;
 pub mod commit;
 pub mod copy;
 pub mod diff;
@@ -25,8 +26,10 @@ pub mod retention;
 pub mod save;
 pub mod scrub;
 pub mod tree;
+mod trim;
 mod verify;
 
+pub use anew::make_anew;
 pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
@@ -39,4 +42,5 @@ pub use read::{
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
+pub use trim::{TrimOptions, TrimReport, repair, trim};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

@@ -88,12 +88,17 @@ impl<'a> RedundancyLook<'a> {
     pub fn at(&mut self, job: &JobName, manifest: &Manifest) -> CheckpointRedundancy {
         let full = self.pool.config().redundancy.survives() as i64;
         let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
+        let (mut is_on_fast, is_trimming) = (true, self.pool.config().tiers.keep_fast > 0);
         match packs_of(self.pool, manifest, &mut self.known) {
             Ok(packs) => {
                 for pack in packs {
                     let there = self.there.get(&pack);
                     let (left, slow_left) = there.map_or((-1, -1), |it| (it.spare, it.slow_spare));
                     slow_spare = slow_spare.min(slow_left);
+                    is_on_fast &= left >= 0;
+                    if is_trimming && there.is_some_and(PackRedundancy::is_slow_only) {
+                        continue; // on purpose
+                    }
                     incomplete += usize::from(left < full);
                     spare = spare.map(|spare| spare.min(left));
                 }
@@ -102,7 +107,7 @@ impl<'a> RedundancyLook<'a> {
         }
         let is_safe = |tier: &Tier| match (tier, &spare) {
             (_, Err(_)) => false,
-            (Tier::Fast, Ok(spare)) => *spare >= 0,
+            (Tier::Fast, Ok(_)) => is_on_fast,
             (Tier::Slow, Ok(_)) => slow_spare >= 0 && self.pool.has_slow_tier(),
         };
         let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();

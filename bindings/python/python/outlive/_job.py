@@ -132,7 +132,7 @@ class Job:
             attachment=flat.skeleton(with_names=self._is_group),
             notes=notes,
         )
-        save = Save(saving, self._tick, walk_s)
+        save = Save(saving, self._tick, walk_s, core.tiers)
         if wait or _exit.ended():
             save.wait()
         return save
@@ -384,7 +384,8 @@ class Job:
         """The tiers from which alone a checkpoint can be read now.
 
         "fast", "slow", both or none. A pool without a slow tier has a fast one only. Every target
-        is asked what it has.
+        is asked what it has. What is only on a fast tier in memory is lost when its host is started
+        anew: see `Save.wait(tier="slow")`.
 
         Args:
             epoch: Epoch of the checkpoint. None is the newest.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from os import PathLike
@@ -70,13 +71,18 @@ class Save:
     It is true unless it was skipped: ``if job.save(state): ...``.
     """
 
-    __slots__ = ("_core", "_stats", "_tick", "_walk_s")
+    __slots__ = ("_core", "_stats", "_tick", "_tiers", "_walk_s")
 
     def __init__(
-        self, core: _core.Save | None, tick: Callable[[], None] | None, walk_s: float = 0.0
+        self,
+        core: _core.Save | None,
+        tick: Callable[[], None] | None,
+        walk_s: float = 0.0,
+        tiers: Callable[[int], Sequence[str]] | None = None,
     ) -> None:
         """Made by `Job.save`, which took `walk_s` seconds to walk through the state."""
         self._core = core
+        self._tiers = tiers
         self._walk_s = walk_s
         self._tick = tick
         self._stats: SaveStats | None = None
@@ -102,21 +108,32 @@ class Save:
         self._tick()
         return done
 
-    def wait(self, timeout: float | None = None) -> SaveStats | None:
+    def wait(self, timeout: float | None = None, *, tier: str | None = None) -> SaveStats | None:
         """Waits until the checkpoint is committed, and so survives a crash.
+
+        With a fast tier in memory, it survives the program and not a restart of the host. With
+        ``tier="slow"`` this waits until the slow tier has it as well. The program copies it there in
+        the background, if `[tiers]` in `pool.toml` chooses it; otherwise `outlive pool fill` does. The
+        targets are asked up to ten times a second, and less often after a while.
 
         Args:
             timeout: Longest time to wait, in seconds; None waits without limit.
+            tier: "fast" or "slow": the tier that must have all of it. None waits for the commit. Give
+                a timeout with it: a pool without that tier would keep it waiting for ever.
 
         Returns:
             Figures of the save; None if it was skipped.
 
         Raises:
-            TimeoutError: If the save is not over by then. It goes on.
+            TimeoutError: If the save is not over by then, or the tier lacks it. It goes on.
+            InvalidError: If there is no such tier, or the checkpoint was pruned.
             Error: If the save failed. The next save does not raise this error again.
         """
+        if tier not in (None, "fast", "slow"):
+            raise InvalidError(f'tier={tier!r} is not possible: give "fast" or "slow"')
         if self._core is None or self._tick is None:
             return None
+        begun = time.monotonic()
         if self._stats is None:
             figures = self._core.wait(timeout, self._tick)
             if figures is None:
@@ -124,7 +141,23 @@ class Save:
             for key in ("stall_s", "total_s"):
                 figures[key] += self._walk_s
             self._stats = SaveStats(**figures)
+        if tier is not None and self._tiers is not None:
+            self._wait_for(tier, None if timeout is None else begun + timeout)
         return self._stats
+
+    def _wait_for(self, tier: str, deadline: float | None) -> None:
+        """Waits until a tier has all of the committed checkpoint."""
+        assert self._stats is not None and self._tiers is not None and self._tick is not None
+        pause = 0.1
+        while tier not in self._tiers(self._stats.epoch):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"checkpoint {self.epoch} is committed, and the {tier} tier lacks it still"
+                )
+            left = pause if deadline is None else max(0.0, deadline - time.monotonic())
+            time.sleep(min(pause, left))
+            pause = min(2.0, pause * 1.5)
+            self._tick()
 
     @property
     def stats(self) -> SaveStats | None:

@@ -22,6 +22,10 @@ pub(crate) struct Member {
     pub is_leaving: bool,
     /// Whether saves write there.
     pub tier: Tier,
+    /// It is in the memory of a host.
+    pub is_volatile: bool,
+    /// It was made anew, and what was lost with the one before is not in the logs yet.
+    pub is_unsettled: bool,
     /// Why it is not used now.
     away: Mutex<Option<Error>>,
     /// Bytes that shards may take that are being written there now, by this process.
@@ -86,6 +90,8 @@ impl Member {
             still_there: None,
             is_leaving: false,
             tier: Tier::Fast,
+            is_volatile: false,
+            is_unsettled: false,
             away: Mutex::default(),
             under_way: Arc::default(),
             pace: Arc::default(),
@@ -109,6 +115,12 @@ impl Member {
     /// The same on a tier.
     pub fn on_tier(mut self, tier: Tier) -> Member {
         self.tier = tier;
+        self
+    }
+
+    /// The same, as a row of the table says it of targets in memory.
+    pub fn in_memory(mut self, is_volatile: bool, is_unsettled: bool) -> Member {
+        (self.is_volatile, self.is_unsettled) = (is_volatile, is_unsettled);
         self
     }
 

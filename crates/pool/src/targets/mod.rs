@@ -24,7 +24,7 @@ pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<
     let member = |row: &TargetConfig| {
         let (target, still_there) = table.open(row)?;
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
-        let member = member.on_tier(row.tier);
+        let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
         let member = if row.leaving { member.leaving() } else { member };
         Ok(match still_there {
             Some(still_there) => member.if_there(still_there),
@@ -155,6 +155,27 @@ impl TargetSet {
     /// Those of a tier, with their numbers here.
     pub fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (usize, &Member)> {
         self.members.iter().enumerate().filter(move |(_, member)| member.tier == tier)
+    }
+
+    /// Whether there are targets in memory.
+    pub fn has_volatile(&self) -> bool {
+        self.members.iter().any(|member| member.is_volatile)
+    }
+
+    /// Makes sure that the logs know what was lost with targets in memory.
+    ///
+    /// # Errors
+    /// `Retry` if they do not know yet.
+    pub fn check_settled(&self) -> Result<()> {
+        let mut unsettled = self.of_tier(Tier::Fast).filter(|(_, member)| member.is_unsettled);
+        match unsettled.nth(self.survives()) {
+            None => Ok(()),
+            Some((_, member)) => Err(Error::retry(format!(
+                "target {} is made anew, as its memory was lost, and it is not recorded yet what was lost with \
+                 it: try again",
+                member.id
+            ))),
+        }
     }
 
     /// Whether there are slow targets.

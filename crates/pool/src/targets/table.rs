@@ -47,6 +47,36 @@ pub trait TargetTable: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn next_id(&self) -> Result<u32>;
 
+    /// Whether a volatile target is in the memory of this host.
+    fn is_ours(&self, _row: &TargetConfig) -> bool {
+        false
+    }
+
+    /// Whether everything is gone that was on a volatile target of this host: it is as a restart of the host
+    /// leaves it, and nobody has made it anew.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn is_wiped(&self, _row: &TargetConfig) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Makes the place of a volatile target again, empty: before the table names the new one.
+    ///
+    /// # Errors
+    /// `Invalid` if the place is not in memory; what the medium reports.
+    fn make_place(&self, _row: &TargetConfig) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes an empty place a volatile target that the table names.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn mark(&self, row: &TargetConfig) -> Result<()> {
+        self.prepare(row)
+    }
+
     /// Keeps others from changing the table, if the lock of collectors does not: a medium may have no
     /// locks that end with their holder. The claim ends with what is answered.
     ///

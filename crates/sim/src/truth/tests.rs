@@ -9,7 +9,7 @@ fn job() -> JobName {
 fn with_one(told: bool, doomed: bool) -> Truth {
     let truth = Truth::default();
     let state = State::random(&SeededRng::new(1), 3);
-    let committed = Committed { ranks: vec![state], program: 1, told, doomed };
+    let committed = Committed { ranks: vec![state], program: 1, told, doomed, frail: false };
     truth.facts().jobs.entry(job()).or_default().committed.insert(1, committed);
     truth
 }

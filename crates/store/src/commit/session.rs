@@ -204,8 +204,15 @@ impl LogHead {
         Ok(is_there(self.number + 1)? || !is_there(self.number)?)
     }
 
-    fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
+    /// The pool is where it was, and whoever saves knows what was lost with targets in memory.
+    fn check_place(&self, pool: &Pool) -> Result<()> {
         pool.check_place()?;
+        // A collector is who finds that out.
+        if self.job.is_gc() { Ok(()) } else { pool.check_settled() }
+    }
+
+    fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
+        self.check_place(pool)?;
         // The same one after a failure: its record may be there.
         let session = *self.opening.get_or_insert_with(|| {
             let mut id = [0; 12];
@@ -225,7 +232,7 @@ impl LogHead {
                 host: host.trim().to_owned(),
             });
             if self.append(pool, body)? == Append::Done {
-                pool.check_place()?; // nobody has taken it away meanwhile
+                self.check_place(pool)?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
                 (self.expected, self.opening) = (None, None);
                 return Ok((session, true));
@@ -371,9 +378,10 @@ impl LogHead {
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
-        pool.check_place()?;
-        self.check_targets(pool)?;
+        self.check_place(pool)?;
         for _ in 0..ATTEMPTS {
+            // Again behind every append that was lost: who has made a target anew calls us back so.
+            self.check_targets(pool)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
             let in_table = matches!(manifest.images, Images::Table(_));

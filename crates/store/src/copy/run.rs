@@ -5,6 +5,7 @@ use super::needs::{NodeSet, needs};
 use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
+use crate::anew::make_anew;
 use crate::commit::Changes;
 use crate::gc::JobState;
 use crate::images::only_image;
@@ -191,6 +192,7 @@ impl<'a> Copier<'a> {
     }
 
     fn begin(&mut self) -> Result<PackNumbers> {
+        make_anew(self.to)?;
         let (packs, changes) = self.writer.begin_seeing(self.to)?;
         self.follow(&changes);
         Ok(packs)

@@ -8,7 +8,7 @@ use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The lock of collectors is given back after so long, and at the end of the pack.
@@ -34,7 +34,12 @@ struct Shared {
     process_id: u32,
     state: Mutex<State>,
     changed: Condvar,
+    /// What is done with the fast tier when the slow one has what it should.
+    then: OnceLock<Then>,
 }
+
+/// Something to be done with a pool.
+type Then = fn(&Pool) -> Result<()>;
 
 #[derive(Default)]
 struct State {
@@ -72,8 +77,13 @@ struct Memory {
 impl FillBehind {
     /// Of a job of which nothing is known yet.
     pub fn new(job: JobName) -> FillBehind {
-        let (state, changed) = Default::default();
-        FillBehind(Arc::new(Shared { job, process_id: std::process::id(), state, changed }))
+        let (state, changed, then) = Default::default();
+        FillBehind(Arc::new(Shared { job, process_id: std::process::id(), state, changed, then }))
+    }
+
+    /// Has something done with the fast tier whenever the slow one has what it should.
+    pub(crate) fn then(&self, then: Then) {
+        let _ = self.0.then.set(then);
     }
 
     /// Begins to copy what has been committed. Never waits.
@@ -195,6 +205,9 @@ impl Shared {
                 memory = None;
             }
             self.tell(pool, &outcome);
+            if outcome.is_ok() && self.state().commits == commits {
+                self.end(pool);
+            }
             let mut state = self.state();
             (state.memory, state.outcome) = (memory, Some(outcome));
             state.is_running = state.commits != commits;
@@ -202,6 +215,22 @@ impl Shared {
             if !state.is_running {
                 return;
             }
+        }
+    }
+
+    /// Has the rest done, such as a trim of the fast tier.
+    fn end(&self, pool: &Pool) {
+        let Some(then) = self.then.get() else { return };
+        let outcome = catch_unwind(AssertUnwindSafe(|| then(pool)))
+            .unwrap_or_else(|_| Err(Error::bug("the trim panicked; please report this")));
+        // Another command is at work, or has moved something: the next commit tries again.
+        if let Err(error) = outcome
+            && error.kind() != ErrorKind::Retry
+        {
+            pool.warn(format!(
+                "the fast tier was not trimmed as it should be: {}",
+                error.message()
+            ));
         }
     }
 

@@ -33,6 +33,9 @@ impl Choice {
         for entry in history(pool, job)? {
             let entry = entry.unless_unread()?;
             let Some(manifest) = entry.manifest() else { continue };
+            if entry.hurt {
+                continue; // what it lacks is nowhere
+            }
             self.newest = self.newest.max(manifest.epoch);
             if manifest.epoch <= self.done_until {
                 break;

@@ -21,5 +21,5 @@ pub use plan::{GcPlan, Thoroughness};
 pub(crate) use run::busy;
 pub use run::{Collecting, GcReport, collect};
 pub(crate) use survey::{FirstPacks, JobState, Survey};
-pub(crate) use tell::{Relisted, archive_of, tell, tell_all};
+pub(crate) use tell::{Relisted, append_behind, archive_of, tell, tell_all};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

@@ -238,7 +238,7 @@ impl Gc<'_> {
                 Some(rank) => lists.push((rank, segments)),
             }
         }
-        relisted.lists = store_lists(packer, lists)?;
+        relisted.lists = store_lists(packer, lists, kept)?;
         for table in kept.iter().filter_map(|manifest| manifest.images.table()) {
             for page in table.pages.iter().filter(|page| work.condemned.contains(&page.pack)) {
                 if let Entry::Vacant(vacant) = relisted.pages.entry(*page) {

@@ -3,6 +3,7 @@
 //! checkpoint. What such a checkpoint shares with others is found as for memory.
 
 use super::Job;
+use crate::anew::make_anew;
 use crate::index::{SharedChunks, StoredChunks};
 use crate::read::files::FilesImage;
 use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
@@ -111,6 +112,7 @@ impl Job {
         self.wait_for_turn(|inner| {
             let pool = &inner.pool;
             let started = pool.env().clock.monotonic();
+            make_anew(pool)?;
             let mut writer = inner.writer();
             let writer = &mut *writer;
             let packs = writer.begin(pool)?;

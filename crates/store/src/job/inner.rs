@@ -1,6 +1,7 @@
 //! What a job's handles and its drain share.
 
 use super::handle::SaveHandle;
+use crate::anew::make_anew;
 use crate::group::{Begun, Part};
 use crate::read::MemoryImage;
 use crate::restore::LazyFill;
@@ -96,6 +97,7 @@ impl Inner {
     /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
     /// one of them is not `ready`.
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
+        let ready = ready.and_then(|()| make_anew(&self.pool));
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(part) = &self.part else {

@@ -15,6 +15,7 @@ pub use restore::{Prepared, Restored};
 use crate::fill::FinishFill;
 use crate::group::{GroupOptions, Part};
 use crate::save::{CommitEvents, Order, SaveNotes, Writer};
+use crate::trim::trim_behind;
 use drain::Drain;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
@@ -62,6 +63,7 @@ impl Job {
         let part = group.map(|group| Arc::new(Part::new(&name, group)));
         let rank = part.as_ref().map_or(0, |part| part.rank());
         let writer = Writer::of_rank(pool, name.clone(), rank);
+        writer.committer.behind.then(trim_behind);
         let events = writer.committer.events.clone();
         let inner = Inner {
             pool: pool.clone(),

@@ -1,6 +1,7 @@
 //! Restores: at once, or lazily.
 
 use super::Job;
+use crate::anew::make_anew;
 use crate::commit::{Entry, history};
 use crate::group::{Together, TogetherRestored};
 use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good};
@@ -43,6 +44,7 @@ impl Job {
         let ready = || {
             self.wait()?;
             self.wait_filled()?;
+            self.go_on_without_memory();
             self.inner.note_position()
         };
         let together = Together { part, pool: self.pool(), name: self.name(), select };
@@ -53,6 +55,14 @@ impl Job {
     /// follows.
     pub fn follow_restored(&self, image: &MemoryImage) {
         self.inner.adopt(image);
+    }
+
+    /// A program that restores goes on from there. If what was lost with a target in memory cannot be recorded
+    /// now, there may be something to restore all the same.
+    fn go_on_without_memory(&self) {
+        if let Err(error) = make_anew(self.pool()) {
+            self.pool().warn(error.to_string());
+        }
     }
 
     /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
@@ -73,6 +83,7 @@ impl Job {
     ) -> Result<Option<Restored>> {
         self.wait()?;
         self.wait_filled()?;
+        self.go_on_without_memory();
         self.inner.note_position()?;
         let mut attempt = |checkpoint: &MemoryImage| {
             let (selected, sink) = prepare(checkpoint)?;
@@ -114,6 +125,7 @@ impl Job {
         self.wait()?;
         self.wait_filled()?;
         let (pool, name) = (self.pool(), self.name());
+        self.go_on_without_memory();
         self.inner.note_position()?;
         // Taken before the log is read: what is in use then stays until memory is filled.
         let reading = pool.log().lock_reading()?;

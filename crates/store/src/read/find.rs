@@ -39,7 +39,8 @@ pub struct Kind<'a> {
 /// then is looked for again as the log has it now.
 ///
 /// # Errors
-/// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found.
+/// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found, unless all is recorded
+/// as hurt in a pool with targets in memory: then there is nothing.
 pub fn first_good<T>(
     pool: &Pool,
     name: &JobName,
@@ -96,7 +97,8 @@ pub fn first_manifest<T>(
     let mut again: Option<Again<'_>> = None;
     loop {
         let (listed, as_of, newest, skipped) = Default::default();
-        let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped };
+        let lost = 0;
+        let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped, lost };
         let found = search.run(attempt)?;
         let since = || Again::since(pool, Logs::Of(&jobs), name, search.listed);
         let is_over =
@@ -137,6 +139,8 @@ struct Search<'a> {
     /// Newest epoch seen.
     newest: Epoch,
     skipped: Skipped,
+    /// Of these, how many the log says to be hurt.
+    lost: usize,
 }
 
 impl Search<'_> {
@@ -159,11 +163,13 @@ impl Search<'_> {
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Newest | Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
+                            self.lost += usize::from(entry.hurt);
                             self.skipped.push((manifest.epoch, why));
                             continue;
                         }
                         Select::Sound if entry.hurt => {
                             let why = hurt(pool, manifest.epoch, name);
+                            self.lost += 1;
                             self.skipped.push((manifest.epoch, why));
                             continue;
                         }
@@ -179,6 +185,7 @@ impl Search<'_> {
             match outcome {
                 Ok(found) => return Ok(Some(found)),
                 Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
+                    self.lost += usize::from(entry.hurt);
                     self.skipped.push((epoch, error));
                 }
                 // What is only on a target that is away is not lost. But whoever restores from the slow
@@ -220,6 +227,16 @@ impl Search<'_> {
             return Err(away.clone().context(format!(
                 "no checkpoint of job {name} is whole on the slow tier, and the fast one is away"
             )));
+        }
+        let is_all = !skipped.is_empty() && self.lost == skipped.len();
+        if is_all && !matches!(select, Select::Epoch(_)) && pool.has_volatile() {
+            // As was to be expected when the host of such a pool is started anew: its programs begin anew.
+            pool.warn(format!(
+                "job {name} has no checkpoint any more: all {} were lost with the memory that they were in, \
+                 and are recorded as hurt",
+                skipped.len()
+            ));
+            return Ok(None);
         }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(

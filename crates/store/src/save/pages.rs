@@ -2,7 +2,7 @@
 
 use super::packer::Packer;
 use outlive_chunk::fingerprint;
-use outlive_format::{EntryKind, Image, PageRef, SegmentLists, SegmentRef, TablePage};
+use outlive_format::{EntryKind, Image, Manifest, PageRef, SegmentLists, SegmentRef, TablePage};
 use outlive_types::{Rank, Result};
 
 /// Length of a reference to a page.
@@ -28,14 +28,19 @@ pub fn store_table(packer: &Packer<'_>, images: Vec<Image>) -> Result<Vec<PageRe
     })
 }
 
-/// Stores the segments of consecutive ranks, and says where.
+/// Stores the segments of consecutive ranks, and says where. An archive that keeps image tables has lists, also
+/// if all of the tables are lost.
 ///
 /// # Errors
 /// What the target reports.
 pub fn store_lists(
     packer: &Packer<'_>,
-    lists: Vec<(Rank, Vec<SegmentRef>)>,
+    mut lists: Vec<(Rank, Vec<SegmentRef>)>,
+    kept: &[&Manifest],
 ) -> Result<Vec<PageRef>> {
+    if lists.is_empty() && kept.iter().any(|manifest| manifest.images.table().is_some()) {
+        lists.push((0, Vec::new()));
+    }
     let bytes_of = |(_, list): &(Rank, Vec<SegmentRef>)| SegmentLists::bytes_for(list.len());
     store_pages(packer, lists, &bytes_of, &|ranks: Vec<(Rank, Vec<SegmentRef>)>| {
         let first_rank = ranks.first().map_or(0, |(rank, _)| *rank);

@@ -68,14 +68,43 @@ pub fn heal(
     if dry_run || !has_work {
         return Ok(());
     }
-    let mut head = LogHead::new(JobName::gc());
     let turn = match pool.lock_collecting()? {
         Lock::Busy => return Err(busy(pool)),
         turn => turn,
     };
+    let healed = heal_alone(pool, suspects, pace, report, Missing::IsStrange);
+    if healed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) {
+        // What the other one moved and deleted beneath us may seem to be missing.
+        *report = found;
+    }
+    drop(turn);
+    healed
+}
+
+/// What it means if all packs are missing that jobs need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Missing {
+    /// Something is not mounted: nothing is done.
+    IsStrange,
+    /// They were in memory.
+    IsKnown,
+}
+
+/// The same without a look first, for who holds the lock of collectors.
+///
+/// # Errors
+/// As [`heal`].
+pub(crate) fn heal_alone(
+    pool: &Pool,
+    suspects: &BTreeSet<PackId>,
+    pace: &Pace,
+    report: &mut HealReport,
+    missing: Missing,
+) -> Result<()> {
+    let mut head = LogHead::new(JobName::gc());
     let (session, _) = head.open(pool)?;
     let opened = head.number();
-    let begun = Heal::begin(pool, session, &mut head, suspects, pace);
+    let begun = Heal::begin(pool, session, &mut head, (suspects, missing), pace);
     let healed = begun.and_then(|mut heal| {
         let outcome = heal.run();
         *report = heal.report;
@@ -83,13 +112,8 @@ pub fn heal(
     });
     // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
     let healed = healed.map_err(|error| head.blame(pool, error));
-    if healed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) {
-        // What the other one moved and deleted beneath us may seem to be missing.
-        *report = found;
-    }
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
-    drop(turn);
     healed.and(closed)
 }
 
@@ -104,6 +128,7 @@ fn look(
     let mut again = Again::new(pool, Logs::All)?;
     loop {
         let mut head = LogHead::new(JobName::gc());
+        let suspects = (suspects, Missing::IsStrange);
         let begun = Heal::begin(pool, SessionId([0xFF; 12]), &mut head, suspects, pace);
         let looked = begun.and_then(|mut heal| {
             if dry_run || !heal.has_work {
@@ -205,7 +230,7 @@ impl<'a> Heal<'a> {
         pool: &'a Pool,
         session: SessionId,
         head: &'a mut LogHead,
-        suspects: &BTreeSet<PackId>,
+        (suspects, missing): (&BTreeSet<PackId>, Missing),
         pace: &'a Pace,
     ) -> Result<Heal<'a>> {
         let survey = Survey::new(pool, (session, FirstPacks::default()), false)?;
@@ -226,7 +251,8 @@ impl<'a> Heal<'a> {
             }
         }
         report.missing = missing_packs(pool, &survey, &named)?;
-        if !named.is_empty() && report.missing.len() == named.len() {
+        let is_all = !named.is_empty() && report.missing.len() == named.len();
+        if is_all && missing == Missing::IsStrange {
             return Err(Error::damaged(format!(
                 "none of the packs that the jobs need is in {}: is everything where it should be? \
                  Nothing was done",
@@ -399,7 +425,7 @@ impl<'a> Heal<'a> {
             let needed = self.needed_by(&line, places)?;
             lists.push((rank, store(&needed)?));
         }
-        relisted.lists = store_lists(&packer, lists)?;
+        relisted.lists = store_lists(&packer, lists, &kept)?;
         for table in kept.iter().filter_map(|manifest| manifest.images.table()) {
             for page in table.pages.iter().filter(|page| self.bad.contains(&page.pack)) {
                 match read_page(self.pool, page) {

@@ -8,4 +8,5 @@ mod rescue;
 mod run;
 
 pub use heal::HealReport;
+pub(crate) use heal::{Missing, heal_alone};
 pub use run::{ScrubOptions, ScrubReport, scrub};

@@ -82,6 +82,14 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         (pack, outcome)
     });
     let mut report = ScrubReport::default();
+    // What was trimmed is missing on purpose; a repair knows whether the newest checkpoints need it.
+    let trimmed: BTreeSet<PackId> = match pool.config().tiers.keep_fast {
+        0 => BTreeSet::new(),
+        _ => {
+            let there = pool.redundancy()?.into_iter();
+            there.filter(|(_, is)| is.is_slow_only()).map(|(pack, _)| pack).collect()
+        }
+    };
     let mut unread = None;
     for (pack, outcome) in outcomes {
         report.packs += 1;
@@ -90,6 +98,9 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
                 report.read_bytes += check.stored_bytes + bytes;
                 let copies = copies.into_iter().map(|(shard, error)| (pack, shard, error));
                 report.copies.extend(copies);
+                if trimmed.contains(&pack) {
+                    continue;
+                }
                 let faults = check.faults.into_iter();
                 report.incomplete.extend(faults.map(|(shard, error)| (pack, shard, error)));
             }

@@ -1,0 +1,136 @@
+//! Makes targets in memory anew that were lost with it. What was lost must be in the logs before anybody
+//! saves again: docs/design/026-volatile.md says why.
+
+use crate::Pool;
+use crate::membership::Alone;
+use crate::redundancy::{TargetConfig, Tier};
+use crate::targets::TargetTable;
+use outlive_types::{PackId, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Targets that were made anew and to which nobody saves yet. While it is kept, nobody else collects, or
+/// changes the targets.
+pub struct Anew {
+    pool: Pool,
+    table: Arc<dyn TargetTable>,
+    /// The lock or claim.
+    _alone: Alone,
+    /// What took the place of what, for messages.
+    made: Vec<String>,
+}
+
+impl Pool {
+    /// Whether a target in the memory of this host is lost and must be made anew, or was and it is not
+    /// recorded yet what was lost with it.
+    ///
+    /// # Errors
+    /// What the table reports.
+    pub fn wants_anew(&self) -> Result<bool> {
+        let Some(table) = self.table() else { return Ok(false) };
+        if !self.targets().has_volatile() {
+            return Ok(false);
+        }
+        self.refresh_targets()?;
+        let targets = self.targets();
+        let mut volatile = targets.members().iter().filter(|member| member.is_volatile);
+        if volatile.all(|member| !member.is_unsettled && member.check().is_ok()) {
+            return Ok(false);
+        }
+        for row in table.rows()?.iter().filter(|row| table.is_ours(row)) {
+            if row.unsettled || table.is_wiped(row)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes targets in the memory of this host anew, each with a new number. `None` if somebody else has
+    /// done that meanwhile.
+    ///
+    /// # Errors
+    /// `Retry` while another command collects; `Invalid` if the place is not in memory; what the table
+    /// reports.
+    pub fn make_anew(&self) -> Result<Option<Anew>> {
+        let (table, alone) = self.changing()?;
+        let (mut rows, mut made) = (table.rows()?, Vec::new());
+        let mut new = Vec::new();
+        let mut id = table.next_id()?;
+        for row in rows.iter_mut().filter(|row| table.is_ours(row)) {
+            if !table.is_wiped(row)? {
+                continue;
+            }
+            table.make_place(row)?;
+            made.push(format!(
+                "target {}, {}, was in memory and is lost; it is made anew as target {id}",
+                row.id.unwrap_or(1),
+                row.location
+            ));
+            *row = TargetConfig { id: Some(id), unsettled: true, ..row.clone() };
+            new.push(row.clone());
+            id += 1;
+        }
+        if new.is_empty() && !rows.iter().any(|row| table.is_ours(row) && row.unsettled) {
+            return Ok(None);
+        }
+        if !new.is_empty() {
+            // The table first: a place without a marker is found to be lost, whoever has begun this.
+            table.replace(&rows)?;
+            new.iter().try_for_each(|row| table.mark(row))?;
+            self.refresh_targets()?;
+        }
+        Ok(Some(Anew { pool: self.clone(), table, _alone: alone, made }))
+    }
+}
+
+impl Anew {
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// What took the place of what, one message for each; none if somebody else has begun this.
+    pub fn made(&self) -> &[String] {
+        &self.made
+    }
+
+    /// Packs of which too little is left on either tier.
+    ///
+    /// # Errors
+    /// As [`Pool::redundancy`].
+    pub fn suspects(&self) -> Result<BTreeSet<PackId>> {
+        let there = self.pool.redundancy()?.into_iter();
+        Ok(there
+            .filter(|(_, is)| is.spare < 0 && is.slow_spare < 0)
+            .map(|(pack, _)| pack)
+            .collect())
+    }
+
+    /// All that was lost is in the logs: programs may save again.
+    ///
+    /// # Errors
+    /// What the table reports.
+    pub fn settle(self) -> Result<()> {
+        let mut rows = self.table.rows()?;
+        for row in rows.iter_mut().filter(|row| row.unsettled && self.table.is_ours(row)) {
+            // Lost again: who comes next begins again.
+            row.unsettled = self.table.is_wiped(row)?;
+        }
+        self.table.replace(&rows)?;
+        self.pool.refresh_targets()
+    }
+}
+
+impl std::fmt::Debug for Anew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Anew").field("made", &self.made).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Whether the fast tier, or a part of it, is in memory.
+    pub fn has_volatile(&self) -> bool {
+        let targets = self.targets();
+        targets.of_tier(Tier::Fast).any(|(_, member)| member.is_volatile)
+    }
+}
