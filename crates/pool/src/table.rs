@@ -5,7 +5,7 @@
 use crate::config::{FormatConfig, PoolConfig};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home};
-use crate::log_places::check_log;
+use crate::log_open::check_log;
 use crate::marker::{Marker, targets_of};
 use crate::place::{check_target, read_descriptor, read_text};
 use crate::places::{refuse_used, write_target};

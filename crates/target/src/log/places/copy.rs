@@ -1,11 +1,28 @@
 //! Copies what a log had to its new places.
 
 use super::had::JobHad;
-use super::moving::NewPlace;
 use super::{REMOVED, SETTLED, at};
 use crate::LogMedium;
 use outlive_types::{Error, JobName, Result};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// A place that a log is moved to.
+pub struct NewPlace {
+    /// Takes records before the place is open, too.
+    pub medium: Arc<dyn LogMedium>,
+    /// Whether it has all that was moved, and counts.
+    pub is_open: bool,
+    /// Lets it count, durably.
+    pub open: Box<dyn Fn() -> Result<()> + Send + Sync>,
+}
+
+impl fmt::Debug for NewPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NewPlace({:?}, is_open: {})", self.medium, self.is_open)
+    }
+}
 
 /// A new place, and why it has not got all, if something went wrong there.
 struct Filling<'a> {

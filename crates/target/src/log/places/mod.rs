@@ -14,8 +14,9 @@ mod solo;
 pub mod who;
 
 pub use ask::Asking;
+pub use copy::NewPlace;
 pub use movable::Movable;
-pub use moving::{NewPlace, forget, move_to, succeed};
+pub use moving::{forget, move_to, succeed};
 
 use super::{LogMedium, NUMBER_MAX, Put};
 use crate::{Lock, LockGuard};

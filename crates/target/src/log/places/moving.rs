@@ -1,7 +1,7 @@
 //! Moves a log: carries out the steps of a [`Course`]. Whoever is killed while he does that leaves the rest to
 //! whoever comes next: each step may be done again, by several at once.
 
-use super::copy::copy;
+use super::copy::{NewPlace, copy};
 use super::course::{Course, Step};
 use super::had::{JobHad, decode, encode, gather};
 use super::solo::Solo;
@@ -10,28 +10,12 @@ use super::{Asking, Places};
 use crate::LogMedium;
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
-use std::fmt;
 use std::sync::Arc;
 
 /// The numbers of what is decided, in the job of moves.
 const SUCCESSOR: u64 = 1;
 const HAD: u64 = 2;
-
-/// A place that a log is moved to.
-pub struct NewPlace {
-    /// Takes records before the place is open, too.
-    pub medium: Arc<dyn LogMedium>,
-    /// Whether it has all that was moved, and counts.
-    pub is_open: bool,
-    /// Lets it count, durably.
-    pub open: Box<dyn Fn() -> Result<()> + Send + Sync>,
-}
-
-impl fmt::Debug for NewPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NewPlace({:?}, is_open: {})", self.medium, self.is_open)
-    }
-}
+const OVER: u64 = 3;
 
 /// A log in these places, as somebody sees it who may move it.
 pub(super) fn seen_by(
@@ -80,6 +64,9 @@ pub fn move_to(
         return Ok(new.iter().map(|_| None).collect());
     }
     let mover = seen_by(&Asker::mover(successor), old, asking)?;
+    if mover.get(&JobName::moved(), OVER)?.is_some() {
+        return Err(not_there(new)); // all were open once
+    }
     let mut course: Course<(), Vec<JobHad>> = Course::sealed();
     if let Some(had) = mover.get(&JobName::moved(), HAD)? {
         course.ended(decode(&had)?); // somebody has come so far
@@ -97,7 +84,13 @@ pub fn move_to(
             }
             Step::Copy(had) => {
                 pause("copy what the log had");
-                let trouble = copy(&*mover, &had, new)?;
+                let trouble = match copy(&*mover, &had, new) {
+                    // Somebody has brought the move to its end meanwhile, and has emptied the old places.
+                    Err(_) if mover.get(&JobName::moved(), OVER)?.is_some() => {
+                        return Err(not_there(new));
+                    }
+                    copied => copied?,
+                };
                 let open = trouble.iter().filter(|trouble| trouble.is_none()).count();
                 course.opened(open, new.len());
                 return match course.step() {
@@ -110,6 +103,14 @@ pub fn move_to(
     }
 }
 
+fn not_there(new: &[NewPlace]) -> Error {
+    Error::retry(format!(
+        "of the {} places that the log was moved to less than a majority are there, so nothing can be read or \
+         written",
+        new.len()
+    ))
+}
+
 fn too_few(trouble: &[Option<Error>]) -> Error {
     let why: Vec<&str> = trouble.iter().flatten().map(Error::message).collect();
     Error::retry(format!(
@@ -120,11 +121,17 @@ fn too_few(trouble: &[Option<Error>]) -> Error {
     ))
 }
 
-/// Deletes what was copied from places of which nothing is needed any more: all new places are open.
-pub fn forget(old: &[Arc<dyn LogMedium>], successor: &[u8]) -> Result<()> {
+/// Deletes what was copied from the `old` places, once all new ones are open.
+///
+/// # Errors
+/// What the places report; then some of it may be left, and does no harm.
+pub fn forget(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> Result<()> {
+    let asker = Asker::mover(successor);
+    // Whoever still copies learns first that there is no need to.
+    decide(&*seen_by(&asker, old, asking)?, OVER, b"outlive: all new places are open\n")?;
     for medium in old {
-        let asker = Asker::mover(successor);
-        let jobs = asker.ask(&**medium, |medium| medium.jobs())?;
+        // One that is away may keep what it has.
+        let Ok(jobs) = asker.ask(&**medium, |medium| medium.jobs()) else { continue };
         for job in jobs.into_iter().chain([JobName::gc(), JobName::targets()]) {
             for job in [job.removed(), job] {
                 for number in medium.list(&job)? {
