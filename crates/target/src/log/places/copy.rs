@@ -1,7 +1,7 @@
 //! Copies what a log had to its new places.
 
 use super::had::JobHad;
-use super::{REMOVED, SETTLED, at};
+use super::{REMOVED, at};
 use crate::LogMedium;
 use outlive_types::{Error, JobName, Result};
 use std::collections::BTreeSet;
@@ -64,7 +64,8 @@ pub(super) fn copy(
         };
         filled.iter_mut().for_each(|place| place.does(begin));
         for number in *first..=*last {
-            let register = if is_only { number } else { at(number, SETTLED) };
+            // As if its writer had put it there, in the first round: nobody who comes late gets this number.
+            let register = if is_only { number } else { at(number, 0) };
             let lacks = |place: &Filling<'_>| !place.there.contains(&register);
             if !filled.iter().any(lacks) {
                 continue;

@@ -388,6 +388,27 @@ fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
     }
 }
 
+/// Whoever looked at the log before it was moved, and puts behind that, finds that the number is taken.
+#[test]
+fn a_put_that_was_on_its_way_gets_no_number_twice() {
+    for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
+        let world = World::default();
+        let (first, second) = (world.with("first", from), world.with("second", to));
+        let (log, late) = (world.log(&first, asking), world.log(&first, asking));
+        (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        world.moved(&first, "second", asking).unwrap();
+        for away in 0..to.min(3) {
+            second[away].away.store(to > 1, Ordering::Relaxed);
+            for number in 1..=3 {
+                let put = late.medium.put_new(&job(), number, b"late").unwrap();
+                assert_eq!(put, Put::Taken, "{number}, without {away}");
+            }
+            second[away].away.store(false, Ordering::Relaxed);
+        }
+        holds(&world.log(&first, asking), 1..=3);
+    }
+}
+
 /// A program whose put came too late, and whose reply was lost, is not told that its record is there because it
 /// finds that in an old place.
 #[test]
