@@ -397,13 +397,13 @@ fn a_put_that_was_on_its_way_gets_no_number_twice() {
         let (log, late) = (world.log(&first, asking), world.log(&first, asking));
         (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
         world.moved(&first, "second", asking).unwrap();
-        for away in 0..to.min(3) {
-            second[away].away.store(to > 1, Ordering::Relaxed);
+        for (away, place) in second.iter().enumerate() {
+            place.away.store(to > 1, Ordering::Relaxed);
             for number in 1..=3 {
                 let put = late.medium.put_new(&job(), number, b"late").unwrap();
                 assert_eq!(put, Put::Taken, "{number}, without {away}");
             }
-            second[away].away.store(false, Ordering::Relaxed);
+            place.away.store(false, Ordering::Relaxed);
         }
         holds(&world.log(&first, asking), 1..=3);
     }
