@@ -101,6 +101,8 @@ pub enum PoolCommand {
     Release(StatusArgs),
     /// Put a new target in the place of one that is lost, or is to go
     Replace(ReplaceArgs),
+    /// Move the log to other places, or replace one that is lost; programs may go on saving
+    MoveLog(MoveLogArgs),
     /// Write anew what is missing of packs, since a target was lost or replaced
     Repair(RepairArgs),
     /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
@@ -229,6 +231,18 @@ pub struct ReplaceArgs {
     pub drain: DrainArgs,
     /// Directory that takes its place, new or empty; a relative path starts at the pool's directory
     pub location: String,
+}
+
+/// `pool move-log`.
+#[derive(ClapArgs, Debug)]
+pub struct MoveLogArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Where the log is to be kept from now on: a directory, s3://BUCKET/PREFIX, or
+    /// etcd://HOST,HOST,HOST/PREFIX. Name all places, one, three, five or seven: those that stay, too. A relative
+    /// path starts at the pool's directory
+    #[arg(long, value_name = "PLACE", required = true)]
+    pub log: Vec<String>,
 }
 
 /// `pool repair` and `pool fill`.

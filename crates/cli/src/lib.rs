@@ -16,6 +16,7 @@ mod get;
 mod interrupt;
 mod items;
 mod ls;
+mod move_log;
 mod note;
 mod npy;
 mod output;
@@ -138,6 +139,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
         Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &teller),
         Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &teller),
         Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
+        Command::Pool(PoolCommand::MoveLog(args)) => move_log::move_log(&args, &teller),
         Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
         Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &teller),
         Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &teller),

@@ -47,4 +47,4 @@ pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 8;
+pub const REVISION: u32 = 9;

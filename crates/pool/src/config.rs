@@ -50,6 +50,8 @@ struct DescriptorText {
     _next_target: Option<u32>,
     #[serde(default, rename = "place")]
     _place: Option<IgnoredAny>,
+    #[serde(default, rename = "moved")]
+    _moved: Option<IgnoredAny>,
 }
 
 impl From<DescriptorText> for PoolConfig {
@@ -60,9 +62,12 @@ impl From<DescriptorText> for PoolConfig {
 }
 
 /// `[log]`: one place, or several.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
+    /// Counts the sets of places that the log had, from 1: `outlive pool move-log` makes a new one.
+    #[serde(skip_serializing_if = "is_first")]
+    pub number: u32,
     /// A directory, a bucket that honours conditional puts, or an etcd cluster (docs/pool.md).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
@@ -71,13 +76,28 @@ pub struct LogConfig {
     pub locations: Vec<String>,
 }
 
+fn is_first(number: &u32) -> bool {
+    *number == 1
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { number: 1, location: None, locations: Vec::new() }
+    }
+}
+
 impl LogConfig {
     /// A log at these places; `None` if there are none.
     pub fn at(locations: &[String]) -> Option<LogConfig> {
+        LogConfig::numbered(locations, 1)
+    }
+
+    /// The same, after moves.
+    pub(crate) fn numbered(locations: &[String], number: u32) -> Option<LogConfig> {
         match locations {
             [] => None,
-            [one] => Some(LogConfig { location: Some(one.clone()), locations: Vec::new() }),
-            several => Some(LogConfig { location: None, locations: several.to_vec() }),
+            [one] => Some(LogConfig { number, location: Some(one.clone()), locations: Vec::new() }),
+            several => Some(LogConfig { number, location: None, locations: several.to_vec() }),
         }
     }
 
@@ -86,9 +106,12 @@ impl LogConfig {
         self.location.iter().chain(&self.locations).collect()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         for location in self.all() {
             Location::parse(location, LOG)?;
+        }
+        if self.number == 0 {
+            return Err(Error::invalid("[log] number = 0 is not possible: it counts from 1"));
         }
         match (self.location.is_some(), self.locations.len()) {
             (true, 0) | (false, 3 | 5 | 7) => Ok(()),
@@ -482,6 +505,7 @@ mod tests {
             ("[log]\nlocation = \"http://x\"", "[log] location = \"http://x\" is not possible"),
             ("[log]\nplace = \"x\"", "place"),
             ("[log]\n", "0 locations"),
+            ("[log]\nnumber = 0\nlocation = \"a\"", "number = 0"),
             ("[log]\nlocations = [\"a\", \"b\"]", "2 locations: give one"),
             ("[log]\nlocation = \"a\"\nlocations = [\"a\"]", "both location and locations"),
             ("[redundancy]\nmirror = 1", "at least 2 copies"),

@@ -4,7 +4,8 @@ use crate::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::{Location, as_if_made};
-use crate::log_places::{check_log, check_place, marker_in, open_log};
+use crate::log_open::{check_log, open_log};
+use crate::log_places::{check_place, marker_in};
 use crate::marker::{Marker, targets_of};
 use crate::place::{check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
@@ -43,7 +44,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     refuse_strangers(&root)?;
     let home = Home::of(root.clone(), &config)?;
     let mut places = Vec::new();
-    for log in &home.log {
+    for log in &home.log().at {
         if home.is_elsewhere(log) {
             refuse_used_log(log, &config)?;
         }
@@ -108,7 +109,11 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     config.target = targets.map_err(|error| error.context(home.descriptor()))?;
     // A program may change its directory between now and its saves.
     let named = root.to_string();
+    let (moved, then) = (home.has_moved(), home.log().clone());
     let home = Home::of(root.absolute(), &config)?;
+    if moved {
+        check_log(&home, &config.format)?;
+    }
     let log = open_log(&home, &config.format)?;
     let mut own =
         config.locations(&home.root)?.into_iter().filter(|target| target.is_same(&home.root));
@@ -133,6 +138,14 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
              away, or put a new target in its place with: {}",
             error.message(),
             pool.command("pool replace", &["ID", "NEW_PLACE"])
+        ));
+    }
+    if moved {
+        pool.warn(format!(
+            "the log was moved to {}: so that the old places can go, set [log] to that, and to number = {}, in {}",
+            then.describe(),
+            then.number,
+            pool.home().map_or_else(String::new, Home::descriptor)
         ));
     }
     for away in away {
@@ -250,7 +263,7 @@ fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
 /// finds a marker makes that pool, with its target unless another is asked for.
 fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
     let root = &home.root;
-    for log in &home.log {
+    for log in &home.log().at {
         if !log.has(MARKER)? {
             check_log_place(log)?;
         }
@@ -266,6 +279,7 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()
     }
     // The first place decides whose pool it is; the others must agree.
     let mut wanted = Marker::of(&config);
+    let of_set = home.log().number;
     for (number, (log, place)) in home.log_places().enumerate() {
         log.publish(MARKER, &wanted.in_place(place).to_text()?, rng)?;
         match number {
@@ -275,9 +289,9 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()
                     return Err(another_log(log, &made));
                 }
                 wanted = made;
-                check_place(home, &wanted.format, log, place)?;
+                check_place(home, &wanted.format, log, of_set, place)?;
             }
-            _ => drop(check_place(home, &wanted.format, log, place)?),
+            _ => drop(check_place(home, &wanted.format, log, of_set, place)?),
         }
         log.sync("log")?;
     }

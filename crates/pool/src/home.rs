@@ -1,10 +1,12 @@
 //! Where a pool's descriptor and its log are.
 
-use crate::config::{LOG, PoolConfig};
+use crate::config::PoolConfig;
 use crate::location::Location;
+use crate::log_set::LogSet;
 use crate::marker::ThisPlace;
 use outlive_types::Result;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 /// The descriptor of a pool, at its root.
 pub(crate) const DESCRIPTOR: &str = "pool.toml";
@@ -17,8 +19,30 @@ pub(crate) const MARKER: &str = "log/.pool.toml";
 pub(crate) struct Home {
     /// Of the descriptor; relative locations count from here.
     pub root: Location,
-    /// Of the log, with a marker in each.
-    pub log: Vec<Location>,
+    /// Of the log, with a marker in each: the set that was found first.
+    log: Arc<Link>,
+}
+
+/// A set of places, and the one that came after it. Nobody ever waits for a lock here: a forked child may inherit
+/// it in any state.
+#[derive(Debug)]
+struct Link {
+    set: LogSet,
+    next: OnceLock<Box<Link>>,
+}
+
+impl Link {
+    fn new(set: LogSet) -> Link {
+        Link { set, next: OnceLock::new() }
+    }
+
+    fn last(&self) -> &Link {
+        let mut link = self;
+        while let Some(next) = link.next.get() {
+            link = next;
+        }
+        link
+    }
 }
 
 impl Home {
@@ -27,23 +51,38 @@ impl Home {
     /// # Errors
     /// `Invalid` for a location that is not possible.
     pub fn of(root: Location, config: &PoolConfig) -> Result<Home> {
-        let Some(log) = &config.log else { return Ok(Home { log: vec![root.clone()], root }) };
-        let seen = |location: &String| Location::parse(location, LOG)?.seen_from(&root);
-        let log = log.all().into_iter().map(seen).collect::<Result<_>>()?;
+        let log = Arc::new(Link::new(LogSet::of(&root, config.log.as_ref())?));
         Ok(Home { root, log })
     }
 
     /// That of a pool which is all in one directory.
     pub fn directory(dir: &Path) -> Home {
         let root = Location::Directory(dir.to_owned());
-        Home { log: vec![root.clone()], root }
+        Home { log: Arc::new(Link::new(LogSet::beside(&root))), root }
+    }
+
+    /// The places of the log now, as far as that is known.
+    pub fn log(&self) -> &LogSet {
+        &self.log.last().set
+    }
+
+    /// The log was moved. All clones learn of it.
+    pub fn log_moved(&self, to: LogSet) {
+        let last = self.log.last();
+        if to.number > last.set.number {
+            // Another thread may have come first, with the same.
+            let _ = last.next.set(Box::new(Link::new(to)));
+        }
+    }
+
+    /// Whether it was moved since this home was made.
+    pub fn has_moved(&self) -> bool {
+        self.log.next.get().is_some()
     }
 
     /// The places of the log, each with what its marker says that it is.
     pub fn log_places(&self) -> impl Iterator<Item = (&Location, Option<ThisPlace>)> {
-        let of = self.log.len() as u32;
-        let place = move |number: u32| (of > 1).then_some(ThisPlace { number, of });
-        self.log.iter().zip((1..).map(place))
+        self.log().places()
     }
 
     /// Whether this place of the log is somewhere else than the descriptor.
@@ -58,6 +97,6 @@ impl Home {
 
     /// The name of the log's first marker, for messages.
     pub fn marker(&self) -> String {
-        self.log.first().unwrap_or(&self.root).name(MARKER)
+        self.log().at.first().unwrap_or(&self.root).name(MARKER)
     }
 }

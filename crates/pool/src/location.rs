@@ -153,6 +153,24 @@ impl Location {
         }
     }
 
+    /// Where a log's set of places of this number is in this place.
+    ///
+    /// # Errors
+    /// `Invalid` if the prefix gets too long.
+    pub(crate) fn of_set(&self, number: u32) -> Result<Location> {
+        let name = format!("log-{number}");
+        match self {
+            _ if number == 1 => Ok(self.clone()),
+            Location::Directory(path) => Ok(Location::Directory(path.join(name))),
+            Location::Bucket(place) => {
+                S3Place::parse(&format!("{place}/{name}")).map(Location::Bucket)
+            }
+            Location::Etcd(place) => {
+                EtcdPlace::parse(&format!("{place}/{name}")).map(Location::Etcd)
+            }
+        }
+    }
+
     /// Whether both are one place.
     pub(crate) fn is_same(&self, other: &Location) -> bool {
         match (self, other) {

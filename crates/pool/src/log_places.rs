@@ -5,9 +5,11 @@ use crate::compare::{compare, look_for, text};
 use crate::config::FormatConfig;
 use crate::home::{Home, MARKER};
 use crate::location::Location;
-use crate::marker::{Marker, ThisPlace};
-use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
-use outlive_types::{Error, JobName, Result};
+use crate::log_set::LogSet;
+use crate::marker::{Marker, Moved, ThisPlace};
+use outlive_target::{Asking, Lock, LockGuard, LogMedium, Put};
+use outlive_types::sync::pause;
+use outlive_types::{Error, JobName, Result, SystemRng};
 use std::fmt;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -17,22 +19,29 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Opens a pool's log.
+/// How a log's places are asked.
+pub(crate) const ASKING: Asking = Asking::AtOnce;
+
+/// The places of a set, each of which counts only as long as its marker is there.
 ///
 /// # Errors
-/// `Invalid` if its only place cannot be used.
-pub(crate) fn open_log(home: &Home, format: &FormatConfig) -> Result<Arc<dyn ManifestLog>> {
-    if let [only] = &home.log[..] {
-        return only.open_log();
-    }
+/// `Invalid` if the only one cannot be used.
+pub(crate) fn open_places(
+    home: &Home,
+    format: &FormatConfig,
+    set: &LogSet,
+) -> Result<Vec<Arc<dyn LogMedium>>> {
     let mut places: Vec<Arc<dyn LogMedium>> = Vec::new();
-    for (location, place) in home.log_places() {
+    for (location, place) in set.places() {
         let medium = location.open_medium();
+        if let (None, Err(error)) = (place, &medium) {
+            return Err(error.clone());
+        }
         let (home, format, location) = (home.clone(), format.clone(), location.clone());
-        let seen = Mutex::default();
-        places.push(Arc::new(LogPlace { home, format, location, place, medium, seen }));
+        let (number, seen) = (set.number, Mutex::default());
+        places.push(Arc::new(LogPlace { home, format, location, number, place, medium, seen }));
     }
-    Ok(Arc::new(RecordLog::over(Places::new(places, Asking::AtOnce)?)))
+    Ok(places)
 }
 
 /// What is in a place.
@@ -45,44 +54,20 @@ pub(crate) enum Found {
     Another(Error),
 }
 
-/// The marker of a log, and why places of it are away. Refuses a log that is not this pool's.
-///
-/// # Errors
-/// `Damaged` if it is missing; `Retry` if it has several places, and less than a majority are there;
-/// `Invalid` if it, or a place of it, is another.
-pub(crate) fn check_log(home: &Home, format: &FormatConfig) -> Result<(Marker, Vec<Error>)> {
-    let (mut marker, mut away) = (None, Vec::new());
-    for found in find_places(home, format) {
-        match found {
-            Found::There(there) => marker = marker.or(Some(*there)),
-            Found::Away(error) if home.log.len() > 1 => away.push(error),
-            Found::Away(error) | Found::Another(error) => return Err(error),
-        }
-    }
-    if away.len() > home.log.len() / 2 {
-        let why: Vec<&str> = away.iter().map(Error::message).collect();
-        return Err(Error::retry(format!(
-            "of the {} places of the log less than a majority are there, so nothing is read or written: {}",
-            home.log.len(),
-            why.join("; ")
-        )));
-    }
-    let marker = marker.ok_or_else(|| Error::bug("a log without places"))?;
-    Ok((marker, away))
-}
-
-/// What is in each place of a log. Several are looked at at once: one may hang.
-pub(crate) fn find_places(home: &Home, format: &FormatConfig) -> Vec<Found> {
-    if let [only] = &home.log[..] {
-        return vec![find_place(home, format, only, None)];
+/// What is in each place of a set. Several are looked at at once: one may hang.
+pub(crate) fn find_set(home: &Home, format: &FormatConfig, set: &LogSet) -> Vec<Found> {
+    let number_of_set = set.number;
+    if let [only] = &set.at[..] {
+        return vec![find_place(home, format, only, number_of_set, None)];
     }
     let (tell, told) = mpsc::channel();
-    for (number, (location, place)) in home.log_places().enumerate() {
+    for (number, (location, place)) in set.places().enumerate() {
         let (home, format, location) = (home.clone(), format.clone(), location.clone());
         let tell = tell.clone();
         let look = move || {
             // Whoever has asked may have gone on.
-            let _ = tell.send((number, find_place(&home, &format, &location, place)));
+            let found = find_place(&home, &format, &location, number_of_set, place);
+            let _ = tell.send((number, found));
         };
         // Without a thread it is as one that does not answer.
         let _ = thread::Builder::new().name("outlive-log".to_owned()).spawn(look);
@@ -90,14 +75,14 @@ pub(crate) fn find_places(home: &Home, format: &FormatConfig) -> Vec<Found> {
     drop(tell);
     let silent =
         |location: &Location| Found::Away(Error::retry(format!("{location} does not answer")));
-    let mut found: Vec<Found> = home.log.iter().map(silent).collect();
+    let mut found: Vec<Found> = set.at.iter().map(silent).collect();
     let (mut until, mut there) = (Instant::now() + PATIENCE, 0);
     while let Ok((number, place)) =
         told.recv_timeout(until.saturating_duration_since(Instant::now()))
     {
         there += usize::from(!matches!(place, Found::Away(_)));
         found[number] = place;
-        if there > home.log.len() / 2 {
+        if there > set.at.len() / 2 {
             until = until.min(Instant::now() + GRACE);
         }
     }
@@ -108,6 +93,7 @@ fn find_place(
     home: &Home,
     format: &FormatConfig,
     location: &Location,
+    number: u32,
     place: Option<ThisPlace>,
 ) -> Found {
     let marker = match marker_in(home, location, place) {
@@ -116,6 +102,14 @@ fn find_place(
     };
     if let Err(error) = compare(home, format, &location.name(MARKER), &marker, "log") {
         return Found::Another(error);
+    }
+    if marker.set_number() != number {
+        return Found::Another(Error::invalid(format!(
+            "{location} holds a place of the set of places number {} that the log had, and {} says that it is \
+             number {number}: put the locations of [log] right",
+            marker.set_number(),
+            home.descriptor()
+        )));
     }
     if marker.place == place {
         return Found::There(Box::new(marker));
@@ -141,9 +135,10 @@ pub(crate) fn check_place(
     home: &Home,
     format: &FormatConfig,
     location: &Location,
+    number: u32,
     place: Option<ThisPlace>,
 ) -> Result<Marker> {
-    match find_place(home, format, location, place) {
+    match find_place(home, format, location, number, place) {
         Found::There(marker) => Ok(*marker),
         Found::Away(error) | Found::Another(error) => Err(error),
     }
@@ -174,41 +169,81 @@ fn missing(home: &Home, location: &Location, place: Option<ThisPlace>) -> Error 
     ))
 }
 
-/// One of several places.
-struct LogPlace {
+/// One of a log's places.
+pub(crate) struct LogPlace {
     home: Home,
     format: FormatConfig,
     location: Location,
+    /// The number of its set.
+    number: u32,
     place: Option<ThisPlace>,
     /// Or why there is none.
     medium: Result<Arc<dyn LogMedium>>,
-    /// Its marker, as it was when it was read in full.
-    seen: Mutex<Option<Vec<u8>>>,
+    /// Its marker, as it was when it was read in full, and what it said of a move.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// The bytes of a marker, and with what it is sealed.
+#[derive(Clone)]
+struct Seen {
+    marker: Vec<u8>,
+    sealed: Option<Vec<u8>>,
 }
 
 impl LogPlace {
+    /// One that takes records though it has no marker yet.
+    pub fn unguarded(
+        home: &Home,
+        format: &FormatConfig,
+        location: &Location,
+        number: u32,
+    ) -> LogPlace {
+        let medium = location.open_medium();
+        let (home, format, location) = (home.clone(), format.clone(), location.clone());
+        let (place, seen) = (None, Mutex::default());
+        LogPlace { home, format, location, number, place, medium, seen }
+    }
+
     /// Makes sure that this is the place that it was.
     fn check(&self) -> Result<()> {
+        let is_seen = || self.seen.try_lock().is_ok_and(|seen| seen.is_some());
+        if self.place.is_none() || self.location.as_directory().is_none() && is_seen() {
+            return Ok(()); // a bucket is not mounted; and of an only place the pool looks after
+        }
+        self.look().map(drop)
+    }
+
+    /// Reads the marker. Answers with what it is sealed.
+    fn look(&self) -> Result<Option<Vec<u8>>> {
         let seen = self.seen.try_lock().ok().and_then(|seen| seen.clone());
-        if seen.is_some() && self.location.as_directory().is_none() {
-            return Ok(()); // a bucket is not mounted
-        }
         let bytes = self.location.read(MARKER)?;
-        if bytes.is_some() && bytes == seen {
-            return Ok(());
+        if let Some(seen) = seen.filter(|seen| bytes.as_ref() == Some(&seen.marker)) {
+            return Ok(seen.sealed);
         }
-        let checked = check_place(&self.home, &self.format, &self.location, self.place);
+        let marker = self.marker()?;
+        let sealed = marker.moved.as_ref().map(Moved::to_bytes).transpose()?;
+        if let (Ok(mut seen), Some(marker)) = (self.seen.try_lock(), bytes) {
+            *seen = Some(Seen { marker, sealed: sealed.clone() });
+        }
+        Ok(sealed)
+    }
+
+    fn marker(&self) -> Result<Marker> {
+        let checked =
+            check_place(&self.home, &self.format, &self.location, self.number, self.place);
         // To those who ask several places, one that is not there is one that does not answer.
-        checked.map_err(|error| Error::retry(error.message()))?;
-        if let Ok(mut seen) = self.seen.try_lock() {
-            *seen = bytes;
+        checked.map_err(|error| self.as_one_of_several(&error))
+    }
+
+    fn as_one_of_several(&self, error: &Error) -> Error {
+        match self.place {
+            Some(_) => Error::retry(error.message()),
+            None => error.clone(),
         }
-        Ok(())
     }
 
     fn medium(&self) -> Result<&Arc<dyn LogMedium>> {
-        // To those who ask several places, one that cannot be asked is one that does not answer.
-        self.medium.as_ref().map_err(|error| Error::retry(error.message()))
+        self.medium.as_ref().map_err(|error| self.as_one_of_several(error))
     }
 
     /// Asks, and looks behind that whether it is there: before, it might have gone meanwhile.
@@ -278,5 +313,19 @@ impl LogMedium for LogPlace {
 
     fn is_read(&self) -> Result<bool> {
         self.if_there(|medium| medium.is_read())
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        self.look()
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        if self.look()?.is_some() {
+            return Ok(());
+        }
+        pause("seal a place of the log");
+        let sealed = Marker { moved: Some(Moved::parse(successor)?), ..self.marker()? };
+        self.location.replace(MARKER, &sealed.to_text()?, &SystemRng)?;
+        Ok(())
     }
 }

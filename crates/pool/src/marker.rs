@@ -23,6 +23,9 @@ pub(crate) struct Marker {
     /// Where the log was when the pool was made, so that the marker may serve as a descriptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
+    /// What comes instead of this place: it is sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
     /// A number that no target has or had; without it, one above all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_target: Option<u32>,
@@ -47,12 +50,54 @@ pub(crate) struct This {
     pub id: u32,
 }
 
+/// `[moved]`: what comes instead of a set of places. A marker with it is sealed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Moved {
+    /// The number of the new set.
+    pub number: u32,
+    /// Its places, in their order.
+    pub place: Vec<MovedPlace>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct MovedPlace {
+    /// As it is called where the log was moved from.
+    pub location: String,
+    /// Which place of the old set this is: others may have another name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<u32>,
+}
+
+impl Moved {
+    /// As text, the same each time.
+    ///
+    /// # Errors
+    /// `Bug` if it cannot be written as TOML.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let text = toml::to_string(self).map(String::into_bytes);
+        text.map_err(|e| Error::bug(format!("where a log is moved to cannot be written: {e}")))
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// `Damaged` for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<Moved> {
+        let moved = toml::from_str(&String::from_utf8_lossy(bytes));
+        moved.map_err(|e| {
+            Error::damaged(format!("what the log says of where it was moved to is damaged: {e}"))
+        })
+    }
+}
+
 impl Marker {
     /// That of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
         let PoolConfig { format, redundancy, target, log, .. } = config.clone();
         let log = log.filter(|log| !log.locations.is_empty());
-        Marker { format, redundancy, this: None, place: None, log, next_target: None, target }
+        let (this, place, moved, next_target) = (None, None, None, None);
+        Marker { format, redundancy, this, place, log, moved, next_target, target }
     }
 
     /// The same in one of several places of the log.
@@ -62,7 +107,18 @@ impl Marker {
 
     /// The same on a target.
     pub fn on(&self, id: Option<u32>) -> Marker {
-        Marker { this: id.map(|id| This { id }), place: None, log: None, ..self.clone() }
+        let this = id.map(|id| This { id });
+        Marker { this, place: None, log: None, moved: None, ..self.clone() }
+    }
+
+    /// The same in a place of a newer set, at `log`.
+    pub fn in_set(&self, log: LogConfig, place: Option<ThisPlace>) -> Marker {
+        Marker { log: Some(log), place, moved: None, ..self.clone() }
+    }
+
+    /// The number of the set of places that it is in.
+    pub fn set_number(&self) -> u32 {
+        self.log.as_ref().map_or(1, |log| log.number)
     }
 
     /// Reads one. `path` is for messages.

@@ -4,7 +4,7 @@ use crate::compare::{compare, look_for, text};
 use crate::config::{FormatConfig, PoolConfig};
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
-use crate::log_places::check_log;
+use crate::log_open::check_log;
 use crate::marker::{Marker, This};
 use outlive_types::{Error, Result};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub(crate) fn check(
         }
         // Each call to a log of several places finds out by itself which are there, and the look at the table
         // of targets below asks a majority.
-        if home.log.len() == 1 {
+        if home.log().at.len() == 1 {
             check_log(home, format)?;
         }
         targets()

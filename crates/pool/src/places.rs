@@ -64,7 +64,7 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
 /// it the same.
 pub(crate) fn refuse_used(home: &Home, target: &Location) -> Result<()> {
     if target.is_within(&home.root, &PARTS)
-        || home.log.iter().any(|log| target.is_within(log, &PARTS))
+        || home.log().at.iter().any(|log| target.is_within(log, &PARTS))
     {
         return Err(Error::invalid(format!(
             "{target} is within the `log` or `packs` of the pool itself: name another place as the target"

@@ -6,7 +6,7 @@ use crate::environment::Environment;
 use crate::home::Home;
 use crate::layout::Layout;
 use crate::location::Location;
-use crate::log_places::{Found, find_places};
+use crate::log_places::{Found, find_set};
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_chunk::Policy;
@@ -158,11 +158,16 @@ impl Pool {
     /// The places of its log, and of each why it is away, if it is.
     pub fn log_places(&self) -> Vec<(String, Option<Error>)> {
         let Some(home) = &self.home else { return vec![(self.log.describe(), None)] };
-        let found = find_places(home, &self.config.format).into_iter().map(|found| match found {
-            Found::There(_) => None,
-            Found::Away(error) | Found::Another(error) => Some(error),
-        });
-        home.log.iter().map(Location::to_string).zip(found).collect()
+        let found =
+            find_set(home, &self.config.format, home.log()).into_iter().map(|found| match found {
+                Found::There(_) => None,
+                Found::Away(error) | Found::Another(error) => Some(error),
+            });
+        home.log().named.iter().map(Location::to_string).zip(found).collect()
+    }
+
+    pub(crate) fn home(&self) -> Option<&Home> {
+        self.home.as_deref()
     }
 
     /// The same without its targets: why they cannot be asked for.

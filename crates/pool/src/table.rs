@@ -6,7 +6,7 @@ use crate::config::{FormatConfig, PoolConfig};
 use crate::environment::Environment;
 use crate::home::{DESCRIPTOR, Home};
 use crate::host::this_host;
-use crate::log_places::check_log;
+use crate::log_open::check_log;
 use crate::marker::{Marker, targets_of};
 use crate::place::{TARGET_MARKER, check_target, read_descriptor, read_text};
 use crate::places::{check_in_memory, holds_something, make_target, refuse_used, write_target};

@@ -4,7 +4,7 @@
 use crate::luck::lock;
 use crate::truth::Pending;
 use outlive_format::fingerprint;
-use outlive_types::Fingerprint;
+use outlive_types::{Fingerprint, JobName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
@@ -13,6 +13,12 @@ use std::sync::Mutex;
 pub(crate) struct PlacesTruth {
     /// Places that nobody reaches now.
     pub away: Mutex<BTreeSet<usize>>,
+    /// Places that are sealed, and with what.
+    pub sealed: Mutex<BTreeMap<usize, Vec<u8>>>,
+    /// Places of sets behind the first that are open.
+    pub open: Mutex<BTreeSet<usize>>,
+    /// What got to a place when it was sealed: the place, the job, the register.
+    pub late: Mutex<BTreeSet<(usize, JobName, u64)>>,
     /// Who has ever tried to append a record, and what was to be committed with it.
     authors: Mutex<BTreeMap<Fingerprint, (usize, Option<Pending>)>>,
 }

@@ -260,6 +260,12 @@ impl Case {
         if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
             roles.push(Role::PlaceAway);
         }
+        if log == LogKind::Places && name.seed / 5 % 4 >= 2 {
+            roles.push(Role::LogMover);
+            if name.seed / 20 % 4 == 3 {
+                roles.push(Role::LogMover);
+            }
+        }
         Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
     }
 }

@@ -3,12 +3,12 @@
 use crate::actor::{Actor, Done, End};
 use crate::hold::{Looking, Saving};
 use crate::luck::{Luck, lock};
-use crate::places::PLACES;
+use crate::places::{PLACES, move_log};
 use crate::roles::{A, B, Role};
 use crate::space::Space;
 use crate::state::State;
 use crate::truth::Pending;
-use crate::world::PoolWorld;
+use crate::world::{Me, PoolWorld};
 use outlive_capture::ChangeTracker;
 use outlive_pool::RepairOptions;
 use outlive_store::copy::{CopyOptions, copy};
@@ -64,6 +64,7 @@ impl Program {
             Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
             Role::PlaceAway => actor.place_away(),
+            Role::LogMover => actor.log_mover(),
             Role::Mover => actor.mover(),
             Role::Copy => actor.copy(&other),
             Role::Rollback { job } => actor.rollback(job),
@@ -360,6 +361,20 @@ impl Actor {
             self.luck.turns().remark(|| format!("place {number} is back"));
             lock(&self.place.places.away).clear();
             self.luck.achieved("a place of the log is back");
+        }
+        Ok(())
+    }
+
+    fn log_mover(&self) -> Done {
+        for _ in 0..1 + self.rng.below(2) {
+            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            pause("the log is moved");
+            let (number, place, process) = (self.number, self.place.clone(), self.process.clone());
+            let me = Arc::new(Me { number, place, process });
+            let count = [1, 3, 3][self.rng.below(3) as usize];
+            let moved = move_log(&self.place, &me, count, self.rng.below(2) == 0);
+            self.met("a move of the log", &JobName::gc(), moved, &[])?;
+            self.luck.achieved("move the log");
         }
         Ok(())
     }

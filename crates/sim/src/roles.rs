@@ -99,6 +99,8 @@ pub enum Role {
     Absence,
     /// Places of the log are away for a while, one at a time, and come back as they were.
     PlaceAway,
+    /// Moves the log to other places.
+    LogMover,
     /// Adds a target, and removes another.
     Mover,
     /// Copies everything into the second pool.

@@ -20,8 +20,8 @@ pub use directory::{DirectoryOptions, DirectoryTarget};
 pub use durable::{make_dir_durable, publish, sync_dir};
 pub use fault::{CutMode, FaultProcess, FaultWorld};
 pub use log::{
-    Asking, DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, NUMBER_MAX, Places,
-    Put, RecordLog, places,
+    Asking, DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, Movable, NUMBER_MAX,
+    Places, Put, RecordLog, places,
 };
 pub use memory::MemoryTarget;
 pub use retry::{RetryLog, RetryMedium, RetryPolicy, RetryTarget};

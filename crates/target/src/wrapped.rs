@@ -152,6 +152,14 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
     fn is_read(&self) -> Result<bool> {
         self.inner.is_read()
     }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        self.manner.call(0, || self.inner.sealed())
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        self.manner.call(successor.len(), || self.inner.seal(successor))
+    }
 }
 
 /// Starts to read one range.

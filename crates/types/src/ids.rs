@@ -129,6 +129,8 @@ const TARGETS_JOB: &str = ".targets";
 const REMOVED: &str = "\0removed";
 /// Ends the names under which ranks tell each other what has become of their images.
 const MAIL: &str = "\0rank-";
+/// The name that only a log has that was moved.
+const MOVED: &str = "\0moved";
 
 /// Names that no program's job can have, and what for.
 const RESERVED: [(&str, &str); 2] =
@@ -220,6 +222,12 @@ impl JobName {
         JobName(format!("{}{MAIL}{rank}", self.0))
     }
 
+    /// The name under which the places of a log keep what was decided when it was moved to others. It is not
+    /// listed among jobs.
+    pub fn moved() -> JobName {
+        JobName(MOVED.to_owned())
+    }
+
     /// The name as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -300,7 +308,9 @@ mod tests {
         assert_eq!(JobName::from_escaped("a%2"), None);
         assert_eq!(JobName::from_escaped("%61"), None, "only the canonical form is a job");
         assert!(JobName::new("").is_err());
-        for reserved in [JobName::gc(), JobName::targets(), JobName::gc().removed()] {
+        for reserved in
+            [JobName::gc(), JobName::targets(), JobName::gc().removed(), JobName::moved()]
+        {
             assert_eq!(JobName::from_escaped(&reserved.escaped()), None, "no program's job");
         }
         for name in ["new\nline", "\0", "esc\u{1b}[31m", "tab\t", "\u{85}"] {

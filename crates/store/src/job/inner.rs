@@ -97,7 +97,7 @@ impl Inner {
     /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
     /// one of them is not `ready`.
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
-        let ready = ready.and_then(|()| make_anew(&self.pool));
+        let ready = ready.and_then(|()| make_anew(&self.pool).map(drop));
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(part) = &self.part else {

@@ -12,6 +12,7 @@ type Records = BTreeMap<JobName, BTreeMap<u64, Vec<u8>>>;
 #[derive(Debug, Default)]
 pub struct MemoryMedium {
     records: Mutex<Records>,
+    sealed: Mutex<Option<Vec<u8>>>,
     locks: Option<Arc<Mutex<Locked>>>,
 }
 
@@ -112,5 +113,15 @@ impl LogMedium for MemoryMedium {
 
     fn is_read(&self) -> Result<bool> {
         Ok(self.locks.as_ref().is_some_and(|locks| lock(locks).readers > 0))
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.sealed.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+        sealed.get_or_insert_with(|| successor.to_vec());
+        Ok(())
     }
 }

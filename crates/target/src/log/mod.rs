@@ -8,7 +8,7 @@ mod protocol;
 
 pub use directory::DirectoryMedium;
 pub use memory::MemoryMedium;
-pub use places::{Asking, Places};
+pub use places::{Asking, Movable, Places};
 pub use protocol::RecordLog;
 
 use crate::{Lock, LockGuard};
@@ -177,6 +177,23 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     fn is_read(&self) -> Result<bool> {
         Ok(false)
     }
+
+    /// What comes instead of this place, if it was sealed: then nothing that is done here counts any more.
+    ///
+    /// # Errors
+    /// It is not known: what the medium reports.
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    /// Seals this place for good, durably: it says from now on that `successor` comes instead. One that is sealed
+    /// stays as it is. Only whoever moves the log does that, and all of them with the same successor.
+    ///
+    /// # Errors
+    /// What the medium reports; then it is not known whether it is sealed.
+    fn seal(&self, _successor: &[u8]) -> Result<()> {
+        Err(Error::bug(format!("{} cannot be sealed", self.describe())))
+    }
 }
 
 impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
@@ -234,6 +251,14 @@ impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
 
     fn is_read(&self) -> Result<bool> {
         (**self).is_read()
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        (**self).sealed()
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        (**self).seal(successor)
     }
 }
 

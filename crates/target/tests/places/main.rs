@@ -2,9 +2,11 @@
 //! it that the code itself follows.
 
 mod model;
+mod moving;
 mod replay;
 
 use model::{Lie, Number, Wish};
+use moving::Move;
 use stateright::{Checker, HasDiscoveries, Model};
 
 fn number(wishes: &[Wish], rounds: u16, failures: usize) -> Number {
@@ -57,5 +59,49 @@ fn the_code_does_what_the_model_does() {
         let (schedule, end) = replay::schedule(&model, seed);
         println!("seed {seed}: {} steps", schedule.len());
         replay::follow(&model, &schedule, &end);
+    }
+}
+
+/// A log that is moved from three places, by whoever is named, and by all who find it sealed.
+fn moved(wishes: &[moving::Wish], new: usize, rounds: u16, failures: usize) -> Move {
+    Move { old: 3, new, wishes: wishes.to_vec(), rounds, failures, lie: None }
+}
+
+fn check_move(model: Move) {
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    checker.assert_properties();
+    println!("{} states", checker.unique_state_count());
+}
+
+#[test]
+fn a_record_is_put_while_the_log_is_moved() {
+    use moving::Wish::{Move, Put};
+    check_move(moved(&[Put(1), Move], 1, 1, 0));
+    check_move(moved(&[Put(1), Move], 1, 0, 1));
+    check_move(moved(&[Put(1), Move], 3, 0, 0));
+}
+
+#[test]
+fn a_reader_agrees_with_a_writer_while_the_log_is_moved() {
+    use moving::Wish::{Look, Move, Put};
+    check_move(moved(&[Put(1), Look, Move], 1, 0, 0));
+}
+
+/// What must be found if somebody does not keep the rules of a move.
+#[test]
+fn the_model_finds_broken_rules_of_moves() {
+    use moving::Wish::{Move, Put};
+    for lie in moving::Lie::ALL {
+        // Two may decide on different things only where they fill different places.
+        let new = if lie == moving::Lie::DecidesAlone { 3 } else { 1 };
+        let sound = moved(&[Put(1), Put(2), Move], new, 0, 0);
+        let model = moving::Move { lie: Some(lie), ..sound };
+        let until = HasDiscoveries::AnyFailures;
+        let checker = model.checker().threads(2).finish_when(until).spawn_dfs().join();
+        let failed =
+            |(name, _): &(&str, _)| checker.discovery_classification(name).to_string() != "example";
+        let found: Vec<_> = checker.discoveries().into_iter().filter(failed).collect();
+        println!("{lie:?}: {} states", checker.unique_state_count());
+        assert!(!found.is_empty(), "{lie:?}");
     }
 }

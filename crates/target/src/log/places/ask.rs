@@ -1,5 +1,6 @@
 //! Asks several places at once, and waits no longer for the slow ones than it must.
 
+use super::who::Asker;
 use crate::LogMedium;
 use outlive_types::{Error, Result};
 use std::fmt;
@@ -32,6 +33,7 @@ pub enum Asking {
 #[derive(Clone)]
 pub(super) struct Place {
     pub medium: Arc<dyn LogMedium>,
+    asker: Asker,
     /// Why it is not to be asked now. Only ever tried: a forked child may inherit it locked.
     trouble: Arc<Mutex<Option<Alone>>>,
 }
@@ -57,8 +59,8 @@ impl Drop for Over {
 pub(super) type Question<T> = Box<dyn FnOnce(&dyn LogMedium) -> Result<T> + Send>;
 
 impl Place {
-    pub fn new(medium: Arc<dyn LogMedium>) -> Place {
-        Place { medium, trouble: Arc::default() }
+    pub fn new(medium: Arc<dyn LogMedium>, asker: Asker) -> Place {
+        Place { medium, asker, trouble: Arc::default() }
     }
 
     fn is_left_alone(&self) -> bool {
@@ -94,7 +96,7 @@ pub(super) fn ask<T: Send + 'static>(
 ) {
     if asking == Asking::InTurn {
         for (number, place, question) in questions {
-            told(number, question(&*place.medium));
+            told(number, place.asker.ask(&*place.medium, question));
         }
         return;
     }
@@ -105,11 +107,11 @@ pub(super) fn ask<T: Send + 'static>(
             told(number, Err(place.hanging()));
             continue;
         }
-        let (to, medium) = (answers.clone(), place.medium.clone());
+        let (to, medium, asker) = (answers.clone(), place.medium.clone(), place.asker.clone());
         let is_over: Arc<AtomicBool> = Arc::default();
         let over = Over(is_over.clone());
         let work = move || {
-            let answer = question(&*medium);
+            let answer = asker.ask(&*medium, question);
             drop(over);
             // Whoever has asked may have gone on.
             let _ = to.send((number, answer));

@@ -4,9 +4,19 @@
 
 mod ask;
 mod catch_up;
+mod copy;
+pub mod course;
+mod had;
+mod movable;
+mod moving;
 pub mod slot;
+mod solo;
+pub mod who;
 
 pub use ask::Asking;
+pub use copy::NewPlace;
+pub use movable::Movable;
+pub use moving::{forget, move_to, succeed};
 
 use super::{LogMedium, NUMBER_MAX, Put};
 use crate::{Lock, LockGuard};
@@ -18,6 +28,7 @@ use slot::{Answer, Held, Operation, Outcome, ROUNDS_MAX, Round, Slot, Trouble};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use who::Asker;
 
 /// A record.
 type Bytes = Arc<[u8]>;
@@ -45,6 +56,7 @@ const REMOVED: &[u8] = b"outlive: the records below this number were removed\n";
 pub struct Places {
     places: Vec<Place>,
     asking: Asking,
+    asker: Asker,
     caught: Caught,
 }
 
@@ -58,6 +70,11 @@ impl Places {
     /// # Errors
     /// `Invalid` unless they are three, five, or seven.
     pub fn new(media: Vec<Arc<dyn LogMedium>>, asking: Asking) -> Result<Places> {
+        Places::asked(media, asking, Asker::user())
+    }
+
+    /// The same, as somebody else sees it.
+    fn asked(media: Vec<Arc<dyn LogMedium>>, asking: Asking, asker: Asker) -> Result<Places> {
         if !matches!(media.len(), 3 | 5 | 7) {
             return Err(Error::invalid(format!(
                 "a log has one place, or 3, 5 or 7, of which a minority may be lost; not {}",
@@ -65,7 +82,9 @@ impl Places {
             )));
         }
         let caught = Caught::new(media.len());
-        Ok(Places { places: media.into_iter().map(Place::new).collect(), asking, caught })
+        let place = |medium| Place::new(medium, asker.clone());
+        let places = media.into_iter().map(place).collect();
+        Ok(Places { places, asking, asker, caught })
     }
 
     fn majority(&self) -> usize {
@@ -88,7 +107,12 @@ impl Places {
     fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         for pause in PAUSES {
             match work() {
-                Err(error) if error.kind() == ErrorKind::Retry && self.asking == Asking::AtOnce => {
+                // Those that are sealed stay so.
+                Err(error)
+                    if error.kind() == ErrorKind::Retry
+                        && self.asking == Asking::AtOnce
+                        && self.asker.successor().is_none() =>
+                {
                     sleep(pause);
                 }
                 done => return done,

@@ -1,0 +1,215 @@
+//! Moves a pool's log to other places, while programs may save (docs/pool.md; docs/design/023-moving-a-log.md).
+
+use crate::Pool;
+use crate::config::{FormatConfig, LogConfig, PoolConfig};
+use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::location::Location;
+use crate::log_open::{check_log, finish, follow};
+use crate::log_places::{ASKING, Found, find_set, open_places};
+use crate::log_set::LogSet;
+use crate::marker::{Marker, Moved};
+use crate::place::{TARGET_MARKER, read_descriptor, read_text};
+use crate::places::{check_log_place, check_outside, check_outside_prefixes};
+use outlive_target::Lock;
+use outlive_target::places::{forget, succeed};
+use outlive_types::{Error, Result};
+use std::fs;
+
+/// What became of a move.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogMoved {
+    /// The places of the log now, in their order, and of each why it does not take part, if it does not.
+    pub places: Vec<(String, Option<Error>)>,
+    /// The log was there already.
+    pub was_there: bool,
+}
+
+impl Pool {
+    /// Moves the log to these places, written as in `[log]` of `pool.toml`; programs may go on saving. To replace a
+    /// place that is lost, name it anew, beside those that stay. May be given again after anything that went wrong.
+    ///
+    /// # Errors
+    /// `Invalid` for places that cannot be used; `Retry` if less than a majority of the old or of the new
+    /// places answer, or if others are at work that must not be overtaken.
+    pub fn move_log(&self, places: &[String]) -> Result<LogMoved> {
+        let home = self.home().ok_or_else(|| {
+            Error::invalid("the log of this pool cannot be moved: nothing says where it is")
+        })?;
+        let format = &self.config().format;
+        check_log(home, format)?; // what others have begun comes first
+        let old = home.log().clone();
+        let new = new_set(home, &old, places)?;
+        if old.is_same(&new) && find_set(home, format, &old).iter().all(is_there) {
+            self.write_down(home, &old)?;
+            return Ok(moved(&old, vec![None; places.len()], true));
+        }
+        for (named, at) in new.named.iter().zip(&new.at) {
+            prepare(home, format, named, at)?;
+        }
+        let lock = self.log().lock_collecting()?;
+        if matches!(lock, Lock::Busy) {
+            return Err(Error::retry(
+                "a gc, scrub, repair or a change of the targets is at work in this pool: try again when it has \
+                 ended",
+            ));
+        }
+        if self.log().is_read()? {
+            return Err(Error::retry(
+                "a program is still loading a checkpoint lazily, and a gc after the move would not know of it: \
+                 try again when it has ended",
+            ));
+        }
+        let wanted = old.moved_to(&new);
+        let from = open_places(home, format, &old)?;
+        let decided = Moved::parse(&succeed(&from, ASKING, &wanted.to_bytes()?)?)?;
+        if decided != wanted {
+            follow(home, format, &decided)?;
+            return Err(Error::retry(format!(
+                "another command has moved the log to {}: look at `outlive pool status`, and give this command \
+                 again if it is still wanted",
+                home.log().describe()
+            )));
+        }
+        let trouble = finish(home, format, &new, &wanted, true)?;
+        home.log_moved(new.clone());
+        self.write_down(home, &new)?;
+        if trouble.iter().all(Option::is_none) {
+            // What stays of it is in nobody's way.
+            let _ = forget(&from, ASKING, &wanted.to_bytes()?);
+        }
+        Ok(moved(&new, trouble, false))
+    }
+
+    /// Where the log is, for whoever opens the pool next.
+    fn write_down(&self, home: &Home, set: &LogSet) -> Result<()> {
+        let before = read_descriptor(&home.root)?;
+        let wanted = PoolConfig { log: Some(set.config()), ..before.clone() };
+        if before == wanted {
+            return Ok(());
+        }
+        let text = descriptor_text(&wanted, &read_text(&home.root)?)?;
+        home.root.replace(DESCRIPTOR, &text, &*self.env().rng)
+    }
+}
+
+fn is_there(found: &Found) -> bool {
+    matches!(found, Found::There(_))
+}
+
+fn moved(set: &LogSet, trouble: Vec<Option<Error>>, was_there: bool) -> LogMoved {
+    let names = set.named.iter().map(Location::to_string);
+    LogMoved { places: names.zip(trouble).collect(), was_there }
+}
+
+fn new_set(home: &Home, old: &LogSet, places: &[String]) -> Result<LogSet> {
+    let config = LogConfig::numbered(places, old.number + 1)
+        .ok_or_else(|| Error::invalid("name the places that the log is to be moved to"))?;
+    config.check()?;
+    let new = LogSet::of(&home.root, Some(&config))?;
+    for (number, place) in new.named.iter().enumerate() {
+        if new.named[..number].iter().any(|other| {
+            other.is_same(place) || other.real().is_some() && other.real() == place.real()
+        }) {
+            return Err(Error::invalid(format!(
+                "{place} is named twice as a place of the log: name each place once"
+            )));
+        }
+    }
+    Ok(new)
+}
+
+/// Sees to it that a place can take a new set, before anything is decided.
+fn prepare(home: &Home, format: &FormatConfig, named: &Location, at: &Location) -> Result<()> {
+    if let Some(dir) = named.as_directory().filter(|dir| dir.exists() && !dir.is_dir()) {
+        return Err(Error::invalid(format!(
+            "{} is a file, not a directory: name another place for the log",
+            dir.display()
+        )));
+    }
+    let own = home.log().at.iter().chain([&home.root]);
+    if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
+        return Err(Error::invalid(format!(
+            "{named} is within the `log` or `packs` of the pool itself ({own}): choose a place outside of it"
+        )));
+    }
+    let mut is_ours = named.is_same(&home.root);
+    for own in places_in(named)? {
+        is_ours |= refuse_foreign(format, &own, MARKER)?;
+    }
+    is_ours |= refuse_foreign(format, named, TARGET_MARKER)?;
+    match named {
+        _ if is_ours => {}
+        Location::Directory(dir) => check_outside(dir)?,
+        Location::Bucket(place) => check_outside_prefixes(place)?,
+        Location::Etcd(place) => place.check()?,
+    }
+    if at.has(MARKER)? || !at.open_medium()?.jobs()?.is_empty() {
+        return Err(Error::invalid(format!(
+            "{at} holds records already, and the log of this pool was never there: move them away, or name \
+             another place"
+        )));
+    }
+    check_log_place(at)?;
+    at.make(&["log"])
+}
+
+/// A place, and where sets of places of any log may be in it.
+fn places_in(named: &Location) -> Result<Vec<Location>> {
+    let mut places = vec![named.clone()];
+    let Some(dir) = named.as_directory() else { return Ok(places) };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(places),
+        Err(error) => return Err(Error::io("listing", dir, &error)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|error| Error::io("listing", dir, &error))?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("log-")) {
+            places.push(Location::Directory(dir.join(name)));
+        }
+    }
+    Ok(places)
+}
+
+/// Whether a marker is there, of this pool.
+fn refuse_foreign(format: &FormatConfig, place: &Location, marker: &str) -> Result<bool> {
+    let Some(bytes) = place.read(marker)? else { return Ok(false) };
+    let name = place.name(marker);
+    let owner = Marker::parse(&String::from_utf8_lossy(&bytes), &name)?.format.pool_id;
+    match owner == format.pool_id {
+        true => Ok(true),
+        false => Err(Error::invalid(format!(
+            "{place} belongs to another pool ({name} says {owner}): name another place for the log"
+        ))),
+    }
+}
+
+/// The descriptor with another `[log]`: what a person wrote in it stays as it is, if that can be.
+fn descriptor_text(wanted: &PoolConfig, text: &str) -> Result<String> {
+    let log = wanted.log.as_ref().map(toml::to_string).transpose();
+    let log = log.map_err(|e| Error::bug(format!("[log] cannot be written: {e}")))?;
+    let table = format!("[log]\n{}\n", log.unwrap_or_default());
+    let (mut edited, mut is_log, mut table) = (String::new(), false, Some(table));
+    for line in text.lines() {
+        let header = line.trim_start();
+        if header.starts_with('[') {
+            is_log = header.starts_with("[log]");
+            // In its old place, or before the tables of targets, which are the last.
+            if is_log || header.starts_with("[[") {
+                edited.push_str(&table.take().unwrap_or_default());
+            }
+        }
+        if !is_log {
+            edited.push_str(line);
+            edited.push('\n');
+        }
+    }
+    if let Some(table) = table {
+        edited = format!("{}\n\n{}", edited.trim_end(), table.trim_end());
+        edited.push('\n');
+    }
+    match PoolConfig::parse(&edited, DESCRIPTOR) {
+        Ok(config) if config == *wanted => Ok(edited),
+        _ => wanted.to_text(),
+    }
+}

@@ -1,0 +1,109 @@
+//! Copies what a log had to its new places.
+
+use super::had::JobHad;
+use super::{REMOVED, at};
+use crate::LogMedium;
+use outlive_types::{Error, JobName, Result};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// A place that a log is moved to.
+pub struct NewPlace {
+    /// Takes records before the place is open, too.
+    pub medium: Arc<dyn LogMedium>,
+    /// Whether it has all that was moved, and counts.
+    pub is_open: bool,
+    /// Lets it count, durably.
+    pub open: Box<dyn Fn() -> Result<()> + Send + Sync>,
+}
+
+impl fmt::Debug for NewPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NewPlace({:?}, is_open: {})", self.medium, self.is_open)
+    }
+}
+
+/// A new place, and why it has not got all, if something went wrong there.
+struct Filling<'a> {
+    place: &'a NewPlace,
+    there: BTreeSet<u64>,
+    trouble: Option<Error>,
+}
+
+impl Filling<'_> {
+    fn medium(&self) -> &dyn LogMedium {
+        &*self.place.medium
+    }
+
+    fn does(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) {
+        if self.trouble.is_none() {
+            self.trouble = work(self).err();
+        }
+    }
+}
+
+/// Copies to each new place that is not open what it lacks, and opens it. Answers of each place why it is not open,
+/// if it is not.
+///
+/// # Errors
+/// What cannot be read from the old places.
+pub(super) fn copy(
+    from: &dyn LogMedium,
+    had: &[JobHad],
+    to: &[NewPlace],
+) -> Result<Vec<Option<Error>>> {
+    let is_only = to.len() == 1;
+    let filling = |place| Filling { place, there: BTreeSet::new(), trouble: None };
+    let mut filled: Vec<Filling<'_>> = to.iter().map(filling).collect();
+    filled.retain_mut(|place| !place.place.is_open);
+    for JobHad { job, first, last } in had {
+        let begin = |place: &mut Filling<'_>| {
+            place.there = place.medium().list(job)?.into_iter().collect();
+            begins_with(place.medium(), is_only, job, *first)
+        };
+        filled.iter_mut().for_each(|place| place.does(begin));
+        for number in *first..=*last {
+            // As if its writer had put it there, in the first round: nobody who comes late gets this number.
+            let register = if is_only { number } else { at(number, 0) };
+            let lacks = |place: &Filling<'_>| !place.there.contains(&register);
+            if !filled.iter().any(lacks) {
+                continue;
+            }
+            match from.get(job, number)? {
+                Some(record) => filled.iter_mut().filter(|place| lacks(place)).for_each(|place| {
+                    place.does(|place| place.medium().put_new(job, register, &record).map(drop));
+                }),
+                None if number == *last => return Err(gone(from, job, number)),
+                // Somebody was about to remove it, and only few of the places had been told.
+                None => filled.iter_mut().for_each(|place| {
+                    place.does(|place| begins_with(place.medium(), is_only, job, number + 1));
+                }),
+            }
+        }
+        filled.iter_mut().for_each(|place| place.does(|place| place.medium().sync(job)));
+    }
+    filled.iter_mut().for_each(|place| place.does(|place| (place.place.open)()));
+    let mut trouble = filled.into_iter().map(|place| place.trouble);
+    let of = |place: &NewPlace| if place.is_open { None } else { trouble.next().flatten() };
+    Ok(to.iter().map(of).collect())
+}
+
+/// Nobody is to find an older record there.
+fn begins_with(medium: &dyn LogMedium, is_only: bool, job: &JobName, first: u64) -> Result<()> {
+    match is_only {
+        _ if first == 1 => Ok(()),
+        true => medium.remove_before(job, first),
+        false => {
+            medium.put_new(&job.removed(), first, REMOVED)?;
+            medium.keep(&job.removed(), first)
+        }
+    }
+}
+
+fn gone(from: &dyn LogMedium, job: &JobName, number: u64) -> Error {
+    Error::damaged(format!(
+        "record {number} of job {job} is missing from {}, and it was there when the log was moved",
+        from.describe()
+    ))
+}

@@ -1,0 +1,515 @@
+//! Logs that are moved while they are used, and movers that end half-way.
+
+use super::*;
+use crate::log::places::Movable;
+use crate::log::places::who::Who;
+use crate::{Append, ManifestLog, MemoryMedium, Previous, Put, RecordLog};
+use outlive_types::ErrorKind;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A place that counts only when it is open, and may be away, or do only so many writes more.
+#[derive(Debug, Default)]
+struct Shaky {
+    medium: MemoryMedium,
+    is_open: AtomicBool,
+    away: AtomicBool,
+    writes_left: Arc<Mutex<Option<u64>>>,
+    writes: Arc<AtomicU64>,
+}
+
+impl Shaky {
+    fn check(&self) -> Result<()> {
+        match self.away.load(Ordering::Relaxed) {
+            true => Err(Error::retry("this place is away")),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self) -> Result<()> {
+        self.check()?;
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        match &mut *self.writes_left.lock().unwrap() {
+            Some(0) => Err(Error::retry("whoever writes here was killed")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl LogMedium for Shaky {
+    fn describe(&self) -> String {
+        "a shaky place".to_owned()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.check().and_then(|()| self.medium.jobs())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.check().and_then(|()| self.medium.list(job))
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        self.check().and_then(|()| self.medium.get(job, number))
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        self.write().and_then(|()| self.medium.put_new(job, number, record))
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        self.write().and_then(|()| self.medium.delete(job, number))
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.check().and_then(|()| self.medium.sync(job))
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        self.check().and_then(|()| self.medium.sealed())
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        if self.medium.sealed()?.is_some() {
+            return self.check();
+        }
+        self.write().and_then(|()| self.medium.seal(successor))
+    }
+}
+
+/// The same, for those who may not ask it before it is open.
+#[derive(Debug)]
+struct Guarded(Arc<Shaky>);
+
+impl Guarded {
+    fn medium(&self) -> Result<&Shaky> {
+        match self.0.is_open.load(Ordering::Relaxed) {
+            true => Ok(&self.0),
+            false => Err(Error::retry("this place is not open")),
+        }
+    }
+}
+
+impl LogMedium for Guarded {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.medium()?.jobs()
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.medium()?.list(job)
+    }
+
+    fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        self.medium()?.get(job, number)
+    }
+
+    fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        self.medium()?.put_new(job, number, record)
+    }
+
+    fn delete(&self, job: &JobName, number: u64) -> Result<()> {
+        self.medium()?.delete(job, number)
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.medium()?.sync(job)
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        self.medium()?.sealed()
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        self.medium()?.seal(successor)
+    }
+}
+
+type Set = Vec<Arc<Shaky>>;
+
+/// All sets of places that a log had or may get, by name.
+#[derive(Clone, Default)]
+struct World {
+    sets: Arc<Mutex<HashMap<String, Set>>>,
+    /// Of all new places together.
+    writes_left: Arc<Mutex<Option<u64>>>,
+    writes: Arc<AtomicU64>,
+}
+
+fn media(set: &Set) -> Vec<Arc<dyn LogMedium>> {
+    set.iter().map(|place| Arc::new(Guarded(place.clone())) as Arc<dyn LogMedium>).collect()
+}
+
+impl World {
+    fn with(&self, name: &str, count: usize) -> Set {
+        let place = |is_open| {
+            Arc::new(Shaky {
+                is_open: AtomicBool::new(is_open),
+                writes_left: self.writes_left.clone(),
+                writes: self.writes.clone(),
+                ..Shaky::default()
+            })
+        };
+        let set: Set = (0..count).map(|_| place(name == "first")).collect();
+        self.sets.lock().unwrap().insert(name.to_owned(), set.clone());
+        set
+    }
+
+    fn set(&self, name: &[u8]) -> Set {
+        self.sets.lock().unwrap()[std::str::from_utf8(name).unwrap()].clone()
+    }
+
+    fn finish(&self, old: &Set, successor: &[u8], asking: Asking) -> Result<Set> {
+        let new = self.set(successor);
+        let place = |place: &Arc<Shaky>| NewPlace {
+            medium: place.clone(),
+            is_open: place.is_open.load(Ordering::Relaxed),
+            open: {
+                let place = place.clone();
+                Box::new(move || {
+                    place.write()?;
+                    place.is_open.store(true, Ordering::Relaxed);
+                    Ok(())
+                })
+            },
+        };
+        let places: Vec<NewPlace> = new.iter().map(place).collect();
+        if places.iter().filter(|place| place.is_open).count() <= places.len() / 2 {
+            move_to(&media(old), asking, successor, &places)?;
+        }
+        Ok(new)
+    }
+
+    fn moved(&self, old: &Set, to: &str, asking: Asking) -> Result<Vec<u8>> {
+        let successor = succeed(&media(old), asking, to.as_bytes())?;
+        self.finish(old, &successor, asking)?;
+        Ok(successor)
+    }
+
+    /// The log as a process sees it that begins with these places.
+    fn log(&self, from: &Set, asking: Asking) -> RecordLog<Movable> {
+        let (world, now) = (self.clone(), Mutex::new(from.clone()));
+        let follow = move |successor: &[u8]| {
+            let mut now = now.lock().unwrap();
+            *now = world.finish(&now, successor, asking)?;
+            Ok(media(&now))
+        };
+        RecordLog::over(Movable::new(&media(from), asking, Box::new(follow)).unwrap())
+    }
+}
+
+fn job() -> JobName {
+    JobName::new("x").unwrap()
+}
+
+fn append(log: &dyn ManifestLog, previous: u64, record: &[u8]) -> Result<Append> {
+    let meant = match previous {
+        0 => Previous::NONE,
+        _ => Previous::of(previous, &log.read(&job(), previous)?),
+    };
+    log.append_if(&job(), meant, record)
+}
+
+fn record(number: u64) -> Vec<u8> {
+    format!("record {number}").into_bytes()
+}
+
+const BOTH: [Asking; 2] = [Asking::InTurn, Asking::AtOnce];
+const COUNTS: [(usize, usize); 6] = [(1, 3), (3, 3), (3, 1), (1, 1), (3, 5), (5, 3)];
+
+fn holds(log: &dyn ManifestLog, numbers: impl Iterator<Item = u64>) {
+    let numbers: Vec<u64> = numbers.collect();
+    assert_eq!(log.numbers(&job()).unwrap(), numbers);
+    for number in numbers {
+        assert_eq!(log.read(&job(), number).unwrap(), record(number));
+    }
+}
+
+/// A log goes from any number of places to any other, twice, and whoever has it open goes on.
+#[test]
+fn a_log_is_moved_while_it_is_used() {
+    for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
+        let world = World::default();
+        let (first, second) = (world.with("first", from), world.with("second", to));
+        world.with("third", from);
+        let log = world.log(&first, asking);
+        let other = world.log(&first, asking);
+        (0..5).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        log.remove_before(&job(), 3).unwrap();
+        assert_eq!(world.moved(&first, "second", asking).unwrap(), b"second");
+        assert_eq!(append(&log, 5, &record(6)).unwrap(), Append::Done);
+        holds(&other, 3..=6);
+        assert_eq!(append(&other, 5, b"late").unwrap(), Append::Lost);
+        assert_eq!(world.moved(&second, "third", asking).unwrap(), b"third");
+        assert_eq!(append(&other, 6, &record(7)).unwrap(), Append::Done);
+        holds(&log, 3..=7);
+        // From the very beginning.
+        holds(&world.log(&first, asking), 3..=7);
+        log.remove_before(&job(), 7).unwrap();
+        holds(&world.log(&first, asking), 7..=7);
+    }
+}
+
+/// The mover is killed at each write; then others save, who bring it to its end, or the command is given again.
+#[test]
+fn a_mover_may_be_killed_at_any_step() {
+    for (again, (from, to)) in [false, true].into_iter().flat_map(|a| COUNTS.map(|it| (a, it))) {
+        for step in 0.. {
+            let world = World::default();
+            let first = world.with("first", from);
+            world.with("second", to);
+            let log = world.log(&first, Asking::InTurn);
+            (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+            *world.writes_left.lock().unwrap() = Some(step);
+            let moved = world.moved(&first, "second", Asking::InTurn);
+            *world.writes_left.lock().unwrap() = None;
+            if again {
+                let again = world.moved(&first, "second", Asking::InTurn).unwrap();
+                assert_eq!(again, b"second");
+            }
+            assert_eq!(append(&log, 3, &record(4)).unwrap(), Append::Done, "{step}");
+            assert_eq!(append(&log, 3, b"other").unwrap(), Append::Lost);
+            let other = world.log(&first, Asking::InTurn);
+            assert_eq!(append(&other, 4, &record(5)).unwrap(), Append::Done);
+            holds(&log, 1..=5);
+            holds(&other, 1..=5);
+            if moved.is_ok() {
+                assert!(step > 4, "{step}");
+                break;
+            }
+        }
+    }
+}
+
+/// Of two movers one has his way, whenever the other comes.
+#[test]
+fn two_movers_agree() {
+    for step in 0..60 {
+        let world = World::default();
+        let first = world.with("first", 3);
+        world.with("second", 3);
+        world.with("other", 1);
+        let log = world.log(&first, Asking::InTurn);
+        assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
+        *world.writes_left.lock().unwrap() = Some(step);
+        let one = world.moved(&first, "second", Asking::InTurn);
+        *world.writes_left.lock().unwrap() = None;
+        let other = world.moved(&first, "other", Asking::InTurn).unwrap();
+        if one.is_ok() || step > 3 {
+            assert_eq!(other, b"second", "{step}");
+        }
+        assert_eq!(world.moved(&first, "second", Asking::InTurn).unwrap(), other);
+        assert_eq!(append(&log, 1, &record(2)).unwrap(), Append::Done);
+        holds(&world.log(&first, Asking::InTurn), 1..=2);
+    }
+}
+
+/// Any place may be away in each step; one of the old ones that comes back decides nothing, and one of the new
+/// ones gets what it lacks.
+#[test]
+fn places_may_be_away_while_a_log_is_moved() {
+    for asking in BOTH {
+        for (old, new) in (0..3).flat_map(|old| (0..3).map(move |new| (old, new))) {
+            let world = World::default();
+            let (first, second) = (world.with("first", 3), world.with("second", 3));
+            let log = world.log(&first, asking);
+            (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+            first[old].away.store(true, Ordering::Relaxed);
+            second[new].away.store(true, Ordering::Relaxed);
+            world.moved(&first, "second", asking).unwrap();
+            assert!(!second[new].is_open.load(Ordering::Relaxed));
+            assert_eq!(append(&log, 3, &record(4)).unwrap(), Append::Done);
+            first[old].away.store(false, Ordering::Relaxed);
+            for gone in (0..3).filter(|gone| *gone != old) {
+                // An old majority that has no seal cannot be found.
+                first[gone].away.store(true, Ordering::Relaxed);
+                let late = world.log(&first, asking);
+                assert_eq!(append(&late, 3, b"fork").unwrap(), Append::Lost);
+                first[gone].away.store(false, Ordering::Relaxed);
+            }
+            second[new].away.store(false, Ordering::Relaxed);
+            let set = world.set(b"second");
+            let places: Vec<NewPlace> = set
+                .iter()
+                .map(|place| NewPlace {
+                    medium: place.clone(),
+                    is_open: place.is_open.load(Ordering::Relaxed),
+                    open: {
+                        let place = place.clone();
+                        Box::new(move || {
+                            place.is_open.store(true, Ordering::Relaxed);
+                            Ok(())
+                        })
+                    },
+                })
+                .collect();
+            let trouble = move_to(&media(&first), asking, b"second", &places).unwrap();
+            assert!(trouble.iter().all(Option::is_none));
+            assert_eq!(append(&log, 4, &record(5)).unwrap(), Append::Done);
+            second[(new + 1) % 3].away.store(true, Ordering::Relaxed);
+            holds(&world.log(&first, asking), 1..=5);
+        }
+    }
+}
+
+/// A record that only some places have when the log is sealed is in, or out, and stays so.
+#[test]
+fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
+    for (held, away) in (1..3).flat_map(|held| (0..3).map(move |away| (held, away))) {
+        let world = World::default();
+        let first = world.with("first", 3);
+        world.with("second", 3);
+        let log = world.log(&first, Asking::InTurn);
+        assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
+        for place in &first[..held] {
+            place.medium.put_new(&job(), super::super::at(2, 0), &record(2)).unwrap();
+        }
+        first[away].away.store(true, Ordering::Relaxed);
+        world.moved(&first, "second", Asking::InTurn).unwrap();
+        first[away].away.store(false, Ordering::Relaxed);
+        // It gets to a majority of the old places when it is too late.
+        for place in &first {
+            place.medium.put_new(&job(), super::super::at(2, 0), &record(2)).unwrap();
+        }
+        let is_in = log.numbers(&job()).unwrap().len() == 2;
+        assert_eq!(is_in, held == 2 || away != 0, "held by {held}, without {away}");
+        let appended = append(&log, 1, b"other").unwrap();
+        assert_eq!(appended == Append::Lost, is_in);
+        let late = world.log(&first, Asking::InTurn);
+        assert_eq!(late.read(&job(), 2).unwrap(), log.read(&job(), 2).unwrap());
+    }
+}
+
+/// Whoever looked at the log before it was moved, and puts behind that, finds that the number is taken.
+#[test]
+fn a_put_that_was_on_its_way_gets_no_number_twice() {
+    for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
+        let world = World::default();
+        let (first, second) = (world.with("first", from), world.with("second", to));
+        let (log, late) = (world.log(&first, asking), world.log(&first, asking));
+        (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        world.moved(&first, "second", asking).unwrap();
+        for (away, place) in second.iter().enumerate() {
+            place.away.store(to > 1, Ordering::Relaxed);
+            for number in 1..=3 {
+                let put = late.medium.put_new(&job(), number, b"late").unwrap();
+                assert_eq!(put, Put::Taken, "{number}, without {away}");
+            }
+            place.away.store(false, Ordering::Relaxed);
+        }
+        holds(&world.log(&first, asking), 1..=3);
+    }
+}
+
+/// A program whose put came too late, and whose reply was lost, is not told that its record is there because it
+/// finds that in an old place.
+#[test]
+fn a_late_record_in_an_old_place_is_no_record() {
+    let world = World::default();
+    let first = world.with("first", 1);
+    world.with("second", 1);
+    let log = world.log(&first, Asking::InTurn);
+    assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
+    world.moved(&first, "second", Asking::InTurn).unwrap();
+    first[0].medium.put_new(&job(), 2, b"late").unwrap();
+    let other = world.log(&first, Asking::InTurn);
+    assert_eq!(append(&other, 1, &record(2)).unwrap(), Append::Done);
+    let meant = Previous::of(1, &record(1));
+    assert_eq!(log.append_if(&job(), meant, b"late").unwrap(), Append::Lost);
+    holds(&log, 1..=2);
+}
+
+/// What is left of the old places, when all new ones are open, is the way to those.
+#[test]
+fn old_places_may_be_emptied() {
+    for (from, to) in COUNTS {
+        let world = World::default();
+        let first = world.with("first", from);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        (0..4).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        log.remove_before(&job(), 2).unwrap();
+        let reader = world.log(&first, Asking::InTurn);
+        holds(&reader, 2..=4);
+        world.moved(&first, "second", Asking::InTurn).unwrap();
+        forget(&media(&first), Asking::InTurn, b"second").unwrap();
+        if to == 3 {
+            // A machine that sees too few of the new places finds nothing to do in the old ones.
+            let places: Vec<NewPlace> = (0..3)
+                .map(|_| NewPlace {
+                    medium: Arc::new(MemoryMedium::default()),
+                    is_open: false,
+                    open: Box::new(|| panic!("it was opened, and has nothing")),
+                })
+                .collect();
+            let error = move_to(&media(&first), Asking::InTurn, b"second", &places).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+        }
+        assert!(first.iter().all(|place| place.medium.list(&job()).unwrap().is_empty()));
+        holds(&reader, 2..=4);
+        holds(&log, 2..=4);
+        holds(&world.log(&first, Asking::InTurn), 2..=4);
+    }
+}
+
+/// A note of a removal that only one place has stops no mover.
+#[test]
+fn what_was_about_to_be_removed_is_not_missed() {
+    for (from, to) in [(3, 3), (3, 1)] {
+        for told in 0..3 {
+            let world = World::default();
+            let first = world.with("first", from);
+            world.with("second", to);
+            let log = world.log(&first, Asking::InTurn);
+            (0..4).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+            let old = media(&first);
+            succeed(&old, Asking::InTurn, b"second").unwrap();
+            // Gathered by somebody who was killed then, before anybody was told.
+            let mover = seen_by(&Asker::mover(b"second"), &old, Asking::InTurn).unwrap();
+            let had = gather(&*mover).unwrap();
+            decide(&*mover, HAD, &encode(&had)).unwrap();
+            let note = first[told].medium.put_new(&job().removed(), 3, super::super::REMOVED);
+            note.unwrap();
+            world.moved(&first, "second", Asking::InTurn).unwrap();
+            holds(&log, 3..=4);
+            assert_eq!(append(&log, 4, &record(5)).unwrap(), Append::Done);
+        }
+    }
+}
+
+#[test]
+fn without_a_majority_of_the_old_or_the_new_places_nothing_is_moved() {
+    let world = World::default();
+    let (first, second) = (world.with("first", 3), world.with("second", 3));
+    let log = world.log(&first, Asking::InTurn);
+    assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
+    let away = |set: &Set, away: bool| {
+        set[1..].iter().for_each(|place| place.away.store(away, Ordering::Relaxed));
+    };
+    away(&first, true);
+    assert_eq!(world.moved(&first, "second", Asking::InTurn).unwrap_err().kind(), ErrorKind::Retry);
+    away(&first, false);
+    away(&second, true);
+    let error = world.moved(&first, "second", Asking::InTurn).unwrap_err();
+    assert!(error.message().contains("of the 3 places that the log is moved to"), "{error}");
+    let error = append(&log, 1, &record(2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "it is sealed: {error}");
+    away(&second, false);
+    assert_eq!(append(&log, 1, &record(2)).unwrap(), Append::Done);
+    holds(&world.log(&first, Asking::InTurn), 1..=2);
+}
+
+#[test]
+fn only_programs_look_for_seals() {
+    for (who, counts) in [(Who::User, false), (Who::Founder, true), (Who::Mover, true)] {
+        assert_eq!((who.counts(true), who.counts(false)), (counts, true));
+    }
+}
