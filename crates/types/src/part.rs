@@ -188,7 +188,7 @@ mod tests {
     fn whole_rows_are_one_run() {
         let whole = part(&[0, 0], &[100, 50]);
         let rows = Overlap::new(&whole, &part(&[20, 0], &[10, 50]), 8).unwrap();
-        assert_eq!(rows.ranges(0, u64::MAX), [20 * 50 * 8..30 * 50 * 8]);
+        assert!(matches!(&rows.ranges(0, u64::MAX)[..], [range] if *range == (8_000..12_000)));
         assert_eq!(rows.ranges(0, 4000).len(), 1, "a run is not cut");
         let columns = Overlap::new(&whole, &part(&[0, 10], &[100, 5]), 8).unwrap();
         assert_eq!(columns.bytes(), 100 * 5 * 8);

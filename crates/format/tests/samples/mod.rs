@@ -314,7 +314,7 @@ pub struct Structure {
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 12] = [
+pub const STRUCTURES: [Structure; 13] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
