@@ -1,7 +1,6 @@
 //! Logs that are moved to other places, as an operator meets them.
 
 mod common;
-#[allow(dead_code)] // a part of it
 #[path = "../../etcd/tests/support/mod.rs"]
 mod etcd;
 

@@ -2,7 +2,6 @@
 //! way into the program's memory. Only the chunks are read that hold some of them.
 
 use crate::leave::Leave;
-use crate::together::add;
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_store::{RankImages, RankRegions, RestoreSink, RestoreStats};
 use outlive_types::{
@@ -70,7 +69,7 @@ pub fn read_parts(
         }
         ranges.sort_by_key(|(stream, range)| (*stream, range.start));
         let sink = Sink { placed, scatter: &scatter, leave };
-        add(stats, image.read_ranges(&ranges, &sink)?);
+        stats.add(image.read_ranges(&ranges, &sink)?);
     }
     Ok(())
 }

@@ -201,13 +201,6 @@ fn read_image(
     stats: &mut RestoreStats,
 ) -> Result<Sink> {
     let (selected, sink) = sink(image, plan, leave)?;
-    add(stats, image.read(&selected, &sink)?);
+    stats.add(image.read(&selected, &sink)?);
     Ok(sink)
-}
-
-/// Adds what another image has taken.
-pub(crate) fn add(all: &mut RestoreStats, more: RestoreStats) {
-    all.total_bytes += more.total_bytes;
-    all.read_bytes += more.read_bytes;
-    all.reads += more.reads;
 }

@@ -112,14 +112,14 @@ class Save:
         """Waits until the checkpoint is committed, and so survives a crash.
 
         With a fast tier in memory, it survives the program and not a restart of the host. With
-        ``tier="slow"`` this waits until the slow tier has it as well. The program copies it there in
-        the background, if `[tiers]` in `pool.toml` chooses it; otherwise `outlive pool fill` does. The
-        targets are asked up to ten times a second, and less often after a while.
+        ``tier="slow"`` this waits until the slow tier has it as well. The program copies it there
+        in the background, if `[tiers]` in `pool.toml` chooses it; otherwise `outlive pool fill`
+        does. The targets are asked up to ten times a second, and less often after a while.
 
         Args:
             timeout: Longest time to wait, in seconds; None waits without limit.
-            tier: "fast" or "slow": the tier that must have all of it. None waits for the commit. Give
-                a timeout with it: a pool without that tier would keep it waiting for ever.
+            tier: "fast" or "slow": the tier that must have all of it. None waits for the commit.
+                Give a timeout with it: a pool without that tier would keep it waiting for ever.
 
         Returns:
             Figures of the save; None if it was skipped.
@@ -147,7 +147,9 @@ class Save:
 
     def _wait_for(self, tier: str, deadline: float | None) -> None:
         """Waits until a tier has all of the committed checkpoint."""
-        assert self._stats is not None and self._tiers is not None and self._tick is not None
+        assert self._stats is not None
+        assert self._tiers is not None
+        assert self._tick is not None
         pause = 0.1
         while tier not in self._tiers(self._stats.epoch):
             if deadline is not None and time.monotonic() >= deadline:

@@ -81,6 +81,15 @@ pub struct RestoreStats {
     pub reads: u64,
 }
 
+impl RestoreStats {
+    /// Adds what the reading of another image has taken.
+    pub fn add(&mut self, more: RestoreStats) {
+        self.total_bytes += more.total_bytes;
+        self.read_bytes += more.read_bytes;
+        self.reads += more.reads;
+    }
+}
+
 impl RestorePlan {
     /// Plans the reading of trees, each with the number that its stream has for the sink.
     ///
