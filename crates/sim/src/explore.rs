@@ -5,7 +5,7 @@ use crate::check::check;
 use crate::luck::Luck;
 use crate::policy::Policy;
 use crate::programs::Program;
-use crate::roles::Role;
+use crate::roles::{Group, Role};
 use crate::turns::{self, Start, Turns};
 use crate::world::PoolWorld;
 use outlive_store::{FillOptions, fill};
@@ -69,6 +69,9 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     };
     let programs: Vec<Start> = programs.map(start).collect();
     luck.set_active(true);
+    if case.name.family == Family::Group {
+        turns.keep_time();
+    }
     turns.suspend(&case.suspensions);
     for (program, suspensions) in &case.late {
         turns.come_late(*program, *suspensions);
@@ -94,7 +97,17 @@ fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng,
         number += 1;
         let rng = SeededRng::new(rng.next_u64());
         let (place, other, luck) = (here.clone(), there.clone(), luck.clone());
-        Program { number, role, place, other, rng, luck }.run();
+        let program = Program { number, role, place, other, rng, luck };
+        if !matches!(program.role, Role::Group(_)) {
+            return program.run();
+        }
+        // Its ranks are threads, which shall do the same each time.
+        let (turns, truth) = (Turns::new(Policy::of(number as u64), false), here.truth.clone());
+        turns.keep_time();
+        let ran = turns.run(vec![(number.to_string(), Box::new(move || program.run()))]);
+        if let Some(failure) = ran.failure {
+            truth.violate(format!("before the programs began: {failure}"));
+        }
     };
     let saver = |job, saves| Role::Saver { job, saves, restores: true, waits: true };
     run(saver("a", 1 + rng.below(3)));
@@ -111,8 +124,12 @@ fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng,
         run(Role::Copy);
     }
     if family == Family::Group {
-        run(group(rng, false));
-        run(group(rng, false));
+        let calm = |role| match role {
+            Role::Group(group) => Role::Group(Group { kill: None, restarts: 0, ..group }),
+            other => other,
+        };
+        run(calm(group(rng)));
+        run(calm(group(rng)));
     }
     if family == Family::Overtake {
         // So there is something to collect.

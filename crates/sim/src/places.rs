@@ -2,7 +2,7 @@
 //! which a majority of the places hold it: the program that did the last step need not be its author.
 
 use crate::luck::lock;
-use crate::world::{Me, PoolWorld};
+use crate::world::{Me, PoolWorld, is_mail};
 use outlive_target::{Asking, Lock, LockGuard, LogMedium, ManifestLog, Places, Put, RecordLog};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
@@ -50,12 +50,12 @@ impl SeenPlace {
             return Err(Error::retry("simulated: this place is away"));
         }
         if fails(chances.error) {
-            luck.fail();
+            me.fail();
             return Err(Error::retry("simulated: this place does not answer"));
         }
         let done = work()?;
         if fails(chances.lost_reply) {
-            luck.fail();
+            me.fail();
             return Err(Error::retry("simulated: a place's reply was lost"));
         }
         Ok(done)
@@ -105,7 +105,7 @@ impl LogMedium for SeenPlace {
             || format!("put {register:x} of {job}"),
             || {
                 let put = self.medium.put_new(job, register, record);
-                if !job.is_reserved() || job.is_gc() {
+                if !is_mail(job) {
                     self.note(job, register, record);
                 }
                 put

@@ -4,7 +4,7 @@ use crate::actor::{Actor, Done, End};
 use crate::hold::{Looking, Saving};
 use crate::luck::{Luck, lock};
 use crate::places::PLACES;
-use crate::roles::{A, B, Role};
+use crate::roles::{A, B, G, Role};
 use crate::space::Space;
 use crate::state::State;
 use crate::truth::Pending;
@@ -386,7 +386,7 @@ impl Actor {
     fn copy(&self, to: &PoolWorld) -> Done {
         let (pool, process) = to.pool(self.number, self.rng.next_u64());
         // All that there may be: one may begin just before the copy asks which there are.
-        for job in [A, B].map(|job| JobName::new(job).expect("a job's name")) {
+        for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
             to.truth.will_commit(self.number, &job, Pending::CopyOf(self.truth.clone()));
         }
         let copied = copy(&self.pool, &pool, &CopyOptions::default());

@@ -83,7 +83,7 @@ fn who_is_held_up_goes_on_when_nobody_else_can() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (first, second) = (order.clone(), order.clone());
     let held = move || {
-        hold.hold(0, 1_000_000);
+        hold.hold("0", 1_000_000);
         pause("held up");
         first.lock().unwrap().push(0);
     };

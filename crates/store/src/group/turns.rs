@@ -164,7 +164,7 @@ mod tests {
     fn the_fastest_width_is_found_and_found_again() {
         for fastest in [1u32, 2, 4, 8, 16] {
             let mut turns = Turns::new(Schedule::Adaptive, 16);
-            let mut saves = |turns: &mut Turns, fastest: u32, count: usize| {
+            let saves = |turns: &mut Turns, fastest: u32, count: usize| {
                 let widths = (0..count).map(|_| {
                     let width = turns.next();
                     let distance = f64::from(width.max(fastest)) / f64::from(width.min(fastest));
