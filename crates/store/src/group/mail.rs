@@ -87,10 +87,20 @@ impl Outbox {
     }
 
     fn look(&self, pool: &Pool) -> Result<Previous> {
-        match pool.log().latest(&self.chain)? {
-            0 => Ok(Previous::NONE),
-            number => Ok(Previous::of(number, &pool.log().read(&self.chain, number)?)),
+        let mut number = pool.log().latest(&self.chain)?;
+        while number > 0 {
+            let error = match pool.log().read(&self.chain, number) {
+                Ok(bytes) => return Ok(Previous::of(number, &bytes)),
+                Err(error) => error,
+            };
+            // Another process of this rank has said more since, and removed that one.
+            let now = pool.log().latest(&self.chain)?;
+            if error.kind() != ErrorKind::Damaged || now <= number {
+                return Err(error);
+            }
+            number = now;
         }
+        Ok(Previous::NONE)
     }
 }
 
