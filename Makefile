@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint fmt test-rust test-python test-frameworks fuzz soak bugs storm bench clean
+.PHONY: help demo test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs storm bench install clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -39,6 +39,9 @@ demo: build ## Kill programs again and again, delete parts of their pool; compar
 	@.venv/bin/python examples/demo_training.py
 	@echo
 	@.venv/bin/python examples/demo_pool.py
+	@echo
+	@cargo build --quiet --release $(LOCKED) --package outlive-c
+	@.venv/bin/python examples/demo_mpi.py "$${CARGO_TARGET_DIR:-target}/release/liboutlive.so"
 
 # Cheap failures first.
 test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does
@@ -58,8 +61,11 @@ lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import ea
 	.venv/bin/ruff check --quiet
 	.venv/bin/ruff format --check --quiet
 	.venv/bin/mypy
-	.venv/bin/python -B scripts/circles.py crates/*/src bindings/python/src
+	.venv/bin/python -B scripts/circles.py crates/*/src bindings/*/src
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
+
+header: setup ## Write the C header from bindings/c/src
+	OUTLIVE_WRITE_HEADER=1 cargo test --quiet -p outlive-c --test header
 
 fmt: setup ## Format all Rust and Python sources
 	cargo fmt --all
@@ -99,6 +105,11 @@ export RUSTIC ?= 1
 bench: build ## Compare with peers and write docs/benchmarks.md (TORCH=1: with PyTorch; ARGS=--quick)
 	@scripts/setup-bench
 	@.venv-bench/bin/python bench/compare.py --docs docs $(ARGS)
+
+# Needs no Python.
+PREFIX ?= /usr/local
+install: ## Install the C library, headers, Fortran module and command (PREFIX=/usr/local, DESTDIR)
+	@scripts/install '$(PREFIX)'
 
 clean: ## Remove everything that was built or downloaded into this folder
 	rm -rf -- .venv .venv-bench .venv-frameworks target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

@@ -139,9 +139,9 @@ pub fn group_of(
     let patience = patience.ok_or_else(|| {
         invalid(py, format!("patience_s = {patience_s}: must be a number of seconds above 0"))
     })?;
-    let schedule = Schedule::from_name(schedule).map_err(|error| crate::errors::to_py(py, &error))?;
-    let options =
-        GroupOptions { patience, schedule, ..GroupOptions::new(coordinator.clone()) };
+    let schedule =
+        Schedule::from_name(schedule).map_err(|error| crate::errors::to_py(py, &error))?;
+    let options = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator.clone()) };
     Ok(GroupArguments { coordinator, options })
 }
 
@@ -157,10 +157,7 @@ pub fn distribution(said: &Bound<'_, PyAny>) -> PyResult<Distribution> {
 }
 
 /// The same of regions, for Python.
-pub fn distributions<'py>(
-    py: Python<'py>,
-    all: &[RegionDesc],
-) -> PyResult<Bound<'py, PyList>> {
+pub fn distributions<'py>(py: Python<'py>, all: &[RegionDesc]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for region in all {
         match &region.distribution {

@@ -29,7 +29,7 @@ enum Message {
     /// The ranks of the group must be called, on the thread that has called us.
     Call(Call),
     /// It is over.
-    Reply(Result<Option<Reply>>),
+    Reply(Box<Result<Option<Reply>>>),
 }
 
 struct Question {
@@ -176,12 +176,18 @@ fn serve(
             match receiver.recv_timeout(limit) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Message::Reply(Err(Error::bug(
-                    "the restore panicked; please report this",
-                )))),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panicked = Error::bug("the restore panicked; please report this");
+                    Some(Message::Reply(Box::new(Err(panicked))))
+                }
             }
         })?;
-        if matches!(message, Some(Message::Plan(_)) | Some(Message::Reply(Ok(_)))) {
+        let goes_on = match &message {
+            Some(Message::Plan(_)) => true,
+            Some(Message::Reply(outcome)) => outcome.is_ok(),
+            _ => false,
+        };
+        if goes_on {
             wait::tell(&core.events, tick)?;
         }
         match message {
@@ -321,7 +327,7 @@ impl Reader {
             }),
         };
         // Nobody listens any more if the wait was interrupted.
-        let _ = self.sender.send(Message::Reply(outcome));
+        let _ = self.sender.send(Message::Reply(Box::new(outcome)));
     }
 
     /// Asks the calling thread what goes where.

@@ -24,7 +24,9 @@ def save_raw(job: outlive.Job, flat: Flat, attachment: bytes) -> None:
     """Saves regions as another front door could."""
     regions = {key: getattr(flat, key) for key in ("names", "dtypes", "shapes", "leaves")}
     notes = _core.Notes(label="", pin=False, metrics={})
-    saving = job._core.save(job._tick, **regions, attachment=attachment, notes=notes)
+    saving = job._core.save(
+        job._tick, **regions, distributions={}, attachment=attachment, notes=notes
+    )
     saving.wait(60, job._tick)
 
 

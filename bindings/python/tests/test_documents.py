@@ -27,6 +27,7 @@ GIVEN = {
     ("README.md", "from typing import Any"): "def advance(state: 'dict[str, Any]') -> None: ...",
     ("README.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    ("docs/groups.md", "from typing import Any"): "def advance(cells: object) -> None: ...",
     ("docs/python.md", "import signal"): TYPES,
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
 }

@@ -7,7 +7,7 @@ use crate::parts::{PartWish, read_parts};
 use crate::plan::{FillPlan, Offer, Wish, is_part};
 use crate::restore::{Filled, FilledImage, Sink, sink};
 use outlive_store::{MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select};
-use outlive_types::{Distribution, Rank, RegionDesc, Result};
+use outlive_types::{Distribution, Epoch, Rank, RegionDesc, Result};
 use std::sync::Arc;
 
 /// What a rank has read of one checkpoint.
@@ -58,6 +58,37 @@ impl Client {
         }
         let common = common.map(|sink| self.conclude(sink, None, leave)).transpose()?;
         Ok(Some(Filled { restored, image, common }))
+    }
+}
+
+impl Client {
+    /// Restores what this rank has saved of one epoch, without the other ranks: all of them must have agreed
+    /// on it. Otherwise as [`Client::restore`].
+    ///
+    /// # Errors
+    /// As [`Client::restore`]; `Invalid` if the checkpoint has no such rank.
+    pub fn restore_own(
+        &self,
+        epoch: Epoch,
+        leave: &Arc<Leave>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+    ) -> Result<Option<Filled>> {
+        let (rank, select) = (self.job.rank(), Select::Epoch(epoch));
+        self.job.wait()?;
+        let found = self.job.attempt_rank(select, rank, &mut |image| {
+            let plan = FillPlan::new(image, ask(Offer::of(image))?)?;
+            let mut stats = RestoreStats::default();
+            read_image(image, plan, leave, &mut stats).map(|sink| (sink, stats))
+        })?;
+        let Some((of, (sink, stats), skipped)) = found else { return Ok(None) };
+        leave.with(|| ()).ok_or_else(interrupted)?;
+        let follows = sink.whole && of.manifest().world_size == self.job.ranks();
+        let image = self.conclude(sink, follows.then_some(epoch), leave)?;
+        if follows {
+            self.job.follow_restored(&of);
+        }
+        let restored = Restored { epoch, stats, skipped };
+        Ok(Some(Filled { restored, image, common: None }))
     }
 }
 

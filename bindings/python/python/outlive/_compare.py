@@ -69,6 +69,11 @@ def _refusal(what: str, found: list[str], advice: str) -> InvalidError:
     return error
 
 
+def _kind_of_part(whole: tuple[int, ...] | None) -> str:
+    """What an array is, of which global array it is a part."""
+    return "not sharded" if whole is None else f"part of an array of shape {whole}"
+
+
 class _Comparison:
     def __init__(self, there: Flat, here: Flat, selection: Selection, chosen: list[bool]) -> None:
         self.there, self.here = there, here
@@ -155,13 +160,8 @@ class _Comparison:
             for part in (self.there.parts.get(at), self.here.parts.get(my))
         )
         if whole != own_whole:
-            kinds = (
-                "no part of a global array" if part is None else f"part of an array of shape {part}"
-                for part in (own_whole, whole)
-            )
-            self.found.append(
-                f"{shown(name)} is {next(kinds)} in `into`, {next(kinds)} in the checkpoint"
-            )
+            own_kind, kind = map(_kind_of_part, (own_whole, whole))
+            self.found.append(f"{shown(name)} is {own_kind} in `into`, {kind} in the checkpoint")
         elif whole is None and shape != own_shape:
             self.found.append(
                 f"{shown(name)} has shape {own_shape} in `into`, {shape} in the checkpoint"

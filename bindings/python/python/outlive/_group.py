@@ -133,13 +133,13 @@ def sharded(
     first = tuple(operator.index(index) for index in offset)
     if not shape or not len(shape) == len(whole) == len(first):
         raise InvalidError(
-            f"the part has shape {shape}, the global array {whole}, and the offset is {first}: they "
-            "need equally many dimensions, at least one"
+            f"the part has shape {shape}, the global array {whole}, and the offset is {first}: "
+            "they need equally many dimensions, at least one"
         )
     for axis, (extent, begin, end) in enumerate(zip(shape, first, whole, strict=True)):
         if begin < 0 or begin + extent > end:
             raise InvalidError(
-                f"the part begins at {begin} along axis {axis} and has {extent} elements there; the "
-                f"global array has {end}"
+                f"the part begins at {begin} along axis {axis} and has {extent} elements there; "
+                f"the global array has {end}"
             )
     return Sharded(array, whole, first)

@@ -89,10 +89,11 @@ class Rebuild:
         self.order = list(range(len(names)))
         if skeleton is not None and skeleton[2] is not None:
             self.order = self._ordered(names, skeleton[2], ranks)
-            names, dtypes, shapes, lengths, distributions = (
-                [each[at] for at in self.order]
-                for each in (names, dtypes, shapes, lengths, distributions)
-            )
+            names = [names[at] for at in self.order]
+            dtypes = [dtypes[at] for at in self.order]
+            shapes = [shapes[at] for at in self.order]
+            lengths = [lengths[at] for at in self.order]
+            distributions = [distributions[at] for at in self.order]
         if skeleton is None and not self.fresh:
             raise InvalidError(
                 f"checkpoint {epoch} was not written from Python: use `restore()` without `into`, "
@@ -101,9 +102,7 @@ class Rebuild:
         self.flat_dict = skeleton is None
         nodes, fortran, _ = skeleton or ([], [], None)
         self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
-        there.parts = {
-            at: part for at, part in enumerate(distributions) if isinstance(part, tuple)
-        }
+        there.parts = {at: part for at, part in enumerate(distributions) if isinstance(part, tuple)}
         self.fortran = frozenset(fortran)
         self.chosen = chosen = self.selection.of(there, epoch)
         self.objects: list[Any] = [_build.ABSENT] * len(names)

@@ -83,7 +83,7 @@ class Flat:
     parts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     def skeleton(self, *, with_names: bool = False) -> bytes:
-        """The containers as JSON; in a group with the names, since some leaves are stored by others."""
+        """The containers as JSON; with the names, where other ranks store some of the leaves."""
         nodes: list[list[Any]] = [
             [n.at, n.path, n.kind] if n.detail is None else [n.at, n.path, n.kind, n.detail]
             for n in self.nodes
@@ -107,7 +107,10 @@ def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None]
         whole = json.loads(text)
         if not isinstance(whole, dict) or whole.get("outlive.python") != _SKELETON_VERSION:
             return None
-        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), whole.get("names")
+        names = whole.get("names")
+        if names is not None and not all(type(name) is str for name in names):
+            return None
+        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), names
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -316,8 +319,8 @@ class _Walk:
             raise InvalidError(f"{shown(name)} is sharded, and its part is no array")
         if at in self.flat.fortran:
             raise InvalidError(
-                f"{shown(name)} is sharded, and its part is in Fortran's order: save its transpose, "
-                "with global shape and offset reversed"
+                f"{shown(name)} is sharded, and its part is in Fortran's order: save its "
+                "transpose, with global shape and offset reversed"
             )
         if self.flat.shapes[at] != tuple(value.array.shape):
             raise InvalidError(f"{shown(name)} is sharded, and its part has changed its shape")

@@ -1,0 +1,1003 @@
+! outlive for Fortran: saves the state of a running program, and restores it after a crash.
+!
+! It stands on outlive.h, which says more about each call; docs/c.md has examples. Every subroutine has a
+! `status`: outlive_ok (0), or why it did nothing; outlive_error_text() says more.
+!
+! Arrays are contiguous, have the attribute `target`, and stay where they are while they are protected. A
+! checkpoint describes them in C's order: an array a(3, 4) has the shape (4, 3) there, with the same bytes.
+module outlive
+    use, intrinsic :: iso_c_binding
+    use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64
+    implicit none
+    private
+
+    integer(c_int), parameter, public :: outlive_ok = 0, outlive_retry = 1, outlive_invalid = 2
+    integer(c_int), parameter, public :: outlive_damaged = 3, outlive_full = 4, outlive_fenced = 5
+    integer(c_int), parameter, public :: outlive_bug = 6, outlive_nothing = 7
+
+    ! Flags of a save; add them up. Without any, a save is made if it is due.
+    integer(c_int), parameter, public :: outlive_if_due = 0, outlive_force = 1, outlive_until_committed = 2
+
+    ! An open pool, an open job, and a save under way or over.
+    type, public :: outlive_pool
+        private
+        type(c_ptr) :: handle = c_null_ptr
+    end type
+    type, public :: outlive_job
+        private
+        type(c_ptr) :: handle = c_null_ptr
+    end type
+    type, public :: outlive_saving
+        private
+        type(c_ptr) :: handle = c_null_ptr
+    end type
+
+    public :: outlive_handle, outlive_adopt
+    public :: outlive_error_text, outlive_open, outlive_close, outlive_job_open, outlive_job_close
+    public :: outlive_job_wait, outlive_job_take_over, outlive_due, outlive_clear, outlive_unprotect
+    public :: outlive_protect, outlive_protect_sharded, outlive_protect_replicated
+    public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
+    public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
+    public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
+
+    ! Protects an array of any rank, or a scalar: outlive_protect(job, name, array, status).
+    interface outlive_protect
+        module procedure protect_int8, protect_int16, protect_int32, &
+            protect_int64, protect_real32, protect_real64, &
+            protect_complex32, protect_complex64, protect_logical, &
+            protect_text
+    end interface
+
+    ! Protects a part of a global array: outlive_protect_sharded(job, name, array, global_shape, offset,
+    ! status), in the order of Fortran's dimensions. `offset` counts from 0.
+    interface outlive_protect_sharded
+        module procedure protect_sharded_int8, protect_sharded_int16, protect_sharded_int32, &
+            protect_sharded_int64, protect_sharded_real32, protect_sharded_real64, &
+            protect_sharded_complex32, protect_sharded_complex64, protect_sharded_logical
+    end interface
+
+    ! Protects an array of which every rank holds the same bytes.
+    interface outlive_protect_replicated
+        module procedure protect_replicated_int8, protect_replicated_int16, protect_replicated_int32, &
+            protect_replicated_int64, protect_replicated_real32, protect_replicated_real64, &
+            protect_replicated_complex32, protect_replicated_complex64, protect_replicated_logical
+    end interface
+
+    type, bind(c) :: region_info
+        type(c_ptr) :: name, dtype
+        integer(c_size_t) :: ndim
+        type(c_ptr) :: shape
+        integer(c_size_t) :: bytes
+        integer(c_int) :: distribution
+        type(c_ptr) :: global_shape, offset
+    end type
+
+    interface
+        function c_error_message() &
+                bind(c, name="outlive_error_message") result(status)
+            import
+            type(c_ptr) :: status
+        end function
+
+        function c_refuse(text) &
+                bind(c, name="outlive_refuse") result(status)
+            import
+            character(kind=c_char), intent(in) :: text(*)
+            integer(c_int) :: status
+        end function
+
+        function c_open(location, new_pool) &
+                bind(c, name="outlive_open") result(status)
+            import
+            character(kind=c_char), intent(in) :: location(*)
+            type(c_ptr), intent(out) :: new_pool
+            integer(c_int) :: status
+        end function
+
+        function c_close(pool) &
+                bind(c, name="outlive_close") result(status)
+            import
+            type(c_ptr), value :: pool
+            integer(c_int) :: status
+        end function
+
+        function c_job_open(pool, name, every_s, new_job) &
+                bind(c, name="outlive_job_open") result(status)
+            import
+            type(c_ptr), value :: pool
+            character(kind=c_char), intent(in) :: name(*)
+            real(c_double), value :: every_s
+            type(c_ptr), intent(out) :: new_job
+            integer(c_int) :: status
+        end function
+
+        function c_job_close(job) &
+                bind(c, name="outlive_job_close") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_job_wait(job) &
+                bind(c, name="outlive_job_wait") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_job_take_over(job) &
+                bind(c, name="outlive_job_take_over") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_clear(job) &
+                bind(c, name="outlive_clear") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_next_pin(job) &
+                bind(c, name="outlive_next_pin") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_due(job, answer) &
+                bind(c, name="outlive_due") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int), intent(out) :: answer
+            integer(c_int) :: status
+        end function
+
+        function c_protect(job, name, memory, dtype, ndim, shape) &
+                bind(c, name="outlive_protect") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_ptr), value :: memory
+            character(kind=c_char), intent(in) :: dtype(*)
+            integer(c_size_t), value :: ndim
+            integer(c_size_t), intent(in) :: shape(*)
+            integer(c_int) :: status
+        end function
+
+        function c_protect_replicated(job, name, memory, dtype, ndim, shape) &
+                bind(c, name="outlive_protect_replicated") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_ptr), value :: memory
+            character(kind=c_char), intent(in) :: dtype(*)
+            integer(c_size_t), value :: ndim
+            integer(c_size_t), intent(in) :: shape(*)
+            integer(c_int) :: status
+        end function
+
+        function c_protect_sharded(job, name, memory, dtype, ndim, shape, global_shape, offset) &
+                bind(c, name="outlive_protect_sharded") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_ptr), value :: memory
+            character(kind=c_char), intent(in) :: dtype(*)
+            integer(c_size_t), value :: ndim
+            integer(c_size_t), intent(in) :: shape(*)
+            integer(c_size_t), intent(in) :: global_shape(*)
+            integer(c_size_t), intent(in) :: offset(*)
+            integer(c_int) :: status
+        end function
+
+        function c_unprotect(job, name) &
+                bind(c, name="outlive_unprotect") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            integer(c_int) :: status
+        end function
+
+        function c_save(job, flags, saving) &
+                bind(c, name="outlive_save") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int), value :: flags
+            type(c_ptr), value :: saving
+            integer(c_int) :: status
+        end function
+
+        function c_save_some(job, names, count, flags, saving) &
+                bind(c, name="outlive_save_some") result(status)
+            import
+            type(c_ptr), value :: job
+            type(c_ptr), intent(in) :: names(*)
+            integer(c_size_t), value :: count
+            integer(c_int), value :: flags
+            type(c_ptr), value :: saving
+            integer(c_int) :: status
+        end function
+
+        function c_wait(saving) &
+                bind(c, name="outlive_wait") result(status)
+            import
+            type(c_ptr), value :: saving
+            integer(c_int) :: status
+        end function
+
+        function c_save_free(saving) &
+                bind(c, name="outlive_save_free") result(status)
+            import
+            type(c_ptr), value :: saving
+            integer(c_int) :: status
+        end function
+
+        function c_test(saving, answer) &
+                bind(c, name="outlive_test") result(status)
+            import
+            type(c_ptr), value :: saving
+            integer(c_int), intent(out) :: answer
+            integer(c_int) :: status
+        end function
+
+        function c_save_epoch(saving, its_epoch) &
+                bind(c, name="outlive_save_epoch") result(status)
+            import
+            type(c_ptr), value :: saving
+            integer(c_int64_t), intent(out) :: its_epoch
+            integer(c_int) :: status
+        end function
+
+        function c_next_label(job, label) &
+                bind(c, name="outlive_next_label") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: label(*)
+            integer(c_int) :: status
+        end function
+
+        function c_next_metric(job, name, number) &
+                bind(c, name="outlive_next_metric") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            real(c_double), value :: number
+            integer(c_int) :: status
+        end function
+
+        function c_restore(job, epoch, restored) &
+                bind(c, name="outlive_restore") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: epoch
+            integer(c_int64_t), intent(out) :: restored
+            integer(c_int) :: status
+        end function
+
+        function c_restore_some(job, epoch, names, count, restored) &
+                bind(c, name="outlive_restore_some") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: epoch
+            type(c_ptr), intent(in) :: names(*)
+            integer(c_size_t), value :: count
+            integer(c_int64_t), intent(out) :: restored
+            integer(c_int) :: status
+        end function
+
+        function c_newest(job, its_epoch) &
+                bind(c, name="outlive_newest") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), intent(out) :: its_epoch
+            integer(c_int) :: status
+        end function
+
+        function c_prune(job, keep_last, dropped) &
+                bind(c, name="outlive_prune") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: keep_last
+            integer(c_int64_t), intent(out) :: dropped
+            integer(c_int) :: status
+        end function
+
+        function c_checkpoint_open(job, epoch, new_checkpoint) &
+                bind(c, name="outlive_checkpoint_open") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: epoch
+            type(c_ptr), intent(out) :: new_checkpoint
+            integer(c_int) :: status
+        end function
+
+        function c_checkpoint_close(checkpoint) &
+                bind(c, name="outlive_checkpoint_close") result(status)
+            import
+            type(c_ptr), value :: checkpoint
+            integer(c_int) :: status
+        end function
+
+        function c_checkpoint_find(checkpoint, name, info) &
+                bind(c, name="outlive_checkpoint_find") result(status)
+            import
+            type(c_ptr), value :: checkpoint
+            character(kind=c_char), intent(in) :: name(*)
+            type(region_info), intent(out) :: info
+            integer(c_int) :: status
+        end function
+
+        function c_strlen(text) bind(c, name="strlen") result(length)
+            import
+            type(c_ptr), value :: text
+            integer(c_size_t) :: length
+        end function
+    end interface
+
+contains
+
+    ! The text of the last error of this thread.
+    function outlive_error_text() result(text)
+        character(:), allocatable :: text
+        character(kind=c_char), pointer :: letters(:)
+        type(c_ptr) :: start
+        integer :: at
+        start = c_error_message()
+        call c_f_pointer(start, letters, [c_strlen(start)])
+        allocate (character(size(letters)) :: text)
+        do at = 1, size(letters)
+            text(at:at) = letters(at)
+        end do
+    end function
+
+    ! Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. It is made if it does not exist.
+    subroutine outlive_open(location, pool, status)
+        character(*), intent(in) :: location
+        type(outlive_pool), intent(out) :: pool
+        integer(c_int), intent(out) :: status
+        status = c_open(c_text(location), pool%handle)
+    end subroutine
+
+    ! Closes a pool. Its jobs stay open.
+    subroutine outlive_close(pool, status)
+        type(outlive_pool), intent(inout) :: pool
+        integer(c_int), intent(out) :: status
+        status = c_close(pool%handle)
+        pool%handle = c_null_ptr
+    end subroutine
+
+    ! Opens a job. Saves are due once every `every_s` seconds; 0: always.
+    subroutine outlive_job_open(pool, name, every_s, job, status)
+        type(outlive_pool), intent(in) :: pool
+        character(*), intent(in) :: name
+        real(real64), intent(in) :: every_s
+        type(outlive_job), intent(out) :: job
+        integer(c_int), intent(out) :: status
+        status = c_job_open(pool%handle, c_text(name), every_s, job%handle)
+    end subroutine
+
+    ! For the module outlive_mpi: what C calls a pool.
+    function outlive_handle(pool) result(handle)
+        type(outlive_pool), intent(in) :: pool
+        type(c_ptr) :: handle
+        handle = pool%handle
+    end function
+
+    ! For the module outlive_mpi: makes a job of what C calls one.
+    subroutine outlive_adopt(job, handle)
+        type(outlive_job), intent(out) :: job
+        type(c_ptr), intent(in) :: handle
+        job%handle = handle
+    end subroutine
+
+    ! Waits for the last save, and closes the job.
+    subroutine outlive_job_close(job, status)
+        type(outlive_job), intent(inout) :: job
+        integer(c_int), intent(out) :: status
+        status = c_job_close(job%handle)
+        job%handle = c_null_ptr
+    end subroutine
+
+    ! Waits until no save is under way.
+    subroutine outlive_job_wait(job, status)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(out) :: status
+        status = c_job_wait(job%handle)
+    end subroutine
+
+    ! Lets the next save leave behind what another program has saved.
+    subroutine outlive_job_take_over(job, status)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(out) :: status
+        status = c_job_take_over(job%handle)
+    end subroutine
+
+    ! Protects nothing any more.
+    subroutine outlive_clear(job, status)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(out) :: status
+        status = c_clear(job%handle)
+    end subroutine
+
+    ! Pins the next checkpoint.
+    subroutine outlive_next_pin(job, status)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(out) :: status
+        status = c_next_pin(job%handle)
+    end subroutine
+
+    ! Whether a save is due.
+    subroutine outlive_due(job, due, status)
+        type(outlive_job), intent(in) :: job
+        logical, intent(out) :: due
+        integer(c_int), intent(out) :: status
+        integer(c_int) :: answer
+        status = c_due(job%handle, answer)
+        due = answer /= 0
+    end subroutine
+
+    subroutine protect_int8(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int8), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i1"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_int8(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int8), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i1"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_int8(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int8), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i1"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_int16(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int16), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i2"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_int16(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int16), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i2"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_int16(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int16), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i2"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_int32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_int32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_int32(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int32), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_int64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_int64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_int64(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(int64), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_real32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("f4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_real32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("f4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_real32(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real32), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("f4"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_real64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("f8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_real64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("f8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_real64(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real64), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("f8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_complex32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("c8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_complex32(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real32), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("c8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_complex32(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real32), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("c8"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_complex64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("c16"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_complex64(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real64), intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("c16"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_complex64(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        complex(real64), intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("c16"), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    subroutine protect_logical(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        logical, intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_replicated_logical(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        logical, intent(inout), target :: array(..)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
+    end subroutine
+
+    subroutine protect_sharded_logical(job, name, array, global_shape, offset, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        logical, intent(inout), target :: array(..)
+        integer(int64), intent(in) :: global_shape(:)
+        integer(int64), intent(in) :: offset(:)
+        integer(c_int), intent(out) :: status
+        status = contiguous(is_contiguous(array))
+        if (status /= outlive_ok) return
+        status = alike(rank(array), size(global_shape), size(offset))
+        if (status /= outlive_ok) return
+        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
+            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
+            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+    end subroutine
+
+    ! A text, as bytes.
+    subroutine protect_text(job, name, array, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        character(*), intent(inout), target :: array
+        integer(c_int), intent(out) :: status
+        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("u1"), 1_c_size_t, &
+            [int(len(array), c_size_t)])
+    end subroutine
+
+    ! Protects a region no more; then its memory may go.
+    subroutine outlive_unprotect(job, name, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        integer(c_int), intent(out) :: status
+        status = c_unprotect(job%handle, c_text(name))
+    end subroutine
+
+    ! Saves all that is protected, if a save is due. `saving` is the handle of the save, to be freed with
+    ! outlive_save_free.
+    subroutine outlive_save(job, flags, status, saving)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(in) :: flags
+        integer(c_int), intent(out) :: status
+        type(outlive_saving), intent(out), optional :: saving
+        type(c_ptr), target :: handle
+        handle = c_null_ptr
+        if (present(saving)) then
+            status = c_save(job%handle, flags, c_loc(handle))
+            saving%handle = handle
+        else
+            status = c_save(job%handle, flags, c_null_ptr)
+        end if
+    end subroutine
+
+    ! Saves the protected regions of these names.
+    subroutine outlive_save_some(job, names, flags, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: names(:)
+        integer(c_int), intent(in) :: flags
+        integer(c_int), intent(out) :: status
+        character(kind=c_char), allocatable, target :: letters(:, :)
+        allocate (letters(len(names) + 1, size(names)), source=c_texts(names))
+        status = c_save_some(job%handle, addresses(letters), size(names, kind=c_size_t), flags, c_null_ptr)
+    end subroutine
+
+    ! Waits until a save is committed.
+    subroutine outlive_wait(saving, status)
+        type(outlive_saving), intent(in) :: saving
+        integer(c_int), intent(out) :: status
+        status = c_wait(saving%handle)
+    end subroutine
+
+    ! Whether a save is over.
+    subroutine outlive_test(saving, done, status)
+        type(outlive_saving), intent(in) :: saving
+        logical, intent(out) :: done
+        integer(c_int), intent(out) :: status
+        integer(c_int) :: answer
+        status = c_test(saving%handle, answer)
+        done = answer /= 0
+    end subroutine
+
+    ! The epoch that a save's checkpoint has once it is committed.
+    subroutine outlive_save_epoch(saving, epoch, status)
+        type(outlive_saving), intent(in) :: saving
+        integer(int64), intent(out) :: epoch
+        integer(c_int), intent(out) :: status
+        epoch = 0
+        status = c_save_epoch(saving%handle, epoch)
+    end subroutine
+
+    ! Frees the handle of a save; the save goes on.
+    subroutine outlive_save_free(saving, status)
+        type(outlive_saving), intent(inout) :: saving
+        integer(c_int), intent(out) :: status
+        status = c_save_free(saving%handle)
+        saving%handle = c_null_ptr
+    end subroutine
+
+    ! Gives the next checkpoint a label, which makes it due.
+    subroutine outlive_next_label(job, label, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: label
+        integer(c_int), intent(out) :: status
+        status = c_next_label(job%handle, c_text(label))
+    end subroutine
+
+    ! Keeps a figure with the next checkpoint.
+    subroutine outlive_next_metric(job, name, number, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        real(real64), intent(in) :: number
+        integer(c_int), intent(out) :: status
+        status = c_next_metric(job%handle, c_text(name), number)
+    end subroutine
+
+    ! Fills all that is protected from the newest checkpoint that is whole (`epoch` 0), or from this one.
+    ! `restored` is the epoch that was taken. The status is outlive_nothing if there is no checkpoint.
+    subroutine outlive_restore(job, epoch, restored, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(in) :: epoch
+        integer(int64), intent(out) :: restored
+        integer(c_int), intent(out) :: status
+        status = c_restore(job%handle, epoch, restored)
+    end subroutine
+
+    ! Fills the protected regions of these names.
+    subroutine outlive_restore_some(job, epoch, names, restored, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(in) :: epoch
+        character(*), intent(in) :: names(:)
+        integer(int64), intent(out) :: restored
+        integer(c_int), intent(out) :: status
+        character(kind=c_char), allocatable, target :: letters(:, :)
+        restored = 0
+        allocate (letters(len(names) + 1, size(names)), source=c_texts(names))
+        status = c_restore_some(job%handle, epoch, addresses(letters), size(names, kind=c_size_t), restored)
+    end subroutine
+
+    ! The epoch of the newest checkpoint.
+    subroutine outlive_newest(job, epoch, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(out) :: epoch
+        integer(c_int), intent(out) :: status
+        status = c_newest(job%handle, epoch)
+    end subroutine
+
+    ! The shape of a region of a checkpoint (`epoch` 0: the newest), in Fortran's order, to allocate memory
+    ! before a restore.
+    subroutine outlive_region_shape(job, epoch, name, extents, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(in) :: epoch
+        character(*), intent(in) :: name
+        integer(int64), allocatable, intent(out) :: extents(:)
+        integer(c_int), intent(out) :: status
+        type(c_ptr) :: checkpoint
+        type(region_info) :: info
+        integer(c_size_t), pointer :: there(:)
+        integer(c_int) :: closed
+        status = c_checkpoint_open(job%handle, epoch, checkpoint)
+        if (status /= outlive_ok) return
+        status = c_checkpoint_find(checkpoint, c_text(name), info)
+        if (status == outlive_ok) then
+            call c_f_pointer(info%shape, there, [info%ndim])
+            extents = int(there(size(there):1:-1), int64)
+        end if
+        closed = c_checkpoint_close(checkpoint)
+        if (status == outlive_ok) status = closed
+    end subroutine
+
+    ! Keeps the newest checkpoints, and those with a label or a pin; `dropped` is how many went.
+    subroutine outlive_prune(job, keep_last, dropped, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(in) :: keep_last
+        integer(int64), intent(out) :: dropped
+        integer(c_int), intent(out) :: status
+        status = c_prune(job%handle, keep_last, dropped)
+    end subroutine
+
+    ! A text as C has it: without blanks at its end, and with a zero.
+    pure function c_text(text) result(letters)
+        character(*), intent(in) :: text
+        character(kind=c_char) :: letters(len_trim(text) + 1)
+        integer :: at
+        do at = 1, len_trim(text)
+            letters(at) = text(at:at)
+        end do
+        letters(size(letters)) = c_null_char
+    end function
+
+    ! Texts, one a column.
+    pure function c_texts(texts) result(letters)
+        character(*), intent(in) :: texts(:)
+        character(kind=c_char) :: letters(len(texts) + 1, size(texts))
+        integer :: at
+        letters = c_null_char
+        do at = 1, size(texts)
+            letters(:len_trim(texts(at)) + 1, at) = c_text(texts(at))
+        end do
+    end function
+
+    ! Where each column begins.
+    function addresses(letters) result(pointers)
+        character(kind=c_char), intent(in), target :: letters(:, :)
+        type(c_ptr) :: pointers(size(letters, 2))
+        integer :: at
+        do at = 1, size(letters, 2)
+            pointers(at) = c_loc(letters(1, at))
+        end do
+    end function
+
+    pure function in_c_order(extents) result(reversed)
+        integer(c_size_t), intent(in) :: extents(:)
+        integer(c_size_t) :: reversed(size(extents))
+        reversed = extents(size(extents):1:-1)
+    end function
+
+    ! What is not contiguous has no memory of its own to be restored into.
+    function contiguous(is_it) result(status)
+        logical, intent(in) :: is_it
+        integer(c_int) :: status
+        status = outlive_ok
+        if (.not. is_it) status = c_refuse(c_text("the array is not contiguous: protect the whole array"))
+    end function
+
+    function alike(dimensions, global, offset) result(status)
+        integer, intent(in) :: dimensions, global, offset
+        integer(c_int) :: status
+        status = outlive_ok
+        if (global /= dimensions .or. offset /= dimensions) status = c_refuse(c_text( &
+            "the array, its global shape and its offset need equally many dimensions"))
+    end function
+
+    ! A logical is as long as a default integer.
+    pure function logical_dtype() result(dtype)
+        character(2) :: dtype
+        write (dtype, "(a, i1)") "i", storage_size(.true.) / 8
+    end function
+
+end module

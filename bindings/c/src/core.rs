@@ -1,0 +1,125 @@
+//! What a job's handle stands for.
+
+use crate::arguments::Memory;
+use crate::call::Failure;
+use crate::handles::Handles;
+use outlive_client::Client;
+use outlive_connect::Functions;
+use outlive_format::Remarks;
+use outlive_pool::Pool;
+use outlive_store::{Job, JobOptions, SaveNotes};
+use outlive_types::Result;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An open job: a named series of checkpoints, and the memory that the program protects.
+pub struct outlive_job {
+    _private: (),
+}
+
+pub(crate) static JOBS: Handles<Core, outlive_job> = Handles::new("job", 2);
+
+/// What a job's handle stands for.
+pub(crate) struct Core {
+    pub client: Client,
+    /// Saves, restores and closes of a job come one after the other.
+    turn: Mutex<()>,
+    regions: Mutex<Vec<Memory>>,
+    gathering: Mutex<Option<Gathering>>,
+    next: Mutex<NextNotes>,
+    release: Mutex<Option<Functions>>,
+}
+
+impl Core {
+    /// Opens a job.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Core> {
+        Ok(Core {
+            client: Client::open(pool, name, options)?,
+            turn: Mutex::default(),
+            regions: Mutex::default(),
+            gathering: Mutex::default(),
+            next: Mutex::default(),
+            release: Mutex::default(),
+        })
+    }
+
+    /// The engine's job.
+    pub fn job(&self) -> &Job {
+        self.client.job()
+    }
+
+    /// Waits until no other thread saves, restores or closes.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        locked(&self.turn)
+    }
+
+    /// What the program protects, in the order in which it was first named.
+    pub fn regions(&self) -> MutexGuard<'_, Vec<Memory>> {
+        locked(&self.regions)
+    }
+
+    /// The checkpoint that is being put together.
+    pub fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
+        locked(&self.gathering)
+    }
+
+    /// What is to be said about the next checkpoint.
+    pub fn next(&self) -> MutexGuard<'_, NextNotes> {
+        locked(&self.next)
+    }
+
+    /// What is to be called when the job is closed.
+    pub fn release(&self) -> MutexGuard<'_, Option<Functions>> {
+        locked(&self.release)
+    }
+
+    /// What was found wrong before a save or restore began: in a group the other ranks, which begin it, are
+    /// told. This rank is told its own.
+    pub fn declined(&self, failure: Failure) -> Failure {
+        if self.job().is_group() {
+            drop(self.job().decline(failure.to_error()));
+        }
+        failure
+    }
+
+    /// Waits until the save under way is over, however it ends.
+    pub fn settle_last(&self) {
+        if let Some(handle) = self.job().current() {
+            handle.wait_done(None);
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is to be said about the next checkpoint.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct NextNotes {
+    pub label: String,
+    pub pinned: bool,
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl NextNotes {
+    /// What somebody gives a name or a pin is meant to be there.
+    pub fn forces(&self) -> bool {
+        self.pinned || !self.label.is_empty()
+    }
+
+    /// As the engine takes them.
+    pub fn to_notes(&self) -> Result<SaveNotes> {
+        let remarks = Remarks { pinned: self.pinned, suspect: false, label: self.label.clone() };
+        SaveNotes::new(remarks, self.metrics.clone().into_iter().collect())
+    }
+}
+
+/// A checkpoint that is being put together.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    pub regions: Vec<Memory>,
+}

@@ -1,0 +1,59 @@
+//! A normal end of the program completes the saves that are under way.
+#![allow(unsafe_code)]
+
+use crate::call::Inside;
+use crate::core::{Core, JOBS};
+use crate::notices::{forget_listener, to_stderr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The process in which the end has come; 0 is none.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+/// Whether `at_exit` is registered, in this process or one that it was forked from.
+static IS_HOOKED: AtomicU32 = AtomicU32::new(0);
+
+/// Has the saves of this process completed when it ends.
+pub(crate) fn watch() {
+    if IS_HOOKED.swap(1, Ordering::Relaxed) == 0 {
+        // SAFETY: the function takes nothing, lets no panic out, and stays loaded (see build.rs).
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            IS_HOOKED.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether this process is past the point at which saves under way are completed: what is saved now must be
+/// waited for.
+pub(crate) fn has_ended() -> bool {
+    ENDED.load(Ordering::Relaxed) == std::process::id()
+}
+
+extern "C" fn at_exit() {
+    // First this, then the waits: whoever saves from now on waits for it.
+    ENDED.store(std::process::id(), Ordering::Relaxed);
+    let work = || {
+        let Some(_inside) = Inside::enter() else {
+            to_stderr(
+                "error",
+                "the program ends inside a call of outlive, from a signal handler or the log callback: a \
+                 save under way may be lost. Set a flag there, and end the program outside",
+            );
+            return;
+        };
+        forget_listener();
+        // Of this process alone: a forked child inherits jobs that are none of its business.
+        JOBS.all().iter().for_each(|core| complete(core));
+    };
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+/// Waits for a job's last save, and ends its session.
+fn complete(core: &Core) {
+    if let Err(error) = core.job().wait() {
+        to_stderr("error", &format!("the last save before the end of the program failed: {error}"));
+    }
+    if let Err(error) = core.client.close(true) {
+        // No checkpoint is lost by that: the session ends with the process.
+        to_stderr("warning", &format!("job {} was not closed: {error}", core.job().name()));
+    }
+}

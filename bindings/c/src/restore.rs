@@ -1,0 +1,178 @@
+//! Restores into the program's memory.
+#![allow(unsafe_code)]
+
+use crate::arguments::{Memory, Out, texts};
+use crate::call::{Failure, call, invalid};
+use crate::core::{Core, JOBS, outlive_job};
+use crate::save::chosen;
+use crate::status::outlive_status;
+use outlive_client::{Leave, Offer, Target, Wish};
+use outlive_store::Select;
+use outlive_types::{Epoch, Error};
+use std::cell::Cell;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+/// Which checkpoint an epoch of the interface means.
+pub(crate) fn select(epoch: u64) -> Select {
+    if epoch == 0 { Select::Newest } else { Select::Epoch(epoch) }
+}
+
+/// Fills all protected regions from the newest checkpoint that is whole (`epoch` 0), or from this one.
+/// Every byte is verified. Program and checkpoint must have the same regions, with the same dtypes and
+/// shapes; otherwise OUTLIVE_INVALID is returned and nothing was written. `*restored` is the epoch that
+/// was taken, and may be NULL.
+///
+/// A damaged checkpoint is passed over, and the next older one taken; a warning tells it. An epoch that
+/// was asked for is not replaced by another. Memory is filled while it is read, so after an error, such
+/// as OUTLIVE_DAMAGED, it may hold parts of a checkpoint. Until this returns, no thread may use the
+/// protected memory.
+///
+/// Returns OUTLIVE_NOTHING if the job has no checkpoint: the program begins anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_restore(
+    job: *mut outlive_job,
+    epoch: u64,
+    restored: *mut u64,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or a place that may be written.
+        let out = unsafe { Out::optional(restored) };
+        out.set(0);
+        let core = JOBS.get(job)?;
+        let _turn = core.turn();
+        let memory = core.regions().clone();
+        if memory.is_empty() {
+            return Err(core.declined(nothing_protected(&core)));
+        }
+        // What is known of the memory will be void.
+        core.client.let_go();
+        let leave = Arc::new(Leave::default());
+        let mut targets = || memory.iter().map(target).collect();
+        let outcome = core.client.restore_named(select(epoch), &leave, &mut targets);
+        leave.withdraw();
+        let taken = outcome?.ok_or_else(|| no_checkpoint(&core))?;
+        out.set(taken.epoch);
+        Ok(())
+    })
+}
+
+/// Fills the protected regions with these `count` names, and leaves the others as they are; otherwise as
+/// outlive_restore(). The checkpoint may have other regions besides.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_restore_some(
+    job: *mut outlive_job,
+    epoch: u64,
+    names: *const *const c_char,
+    count: usize,
+    restored: *mut u64,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or a place that may be written.
+        let out = unsafe { Out::optional(restored) };
+        out.set(0);
+        let core = JOBS.get(job)?;
+        // SAFETY: the caller gives a list of so many texts.
+        let names = unsafe { texts(names, count, "region's name") };
+        let _turn = core.turn();
+        let memory = names.and_then(|names| chosen(&core, &names));
+        let memory = memory.map_err(|failure| core.declined(failure))?;
+        if memory.is_empty() {
+            return Err(core.declined(nothing_protected(&core)));
+        }
+        core.client.let_go();
+        out.set(fill(&core, epoch, &memory, true)?);
+        Ok(())
+    })
+}
+
+/// Copies one region of a checkpoint, whatever is protected, into a buffer of exactly `bytes` bytes.
+/// `epoch` and `*restored` are those of outlive_restore().
+///
+/// Returns OUTLIVE_NOTHING if the job has no checkpoint, or the checkpoint no such region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_copy_region(
+    job: *mut outlive_job,
+    epoch: u64,
+    name: *const c_char,
+    buffer: *mut c_void,
+    bytes: usize,
+    restored: *mut u64,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or a place that may be written.
+        let out = unsafe { Out::optional(restored) };
+        out.set(0);
+        let core = JOBS.get(job)?;
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let memory = unsafe { Memory::plain(name, buffer, bytes) };
+        let memory = memory.map_err(|failure| core.declined(failure))?;
+        let _turn = core.turn();
+        out.set(fill(&core, epoch, &[memory], false)?);
+        Ok(())
+    })
+}
+
+fn target(memory: &Memory) -> Target {
+    let Memory { name, dtype, shape, distribution, .. } = memory.clone();
+    Target { name, dtype, shape, memory: memory.to_fill(), distribution }
+}
+
+/// Fills some regions. `is_same`: dtype and shape must be those of the checkpoint, and not only the length.
+fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epoch, Failure> {
+    let lacks = Cell::new(None);
+    let mut ask = |offer: Offer| -> outlive_types::Result<Vec<Wish>> {
+        let mut wishes: Vec<Wish> = offer.regions.iter().map(|_| Wish::Nothing).collect();
+        for memory in wanted {
+            let Some(at) = offer.regions.iter().position(|region| region.name == memory.name)
+            else {
+                let text = format!("checkpoint {} has no region {:?}", offer.epoch, memory.name);
+                lacks.set(Some(text.clone()));
+                return Err(Error::invalid(text));
+            };
+            let region = &offer.regions[at];
+            let is_like = (&region.dtype, &region.shape) == (&memory.dtype, &memory.shape);
+            if region.bytes != memory.bytes as u64 || is_same && !is_like {
+                return Err(Error::invalid(format!(
+                    "region {:?} of checkpoint {} has dtype {:?}, shape {:?} and {} bytes; the program \
+                     has {:?}, {:?} and {} for it: restore it into memory like what was saved",
+                    region.name,
+                    offer.epoch,
+                    region.dtype,
+                    region.shape,
+                    region.bytes,
+                    memory.dtype,
+                    memory.shape,
+                    memory.bytes
+                )));
+            }
+            if !matches!(wishes[at], Wish::Nothing) {
+                return Err(Error::invalid(format!(
+                    "the region {:?} is named twice: name each once",
+                    memory.name
+                )));
+            }
+            wishes[at] = Wish::Into(memory.to_fill());
+        }
+        Ok(wishes)
+    };
+    let leave = Arc::new(Leave::default());
+    let outcome = core.client.restore(select(epoch), &leave, &mut ask);
+    leave.withdraw();
+    match (outcome, lacks.take()) {
+        (Err(_), Some(text)) => Err(Failure::Nothing(text)),
+        (outcome, _) => Ok(outcome?.ok_or_else(|| no_checkpoint(core))?.restored.epoch),
+    }
+}
+
+/// Why there is nothing to restore.
+pub(crate) fn no_checkpoint(core: &Core) -> Failure {
+    Failure::Nothing(format!("job {} has no checkpoint yet", core.job().name()))
+}
+
+fn nothing_protected(core: &Core) -> Failure {
+    invalid(format!(
+        "job {} has no memory to restore into: first protect what is to be filled",
+        core.job().name()
+    ))
+}

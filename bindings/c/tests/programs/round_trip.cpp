@@ -1,0 +1,116 @@
+// What a program in C++ does.
+#include <outlive.hpp>
+
+#include <cstdlib>
+#include <iostream>
+#include <numeric>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            std::cerr << __LINE__ << ": " #condition "\n";                                         \
+            std::exit(1);                                                                          \
+        }                                                                                          \
+    } while (0)
+
+struct Particle {
+    double x, y;
+    int id;
+};
+
+enum class Phase : short { warm, cold };
+
+struct State {
+    std::vector<double> field = std::vector<double>(100000);
+    std::array<float, 7> weights{};
+    std::vector<std::complex<double>> waves = std::vector<std::complex<double>>(10);
+    std::vector<Particle> particles = std::vector<Particle>(5);
+    int grid[3][4][5] = {};
+    std::int64_t step = 0;
+    bool flag = false;
+    Phase phase = Phase::warm;
+    std::vector<float> empty;
+
+    void protect(outlive::Job &job) {
+        job.protect("field", field);
+        job.protect("weights", weights);
+        job.protect("waves", waves);
+        job.protect("particles", particles);
+        job.protect("grid", grid);
+        job.protect("step", step);
+        job.protect("flag", flag);
+        job.protect("phase", phase);
+        job.protect("empty", empty);
+        job.protect("rows", outlive::view(field.data(), {1000, 100}));
+    }
+};
+
+int main(int, char **argv) {
+    State state, other;
+    {
+        outlive::Pool pool(argv[1]);
+        outlive::Job job = pool.job("cpp");
+        state.protect(job);
+        CHECK(!job.restore() && !job.newest() && !job.look() && job.epochs().empty());
+        std::iota(state.field.begin(), state.field.end(), 0.5);
+        state.weights[3] = 2.5f;
+        state.waves[2] = {1, -1};
+        state.particles[4] = {1, 2, 3};
+        state.grid[2][3][4] = 9;
+        state.step = 12;
+        state.flag = true;
+        state.phase = Phase::cold;
+        job.next_label("first");
+        job.next_metric("loss", 0.5);
+        outlive::Save save = job.save();
+        CHECK(save && save.epoch() == 1);
+        save.wait();
+        CHECK(save.done() && save.figures().epoch == 1);
+        job.close();
+    }
+    outlive::Pool pool(argv[1]);
+    outlive::Job job = pool.job("cpp", 3600);
+    const std::optional<outlive::Checkpoint> found = job.look();
+    CHECK(found && found->epoch == 1 && found->label == "first" && found->regions.size() == 10);
+    const outlive::RegionInfo *grid = found->find("grid");
+    CHECK(grid != nullptr && grid->dtype == "<i4" && (grid->shape == std::vector<std::size_t>{3, 4, 5}));
+    CHECK(found->find("waves")->dtype == "<c16" && found->find("particles")->dtype == "|V24");
+    CHECK(found->find("flag")->dtype == "|b1" && found->find("phase")->dtype == "<i2");
+    CHECK(found->find("nothing") == nullptr);
+    other.protect(job);
+    CHECK(job.restore() == 1u);
+    CHECK(other.field == state.field && other.weights == state.weights && other.waves == state.waves);
+    CHECK(other.particles[4].id == 3 && other.grid[2][3][4] == 9 && other.step == 12 && other.flag);
+    CHECK(other.phase == Phase::cold);
+    CHECK(job.save() && !job.save() && job.save(outlive::force | outlive::wait));
+    other.step = 0;
+    CHECK(job.restore_some({"step"}) == 3u && other.step == 12);
+    CHECK(job.save_some({"step", "flag"}, outlive::force));
+    job.wait();
+    CHECK((job.epochs() == std::vector<std::uint64_t>{1, 2, 3, 4}));
+    CHECK(job.prune(1) == 2 && job.prune("last 5") == 0);
+    const auto throws = [](auto *kind, const std::string &part, auto work) {
+        try {
+            work();
+        } catch (const std::remove_pointer_t<decltype(kind)> &error) {
+            return std::string(error.what()).find(part) != std::string::npos;
+        }
+        return false;
+    };
+    CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "no checkpoint 77",
+                 [&] { job.restore(77); }));
+    CHECK(throws(static_cast<outlive::NothingError *>(nullptr), "no region \"x\" is protected",
+                 [&] { job.unprotect("x"); }));
+    CHECK(throws(static_cast<outlive::Error *>(nullptr), "/dev/null",
+                 [&] { outlive::Pool nowhere("/dev/null"); }));
+    CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "differ in dimensions", [&] {
+        job.protect_sharded("s", outlive::view(other.field), {1, 2}, {0});
+    }));
+    // Another program takes the job over.
+    outlive::Job rival = pool.job("cpp");
+    rival.protect("step", other.step);
+    CHECK(rival.save(outlive::wait));
+    CHECK(throws(static_cast<outlive::FencedError *>(nullptr), "",
+                 [&] { job.save(outlive::force | outlive::wait); }));
+    std::cout << "done\n";
+}

@@ -1,0 +1,58 @@
+"""The example with mpi4py, under the `mpirun` of each MPI that is here."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[3] / "examples/heat_mpi4py.py"
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """The command that starts ranks, and the environment for it."""
+    command = shutil.which(f"mpirun.{request.param}")
+    if command is None:
+        assert "CI" not in os.environ, f"CI needs mpirun.{request.param}"
+        pytest.skip(f"this machine has no mpirun.{request.param}")
+    environment = dict(os.environ)
+    if request.param == "openmpi":
+        environment |= {
+            "MPI4PY_MPIABI": "openmpi",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+        }
+    else:
+        # mpi4py's wheel asks for the name that MPICH itself has for what Debian calls libmpich.
+        found = next(Path("/usr/lib").glob("*/libmpich.so.12"))
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib/libmpi.so.12").symlink_to(found)
+        environment |= {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    return command, environment
+
+
+def run(mpi: tuple[str, dict[str, str]], ranks: int, *arguments: object) -> str:
+    """What the ranks print."""
+    command, environment = mpi
+    words = [command, "-n", str(ranks), sys.executable, str(EXAMPLE), *map(str, arguments)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_goes_on_with_other_ranks(
+    mpi: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    size = ["--rows", 240, "--columns", 300]
+    whole = run(mpi, 1, tmp_path / "whole", *size, "--steps", 60).splitlines()[-1]
+    assert whole.startswith("step 60: ")
+    first = run(mpi, 3, tmp_path / "parts", *size, "--steps", 25, "--every-s", 0)
+    assert "3 ranks begin at step 0" in first
+    then = run(mpi, 2, tmp_path / "parts", *size, "--steps", 60, "--every-s", 0)
+    assert "2 ranks begin at step 25" in then
+    assert then.splitlines()[-1] == whole

@@ -1,0 +1,75 @@
+/* The names of VELOC, for programs that were written for VELOC; docs/veloc.md says what they do here.
+
+   Each function returns VELOC_SUCCESS or VELOC_FAILURE unless it says otherwise, and writes what is wrong to
+   standard error. */
+#ifndef OUTLIVE_VELOC_H
+#define OUTLIVE_VELOC_H
+
+#include <stddef.h>
+#include <string.h>
+
+#define VELOC_SUCCESS (0)
+#define VELOC_FAILURE (-1)
+
+/* Bytes that VELOC_Route_file may write. */
+#define VELOC_MAX_NAME (1024)
+
+/* Which of the protected regions: all, those in the list, or all others. */
+#define VELOC_CKPT_ALL (0)
+#define VELOC_CKPT_SOME (1)
+#define VELOC_CKPT_REST (2)
+#define VELOC_RECOVER_ALL (0)
+#define VELOC_RECOVER_SOME (1)
+#define VELOC_RECOVER_REST (2)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Begins, and ends. `id` differs for each process. Programs that include <mpi.h> before this see VELOC_Init. */
+#ifdef MPI_VERSION
+int VELOC_Init(MPI_Comm comm, const char *config);
+#endif
+int VELOC_Init_single(unsigned int id, const char *config);
+int VELOC_Finalize(int drain);
+
+/* Memory: `count` elements of `size` bytes, by number; for all checkpoints, or for those of one name. */
+int VELOC_Mem_protect(int id, void *memory, size_t count, size_t size);
+int VELOC_Region_protect(int id, void *memory, size_t count, size_t size, const char *name);
+int VELOC_Mem_unprotect(int id);
+int VELOC_Region_unprotect(int id, const char *name);
+int VELOC_Mem_clear(void);
+int VELOC_Region_clear(const char *name);
+
+/* Between a begin and an end: where the program writes or reads its file `original`. */
+int VELOC_Route_file(const char *original, char *routed);
+
+/* Removes what lies in scratch of a name's checkpoints. */
+int VELOC_Cleanup(const char *name);
+
+int VELOC_Checkpoint_begin(const char *name, int version);
+int VELOC_Checkpoint_selective(int mode, int *ids, int count);
+int VELOC_Checkpoint_mem(void);
+/* Saves; the memory is read until this returns. `success` 0 drops the checkpoint. */
+int VELOC_Checkpoint_end(int success);
+int VELOC_Checkpoint_wait(void);
+int VELOC_Checkpoint_finished(void);
+/* Wait, begin, mem and end. */
+int VELOC_Checkpoint(const char *name, int version);
+
+/* The highest version up to this one, or of all if it is 0; -1 if there is none. */
+int VELOC_Restart_test(const char *name, int version);
+int VELOC_Restart_begin(const char *name, int version);
+int VELOC_Recover_selective(int mode, int *ids, int count);
+int VELOC_Recover_mem(void);
+/* Bytes that the checkpoint has of a region; 0 if it has none. */
+int VELOC_Recover_size(int id);
+int VELOC_Restart_end(int success);
+/* Begin, mem and end. */
+int VELOC_Restart(const char *name, int version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,569 @@
+//! What lies between an init and a finalize: protected memory, the checkpoint or restart that was begun,
+//! and a client for each name of checkpoints.
+#![allow(unsafe_code)]
+
+use crate::config::Config;
+use crate::files::{self, PREFIX, Routed};
+use crate::versions::{notes, versions};
+use outlive_capture::Region;
+use outlive_capture::fill::MutRegion;
+use outlive_client::{Client, Leave, Offer, Wish};
+use outlive_connect::Functions;
+use outlive_pool::{Environment, Pool, open_or_create};
+use outlive_store::gc::{GcOptions, collect};
+use outlive_store::group::{GroupOptions, agree, unless_failed};
+use outlive_store::retention::Rules;
+use outlive_store::{JobOptions, RestoreSink, Select};
+use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::sync::Arc;
+
+/// Memory of the program, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Memory {
+    pub start: usize,
+    pub count: usize,
+    pub element_bytes: usize,
+}
+
+impl Memory {
+    fn bytes(&self) -> usize {
+        self.count * self.element_bytes
+    }
+
+    fn region(&self, id: i32) -> Region {
+        let start = std::ptr::with_exposed_provenance(self.start);
+        let (dtype, shape) = match self.element_bytes {
+            1 => ("|u1".to_owned(), vec![self.count as u64]),
+            bytes => (format!("|V{bytes}"), vec![self.count as u64]),
+        };
+        // SAFETY: a region is made only inside a call that ends a checkpoint. VELOC asks of a program that
+        // protected memory is there then, and docs/veloc.md that nobody writes it until the call returns.
+        unsafe { Region::from_raw(id.to_string(), dtype, shape, start, self.bytes()) }
+    }
+
+    /// Its first bytes, to be filled.
+    fn to_fill(self, bytes: usize) -> MutRegion {
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: no more than was protected (see `wish`). It is filled only inside a call that recovers,
+        // with a leave that is withdrawn before the call returns.
+        unsafe { MutRegion::from_raw(start, bytes) }
+    }
+}
+
+/// Which of the protected regions a call means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    All,
+    Some(Vec<i32>),
+    Rest(Vec<i32>),
+}
+
+impl Choice {
+    fn has(&self, id: i32) -> bool {
+        match self {
+            Choice::All => true,
+            Choice::Some(ids) => ids.contains(&id),
+            Choice::Rest(ids) => !ids.contains(&id),
+        }
+    }
+}
+
+/// What was begun.
+#[derive(Debug, Default)]
+enum Begun {
+    #[default]
+    Nothing,
+    Checkpoint {
+        name: String,
+        version: i32,
+        /// Once the program has said what of its memory is to be saved.
+        choice: Option<Choice>,
+        routed: Vec<Routed>,
+    },
+    Restart {
+        name: String,
+        version: i32,
+        epoch: Epoch,
+        regions: Vec<RegionDesc>,
+    },
+}
+
+/// Writes notices to standard error.
+#[derive(Debug)]
+struct Notices;
+
+impl Observer for Notices {
+    fn event(&self, event: Event) {
+        if let Event::Warning(text) = event {
+            say("warning", &text);
+        }
+    }
+}
+
+/// Writes a line to standard error.
+pub(crate) fn say(level: &str, text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().lock().write_all(format!("outlive: {level}: {text}\n").as_bytes());
+}
+
+/// A process between its init and its finalize.
+pub(crate) struct Session {
+    id: u32,
+    config: Config,
+    pool: Pool,
+    /// By the name of checkpoints that they are for; "" is for all.
+    memory: HashMap<String, BTreeMap<i32, Memory>>,
+    clients: HashMap<String, Client>,
+    begun: Begun,
+    /// What connects the ranks of the program, if it has several.
+    group: Option<Functions>,
+}
+
+impl Session {
+    /// Opens the pool.
+    ///
+    /// # Errors
+    /// What the pool reports; `Invalid` for a scratch directory that cannot be made.
+    pub fn open(id: u32, config: Config, group: Option<Functions>) -> Result<Session> {
+        config.warnings.iter().for_each(|text| say("note", text));
+        fs::create_dir_all(&config.scratch)
+            .map_err(|e| Error::io_named("making", &config.scratch, &e))?;
+        let location = config.pool();
+        if let Some(parent) = location.parent().filter(|_| !location.starts_with("s3:")) {
+            fs::create_dir_all(parent).map_err(|e| Error::io_named("making", parent, &e))?;
+        }
+        let pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
+        let (memory, clients) = (HashMap::new(), HashMap::new());
+        Ok(Session { id, config, pool, memory, clients, begun: Begun::Nothing, group })
+    }
+
+    /// The memory of a checkpoint: what was protected for its name, or else for all names.
+    fn memory_of(&self, name: &str) -> BTreeMap<i32, Memory> {
+        let own = self.memory.get(name).filter(|own| !own.is_empty());
+        own.or_else(|| self.memory.get("")).cloned().unwrap_or_default()
+    }
+
+    pub fn protect(&mut self, name: &str, id: i32, memory: Memory) {
+        self.memory.entry(name.to_owned()).or_default().insert(id, memory);
+    }
+
+    pub fn unprotect(&mut self, name: &str, id: i32) -> Result<()> {
+        let found = self.memory.get_mut(name).and_then(|memory| memory.remove(&id));
+        found.map(drop).ok_or_else(|| Error::invalid(format!("no region {id} is protected")))
+    }
+
+    pub fn clear(&mut self, name: &str) {
+        self.memory.remove(name);
+    }
+
+    /// The client for a name. Each process has a job of its own; the ranks of a group share one.
+    fn client(&mut self, name: &str) -> Result<&Client> {
+        if !self.clients.contains_key(name) {
+            let job = match self.group {
+                Some(_) => name.to_owned(),
+                None => format!("{name}-{}", self.id),
+            };
+            let group = self.group.map(|functions| GroupOptions::new(Arc::new(functions)));
+            let options = JobOptions { group, ..JobOptions::default() };
+            let client = Client::open(&self.pool, &job, options)?;
+            self.clients.insert(name.to_owned(), client);
+        }
+        self.clients.get(name).ok_or_else(|| Error::bug("a client is missing"))
+    }
+
+    fn nothing_begun(&self, what: &str) -> Result<()> {
+        match &self.begun {
+            Begun::Checkpoint { name, version, .. } => Err(Error::invalid(format!(
+                "{what}: checkpoint {name} {version} was begun: first call VELOC_Checkpoint_end"
+            ))),
+            Begun::Nothing | Begun::Restart { .. } => Ok(()),
+        }
+    }
+
+    pub fn checkpoint_begin(&mut self, name: &str, version: i32) -> Result<()> {
+        self.nothing_begun("VELOC_Checkpoint_begin")?;
+        check_name(name, version)?;
+        let (name, routed) = (name.to_owned(), Vec::new());
+        self.begun = Begun::Checkpoint { name, version, choice: None, routed };
+        Ok(())
+    }
+
+    pub fn checkpoint_choose(&mut self, chosen: Choice) -> Result<()> {
+        let Begun::Checkpoint { name, .. } = &self.begun else {
+            return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
+        };
+        if !self.memory_of(name).keys().any(|id| chosen.has(*id)) {
+            return Err(Error::invalid(
+                "no protected memory was chosen: protect some, or choose other regions",
+            ));
+        }
+        // As in VELOC, the last choice counts.
+        if let Begun::Checkpoint { choice, .. } = &mut self.begun {
+            *choice = Some(chosen);
+        }
+        Ok(())
+    }
+
+    /// Saves what was begun. A checkpoint that the program calls failed is dropped.
+    pub fn checkpoint_end(&mut self, is_good: bool) -> Result<()> {
+        let begun = std::mem::take(&mut self.begun);
+        let Begun::Checkpoint { name, version, choice, routed } = begun else {
+            self.begun = begun;
+            return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
+        };
+        if !is_good {
+            let given_up = format!("checkpoint {name} {version} was given up by the program");
+            say("note", &given_up);
+            // The other ranks of a group drop it as well.
+            drop(self.client(&name)?.job().decline(Error::invalid(given_up)));
+            return routed.iter().try_for_each(|file| forget(&file.place));
+        }
+        let ready = self.regions(&name, version, choice.as_ref(), &routed);
+        let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
+        let client = self.client(&name)?;
+        // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
+        let ready = ready.and_then(|regions| {
+            client.job().wait()?;
+            prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
+            Ok((regions, notes(version)?))
+        });
+        let (regions, notes) = ready.map_err(|error| {
+            drop(client.job().decline(error.clone()));
+            error
+        })?;
+        let handle = client.save(regions, Vec::new(), notes)?;
+        routed.iter().try_for_each(|file| forget(&file.place))?;
+        if is_sync {
+            handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint is to have.
+    fn regions(
+        &self,
+        name: &str,
+        version: i32,
+        choice: Option<&Choice>,
+        routed: &[Routed],
+    ) -> Result<Vec<Region>> {
+        let memory = self.memory_of(name);
+        let chosen = memory.iter().filter(|(id, _)| choice.is_some_and(|c| c.has(**id)));
+        let mut regions: Vec<Region> = chosen.map(|(id, memory)| memory.region(*id)).collect();
+        for file in routed {
+            regions.push(file.region()?);
+        }
+        if regions.is_empty() {
+            return Err(Error::invalid(format!(
+                "checkpoint {name} {version} has neither memory nor files: call VELOC_Checkpoint_mem, or \
+                 write the file that VELOC_Route_file names"
+            )));
+        }
+        Ok(regions)
+    }
+
+    /// Waits until everything is committed.
+    pub fn wait(&mut self) -> Result<()> {
+        self.nothing_begun("VELOC_Checkpoint_wait")?;
+        let outcomes: Vec<_> = self.clients.values().map(|client| client.job().wait()).collect();
+        outcomes.into_iter().collect()
+    }
+
+    /// Whether everything is committed, or has failed.
+    pub fn is_finished(&self) -> Result<bool> {
+        self.nothing_begun("VELOC_Checkpoint_finished")?;
+        Ok(!self.clients.values().any(|client| client.job().is_saving()))
+    }
+
+    /// The highest version, up to this one, of which a checkpoint can be restored; 0 is any. In a group, by
+    /// every rank.
+    pub fn newest_version(&mut self, name: &str, needed: i32) -> Result<Option<i32>> {
+        check_name(name, needed)?;
+        let is_wanted = |version: i32| needed == 0 || version <= needed;
+        Ok(self.find(name, &is_wanted)?.map(|found| found.version))
+    }
+
+    pub fn restart_begin(&mut self, name: &str, version: i32) -> Result<()> {
+        self.nothing_begun("VELOC_Restart_begin")?;
+        check_name(name, version)?;
+        let Found { version, epoch, regions } =
+            self.find(name, &|there| there == version)?.ok_or_else(|| {
+                Error::invalid(format!(
+                    "there is no version {version} of checkpoint {name} that can be restored; \
+                     VELOC_Restart_test says which there are"
+                ))
+            })?;
+        self.begun = Begun::Restart { name: name.to_owned(), version, epoch, regions };
+        Ok(())
+    }
+
+    /// The newest checkpoint of the highest version that is wanted and can be restored.
+    fn find(&mut self, name: &str, is_wanted: &dyn Fn(i32) -> bool) -> Result<Option<Found>> {
+        let (group, is_checked) = (self.group, self.config.is_checked);
+        let client = self.client(name)?;
+        let there = || {
+            client.job().wait()?;
+            versions(&client.job().epochs()?)
+                .into_iter()
+                .filter(|(version, _)| is_wanted(*version))
+                .flat_map(|(version, epochs)| epochs.into_iter().map(move |epoch| (version, epoch)))
+                .map(Ok)
+                .collect::<Result<Vec<(i32, Epoch)>>>()
+        };
+        let mut ready = there();
+        loop {
+            // Rank 0 says which is next.
+            let ours = ready.as_ref().map(|there| there.last().copied()).map_err(Error::clone);
+            let next = match &group {
+                None => ours?,
+                Some(group) => next_of(group, ours)?,
+            };
+            let Some((version, epoch)) = next else { return Ok(None) };
+            let tried = look(client, epoch, is_checked);
+            let outcome = match &group {
+                None => tried.as_ref().map(drop).map_err(Error::clone),
+                Some(group) => {
+                    let tried = tried.as_ref().map(|_| Vec::new()).map_err(Error::clone);
+                    agree(group, tried, &mut |all| unless_failed(all).map(|_| Vec::new())).map(drop)
+                }
+            };
+            match (outcome, tried) {
+                (Ok(()), Ok(regions)) => return Ok(Some(Found { version, epoch, regions })),
+                (Err(error), _) if error.kind() == ErrorKind::Damaged => {
+                    say("warning", &format!("version {version} is passed over: {error}"));
+                    if let Ok(there) = &mut ready {
+                        there.retain(|it| *it != (version, epoch));
+                    }
+                }
+                (Err(error), _) | (Ok(()), Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Bytes that the checkpoint has of a region; `None` if it has no such region.
+    pub fn recover_size(&self, id: i32) -> Result<Option<u64>> {
+        let Begun::Restart { regions, .. } = &self.begun else {
+            return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
+        };
+        let name = id.to_string();
+        Ok(regions.iter().find(|region| region.name == name).map(|region| region.bytes))
+    }
+
+    /// Fills protected memory from the checkpoint.
+    pub fn recover(&mut self, choice: &Choice) -> Result<()> {
+        let Begun::Restart { name, epoch, .. } = &self.begun else {
+            return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
+        };
+        let (name, epoch) = (name.clone(), *epoch);
+        let memory = self.memory_of(&name);
+        let client = self.client(&name)?;
+        client.let_go();
+        let mut ask = |offer: Offer| {
+            offer.regions.iter().map(|region| wish(region, choice, &memory)).collect()
+        };
+        let leave = Arc::new(Leave::default());
+        let outcome = client.restore_own(epoch, &leave, &mut ask);
+        leave.withdraw();
+        outcome?.map(drop).ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))
+    }
+
+    pub fn restart_end(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.begun) {
+            Begun::Restart { .. } => Ok(()),
+            begun => {
+                self.begun = begun;
+                Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"))
+            }
+        }
+    }
+
+    /// Where the program writes a file of the checkpoint that was begun, or reads one of the restart.
+    pub fn route(&mut self, original: &str) -> Result<Routed> {
+        match &self.begun {
+            Begun::Nothing => Err(Error::invalid(
+                "neither a checkpoint nor a restart was begun: call VELOC_Checkpoint_begin or \
+                 VELOC_Restart_begin first",
+            )),
+            Begun::Checkpoint { name, version, .. } => {
+                let prefix = format!("{name}-{}-{version}", self.id);
+                let file = Routed::new(&self.config.scratch, &prefix, original)?;
+                if let Begun::Checkpoint { routed, .. } = &mut self.begun
+                    && !routed.contains(&file)
+                {
+                    routed.push(file.clone());
+                }
+                Ok(file)
+            }
+            Begun::Restart { name, version, epoch, .. } => {
+                let (name, epoch) = (name.clone(), *epoch);
+                let prefix = format!("{name}-{}-{version}", self.id);
+                let file = Routed::new(&self.config.scratch, &prefix, original)?;
+                self.bring(&name, epoch, &file)?;
+                Ok(file)
+            }
+        }
+    }
+
+    /// Writes a file of a checkpoint to its place in scratch.
+    fn bring(&mut self, name: &str, epoch: Epoch, file: &Routed) -> Result<()> {
+        let wanted = file.region_name();
+        let mut regions = Vec::new();
+        let mut ask = |offer: Offer| {
+            regions = offer.regions;
+            let wish = |region: &RegionDesc| match region.name == wanted {
+                true => Wish::Copy,
+                false => Wish::Nothing,
+            };
+            Ok(regions.iter().map(wish).collect())
+        };
+        let client = self.client(name)?;
+        let leave = Arc::new(Leave::default());
+        let filled = client.restore_own(epoch, &leave, &mut ask);
+        leave.withdraw();
+        let filled =
+            filled?.ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))?;
+        let region = regions.iter().find(|region| region.name == wanted);
+        let bytes = region.and_then(|region| filled.bytes(region)).ok_or_else(|| {
+            Error::invalid(format!("the checkpoint has no file {:?}", file.original))
+        })?;
+        fs::write(&file.place, bytes).map_err(|e| Error::io_named("writing", &file.place, &e))
+    }
+
+    /// Removes files in scratch of all versions of a name.
+    pub fn cleanup(&self, name: &str) -> Result<()> {
+        check_name(name, 0)?;
+        files::remove(&self.config.scratch, &format!("{name}-{}-", self.id))
+    }
+
+    /// Completes what is under way.
+    pub fn close(mut self) -> Result<()> {
+        let max_versions = self.config.max_versions;
+        let mut first = Ok(());
+        for client in self.clients.values() {
+            let closed = client.job().wait().and_then(|()| prune(client, max_versions));
+            let closed = closed.and(client.close(true));
+            first = first.and(closed);
+        }
+        self.clients.clear();
+        if let Some(functions) = self.group {
+            functions.release();
+        }
+        first
+    }
+}
+
+/// A checkpoint that can be restored.
+struct Found {
+    version: i32,
+    epoch: Epoch,
+    /// What this process has in it.
+    regions: Vec<RegionDesc>,
+}
+
+/// What rank 0 names, for all ranks; nothing if some rank could not look.
+fn next_of(group: &Functions, ours: Result<Option<(i32, Epoch)>>) -> Result<Option<(i32, Epoch)>> {
+    let bytes = |next: Option<(i32, Epoch)>| match next {
+        Some((version, epoch)) => [&version.to_le_bytes()[..], &epoch.to_le_bytes()].concat(),
+        None => Vec::new(),
+    };
+    let decided = agree(group, ours.map(bytes), &mut |all| {
+        Ok(unless_failed(all)?.into_iter().next().unwrap_or_default())
+    })?;
+    let Some((version, epoch)) = decided.split_first_chunk::<4>() else { return Ok(None) };
+    let epoch = epoch.try_into().map_err(|_| Error::bug("rank 0 has named no epoch"))?;
+    Ok(Some((i32::from_le_bytes(*version), Epoch::from_le_bytes(epoch))))
+}
+
+/// Opens what this process has of a checkpoint, and reads it, if it is to be checked.
+fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDesc>> {
+    struct Nowhere;
+    impl RestoreSink for Nowhere {
+        fn write(&self, _stream: usize, _offset: u64, _bytes: &[u8]) {}
+        fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
+    }
+    let (job, select) = (client.job(), Select::Epoch(epoch));
+    let found = job.attempt_rank(select, job.rank(), &mut |image| {
+        let ranks = image.manifest().world_size;
+        if ranks != job.ranks() {
+            return Err(Error::damaged(format!(
+                "{ranks} ranks have saved it, and these are {}: VELOC's names restore on as many ranks only",
+                job.ranks()
+            )));
+        }
+        if is_checked {
+            let all: Vec<usize> = (0..image.streams().len()).collect();
+            image.read(&all, &Nowhere)?;
+        }
+        Ok(image.regions().to_vec())
+    })?;
+    let found = found.ok_or_else(|| Error::damaged("the job has no checkpoint any more"))?;
+    Ok(found.1)
+}
+
+/// What is wanted of a region of a checkpoint.
+fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) -> Result<Wish> {
+    if region.name.starts_with(PREFIX) {
+        return Ok(Wish::Nothing);
+    }
+    let Ok(id) = region.name.parse::<i32>() else {
+        return Err(Error::invalid(format!(
+            "the checkpoint has a region {:?}, which was not saved by VELOC's names",
+            region.name
+        )));
+    };
+    if !choice.has(id) {
+        return Ok(Wish::Nothing);
+    }
+    let Some(memory) = memory.get(&id) else {
+        return Err(Error::invalid(format!(
+            "the checkpoint has a region {id}, and no memory is protected for it: protect it, or choose \
+             other regions"
+        )));
+    };
+    let (there, here) = (region.bytes, memory.bytes());
+    match usize::try_from(there).ok().filter(|bytes| *bytes <= here) {
+        Some(bytes) => Ok(Wish::Into(memory.to_fill(bytes))),
+        None => Err(Error::invalid(format!(
+            "region {id} has {there} bytes in the checkpoint, and {here} are protected for it: protect \
+             as many (VELOC_Recover_size tells)"
+        ))),
+    }
+}
+
+/// Keeps the newest checkpoints.
+fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
+    let job = client.job();
+    // One rank does it for all.
+    let Some(last) = keep_last.filter(|_| job.rank() == 0) else { return Ok(()) };
+    let plan = job.retention(&Rules { last: Some(last), ..Rules::default() })?;
+    if plan.dropped().is_empty() {
+        return Ok(());
+    }
+    let mut options = GcOptions { keep_one: plan.keeps_any(), ..GcOptions::default() };
+    options.drop.insert(job.name().clone(), plan.dropped());
+    collect(job.pool(), &options).map(drop)
+}
+
+fn forget(place: &std::path::Path) -> Result<()> {
+    match fs::remove_file(place) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io_named("removing", place, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(name: &str, version: i32) -> Result<()> {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    if name.is_empty() || !name.chars().all(is_letter) {
+        return Err(Error::invalid(format!(
+            "{name:?} is no name of checkpoints: use letters, digits, _ and ."
+        )));
+    }
+    if version < 0 {
+        return Err(Error::invalid(format!("version {version}: must be 0 or more")));
+    }
+    Ok(())
+}

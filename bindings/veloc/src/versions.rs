@@ -1,0 +1,33 @@
+//! Versions: the numbers that a program gives its checkpoints. A version is kept as a metric of the
+//! checkpoint. One that was saved again, after a restart from an older version, stands for its newest epoch.
+
+use outlive_format::{Manifest, Remarks};
+use outlive_store::{EpochInfo, SaveNotes};
+use outlive_types::{Epoch, Result};
+use std::collections::BTreeMap;
+
+/// Name of the metric.
+const METRIC: &str = "veloc.version";
+
+/// What is kept with a checkpoint of this version.
+pub(crate) fn notes(version: i32) -> Result<SaveNotes> {
+    SaveNotes::new(Remarks::default(), vec![(METRIC.to_owned(), f64::from(version))])
+}
+
+fn version_of(manifest: &Manifest) -> Option<i32> {
+    let (_, value) = manifest.metrics.iter().find(|(name, _)| name == METRIC)?;
+    // Every version is an integer of 32 bits, which a float holds exactly.
+    (*value >= 0.0 && *value <= f64::from(i32::MAX) && value.fract() == 0.0)
+        .then_some(*value as i32)
+}
+
+/// The epochs of each version, oldest first.
+pub(crate) fn versions(epochs: &[EpochInfo]) -> BTreeMap<i32, Vec<Epoch>> {
+    let mut versions: BTreeMap<i32, Vec<Epoch>> = BTreeMap::new();
+    for info in epochs.iter().filter(|info| !info.manifest.is_of_files()) {
+        if let Some(version) = version_of(&info.manifest) {
+            versions.entry(version).or_default().push(info.epoch);
+        }
+    }
+    versions
+}

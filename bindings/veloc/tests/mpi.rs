@@ -1,0 +1,155 @@
+//! Ranks that were written for VELOC, under each MPI that is here: killed, continued, and damaged.
+
+use std::env;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const MPIS: [&str; 2] = ["openmpi", "mpich"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn is_here(command: &str) -> bool {
+    let is_here = Command::new(command).arg("--version").output().is_ok();
+    assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
+    if !is_here {
+        eprintln!("skipped: this machine has no {command}");
+    }
+    is_here
+}
+
+fn text_of(done: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{}\n{out}\n{err}", done.status);
+    out.into_owned()
+}
+
+struct Mpi {
+    name: &'static str,
+    dir: tempfile::TempDir,
+}
+
+impl Mpi {
+    /// The library of this MPI, and the program linked to it.
+    fn build(name: &'static str) -> Mpi {
+        let mpi = Mpi { name, dir: tempfile::tempdir().unwrap() };
+        let dir = mpi.dir.path();
+        let core = env::current_exe().unwrap().parent().unwrap().join("libveloc_client.so");
+        std::os::unix::fs::symlink(core, dir.join("libveloc-client-core.so")).unwrap();
+        let compile = |words: &[&str]| {
+            let mut command = Command::new(format!("mpicc.{name}"));
+            command.args(["-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+            command.arg(root().join("../c/include")).arg("-I").arg(root().join("include"));
+            text_of(&command.args(words).current_dir(dir).output().unwrap());
+        };
+        let source = |name: &str| root().join(name).to_str().unwrap().to_owned();
+        let (shim, program) = (source("mpi/veloc_mpi.c"), source("tests/programs/ranks.c"));
+        compile(&[
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libveloc-client.so",
+            "-o",
+            "libveloc-client.so",
+            &shim,
+            "-L.",
+            "-lveloc-client-core",
+            "-Wl,-rpath,$ORIGIN",
+        ]);
+        compile(&["-o", "ranks", &program, "-L.", "-lveloc-client", "-lveloc-client-core"]);
+        let at = dir.display();
+        let text = format!("scratch = {at}/scratch\npersistent = {at}/persistent\nmode = async\n");
+        fs::write(dir.join("veloc.cfg"), text).unwrap();
+        mpi
+    }
+
+    fn command(&self, ranks: u32, steps: u32) -> Command {
+        let mut command = Command::new(format!("mpirun.{}", self.name));
+        command.args(["-n", &ranks.to_string(), "./ranks", "veloc.cfg", &steps.to_string()]);
+        command.current_dir(self.dir.path()).env("LD_LIBRARY_PATH", self.dir.path());
+        if self.name == "openmpi" {
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+            command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+        }
+        command
+    }
+
+    fn run(&self, ranks: u32, steps: u32) -> (i32, String) {
+        let told = text_of(&self.command(ranks, steps).output().unwrap());
+        let version = told.lines().find_map(|line| line.strip_prefix("from version ")).unwrap();
+        (version.parse().unwrap(), told.lines().last().unwrap().to_owned())
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.dir.path().join("persistent/outlive")
+    }
+
+    fn records(&self) -> usize {
+        fs::read_dir(self.pool().join("log/ranks")).map_or(0, |entries| entries.count())
+    }
+}
+
+/// A process, or with a minus before its number a group of them; one that has ended is no error.
+fn kill(process: &str) {
+    Command::new("kill").args(["-KILL", "--", process]).stderr(Stdio::null()).status().unwrap();
+}
+
+fn packs(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => packs(&path, found),
+            false if path.extension().is_some_and(|it| it == "shard") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+#[test]
+fn ranks_of_veloc_run_unchanged() {
+    for name in MPIS {
+        if !is_here(&format!("mpicc.{name}")) || !is_here(&format!("mpirun.{name}")) {
+            continue;
+        }
+        let whole = Mpi::build(name);
+        assert_eq!(whole.run(3, 40), (-1, whole.run(3, 40).1));
+
+        let mpi = Mpi::build(name);
+        let running = {
+            let mut command = mpi.command(3, 1_000_000);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            command.spawn().unwrap()
+        };
+        let mut running = running;
+        while mpi.records() < 6 {
+            assert!(running.try_wait().unwrap().is_none(), "the ranks have ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        kill(&format!("-{}", running.id()));
+        running.wait().unwrap();
+        let (version, _) = mpi.run(3, 1);
+        assert!(version >= 3, "{version}");
+
+        // Another number of ranks is refused, by a warning, and takes nothing away.
+        let (_, parts) = (0, Mpi::build(name));
+        let (from, _) = parts.run(3, 20);
+        assert_eq!(from, -1);
+        assert_eq!(parts.run(3, 20).0, 20);
+        // Damage of one rank's data: all go back to a version that is whole.
+        let mut found = Vec::new();
+        packs(&parts.pool().join("packs"), &mut found);
+        found.sort_by_key(|path| fs::metadata(path).unwrap().modified().unwrap());
+        let newest = found.last().unwrap();
+        let mut bytes = fs::read(newest).unwrap();
+        bytes[4096 + 100] ^= 1;
+        fs::write(newest, bytes).unwrap();
+        let (version, _) = parts.run(3, 1);
+        assert!((0..20).contains(&version), "{version}");
+        let (_, end) = parts.run(3, 40);
+        assert_eq!(end, whole.run(3, 40).1, "{name}");
+    }
+}
