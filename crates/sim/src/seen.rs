@@ -4,7 +4,7 @@
 use crate::luck::{Lie, lock};
 use crate::turns::{mortal, noticing};
 use crate::world::{Me, is_mail, killed};
-use outlive_format::{Body, Record};
+use outlive_format::{Body, Envelope, Message, Record};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_target::{
     Append, Capacity, Fault, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
@@ -225,6 +225,10 @@ impl ManifestLog for SeenLog {
                 if is_mail(job) {
                     let appended = self.alive(|| self.inner.append_if(job, previous, record));
                     if matches!(appended, Ok(Append::Done)) {
+                        let said = Envelope::decode(record).map(|envelope| envelope.message);
+                        if matches!(said, Ok(Message::Changed(_))) {
+                            self.me.place.luck.achieved("mending of ranks");
+                        }
                         self.flip(job, number, record, None);
                     }
                     return appended;
