@@ -13,8 +13,9 @@ use outlive_types::{
     Clock, Coordinator, Epoch, Error, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank,
     Result, SystemClock, ThreadRank,
 };
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -22,11 +23,17 @@ const RANKS: u32 = 3;
 /// Long enough for nobody to be missed who is there.
 const PATIENT: Duration = Duration::from_secs(3600);
 
-/// A coordinator that once tells its rank that a broadcast has failed.
-#[derive(Debug)]
+/// A coordinator that once tells its rank that a broadcast has failed, or does something before one.
 struct Ear {
     inner: Arc<ThreadRank>,
     is_deaf: AtomicBool,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Ear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
 }
 
 impl Coordinator for Ear {
@@ -43,6 +50,10 @@ impl Coordinator for Ear {
     }
 
     fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let before = self.before.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
         let heard = self.inner.broadcast(bytes)?;
         match self.is_deaf.swap(false, Ordering::Relaxed) {
             true => Err(Error::retry("the network was away")),
@@ -144,7 +155,7 @@ fn run<T: Send>(
         let env = Environment { clock: clock.clone(), ..Environment::system() };
         let pool = Pool::new(small_config(), target, log, env);
         let (rank, is_deaf) = (inner.rank(), AtomicBool::new(false));
-        let ear = Arc::new(Ear { inner, is_deaf });
+        let ear = Arc::new(Ear { inner, is_deaf, before: Mutex::default() });
         let (coordinator, schedule) = (ear.clone(), Schedule::Coordinated);
         let group = GroupOptions { coordinator, patience, schedule };
         let options = JobOptions { group: Some(group), ..JobOptions::default() };
@@ -280,5 +291,27 @@ fn what_a_rank_has_not_heard_is_told_again() {
         assert_eq!(program.restore(22), 21);
         let found = program.job.verify(None).unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
+    });
+}
+
+/// A prune drops the newest checkpoint when rank 0 has just found it: all ranks take the one before.
+#[test]
+fn a_checkpoint_that_goes_before_all_have_it_is_passed_over() {
+    let world = FaultWorld::new();
+    run(&world, PATIENT, &usual(), |program| {
+        program.save(1).unwrap();
+        program.save(2).unwrap();
+        program.job.close().unwrap();
+    });
+    run(&world, PATIENT, &usual(), |program| {
+        if program.rank == 0 {
+            let (pool, job) = (program.pool.clone(), program.job.name().clone());
+            let prune = move || {
+                let drop = [(job, [2].into())].into();
+                collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+            };
+            *program.ear.before.lock().unwrap() = Some(Box::new(prune));
+        }
+        assert_eq!(program.restore(1), 1);
     });
 }
