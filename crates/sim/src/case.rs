@@ -1,11 +1,13 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
+use crate::group::RANKS;
 use crate::luck::{Chances, Lie};
 use crate::roles::{A, B, G, Group, Role};
 use crate::space::Space;
 use crate::turns::{Moment, Suspension, Until};
 use crate::world::LogKind;
-use outlive_types::{Error, Result, SeededRng};
+use outlive_store::group::Schedule;
+use outlive_types::{Error, Rank, Result, SeededRng};
 use std::fmt;
 use std::str::FromStr;
 
@@ -34,7 +36,7 @@ pub enum Family {
     Suspend,
     /// Anybody.
     Crowd,
-    /// Programs of several ranks, beside collectors.
+    /// Programs of several ranks, beside collectors, and beside each other.
     Group,
 }
 
@@ -163,6 +165,8 @@ const KINDS_OF_ALL: u64 = 12;
 /// The same for whoever restores.
 const KINDS_OF_RESTORES: [&str; 5] =
     ["prepare a", "end a restore", "restored", "read", "append record"];
+/// The same for what ranks do together.
+const KINDS_OF_RANKS: [&str; 3] = ["gather", "broadcast", "prepare a"];
 /// Steps before which a collector stands still that is overtaken.
 const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
 
@@ -172,6 +176,10 @@ impl Case {
         let rng = SeededRng::new(name.seed ^ (name.family as u64) << 56);
         let mut roles = roles(name.family, &rng);
         let mut chances = chances(&rng);
+        if name.family == Family::Group && rng.below(8) == 0 {
+            chances.flip_record = 1 << 10;
+            chances.flip_shard = 1 << 10;
+        }
         if name.family == Family::Damage {
             let chance = |rng: &SeededRng| [0, 1 << 10, 1 << 13][rng.below(3) as usize];
             chances.flip_record = chance(&rng);
@@ -278,10 +286,15 @@ fn suspensions(
     rng: &SeededRng,
 ) -> Vec<Suspension> {
     match family {
-        // A rank or the committer stands still, while others collect.
+        // A rank or all of them stand still, while others collect, take over, or miss it.
         Family::Group if either(rng) => {
-            let who = ["0", "0/rank0", "0/rank2"][rng.below(3) as usize];
-            vec![Suspension::of(who, one_of(&KINDS[..KINDS_OF_ALL as usize], rng))]
+            let who = ["0", "0/rank0", "0/rank1", "0/rank2"][rng.below(4) as usize];
+            let at = match rng.below(4) {
+                0 => Moment::Decision(rng.below(MOMENTS)),
+                1 => one_of(&KINDS_OF_RANKS, rng),
+                _ => one_of(&KINDS[..KINDS_OF_ALL as usize], rng),
+            };
+            vec![Suspension::of(who, at)]
         }
         Family::Suspend => {
             let count = if log == LogKind::Directory { KINDS.len() as u64 } else { KINDS_OF_ALL };
@@ -372,9 +385,26 @@ fn saver(rng: &SeededRng, job: &'static str) -> Role {
 }
 
 /// A program of several ranks.
-pub fn group(rng: &SeededRng, side_by_side: bool) -> Role {
-    let saves = 1 + rng.below(3);
-    Role::Group(Group { job: G, saves, restores: either(rng), side_by_side })
+pub fn group(rng: &SeededRng) -> Role {
+    let schedule = match rng.below(4) {
+        0 => Schedule::Staggered,
+        1 => Schedule::Striped(2),
+        2 => Schedule::Adaptive,
+        _ => Schedule::Coordinated,
+    };
+    let rank = rng.below(u64::from(RANKS)) as Rank;
+    let kill = (rng.below(3) == 0).then(|| (rank, 1 + rng.below(MOMENTS)));
+    Role::Group(Group {
+        job: G,
+        saves: 1 + rng.below(4),
+        restores: either(rng),
+        waits: rng.below(3) > 0,
+        schedule,
+        is_patient: either(rng),
+        kill,
+        restarts: rng.below(3),
+        waits_for_all: either(rng),
+    })
 }
 
 fn prune(rng: &SeededRng) -> Role {
@@ -480,14 +510,15 @@ fn suspended(rng: &SeededRng) -> Vec<Role> {
     }
 }
 
-/// Ranks and their committer, who collects beside them, and a fourth.
+/// Ranks, who collects beside them, and a fourth.
 fn grouped(rng: &SeededRng) -> Vec<Role> {
     let prunes = |keep_last| Role::Prune { job: G, keep_last, collects: true };
-    let mut roles = vec![group(rng, true), collector(rng), prunes(1 + rng.below(2))];
-    match rng.below(4) {
-        0 => roles.push(group(rng, true)),
-        1 => roles.push(saver(rng, A)),
-        2 => roles.push(Role::Scrub),
+    let mut roles = vec![group(rng), collector(rng), prunes(1 + rng.below(2))];
+    match rng.below(6) {
+        0 | 1 => roles.push(group(rng)),
+        2 => roles.push(saver(rng, A)),
+        3 => roles.push(Role::Scrub),
+        4 => roles.extend([Role::Copy, Role::GcThere]),
         _ => roles.push(Role::Verifier { job: G }),
     }
     roles

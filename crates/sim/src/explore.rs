@@ -5,7 +5,7 @@ use crate::check::check;
 use crate::luck::Luck;
 use crate::policy::Policy;
 use crate::programs::Program;
-use crate::roles::{A, B, G, Role};
+use crate::roles::{A, B, G, Group, Role};
 use crate::turns::{self, Start, Turns};
 use crate::world::PoolWorld;
 use outlive_store::{FillOptions, fill};
@@ -69,6 +69,9 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     };
     let programs: Vec<Start> = programs.map(start).collect();
     luck.set_active(true);
+    if case.name.family == Family::Group {
+        turns.keep_time();
+    }
     turns.suspend(&case.suspensions);
     for (program, suspensions) in &case.late {
         turns.come_late(*program, *suspensions);
@@ -112,14 +115,14 @@ fn go_on(
             continue;
         }
         let role = match job == G {
-            true => group(rng, false),
+            true => calm(group(rng)),
             false => Role::Saver { job, saves: 3, restores: true, waits: true },
         };
         let is_group = matches!(role, Role::Group(_));
         let before = truth.last_epoch(&name);
         let (rng, place) = (SeededRng::new(rng.next_u64()), here.clone());
         let (other, luck) = (there.clone(), luck.clone());
-        Program { number, role, place, other, rng, luck: luck.clone() }.run();
+        run_alone(Program { number, role, place, other, rng, luck: luck.clone() });
         // Some ranks of a group die by themselves.
         if truth.last_epoch(&name) < before + 3 && !is_group && truth.violation().is_none() {
             return Err(format!(
@@ -142,7 +145,7 @@ fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng,
         number += 1;
         let rng = SeededRng::new(rng.next_u64());
         let (place, other, luck) = (here.clone(), there.clone(), luck.clone());
-        Program { number, role, place, other, rng, luck }.run();
+        run_alone(Program { number, role, place, other, rng, luck });
     };
     let saver = |job, saves| Role::Saver { job, saves, restores: true, waits: true };
     run(saver("a", 1 + rng.below(3)));
@@ -159,12 +162,35 @@ fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng,
         run(Role::Copy);
     }
     if family == Family::Group {
-        run(group(rng, false));
-        run(group(rng, false));
+        run(calm(group(rng)));
+        run(calm(group(rng)));
     }
     if family == Family::Overtake {
         // So there is something to collect.
         run(saver("a", 2));
         run(Role::Prune { job: "a", keep_last: 2, collects: false });
+    }
+}
+
+/// A group of which no rank dies.
+fn calm(role: Role) -> Role {
+    match role {
+        Role::Group(group) => Role::Group(Group { kill: None, restarts: 0, ..group }),
+        other => other,
+    }
+}
+
+/// Runs a program that has nobody beside it.
+fn run_alone(program: Program) {
+    if !matches!(program.role, Role::Group(_)) {
+        return program.run();
+    }
+    // Its ranks are threads, which shall do the same each time.
+    let (number, truth) = (program.number, program.place.truth.clone());
+    let turns = Turns::new(Policy::of(number as u64), false);
+    turns.keep_time();
+    let ran = turns.run(vec![(number.to_string(), Box::new(move || program.run()))]);
+    if let Some(failure) = ran.failure {
+        truth.violate(format!("a program by itself: {failure}"));
     }
 }

@@ -1,294 +1,386 @@
-//! A program of several ranks: each has a process of its own and makes its image there; a committer
-//! makes one checkpoint of them.
+//! A program of several ranks, which save and restore together. Each rank has a process and a job of its
+//! own, and a thread here. When one of them is lost, the group may start again, while those that are left
+//! of it are still at work.
 
 use crate::actor::{Actor, Done, End};
-use crate::hold::also;
+use crate::hold::{Source, also};
+use crate::luck::{Chances, lock};
 use crate::roles::Group;
 use crate::state::{Memory, State};
 use crate::truth::Pending;
+use crate::wire::Wire;
+use crate::world::Me;
 use outlive_capture::{ChangeTracker, MemorySource};
-use outlive_format::Message;
-use outlive_pool::Pool;
-use outlive_store::commit::{Changes, Commit, Opened};
-use outlive_store::save::{
-    Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
-};
-use outlive_store::{Job, JobOptions, MemoryImage, Select, make_anew};
-use outlive_target::FaultProcess;
+use outlive_store::group::GroupOptions;
+use outlive_store::{Job, JobOptions, RankImages, SaveHandle, SaveStats, Select};
 use outlive_types::sync::{Condvar, Mutex, pause, spawn};
-use outlive_types::{Epoch, ErrorKind, Frozen, JobName, Rank, Result};
-use std::sync::{Arc, PoisonError};
+use outlive_types::{
+    Coordinator, Epoch, Error, ErrorKind, JobName, Rank, Result, SeededRng, ThreadRank,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{self, Arc, PoisonError};
+use std::time::Duration;
 
 /// Ranks of a group.
 pub(crate) const RANKS: Rank = 3;
+/// Patience of a group in which somebody may be lost; by the schedule's clock, as is the next.
+const SHORT: Duration = Duration::from_millis(500);
+/// Patience of a group in which nobody is.
+const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Each run of a group is a writer of its own: what is added to the program's number.
+const NEXT_RUN: usize = 100;
 
-/// One rank, as its process has it.
-struct Member {
-    rank: Rank,
-    pool: Pool,
-    process: FaultProcess,
-    writer: RankWriter,
-    tracker: Arc<ChangeTracker>,
-    state: State,
-    made: Option<UncommittedImage>,
-}
-
-/// An image that is stored and not committed.
-struct UncommittedImage {
-    packs: PackNumbers,
-    frozen: Box<dyn Frozen>,
-    stored: StoredImage,
-}
-
-impl Member {
-    fn make(&mut self, opened: &Opened, epoch: Epoch) -> Result<()> {
-        let packs = self.writer.begin(&self.pool, opened)?;
-        let regions = self.state.regions();
-        let mut source = MemorySource::new(self.tracker.clone(), regions, Vec::new(), 1);
-        pause("freeze");
-        let (frozen, plan) = self.writer.freeze(&self.pool, epoch, &mut source)?;
-        let order = Order::default();
-        let stored = self.writer.store(&self.pool, &packs, &plan, &*frozen, &order, &|| ())?;
-        self.made = Some(UncommittedImage { packs, frozen, stored });
-        Ok(())
-    }
-
-    fn mend(&mut self, changes: &Changes) -> Result<()> {
-        let Some(UncommittedImage { packs, stored, .. }) = &mut self.made else { return Ok(()) };
-        self.writer.mend(&self.pool, packs, stored, changes.clone())
-    }
-
-    /// Restores an epoch, and goes on from there. Answers what it holds.
-    fn restore(&mut self, job: &JobName, epoch: Epoch) -> Result<Option<(MemoryImage, Memory)>> {
-        let opened = Job::open(&self.pool, job.as_str(), JobOptions::default())?;
-        let found = opened.attempt_rank(Select::Epoch(epoch), self.rank, &mut |checkpoint| {
-            pause("prepare a restore");
-            let memory = Memory::of(checkpoint);
-            let all: Vec<usize> = (0..checkpoint.streams().len()).collect();
-            checkpoint.read(&all, &memory).map(|_| memory)
-        })?;
-        let Some((checkpoint, memory, _)) = found else { return Ok(None) };
-        let streams = memory.streams();
-        let named = checkpoint.streams().iter().zip(&streams);
-        let primed: Vec<(&str, &[u8])> =
-            named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
-        self.tracker.prime(checkpoint.epoch(), &primed, 1);
-        self.writer.follow_restored(&self.pool, &checkpoint);
-        Ok(Some((checkpoint, memory)))
-    }
-}
-
-/// What another process gets of a message.
-fn sent(message: Message) -> Message {
-    let bytes = message.encode().expect("a message that can be sent");
-    Message::decode(&bytes).expect("the message that was sent")
-}
-
-/// A group at work.
-struct Work<'a> {
-    actor: &'a Actor,
+/// One run of a group, as all of its ranks know it.
+struct Run {
+    number: usize,
     name: JobName,
-    committer: Committer,
-    members: Vec<Member>,
-    side_by_side: bool,
+    group: Group,
+    patience: Duration,
+    members: Vec<Arc<Me>>,
+    told: sync::Mutex<Told>,
+    ended: (Mutex<Vec<bool>>, Condvar),
+}
+
+#[derive(Default)]
+struct Told {
+    /// What each rank saves.
+    states: Vec<State>,
+    /// By the number of the save.
+    saves: BTreeMap<u64, Vec<(Rank, Outcome)>>,
+    restored: Option<Option<Epoch>>,
+    /// Somebody has ended early.
+    has_lost: bool,
+}
+
+/// What a rank was told of a save.
+#[derive(Debug)]
+#[allow(dead_code)] // errors are only shown
+enum Outcome {
+    Committed(Epoch),
+    Failed(Error),
+    /// It failed on this rank for a reason for which others need not have failed.
+    Excused,
+}
+
+impl Run {
+    /// Whether a rank of it is no more.
+    fn has_lost(&self) -> bool {
+        lock(&self.told).has_lost || self.members.iter().any(|me| me.is_dead())
+    }
+
+    fn end(&self, is_well: bool) {
+        lock(&self.told).has_lost |= !is_well;
+        self.ended.0.lock().unwrap_or_else(PoisonError::into_inner).push(is_well);
+        self.ended.1.notify_all();
+    }
+
+    /// Waits until all ranks have ended, or the first one that was lost. True if all is well.
+    fn wait(&self, waits_for_all: bool) -> bool {
+        let goes_on = |ended: &mut Vec<bool>| {
+            ended.len() < RANKS as usize && (waits_for_all || ended.iter().all(|is_well| *is_well))
+        };
+        let ended = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.1.wait_while(ended, goes_on);
+        ended.unwrap_or_else(PoisonError::into_inner).iter().all(|is_well| *is_well)
+    }
 }
 
 impl Actor {
     pub(crate) fn group(&self, group: Group) -> Done {
-        let name = JobName::new(group.job).expect("a job's name");
-        let member = |rank: Rank| {
-            let (pool, process) = self.place.pool(self.number, self.rng.next_u64());
-            Member {
-                rank,
-                pool,
-                process,
-                writer: RankWriter::new(rank, 1 << 20),
-                tracker: Arc::new(ChangeTracker::new()),
-                state: State::random(&self.rng, 6),
-                made: None,
+        let mut group = group;
+        for run in 0..=group.restarts {
+            let run = self.start(group, run as usize)?;
+            if run.wait(group.waits_for_all) || self.place.world.crashed() {
+                break;
             }
+            group = Group { restores: true, kill: None, ..group };
+            self.luck.achieved("group that starts again");
+        }
+        Ok(())
+    }
+
+    /// Starts all ranks.
+    fn start(&self, group: Group, run: usize) -> Done<Arc<Run>> {
+        let number = self.number + run * NEXT_RUN;
+        let thread = |rank: Rank| match run {
+            0 => format!("rank{rank}"),
+            _ => format!("run{run}-rank{rank}"),
         };
-        let members = (0..RANKS).map(member).collect();
-        let committer = Committer::new(name.clone());
-        let side_by_side = group.side_by_side;
-        let mut work = Work { actor: self, name, committer, members, side_by_side };
-        if group.restores {
-            work.restore()?;
+        let process = |rank: Rank| {
+            let who = format!("{}/{}", self.number, thread(rank));
+            self.place.pool_of_thread(number, &who, self.rng.next_u64())
+        };
+        let processes: Vec<_> = (0..RANKS).map(process).collect();
+        let is_safe = self.luck.chances() == Chances::default()
+            && group.kill.is_none()
+            && self.place.never_fails();
+        let states: Vec<State> = (0..RANKS).map(|_| State::random(&self.rng, 6)).collect();
+        let run = Arc::new(Run {
+            number,
+            name: JobName::new(group.job).expect("a job's name"),
+            group,
+            patience: if is_safe && group.is_patient { LONG } else { SHORT },
+            members: processes.iter().map(|(_, me)| me.clone()).collect(),
+            told: sync::Mutex::new(Told { states: states.clone(), ..Told::default() }),
+            ended: Default::default(),
+        });
+        if let Some((rank, after)) = group.kill {
+            run.members[rank as usize].process.kill_after(after);
         }
-        for _ in 0..group.saves {
-            work.save()?;
+        let ranks = ThreadRank::group(RANKS).into_iter().zip(processes).zip(states);
+        for ((inner, (pool, me)), state) in ranks {
+            let rank = inner.rank();
+            let coordinator = Arc::new(Wire { inner, me: me.clone() });
+            let options = JobOptions {
+                group: Some(GroupOptions {
+                    coordinator,
+                    patience: run.patience,
+                    schedule: group.schedule,
+                }),
+                ..JobOptions::default()
+            };
+            let job = Job::open(&pool, group.job, options).expect("a job's name");
+            let actor = Actor {
+                number,
+                place: self.place.clone(),
+                truth: self.truth.clone(),
+                pool,
+                process: me.process.clone(),
+                rng: SeededRng::new(self.rng.next_u64()),
+                luck: self.luck.clone(),
+            };
+            let tracker = Arc::new(ChangeTracker::new());
+            let mut member = Member { actor, me, rank, run: run.clone(), job, tracker, state };
+            let run = run.clone();
+            let work = move || {
+                let done = member.work();
+                // Its process has ended: nobody can reach it any more.
+                drop(member);
+                run.end(done.is_ok());
+            };
+            spawn(&thread(rank), work).map_err(|_| End)?;
         }
-        work.end()
+        Ok(run)
     }
 }
 
-impl Work<'_> {
-    /// Each member does its part, in a thread of its own.
-    fn each<R: Send + 'static>(
-        &mut self,
-        work: impl Fn(&mut Member) -> Result<R> + Send + Sync + 'static,
-    ) -> Done<Vec<Result<R>>> {
-        let members = std::mem::take(&mut self.members);
-        let count = members.len();
-        let work = Arc::new(work);
-        let over = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        for mut member in members {
-            let (work, over) = (work.clone(), over.clone());
-            let name = format!("rank{}", member.rank);
-            let part = move || {
-                let result = work(&mut member);
-                over.0.lock().unwrap_or_else(PoisonError::into_inner).push((member, result));
-                over.1.notify_all();
+/// One rank.
+struct Member {
+    actor: Actor,
+    me: Arc<Me>,
+    rank: Rank,
+    run: Arc<Run>,
+    job: Job,
+    tracker: Arc<ChangeTracker>,
+    state: State,
+}
+
+impl Member {
+    fn work(&mut self) -> Done {
+        let Group { restores, saves, waits, .. } = self.run.group;
+        if restores {
+            self.restore()?;
+        }
+        let mut last = None;
+        for number in 0..saves {
+            let begun = self.save(number);
+            if let Some((number, handle)) = last.take() {
+                self.wait(number, &handle)?;
+            }
+            let handle = match begun {
+                Ok(handle) => handle,
+                Err(error) => {
+                    self.told(number, Err(error))?;
+                    continue;
+                }
             };
-            match self.side_by_side {
-                true => spawn(&name, part).map_err(|_| End)?,
-                false => part(),
+            match waits {
+                true => self.wait(number, &handle)?,
+                false => last = Some((number, handle)),
             }
         }
-        let done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = over.1.wait_while(done, |done| done.len() < count);
-        let mut done = std::mem::take(&mut *done.unwrap_or_else(PoisonError::into_inner));
-        done.sort_by_key(|(member, _)| member.rank);
-        let (members, results) = done.into_iter().unzip();
-        self.members = members;
-        Ok(results)
+        if let Some((number, handle)) = last {
+            self.wait(number, &handle)?;
+        }
+        if self.actor.rng.below(4) > 0 {
+            let closed = self.job.close();
+            self.actor.met("a close", &self.run.name, closed, &[])?;
+        }
+        Ok(())
     }
 
-    /// A rank that is dead ends the program, whatever the others say.
-    fn met<T>(&mut self, what: &str, results: Vec<Result<T>>, also: &[ErrorKind]) -> Done<Vec<T>> {
-        if self.members.iter().any(|member| member.process.is_killed()) {
-            self.actor.luck.achieved("rank dies");
-            return Err(End);
+    /// What a save or restore may end with, as things stand.
+    fn also(&self) -> Vec<ErrorKind> {
+        let mut also = also(&self.actor, &self.run.name);
+        // It is told that others are no more, or are held up for longer than it has patience.
+        if self.run.has_lost() || self.run.patience == SHORT && self.actor.luck.turns().have_held()
+        {
+            also.push(ErrorKind::Retry);
         }
-        let Work { actor, name, committer, .. } = self;
-        let blamed = |result: Result<T>| result.map_err(|e| committer.blame(&actor.pool, e));
-        let results: Vec<Result<T>> = results.into_iter().map(blamed).collect();
-        results.into_iter().map(|result| actor.met(what, name, result, also)).collect()
+        also
     }
 
     fn restore(&mut self) -> Done {
-        let (actor, name) = (self.actor, self.name.clone());
-        let at_least = actor.truth.newest_told(&name);
-        let seen = actor.truth.last_epoch(&name);
-        let noted = self.committer.head.note_position(&actor.pool);
-        actor.met("a look at the log", &name, noted, &[])?;
-        let job = Job::open(&actor.pool, name.as_str(), JobOptions::default());
-        let job = job.expect("a job's name");
-        let newest = job.image_of_rank(Select::Newest, 0);
-        let newest = actor.met("a search", &name, newest, &[])?.map(|(found, _)| found.epoch());
-        actor.truth.restored(actor.number, &name, seen.max(newest.unwrap_or(0)));
-        let Some(epoch) = newest else {
-            let is_there = at_least > 0 && actor.truth.newest_told(&name) >= at_least;
-            return match is_there && !actor.truth.is_damaged() {
-                true => Err(actor.violate(format!("nothing of {name} was found"))),
-                false => Ok(()),
-            };
+        let (actor, name) = (&self.actor, &self.run.name);
+        let (truth, rank) = (&actor.truth, self.rank);
+        let (at_least, mut seen) = (truth.newest_told(name), truth.last_epoch(name));
+        let mut prepared = 0;
+        let restored = self.job.restore_together(Select::Newest, &mut |manifest, as_of| {
+            prepared = truth.last_epoch(name);
+            pause("prepare a restore");
+            let image = RankImages::new(&actor.pool, name, manifest, as_of).open(rank)?;
+            let memory = Memory::of(&image);
+            let all: Vec<usize> = (0..image.streams().len()).collect();
+            image.read(&all, &memory)?;
+            Ok((image, memory))
+        });
+        let restored = actor.met("a restore of ranks", name, restored, &self.also())?;
+        let epoch = restored.as_ref().map(|restored| restored.epoch);
+        let all = *lock(&self.run.told).restored.get_or_insert(epoch);
+        if all != epoch {
+            let what = format!("rank {rank} has restored {epoch:?} of {name}, another one {all:?}");
+            return Err(actor.violate(what));
+        }
+        seen = match epoch {
+            _ if truth.is_damaged() => prepared,
+            Some(epoch) => seen.max(epoch),
+            None => seen,
         };
-        if epoch < at_least && actor.truth.newest_told(&name) >= at_least {
+        if rank == 0 {
+            truth.restored(self.run.number, name, seen);
+        }
+        let is_old = epoch.unwrap_or(0) < at_least && truth.newest_told(name) >= at_least;
+        if is_old && !truth.is_damaged() {
             return Err(actor.violate(format!(
-                "epoch {epoch} of {name} was found as the newest, and epoch {at_least} was committed"
+                "epoch {epoch:?} of {name} was found as the newest, and epoch {at_least} was committed"
             )));
         }
-        let job = name.clone();
-        let restored = self.each(move |member| member.restore(&job, epoch))?;
-        let committed = actor.truth.committed(&name).remove(&epoch);
-        let is_dropped = committed.as_ref().is_none_or(|committed| committed.doomed);
-        let also: &[ErrorKind] = if is_dropped { &[ErrorKind::Invalid] } else { &[] };
-        let restored = self.met("a restore of a rank", restored, also)?;
-        let states = committed.map(|committed| committed.ranks).unwrap_or_default();
-        for ((member, restored), state) in self.members.iter_mut().zip(restored).zip(states) {
-            let Some((checkpoint, memory)) = restored else { return Err(End) };
-            let found = memory.restored(&checkpoint);
-            if !state.is(&found) {
-                let rank = member.rank;
-                return Err(actor.violate(format!(
-                    "rank {rank} of epoch {epoch} of {name} came back as {found:?} and was {state:?}"
-                )));
-            }
-            member.state = state;
-        }
+        let Some(restored) = restored else { return Ok(()) };
+        let (image, memory) = restored.value;
+        let found = memory.restored(&image);
+        let committed = truth.committed(name).remove(&restored.epoch);
+        let state = committed.and_then(|committed| committed.ranks.get(rank as usize).cloned());
+        let Some(state) = state.filter(|state| state.is(&found)) else {
+            return Err(actor.violate(format!(
+                "rank {rank} of epoch {} of {name} came back as {found:?}",
+                restored.epoch
+            )));
+        };
+        let streams = memory.streams();
+        let named = image.streams().iter().zip(&streams);
+        let primed: Vec<(&str, &[u8])> =
+            named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
+        self.tracker.prime(image.epoch(), &primed, 1);
+        pause("restored");
+        self.job.follow_restored(&image);
+        self.state = state;
         actor.luck.achieved("restore of ranks");
         Ok(())
     }
 
-    fn save(&mut self) -> Done {
-        let (actor, name) = (self.actor, self.name.clone());
-        for member in &mut self.members {
-            // Some ranks change nothing, and some have what another one has.
-            (0..actor.rng.below(3)).for_each(|_| member.state.change(&actor.rng));
+    /// Begins a save, together with the others.
+    fn save(&mut self, number: u64) -> Result<SaveHandle> {
+        let Member { actor, run, rank, state, .. } = self;
+        // Some ranks change nothing, and some have what another one has.
+        (0..actor.rng.below(3)).for_each(|_| state.change(&actor.rng));
+        if run.group.waits {
+            self.me.has_failed.store(false, Ordering::Relaxed);
         }
-        let also_now = || also(actor, &name);
-        let anew = make_anew(&actor.pool);
-        actor.met("memory made anew", &name, anew, &also_now())?;
-        let opened = self.committer.open(&actor.pool);
-        let opened = actor.met("a session", &name, opened, &also_now())?;
-        let epoch = self.committer.head.last_epoch + 1;
-        let states: Vec<State> = self.members.iter().map(|member| member.state.clone()).collect();
-        actor.luck.turns().remark(|| format!("epoch {epoch} of {name} will be {states:?}"));
-        actor.truth.will_commit(actor.number, &name, Pending::Ranks(states));
-        let Message::Session(opened) = sent(Message::Session(opened)) else { return Err(End) };
-        let made = self.each(move |member| member.make(&opened, epoch))?;
-        self.met("an image", made, &also_now())?;
-        if actor.rng.below(8) == 0 {
-            // One dies when its image is stored: the committer hears of it, and nobody of the images.
-            let dead = actor.rng.below(u64::from(RANKS)) as usize;
-            self.members[dead].process.kill_after(0);
-            actor.luck.achieved("rank dies before the commit");
-            return Err(End);
-        }
-        self.commit(epoch)?;
-        actor.luck.achieved("save of ranks");
-        Ok(())
-    }
-
-    fn commit(&mut self, epoch: Epoch) -> Done {
-        let (actor, name) = (self.actor, self.name.clone());
-        let draft = Draft { epoch, ..Draft::default() };
-        let committed = loop {
-            let made = self.members.iter().filter_map(|member| member.made.as_ref());
-            let received =
-                made.filter_map(|made| match sent(Message::Image(made.stored.image().clone())) {
-                    Message::Image(image) => Some(image),
-                    _ => None,
-                });
-            let images: Vec<RankImage> = received.collect();
-            let outcome = self.committer.commit(&actor.pool, &draft, &images);
-            let is_there = actor.truth.has_committed(actor.number, &name, epoch);
-            if outcome.is_err() && is_there && !actor.is_dead() && !actor.luck.has_failed() {
-                let error = outcome.err();
-                return Err(actor.violate(format!(
-                    "epoch {epoch} of {name} is committed, and its committer was told {error:?}"
-                )));
-            }
-            match actor.met("a commit of ranks", &name, outcome, &also(actor, &name))? {
-                Commit::Done(committed) => break committed,
-                Commit::Changed(changes) => {
-                    let Message::Changed(changes) = sent(Message::Changed(changes)) else {
-                        return Err(End);
-                    };
-                    let mended = self.each(move |member| member.mend(&changes))?;
-                    self.met("a mending", mended, &also(actor, &name))?;
-                    actor.luck.achieved("mending of ranks");
-                }
-            }
+        let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
+        let asked = || {
+            let states = {
+                let mut told = lock(&run.told);
+                told.states[*rank as usize].clone_from(state);
+                told.states.clone()
+            };
+            actor.luck.turns().remark(|| format!("save {number} of {} is {states:?}", run.name));
+            actor.truth.will_commit(run.number, &run.name, Pending::Ranks(states));
         };
-        actor.truth.told(actor.number, &name, epoch);
-        for member in &mut self.members {
-            let Some(made) = member.made.take() else { continue };
-            member.writer.follow(&member.pool, made.stored, &committed);
-            made.frozen.settle(Some(epoch));
-        }
-        Ok(())
+        self.job.save(&mut Source { inner, asked })
     }
 
-    /// Ends the session, or leaves it.
-    fn end(&mut self) -> Done {
-        match self.actor.rng.below(4) {
-            0 => Ok(()),
-            _ => {
-                let closed = self.committer.head.close(&self.actor.pool);
-                self.actor.met("a close", &self.name, closed, &[])
+    fn wait(&self, number: u64, handle: &SaveHandle) -> Done {
+        let outcome = handle.wait(None).expect("a wait without limit ends with the save");
+        let Actor { truth, luck, .. } = &self.actor;
+        let (name, epoch) = (&self.run.name, handle.epoch());
+        let is_there = || truth.has_committed(self.run.number, name, epoch);
+        if self.rank == 0
+            && let Err(error) = &outcome
+            && !self.actor.is_dead()
+            && !luck.has_failed()
+            && is_there()
+        {
+            return Err(self.actor.violate(format!(
+                "epoch {epoch} of {name} is committed, and rank 0 was told {error:?}"
+            )));
+        }
+        self.told(number, outcome)
+    }
+
+    /// This rank is told how a save has ended. It goes on unless it, or another one, is no more.
+    fn told(&self, number: u64, outcome: Result<SaveStats>) -> Done {
+        let (actor, name) = (&self.actor, &self.run.name);
+        self.compare(number, &outcome)?;
+        let error = match outcome {
+            Ok(stats) => {
+                actor.truth.told(self.run.number, name, stats.epoch);
+                actor.luck.achieved("save of ranks");
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let is_over = error.kind() == ErrorKind::Fenced || has_left(&error);
+        let _ = actor.met("a save of ranks", name, Err::<(), _>(error), &self.also());
+        match is_over || actor.is_dead() || actor.truth.violation().is_some() {
+            true => Err(End),
+            false => {
+                actor.luck.achieved("group goes on after a failure");
+                Ok(())
             }
         }
     }
+
+    /// All ranks are told the same.
+    fn compare(&self, number: u64, outcome: &Result<SaveStats>) -> Done {
+        let mine = match outcome {
+            Ok(stats) => Outcome::Committed(stats.epoch),
+            Err(error) if self.is_excused(error) => Outcome::Excused,
+            Err(error) => Outcome::Failed(error.clone()),
+        };
+        let mut told = lock(&self.run.told);
+        let all = told.saves.entry(number).or_default();
+        let differs = |(_, other): &&(Rank, Outcome)| match (other, &mine) {
+            (Outcome::Committed(other), Outcome::Committed(mine)) => other != mine,
+            (Outcome::Committed(_), Outcome::Failed(_))
+            | (Outcome::Failed(_), Outcome::Committed(_)) => true,
+            _ => false,
+        };
+        if let Some((other, theirs)) = all.iter().find(differs) {
+            return Err(self.actor.violate(format!(
+                "of save {number} of {} rank {other} was told {theirs:?} and rank {} {mine:?}",
+                self.run.name, self.rank
+            )));
+        }
+        all.push((self.rank, mine));
+        Ok(())
+    }
+
+    /// Whether others may have been told something else: this one has not heard of them, or its own
+    /// operations have failed.
+    fn is_excused(&self, error: &Error) -> bool {
+        let text = error.message();
+        let is_unheard = text.contains("heard of")
+            || text.contains("no word of")
+            || text.contains("only rank 0 knows")
+            || has_left(error);
+        let has_failed = self.me.has_failed.load(Ordering::Relaxed)
+            || !self.actor.place.never_fails() && self.actor.luck.has_failed();
+        is_unheard || self.me.is_dead() || has_failed || self.actor.truth.is_damaged()
+    }
+}
+
+/// Whether it says that the ranks are out of step.
+fn has_left(error: &Error) -> bool {
+    error.message().contains("has left its group")
 }

@@ -179,9 +179,10 @@ impl Looking<'_> {
 }
 
 /// A program's memory; others may come first before and after it is frozen.
-struct Source<F> {
-    inner: MemorySource,
-    asked: F,
+pub(crate) struct Source<F> {
+    pub inner: MemorySource,
+    /// Called before the freeze.
+    pub asked: F,
 }
 
 impl<F: FnMut()> PageSource for Source<F> {

@@ -25,6 +25,7 @@ mod table;
 mod tiers;
 mod truth;
 mod turns;
+mod wire;
 mod world;
 
 pub use case::{Case, Family, Name};

@@ -124,10 +124,10 @@ impl Luck {
     }
 }
 
-/// Each look takes a while.
+/// Each look takes a while, and so do steps and sleep where time passes.
 impl Clock for Luck {
     fn unix_ns(&self) -> u64 {
-        self.now_ns.fetch_add(1_000, Ordering::Relaxed)
+        self.now_ns.fetch_add(1_000, Ordering::Relaxed) + self.turns.now_ns()
     }
 
     fn monotonic(&self) -> Duration {

@@ -171,12 +171,12 @@ fn step<T>(
         return Err(Error::retry("simulated: this place is away"));
     }
     if fails(chances.error) {
-        luck.fail();
+        me.fail();
         return Err(Error::retry("simulated: this place does not answer"));
     }
     let done = work()?;
     if fails(chances.lost_reply) {
-        luck.fail();
+        me.fail();
         return Err(Error::retry("simulated: a place's reply was lost"));
     }
     Ok(done)

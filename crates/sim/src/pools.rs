@@ -9,6 +9,7 @@ use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, TiersConfig, Tun
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 impl PoolWorld {
@@ -23,16 +24,23 @@ impl PoolWorld {
 
     /// The pool as the program `number` sees it.
     pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
+        let (pool, me) = self.pool_of_thread(number, &number.to_string(), seed);
+        (pool, me.process.clone())
+    }
+
+    /// The pool as a process of the program `number` sees it, which is a thread of that name here.
+    pub(crate) fn pool_of_thread(&self, number: usize, who: &str, seed: u64) -> (Pool, Arc<Me>) {
         let (targets, mut log, process) = self.world.process_with(self.space.targets_max());
         if self.is_directory() {
             log = self.log();
         }
-        let me = Arc::new(Me { number, place: self.clone(), process: process.clone() });
+        let (who, place, has_failed) = (who.to_owned(), self.clone(), AtomicBool::default());
+        let me = Arc::new(Me { number, who, place, process, has_failed });
         if self.has_places() {
             log = log_of(self, Some(&me));
         }
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
-        (self.pool_of(targets, seen_log(log, &me), self.env(seed), true), process)
+        (self.pool_of(targets, seen_log(log, &me), self.env(seed), true), me)
     }
 
     /// The pool with nobody between, and a note of each pack that is read.

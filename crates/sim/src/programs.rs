@@ -4,7 +4,7 @@ use crate::actor::{Actor, Done, End};
 use crate::hold::{Looking, Saving};
 use crate::luck::{Luck, lock};
 use crate::places::{PLACES, move_log};
-use crate::roles::{A, B, Role};
+use crate::roles::{A, B, G, Role};
 use crate::space::Space;
 use crate::state::State;
 use crate::truth::Pending;
@@ -19,6 +19,7 @@ use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select, repair};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 
 /// A program that is about to begin.
@@ -370,7 +371,8 @@ impl Actor {
             (0..self.rng.below(60)).for_each(|_| pause("time passes"));
             pause("the log is moved");
             let (number, place, process) = (self.number, self.place.clone(), self.process.clone());
-            let me = Arc::new(Me { number, place, process });
+            let (who, has_failed) = (number.to_string(), AtomicBool::new(false));
+            let me = Arc::new(Me { number, who, place, process, has_failed });
             let count = [1, 3, 3][self.rng.below(3) as usize];
             let moved = move_log(&self.place, &me, count, self.rng.below(2) == 0);
             self.met("a move of the log", &JobName::gc(), moved, &[])?;
@@ -403,7 +405,7 @@ impl Actor {
     fn copy(&self, to: &PoolWorld) -> Done {
         let (pool, process) = to.pool(self.number, self.rng.next_u64());
         // All that there may be: one may begin just before the copy asks which there are.
-        for job in [A, B].map(|job| JobName::new(job).expect("a job's name")) {
+        for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
             to.truth.will_commit(self.number, &job, Pending::CopyOf(self.truth.clone()));
         }
         let copied = copy(&self.pool, &pool, &CopyOptions::default());

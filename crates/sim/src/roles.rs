@@ -1,5 +1,8 @@
 //! What programs there are, by what they do.
 
+use outlive_store::group::Schedule;
+use outlive_types::Rank;
+
 /// The jobs of all schedules.
 pub const A: &str = "a";
 /// The other one.
@@ -125,6 +128,16 @@ pub struct Group {
     pub saves: u64,
     /// Begins with what it finds.
     pub restores: bool,
-    /// Ranks work side by side; otherwise one after the other.
-    pub side_by_side: bool,
+    /// Waits for each commit.
+    pub waits: bool,
+    /// When each rank writes.
+    pub schedule: Schedule,
+    /// Ranks wait for each other as long as it takes, unless somebody may be lost.
+    pub is_patient: bool,
+    /// A rank, and the number of operations after which it is killed.
+    pub kill: Option<(Rank, u64)>,
+    /// How often it starts again when a rank was lost.
+    pub restarts: u64,
+    /// Before that all its ranks must have ended; else the others may still be at work.
+    pub waits_for_all: bool,
 }

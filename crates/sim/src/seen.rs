@@ -3,8 +3,8 @@
 
 use crate::luck::{Lie, lock};
 use crate::turns::{mortal, noticing};
-use crate::world::{Me, killed};
-use outlive_format::{Body, Record};
+use crate::world::{Me, is_mail, killed};
+use outlive_format::{Body, Envelope, Message, Record};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_target::{
     Append, Capacity, Fault, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
@@ -222,6 +222,17 @@ impl ManifestLog for SeenLog {
             || format!("append record {number} to {job}"),
             || {
                 let place = &self.me.place;
+                if is_mail(job) {
+                    let appended = self.alive(|| self.inner.append_if(job, previous, record));
+                    if matches!(appended, Ok(Append::Done)) {
+                        let said = Envelope::decode(record).map(|envelope| envelope.message);
+                        if matches!(said, Ok(Message::Changed(_))) {
+                            self.me.place.luck.achieved("mending of ranks");
+                        }
+                        self.flip(job, number, record, None);
+                    }
+                    return appended;
+                }
                 if place.has_places() {
                     let pending = place.truth.pending(self.me.number, job);
                     place.places.will_append(self.me.number, record, pending);
@@ -315,7 +326,7 @@ impl SeenLog {
         }
         if is_session {
             luck.turns().remark(|| "and its writer is held up".to_owned());
-            luck.turns().hold(self.me.number, u64::MAX);
+            luck.turns().hold(&self.me.who, u64::MAX);
         }
         if let Some(holder) = holder.filter(|holder| *holder != self.me.number)
             && chances.hide_session > 0

@@ -1,6 +1,7 @@
 //! Whose turn it is. The programs of a schedule and the threads that the store starts for them are
 //! real threads, of which one runs at a time. Whenever that one is about to do something that others
-//! can notice, it asks here who goes on; so the same answers give the same schedule.
+//! can notice, it asks here who goes on; so the same answers give the same schedule. Where time matters,
+//! it passes with the steps; when everybody waits for it, it goes on to the moment that comes first.
 
 use crate::policy::Policy;
 use outlive_types::sync::{Scheduler, scheduled};
@@ -15,6 +16,10 @@ use std::time::Duration;
 
 /// A schedule with more decisions than this goes round in circles.
 const STEPS_MAX: u64 = 400_000;
+/// What a step takes, where time passes.
+const STEP_NS: u64 = 5_000;
+/// Whoever is held up until nobody else can go on stays behind while others let so much time pass.
+const IDLE_NS_MAX: u64 = 1_000_000_000;
 /// A thread that has not come back for so long waits for something that nobody here knows of.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
@@ -31,6 +36,8 @@ struct Shared {
 enum Status {
     Ready,
     Waiting(usize),
+    /// Until its time has come.
+    Asleep,
     Ended,
 }
 
@@ -42,6 +49,8 @@ struct Task {
     gate: Arc<Gate>,
     /// What it is about to do.
     next: String,
+    /// When it goes on in any case.
+    wakes_ns: Option<u64>,
 }
 
 /// A moment in the life of some threads.
@@ -100,6 +109,11 @@ struct State {
     stood: usize,
     /// Threads that are held up, or until nobody else can go on.
     held: Vec<(String, Until)>,
+    has_held: bool,
+    /// The time, where it passes; else it takes none to wait for it.
+    now_ns: Option<u64>,
+    /// How much of it has passed while nobody could go on but who is held up.
+    idle_ns: u64,
     failure: Option<String>,
     over: bool,
 }
@@ -154,6 +168,9 @@ impl Turns {
             suspensions: VecDeque::new(),
             stood: 0,
             held: Vec::new(),
+            has_held: false,
+            now_ns: None,
+            idle_ns: 0,
             failure: None,
             over: false,
         };
@@ -193,6 +210,16 @@ impl Turns {
         }
     }
 
+    /// From now on time passes.
+    pub fn keep_time(&self) {
+        self.0.state().now_ns.get_or_insert(0);
+    }
+
+    /// The time; 0 where none passes.
+    pub fn now_ns(&self) -> u64 {
+        self.0.state().now_ns.unwrap_or(0)
+    }
+
     /// Has threads stand still, one suspension after the other.
     pub fn suspend(&self, suspensions: &[Suspension]) {
         self.0.state().suspensions.extend(suspensions.iter().cloned());
@@ -203,11 +230,17 @@ impl Turns {
         self.0.state().held.push((program.to_string(), Until::Stood(suspensions)));
     }
 
-    /// Holds a program up for so many steps, or until nobody else can go on.
-    pub fn hold(&self, program: usize, steps: u64) {
+    /// Holds a thread up, and those that it has started, for so many steps, or until nobody else can go on.
+    pub fn hold(&self, who: &str, steps: u64) {
         let mut state = self.0.state();
         let until = Until::Step(state.steps.saturating_add(steps));
-        state.held.push((program.to_string(), until));
+        state.held.push((who.to_owned(), until));
+        state.has_held = true;
+    }
+
+    /// Whether anybody has stood still or was held up.
+    pub fn have_held(&self) -> bool {
+        self.0.state().has_held
     }
 
     /// Adds a line to the trace.
@@ -238,6 +271,7 @@ impl Shared {
             status: Status::Ready,
             gate: gate.clone(),
             next: "begin".to_owned(),
+            wakes_ns: None,
         };
         state.tasks.push(task);
         state.policy.add(number);
@@ -297,6 +331,7 @@ impl State {
                 Until::Stood(count) => *count > self.stood,
             });
         }
+        self.wake(STEP_NS);
         let ready = |task: &Task| task.status == Status::Ready;
         let numbers = |state: &State, with_held: bool| -> Vec<usize> {
             let tasks = state.tasks.iter().enumerate();
@@ -308,9 +343,15 @@ impl State {
                 .collect()
         };
         let mut ready = numbers(self, false);
+        if ready.is_empty() && self.pass_time() {
+            ready = numbers(self, false);
+        }
         if ready.is_empty() && !self.held.is_empty() {
             ready = numbers(self, true);
             self.held.clear();
+            if ready.is_empty() && self.pass_time() {
+                ready = numbers(self, true);
+            }
         }
         if ready.is_empty() {
             return but.filter(|but| self.tasks[*but].status == Status::Ready);
@@ -328,6 +369,40 @@ impl State {
             self.fail(format!("no end after {STEPS_MAX} steps"));
         }
         Some(next)
+    }
+
+    /// Time passes: some go on.
+    fn wake(&mut self, ns: u64) {
+        let Some(now) = &mut self.now_ns else { return };
+        *now += ns;
+        let now = *now;
+        for task in &mut self.tasks {
+            if task.wakes_ns.is_some_and(|at| at <= now) {
+                (task.status, task.wakes_ns) = (Status::Ready, None);
+            }
+        }
+    }
+
+    /// Nobody can go on: it is the next moment for which somebody waits who is not held up. False if there
+    /// is none.
+    fn pass_time(&mut self) -> bool {
+        let is_held = |task: &Task| self.held.iter().any(|(who, _)| belongs(&task.name, who));
+        let free = self.tasks.iter().filter(|task| !is_held(task));
+        let (Some(now), Some(next)) = (self.now_ns, free.filter_map(|task| task.wakes_ns).min())
+        else {
+            return false;
+        };
+        let passes = next.saturating_sub(now);
+        match self.held.is_empty() {
+            true => self.idle_ns = 0,
+            false => self.idle_ns += passes,
+        }
+        if self.idle_ns > IDLE_NS_MAX {
+            self.idle_ns = 0;
+            return false;
+        }
+        self.wake(passes);
+        true
     }
 
     /// How many programs have ended.
@@ -355,6 +430,7 @@ impl State {
         }
         let held = (next.who.to_owned(), next.until);
         self.held.push(held);
+        self.has_held = true;
         if let Some(trace) = &mut self.trace {
             trace.push(format!("       -- {} stands still from now on", next.who));
         }
@@ -419,6 +495,10 @@ pub fn mortal<T>(fate: impl FnMut() -> bool + 'static, work: impl FnOnce() -> T)
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// One thread's way to ask.
 struct Turn {
     shared: Arc<Shared>,
@@ -426,6 +506,14 @@ struct Turn {
 }
 
 impl Turn {
+    /// Others go on, until that time has passed.
+    fn sleep_until(&self, mut state: MutexGuard<'_, State>, status: Status, time: Duration) {
+        let until = state.now_ns.unwrap_or(0).saturating_add(nanos(time));
+        let task = &mut state.tasks[self.number];
+        (task.status, task.wakes_ns) = (status, Some(until));
+        self.switch(state, None);
+    }
+
     /// Lets whoever is chosen go on, and returns when this thread is.
     fn switch(&self, mut state: MutexGuard<'_, State>, but: Option<usize>) {
         let gate = state.tasks[self.number].gate.clone();
@@ -463,9 +551,13 @@ impl Scheduler for Turn {
         }
     }
 
-    fn sleep(&self) {
+    fn sleep(&self, time: Duration) {
         let mut state = self.shared.state();
-        state.tasks[self.number].next = "slept".to_owned();
+        let task = &mut state.tasks[self.number];
+        task.next = "slept".to_owned();
+        if state.now_ns.is_some() {
+            return self.sleep_until(state, Status::Asleep, time);
+        }
         state.policy.put_last(self.number);
         self.switch(state, Some(self.number));
     }
@@ -477,11 +569,24 @@ impl Scheduler for Turn {
         self.switch(state, None);
     }
 
+    fn wait_for(&self, key: usize, time: Duration) -> bool {
+        let mut state = self.shared.state();
+        if state.now_ns.is_none() {
+            drop(state);
+            self.sleep(time);
+            return true;
+        }
+        state.tasks[self.number].next = "waited".to_owned();
+        let until = state.now_ns.unwrap_or(0).saturating_add(nanos(time));
+        self.sleep_until(state, Status::Waiting(key), time);
+        self.shared.state().now_ns.is_some_and(|now| now >= until)
+    }
+
     fn wake(&self, key: usize) {
         let mut state = self.shared.state();
         for task in &mut state.tasks {
             if task.status == Status::Waiting(key) {
-                task.status = Status::Ready;
+                (task.status, task.wakes_ns) = (Status::Ready, None);
             }
         }
     }

@@ -106,6 +106,12 @@ impl PoolWorld {
         self.is_directory() || self.world.has_locks()
     }
 
+    /// Whether operations fail only where that is drawn for each.
+    pub fn never_fails(&self) -> bool {
+        let Space { moves, slow, .. } = self.space;
+        !(moves || slow || self.space.survives() > 0 || self.has_places())
+    }
+
     /// Damages the headers of some shards. No restore reads them; a scrub moves everything out.
     pub fn scratch(&self, rng: &SeededRng) {
         let all = self.all_targets();
@@ -120,13 +126,17 @@ impl PoolWorld {
 /// One program at one pool.
 pub(crate) struct Me {
     pub number: usize,
+    /// Its thread, which is held up with those that it has started.
+    pub who: String,
     pub place: PoolWorld,
     pub process: FaultProcess,
+    /// Whether an operation of its own has failed.
+    pub has_failed: AtomicBool,
 }
 
 impl fmt::Debug for Me {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "program {} at {}", self.number, self.place.name)
+        write!(f, "program {} at {}", self.who, self.place.name)
     }
 }
 
@@ -158,6 +168,12 @@ impl Me {
         self.process.is_killed() || self.place.world.crashed()
     }
 
+    /// An operation of this one fails.
+    pub fn fail(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.place.luck.fail();
+    }
+
     fn try_luck<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (luck, world) = (&self.place.luck, &self.place.world);
         let chances = luck.chances();
@@ -168,7 +184,7 @@ impl Me {
         if luck.has(chances.hold) {
             let steps = 1 << luck.rng.below(12);
             tell("this program is held up");
-            luck.turns().hold(self.number, steps);
+            luck.turns().hold(&self.who, steps);
             pause("held up");
         }
         if luck.has(chances.kill) {
@@ -182,17 +198,22 @@ impl Me {
         }
         if luck.has(chances.error) {
             tell("this fails");
-            luck.fail();
+            self.fail();
             return Err(Error::retry("simulated: the medium does not answer"));
         }
         let done = work()?;
         if luck.has(chances.lost_reply) {
             tell("the reply to this is lost");
-            luck.fail();
+            self.fail();
             return Err(Error::retry("simulated: the reply was lost"));
         }
         Ok(done)
     }
+}
+
+/// Whether that is what ranks tell each other.
+pub(crate) fn is_mail(job: &JobName) -> bool {
+    job.is_reserved() && !job.is_gc()
 }
 
 /// What a program hears that was killed.
@@ -203,7 +224,7 @@ pub(crate) fn killed() -> Error {
 impl Me {
     /// A program can never read that record again.
     pub fn hide(&self, program: usize, job: &JobName, number: u64) {
-        self.place.luck.fail();
+        self.fail();
         lock(&self.place.unreadable).insert((program, job.clone(), number));
     }
 
@@ -223,7 +244,7 @@ impl Me {
     ) -> impl FnOnce() + 'static {
         move || {
             let log = self.place.log();
-            if log.latest(&job).is_ok_and(|latest| latest == number) {
+            if !is_mail(&job) && log.latest(&job).is_ok_and(|latest| latest == number) {
                 self.place.truth.appended(self.number, &job, &record, &*log);
             }
             noted.store(true, Ordering::Relaxed);

@@ -55,8 +55,8 @@ const ACHIEVEMENTS: [(&str, u64); 27] = [
     ("save of ranks", 5),
     ("restore of ranks", 2),
     ("mending of ranks", 1),
-    ("rank dies before the commit", 1),
-    ("rank dies", 0),
+    ("group that starts again", 1),
+    ("group goes on after a failure", 1),
 ];
 
 #[test]

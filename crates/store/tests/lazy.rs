@@ -468,7 +468,10 @@ struct NoThreads;
 
 impl Scheduler for NoThreads {
     fn pause(&self, _: &str) {}
-    fn sleep(&self) {}
+    fn sleep(&self, _: std::time::Duration) {}
+    fn wait_for(&self, _: usize, _: std::time::Duration) -> bool {
+        true
+    }
     fn wait(&self, _: usize) {
         std::thread::yield_now();
     }

@@ -17,10 +17,13 @@ pub trait Scheduler: Send + Sync {
     fn pause(&self, what: &str);
 
     /// The same, but that it waits for time to pass: if anybody else can go on, they do.
-    fn sleep(&self);
+    fn sleep(&self, time: Duration);
 
     /// The calling thread cannot go on until somebody calls [`Scheduler::wake`] with this key.
     fn wait(&self, key: usize);
+
+    /// The same, but that it also goes on once that time has passed: then the answer is true.
+    fn wait_for(&self, key: usize, time: Duration) -> bool;
 
     /// Whoever waits with this key can go on.
     fn wake(&self, key: usize);
@@ -72,7 +75,7 @@ pub fn pause(what: &str) {
 /// As [`std::thread::sleep`].
 pub fn sleep(time: Duration) {
     match scheduler() {
-        Some(scheduler) => scheduler.sleep(),
+        Some(scheduler) => scheduler.sleep(time),
         None => std::thread::sleep(time),
     }
 }
@@ -254,8 +257,8 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed. A scheduler has no
-    /// clock: with it the time passes at once, though others may come first.
+    /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed, by the scheduler's clock
+    /// if there is one.
     ///
     /// # Errors
     /// As [`Mutex::lock`].
@@ -266,10 +269,8 @@ impl Condvar {
     ) -> LockResult<(MutexGuard<'a, T>, bool)> {
         let mutex = guard.mutex;
         if scheduler().is_some() {
-            if let Some(scheduler) = guard.give_up() {
-                scheduler.sleep();
-            }
-            return pair(mutex.lock(), true);
+            let passed = guard.give_up().is_none_or(|it| it.wait_for(self.key(), timeout));
+            return pair(mutex.lock(), passed);
         }
         let inner = guard.guard.take().expect("a guard in use has its lock");
         match self.0.wait_timeout(inner, timeout) {

@@ -83,7 +83,7 @@ fn who_is_held_up_goes_on_when_nobody_else_can() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (first, second) = (order.clone(), order.clone());
     let held = move || {
-        hold.hold(0, 1_000_000);
+        hold.hold("0", 1_000_000);
         pause("held up");
         first.lock().unwrap().push(0);
     };
@@ -154,4 +154,35 @@ fn who_is_killed_goes_no_further_than_the_next_pause() {
     };
     let ran = run(1, vec![("0".to_owned(), Box::new(work))]);
     assert_eq!((ran.failure, &*reached.lock().unwrap()), (None, &vec!["one", "afterwards"]));
+}
+
+#[test]
+fn time_passes_when_everybody_waits_for_it() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    for seed in 0..20 {
+        let turns = Turns::new(Policy::of(seed), true);
+        turns.keep_time();
+        let (clock, shared) = (turns.clone(), Arc::new((sync::Mutex::new(false), Condvar::new())));
+        let told = shared.clone();
+        let sleeps = move || {
+            let before = clock.now_ns();
+            sync::sleep(HOUR);
+            assert!(clock.now_ns() - before >= 3600 * 1_000_000_000);
+            *told.0.lock().unwrap() = true;
+            told.1.notify_all();
+        };
+        let waits = move || {
+            let guard = shared.0.lock().unwrap();
+            let (guard, passed) = shared.1.wait_timeout(guard, 2 * HOUR).unwrap();
+            assert!(*guard && !passed, "it was told in time");
+            assert!(shared.1.wait_timeout(guard, HOUR).unwrap().1, "nobody says anything more");
+        };
+        let ran = turns.run(vec![
+            ("sleeps".to_owned(), Box::new(sleeps)),
+            ("waits".to_owned(), Box::new(waits)),
+        ]);
+        assert_eq!(ran.failure, None);
+        let hours = turns.now_ns() / 1_000_000_000;
+        assert!((7200..7300).contains(&hours), "{hours} s");
+    }
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// How often an append is tried again while somebody else, from a process that was thought dead, appends.
 const ATTEMPTS: usize = 8;
+/// How often last words are said, if the log does not answer.
+const LAST_WORDS: usize = 4;
 /// The shortest and the longest pause between two looks; it grows with the time that has passed.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
 
@@ -60,6 +62,21 @@ impl Outbox {
         )))
     }
 
+    /// The same for the last word about a save, for which others would wait in vain: it is said again if
+    /// the log does not answer. That it may be there twice does no harm.
+    ///
+    /// # Errors
+    /// As [`Outbox::post`].
+    pub fn insist(&self, pool: &Pool, ticket: Ticket, message: &Message) -> Result<()> {
+        for _ in 1..LAST_WORDS {
+            match self.post(pool, ticket, message.clone()) {
+                Err(error) if error.kind() == ErrorKind::Retry => sleep(PAUSES[1]),
+                posted => return posted,
+            }
+        }
+        self.post(pool, ticket, message.clone())
+    }
+
     /// Removes all messages but the newest: nobody needs what is about earlier saves.
     ///
     /// # Errors
@@ -70,9 +87,36 @@ impl Outbox {
     }
 
     fn look(&self, pool: &Pool) -> Result<Previous> {
-        match pool.log().latest(&self.chain)? {
-            0 => Ok(Previous::NONE),
-            number => Ok(Previous::of(number, &pool.log().read(&self.chain, number)?)),
+        let mut number = pool.log().latest(&self.chain)?;
+        while number > 0 {
+            let error = match pool.log().read(&self.chain, number) {
+                Ok(bytes) => return Ok(Previous::of(number, &bytes)),
+                Err(error) => error,
+            };
+            // Another process of this rank has said more since, and removed that one.
+            let now = pool.log().latest(&self.chain)?;
+            if error.kind() != ErrorKind::Damaged || now <= number {
+                return Err(error);
+            }
+            number = now;
+        }
+        Ok(Previous::NONE)
+    }
+}
+
+/// Why a message was not heard.
+enum Unheard {
+    /// The log cannot be read just now.
+    Now(Error),
+    /// Time does not heal that.
+    Ever(Error),
+}
+
+impl From<Error> for Unheard {
+    fn from(error: Error) -> Unheard {
+        match error.kind() {
+            ErrorKind::Retry => Unheard::Now(error),
+            _ => Unheard::Ever(error),
         }
     }
 }
@@ -103,7 +147,7 @@ impl Inbox {
     /// The next message about a save, if there is one. A log that cannot be read just now has none.
     ///
     /// # Errors
-    /// Those that time does not heal; `Retry` if nothing has come for `patience`.
+    /// Those that time does not heal; `Retry` if a message is damaged, or nothing has come for `patience`.
     pub fn next(
         &mut self,
         pool: &Pool,
@@ -120,8 +164,8 @@ impl Inbox {
                 }
             }
             Ok(None) => self.trouble = None,
-            Err(error) if error.kind() == ErrorKind::Retry => self.trouble = Some(error),
-            Err(error) => return Err(error),
+            Err(Unheard::Now(error)) => self.trouble = Some(error),
+            Err(Unheard::Ever(error)) => return Err(error),
         }
         if now.saturating_sub(self.heard) < patience {
             return Ok(None);
@@ -137,32 +181,42 @@ impl Inbox {
         })
     }
 
-    fn look(&mut self, pool: &Pool, ticket: Ticket) -> Result<Option<Message>> {
+    fn look(
+        &mut self,
+        pool: &Pool,
+        ticket: Ticket,
+    ) -> std::result::Result<Option<Message>, Unheard> {
         let seen = self.seen;
         for number in pool.log().numbers(&self.chain)?.into_iter().filter(|it| *it > seen) {
             let bytes = match pool.log().read(&self.chain, number) {
-                Ok(bytes) => bytes,
-                // Its writer has removed it, as it is about an earlier save; or it is damaged, and then it
-                // will be missed.
                 Err(error) if error.kind() == ErrorKind::Damaged => {
+                    // Its writer removes what is about earlier saves.
+                    let is_there = pool.log().numbers(&self.chain)?.contains(&number);
                     self.seen = number;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            self.seen = number;
-            match Envelope::decode(&bytes) {
-                Ok(Envelope { session, save, message }) => {
-                    if (Ticket { session, save }) == ticket {
-                        return Ok(Some(message));
+                    match is_there {
+                        true => return Err(self.damaged(number, &error)),
+                        false => continue,
                     }
                 }
-                Err(error) => {
-                    pool.warn(format!("a message of rank {} cannot be read: {error}", self.rank));
-                }
+                bytes => bytes?,
+            };
+            self.seen = number;
+            let envelope =
+                Envelope::decode(&bytes).map_err(|error| self.damaged(number, &error))?;
+            let Envelope { session, save, message } = envelope;
+            if (Ticket { session, save }) == ticket {
+                return Ok(Some(message));
             }
         }
         Ok(None)
+    }
+
+    /// It may be what is waited for. Signs of life would come all the same, so nobody would be missed.
+    fn damaged(&self, number: u64, error: &Error) -> Unheard {
+        Unheard::Ever(Error::retry(format!(
+            "message {number} of rank {} cannot be read: save again ({error})",
+            self.rank
+        )))
     }
 }
 

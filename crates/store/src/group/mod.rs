@@ -12,6 +12,7 @@
 //! - `part`: a rank's part in a save.
 //! - `pulse`: signs of life.
 //! - `turns`: when each rank writes.
+//! - `watch`: whether another writer has taken over.
 //! - `restore`: one epoch for all ranks.
 
 mod agree;
@@ -21,6 +22,7 @@ mod part;
 mod pulse;
 mod restore;
 mod turns;
+mod watch;
 
 pub use agree::{agree, unless_failed};
 pub use mail::Ticket;

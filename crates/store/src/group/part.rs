@@ -6,14 +6,17 @@ use super::claims::{Claims, are_equal};
 use super::mail::{Inbox, Outbox, Pauses, Ticket};
 use super::pulse::Pulse;
 use super::turns::Turns;
+use super::watch::Watch;
 use crate::commit::Commit;
 use crate::save::{
     Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
 };
-use outlive_format::{Committed, Message};
+use outlive_format::{Changes, Committed, Message};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
-use outlive_types::{Coordinator, Epoch, Error, Frozen, JobName, PageSource, Rank, Result};
+use outlive_types::{
+    Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
+};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +42,8 @@ pub(crate) struct Part {
 struct Led {
     saves: u64,
     turns: Turns,
+    /// What saves since the last one that was committed have told: perhaps not every rank has heard of it.
+    told: Changes,
 }
 
 /// A save that all ranks have begun.
@@ -61,7 +66,7 @@ impl Part {
             patience,
             outbox: Outbox::new(job, rank),
             inboxes: Mutex::default(),
-            led: Mutex::new(Led { saves: 0, turns }),
+            led: Mutex::new(Led { saves: 0, turns, told: Changes::default() }),
             coordinator,
         }
     }
@@ -121,9 +126,11 @@ impl Part {
 
     /// Rank 0 opens the session. What it answers is for every rank.
     fn open(&self, pool: &Pool, writer: &mut Writer) -> Result<Vec<u8>> {
-        let opened = writer.committer.open(pool)?;
+        let mut opened = writer.committer.open(pool)?;
         let epoch = writer.committer.head.last_epoch + 1;
         let mut led = self.led();
+        led.told.then(opened.changes);
+        opened.changes = led.told.clone();
         led.saves += 1;
         let (save, width) = (led.saves, led.turns.next());
         let mut bytes = [epoch.to_le_bytes(), save.to_le_bytes()].concat();
@@ -152,11 +159,18 @@ impl Part {
     /// This rank has no image: says so to the others, and answers why.
     pub fn give_up(&self, pool: &Pool, ticket: Ticket, error: Error) -> Error {
         // Should that fail, they will miss this rank.
-        let told = self.outbox.post(pool, ticket, Message::Failed(error.clone()));
-        if let Err(untold) = told {
-            pool.warn(format!("the other ranks could not be told of a failure: {untold}"));
-        }
+        self.tell(pool, ticket, &Message::Failed(error.clone()));
         error
+    }
+
+    /// Says the last word of this rank about a save. Answers whether it was said.
+    fn tell(&self, pool: &Pool, ticket: Ticket, message: &Message) -> bool {
+        let told = self.outbox.insist(pool, ticket, message);
+        if let Err(untold) = &told {
+            let rank = self.rank();
+            pool.warn(format!("rank {rank} could not tell the others how a save ended: {untold}"));
+        }
+        told.is_ok()
     }
 
     /// Waits until it is this rank's turn to write. A freeze that holds the program up, or holds memory
@@ -170,6 +184,7 @@ impl Part {
         let mut first = Inbox::new(&self.job, before, now);
         let mut leader = Inbox::new(&self.job, LEADER, now);
         let pauses = Pauses::begin(pool);
+        let mut watch = self.watch(pool, begun.ticket);
         loop {
             // Whether it has an image or none, it writes no more.
             if first.next(pool, begun.ticket, self.patience)?.is_some() {
@@ -182,8 +197,13 @@ impl Part {
             {
                 return Err(error);
             }
+            watch.look(pool)?;
             pauses.pause(pool);
         }
+    }
+
+    fn watch(&self, pool: &Pool, ticket: Ticket) -> Watch<'_> {
+        Watch::begin(pool, &self.job, ticket, self.patience)
     }
 
     /// Carries out this rank's `plan` of the save that has `begun`, up to the commit. `live_done` is called
@@ -246,7 +266,12 @@ impl Part {
         let mut stored = stored.map_err(|error| self.fail(pool, begun.ticket, error))?;
         loop {
             let image = Message::Image(stored.image().clone());
-            self.outbox.post(pool, begun.ticket, image)?;
+            if let Err(error) = self.outbox.post(pool, begun.ticket, image) {
+                // It may be there all the same, and rank 0 commits.
+                let committed = self.withdraw(pool, begun.ticket, error)?;
+                writer.committer.events.committed(pool, begun.epoch);
+                return Ok((stored, committed));
+            }
             match self.verdict(pool, begun.ticket)? {
                 Message::Committed(committed) => {
                     writer.committer.events.committed(pool, begun.epoch);
@@ -264,10 +289,22 @@ impl Part {
 
     /// This rank has no image. Rank 0 knows better why, if the session is over.
     fn fail(&self, pool: &Pool, ticket: Ticket, error: Error) -> Error {
-        let error = self.give_up(pool, ticket, error);
+        match self.withdraw(pool, ticket, error) {
+            Ok(_) => Error::bug("a save was committed without the image of a rank"),
+            Err(error) => error,
+        }
+    }
+
+    /// Says that this rank has no image, for a reason, and waits for what rank 0 makes of it.
+    fn withdraw(&self, pool: &Pool, ticket: Ticket, error: Error) -> Result<Committed> {
+        // Whoever could not say so must be missed, and shows no sign of life any more.
+        if !self.tell(pool, ticket, &Message::Failed(error.clone())) {
+            return Err(unconfirmed(error));
+        }
         match self.verdict(pool, ticket) {
-            Ok(Message::Failed(verdict)) => verdict,
-            _ => error,
+            Ok(Message::Committed(committed)) => Ok(committed),
+            Ok(Message::Failed(verdict)) => Err(verdict),
+            _ => Err(unconfirmed(error)),
         }
     }
 
@@ -281,8 +318,13 @@ impl Part {
         let leader = &mut inboxes[0];
         leader.expect(now);
         let pauses = Pauses::begin(pool);
+        let mut watch = self.watch(pool, ticket);
         loop {
             let next = leader.next(pool, ticket, self.patience);
+            let next = match next {
+                Ok(None) => watch.look(pool).map(|()| None),
+                next => next,
+            };
             let next = next.map_err(|error| {
                 error.context("the checkpoint may exist or not, as only rank 0 knows")
             })?;
@@ -308,8 +350,10 @@ impl Part {
             Ok((_, committed)) => Message::Committed(*committed),
             Err(error) => Message::Failed(error.clone()),
         };
-        if let Err(untold) = self.outbox.post(pool, begun.ticket, verdict) {
-            pool.warn(format!("the other ranks could not be told how a save ended: {untold}"));
+        self.tell(pool, begun.ticket, &verdict);
+        if outcome.is_ok() {
+            // Every rank has taken part, so it has heard of all changes.
+            self.led().told = Changes::default();
         }
         outcome
     }
@@ -373,6 +417,7 @@ impl Part {
         let mut images: Vec<Option<RankImage>> = vec![None; inboxes.len()];
         inboxes.iter_mut().for_each(|inbox| inbox.expect(now));
         let pauses = Pauses::begin(pool);
+        let mut watch = self.watch(pool, ticket);
         loop {
             for (inbox, image) in inboxes.iter_mut().zip(&mut images).filter(|it| it.1.is_none()) {
                 match inbox.next(pool, ticket, self.patience)? {
@@ -390,6 +435,7 @@ impl Part {
                     .chain(images.into_iter().flatten())
                     .collect());
             }
+            watch.look(pool)?;
             pauses.pause(pool);
         }
     }
@@ -418,5 +464,17 @@ impl Part {
         pulse
             .inspect_err(|error| pool.warn(Error::no_thread("a sign of life", error).message()))
             .ok()
+    }
+}
+
+/// Why a rank has no image, if rank 0 has said nothing of it: only that one knows whether the session is
+/// over, and another has moved what was looked for.
+fn unconfirmed(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Damaged => Error::retry(format!(
+            "cannot tell whether another writer has taken over, or something is damaged, as rank 0 does \
+             not answer: try again ({error})"
+        )),
+        _ => error,
     }
 }

@@ -14,6 +14,8 @@ const TRY: u8 = 1;
 const RESTORED: u8 = 2;
 /// Some rank could not, as it is damaged.
 const DAMAGED: u8 = 3;
+/// A prune has dropped it since rank 0 found it.
+const GONE: u8 = 4;
 
 /// What a rank has restored together with the others.
 #[derive(Debug)]
@@ -59,15 +61,20 @@ impl Together<'_> {
             let epoch = epoch.try_into().map(Epoch::from_le_bytes);
             let epoch = epoch.map_err(|_| Error::bug("rank 0 has named no epoch"))?;
             let mut value = None;
-            let tried = self.attempt(epoch, attempt).map(|restored| {
-                value = restored;
-                Vec::new()
+            let tried = self.attempt(epoch, attempt).map(|restored| match restored {
+                Some(restored) => {
+                    value = Some(restored);
+                    Vec::new()
+                }
+                None => vec![GONE],
             });
             let verdict = agree(&*self.part.coordinator, tried, &mut |all| self.judge(all))?;
             match (verdict.split_first(), value) {
                 (Some((&RESTORED, _)), Some(value)) => {
                     return Ok(Some(TogetherRestored { epoch, value, skipped }));
                 }
+                // There is a newer one, or there was.
+                (Some((&GONE, _)), _) if self.select == Select::Newest => {}
                 (Some((&DAMAGED, why)), _) => {
                     let why = Error::damaged(String::from_utf8_lossy(why));
                     if let Select::Epoch(_) = self.select {
@@ -126,6 +133,7 @@ impl Together<'_> {
         }
     }
 
+    /// What an attempt has made of a checkpoint; `None` if it is gone.
     fn attempt<T>(
         &self,
         epoch: Epoch,
@@ -133,15 +141,38 @@ impl Together<'_> {
     ) -> Result<Option<T>> {
         let is_memory = |manifest: &Manifest| !manifest.is_of_files();
         let kind = Kind { is: &is_memory, opens: &|_| false };
-        let found = first_manifest(self.pool, self.name, Select::Epoch(epoch), kind, attempt)?;
-        Ok(found.map(|(_, value, _)| value))
+        let found = first_manifest(self.pool, self.name, Select::Epoch(epoch), kind, attempt);
+        match found {
+            Ok(found) => Ok(found.map(|(_, value, _)| value)),
+            Err(error) if error.kind() == ErrorKind::Invalid && self.is_gone(epoch)? => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a checkpoint that was there when rank 0 looked is there no more.
+    fn is_gone(&self, epoch: Epoch) -> Result<bool> {
+        if let Select::Epoch(_) = self.select {
+            return Ok(false);
+        }
+        for entry in history(self.pool, self.name)? {
+            if entry.unless_unread()?.manifest().is_some_and(|manifest| manifest.epoch == epoch) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// On rank 0: what the ranks' attempts come to.
     fn judge(&self, all: Vec<Result<Vec<u8>>>) -> Result<Vec<u8>> {
-        let mut damaged = None;
+        let (mut damaged, mut is_gone) = (None, false);
         for (rank, tried) in all.into_iter().enumerate() {
-            let Err(error) = tried else { continue };
+            let error = match tried {
+                Ok(tried) => {
+                    is_gone |= tried == [GONE];
+                    continue;
+                }
+                Err(error) => error,
+            };
             // What is only on a target that is away is not lost, but nothing else can come now.
             let is_passed = error.kind() == ErrorKind::Damaged
                 || error.kind() == ErrorKind::Retry && self.pool.is_slow_alone();
@@ -151,6 +182,7 @@ impl Together<'_> {
             damaged.get_or_insert(of_rank(rank, error));
         }
         Ok(match damaged {
+            _ if is_gone => vec![GONE],
             Some(error) => [&[DAMAGED], error.message().as_bytes()].concat(),
             None => vec![RESTORED],
         })

@@ -1,0 +1,64 @@
+//! Looks now and then, while a rank waits for others, whether another writer has taken the job over. Then
+//! nobody may ever answer: ranks of the same numbers leave their messages in the same places, and remove
+//! what is older.
+
+use super::mail::Ticket;
+use crate::commit::history;
+use outlive_format::Body;
+use outlive_pool::Pool;
+use outlive_types::{Error, JobName, Result, SessionId};
+use std::time::Duration;
+
+/// The longest time between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// A rank that waits.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    job: &'a JobName,
+    session: SessionId,
+    every: Duration,
+    next: Duration,
+}
+
+impl<'a> Watch<'a> {
+    /// One that waits from now on; it looks several times within its patience.
+    pub fn begin(pool: &Pool, job: &'a JobName, ticket: Ticket, patience: Duration) -> Watch<'a> {
+        let every = EVERY.min(patience / 4);
+        let next = pool.env().clock.monotonic() + every;
+        Watch { job, session: ticket.session, every, next }
+    }
+
+    /// Looks, if it is time to. A log that cannot be read just now tells nothing.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over.
+    pub fn look(&mut self, pool: &Pool) -> Result<()> {
+        let now = pool.env().clock.monotonic();
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + self.every;
+        match newest_session(pool, self.job) {
+            Ok(Some(newest)) if newest != self.session => Err(Error::fenced(format!(
+                "another writer has taken over the job {}: this group must stop; what it committed \
+                 before is safe. Give each running program a job of its own",
+                self.job
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The newest session, unless what cannot be read may be a newer one.
+fn newest_session(pool: &Pool, job: &JobName) -> Result<Option<SessionId>> {
+    for entry in history(pool, job)? {
+        match entry.record?.body {
+            Body::Session(session) => return Ok(Some(session.session)),
+            Body::Manifest(manifest) => return Ok(Some(manifest.session)),
+            Body::Archive(archive) => return Ok(archive.session.map(|(it, _)| it.session)),
+            Body::Close(_) | Body::Prune(_) | Body::Sweep(_) | Body::Note(_) => {}
+        }
+    }
+    Ok(None)
+}

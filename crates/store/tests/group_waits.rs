@@ -1,0 +1,317 @@
+//! Ranks that wait for each other: whatever is lost between them, they end, and go on afterwards.
+
+mod common;
+
+use common::{State, Vectors, noise, regions_of, small_config};
+use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_pool::{Environment, Pool};
+use outlive_store::gc::{GcOptions, collect};
+use outlive_store::group::{GroupOptions, Schedule};
+use outlive_store::{Job, JobOptions, RankImages, SaveStats, Select};
+use outlive_target::{FaultWorld, Previous};
+use outlive_types::{
+    Clock, Coordinator, Epoch, Error, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank,
+    Result, SystemClock, ThreadRank,
+};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const RANKS: u32 = 3;
+/// Long enough for nobody to be missed who is there.
+const PATIENT: Duration = Duration::from_secs(3600);
+
+/// A coordinator that once tells its rank that a broadcast has failed, or does something before one.
+struct Ear {
+    inner: Arc<ThreadRank>,
+    is_deaf: AtomicBool,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Ear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Coordinator for Ear {
+    fn rank(&self) -> Rank {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.inner.gather(bytes)
+    }
+
+    fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let before = self.before.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
+        let heard = self.inner.broadcast(bytes)?;
+        match self.is_deaf.swap(false, Ordering::Relaxed) {
+            true => Err(Error::retry("the network was away")),
+            false => Ok(heard),
+        }
+    }
+}
+
+/// A clock that is a hundred times too fast.
+struct Fast(SystemClock);
+
+impl Clock for Fast {
+    fn unix_ns(&self) -> u64 {
+        self.0.unix_ns()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic() * 100
+    }
+}
+
+/// Memory; something happens before it is frozen.
+struct Source<F> {
+    inner: MemorySource,
+    before: F,
+}
+
+impl<F: FnMut()> PageSource for Source<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        (self.before)();
+        self.inner.freeze(request)
+    }
+
+    fn regions(&mut self) -> Result<Vec<outlive_types::RegionDesc>> {
+        self.inner.regions()
+    }
+}
+
+/// What a rank has at a step: each step other pages, and most of them stay.
+fn state(rank: Rank, step: u64) -> State {
+    let mut big = noise(u64::from(rank), 40 * 4096);
+    for step in 1..=step {
+        let page = step as usize % 39 * 4096;
+        big[page..page + 4096].copy_from_slice(&noise(100 * u64::from(rank) + step, 4096));
+    }
+    State::from([("big".to_owned(), big)])
+}
+
+/// A rank's program.
+struct Program {
+    rank: Rank,
+    ear: Arc<Ear>,
+    pool: Pool,
+    job: Job,
+    tracker: Arc<ChangeTracker>,
+}
+
+impl Program {
+    fn save(&self, step: u64) -> Result<SaveStats> {
+        self.save_after(step, || ())
+    }
+
+    fn save_after(&self, step: u64, before: impl FnMut()) -> Result<SaveStats> {
+        let memory = state(self.rank, step);
+        let region = |(name, bytes): (&String, &Vec<u8>)| {
+            Region::from_bytes(name.as_str(), "|u1", vec![bytes.len() as u64], bytes.as_slice())
+        };
+        let regions = memory.iter().map(region).collect();
+        let inner = MemorySource::new(self.tracker.clone(), regions, Vec::new(), 1);
+        self.job.save(&mut Source { inner, before })?.wait(None).unwrap()
+    }
+
+    /// The newest epoch, if it is whole and of that step.
+    fn restore(&self, step: u64) -> Epoch {
+        let mut attempt = |manifest: &_, as_of| {
+            let image =
+                RankImages::new(&self.pool, self.job.name(), manifest, as_of).open(self.rank)?;
+            let vectors = Vectors::for_all(&image);
+            let all: Vec<usize> = (0..image.streams().len()).collect();
+            image.read(&all, &vectors)?;
+            Ok(regions_of(&image, &vectors.into_inner()))
+        };
+        let restored = self.job.restore_together(Select::Newest, &mut attempt).unwrap().unwrap();
+        assert!(restored.skipped.is_empty(), "{:?}", restored.skipped);
+        assert!(restored.value == state(self.rank, step), "rank {}", self.rank);
+        restored.epoch
+    }
+}
+
+/// Runs all ranks, each in a thread of its own.
+fn run<T: Send>(
+    world: &FaultWorld,
+    patience: Duration,
+    clock: &Arc<dyn Clock>,
+    work: impl Fn(Program) -> T + Sync,
+) -> Vec<T> {
+    let start = |inner: Arc<ThreadRank>| {
+        let (target, log, _) = world.process();
+        let env = Environment { clock: clock.clone(), ..Environment::system() };
+        let pool = Pool::new(small_config(), target, log, env);
+        let (rank, is_deaf) = (inner.rank(), AtomicBool::new(false));
+        let ear = Arc::new(Ear { inner, is_deaf, before: Mutex::default() });
+        let (coordinator, schedule) = (ear.clone(), Schedule::Coordinated);
+        let group = GroupOptions { coordinator, patience, schedule };
+        let options = JobOptions { group: Some(group), ..JobOptions::default() };
+        let job = Job::open(&pool, "job", options).unwrap();
+        work(Program { rank, ear, pool, job, tracker: Arc::new(ChangeTracker::new()) })
+    };
+    let start = &start;
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            ThreadRank::group(RANKS).into_iter().map(|it| scope.spawn(move || start(it))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn usual() -> Arc<dyn Clock> {
+    Arc::new(SystemClock::default())
+}
+
+/// Rank 1 cannot store its image, nor say so for a while. Its signs of life alone must not keep the others
+/// waiting, who keep it waiting by theirs.
+#[test]
+fn a_rank_that_cannot_say_that_it_has_failed_does_not_wait() {
+    for (untold, patience) in [(1, PATIENT), (4, Duration::from_secs(3))] {
+        let world = FaultWorld::new();
+        run(&world, PATIENT, &usual(), |program| drop(program.save(1).unwrap()));
+        let (full, appends) = (AtomicU64::new(0), AtomicU64::new(0));
+        world.fail_when(move |_, op| {
+            let pack = op.strip_prefix("write ");
+            let is_rank_1 = |pack: &str| pack[24..32].contains('1');
+            if pack.is_some_and(is_rank_1) && full.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Some(ErrorKind::Full);
+            }
+            let tells = op.starts_with("append ") && op.contains("rank-1: make it visible");
+            let fails = tells && full.load(Ordering::Relaxed) > 0;
+            (fails && appends.fetch_add(1, Ordering::Relaxed) < untold).then_some(ErrorKind::Retry)
+        });
+        let saved = run(&world, patience, &usual(), |program| (program.save(2), program.rank));
+        for (error, rank) in saved {
+            let error = error.unwrap_err();
+            let is_told = match untold {
+                1 => error.kind() == ErrorKind::Full,
+                _ => rank == 1 || error.message().contains("heard of"),
+            };
+            assert!(is_told, "rank {rank}: {error}");
+        }
+        world.fail_when(|_, _| None);
+        run(&world, PATIENT, &usual(), |program| {
+            program.save(3).unwrap();
+            assert_eq!(program.restore(3), 2);
+        });
+    }
+}
+
+/// What cannot be read may be what is waited for.
+#[test]
+fn a_message_that_is_damaged_ends_one_save() {
+    let world = FaultWorld::new();
+    let chain = JobName::new("job").unwrap().mail_of(1);
+    world.log().append_if(&chain, Previous::NONE, b"no message").unwrap();
+    let saved = run(&world, PATIENT, &usual(), |program| {
+        let first = program.save(1).unwrap_err();
+        program.save(2).unwrap();
+        assert_eq!(program.restore(2), 1);
+        first
+    });
+    for error in saved {
+        assert_eq!(error.kind(), ErrorKind::Retry);
+        assert!(error.message().contains("message 1 of rank 1 cannot be read"), "{error}");
+    }
+}
+
+/// A second group has taken over, and a rank of the first says nothing: the others need not be out of
+/// patience to find that out.
+#[test]
+fn ranks_that_wait_hear_that_another_group_has_taken_over() {
+    let (world, told) = (FaultWorld::new(), Barrier::new(RANKS as usize));
+    let fast: Arc<dyn Clock> = Arc::new(Fast(SystemClock::default()));
+    let errors = run(&world, PATIENT, &fast, |program| {
+        program.save(1).unwrap();
+        let is_silent = program.rank == 1;
+        let take_over = || {
+            if is_silent {
+                run(&world, PATIENT, &usual(), |program| drop(program.save(7).unwrap()));
+                told.wait();
+            }
+        };
+        let error = program.save_after(2, take_over).unwrap_err();
+        if !is_silent {
+            told.wait();
+        }
+        error
+    });
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    }
+    run(&world, PATIENT, &usual(), |program| assert_eq!(program.restore(7), 2));
+}
+
+/// A gc has moved chunks, and rank 1 did not hear of it, as the save that would have told it failed.
+#[test]
+fn what_a_rank_has_not_heard_is_told_again() {
+    let world = FaultWorld::new();
+    let fails = Arc::new(AtomicBool::new(false));
+    let judge = fails.clone();
+    world.fail_when(move |_, op| {
+        let is_rank_2 = |pack: &str| pack[24..32].contains('2');
+        let is_it = op.strip_prefix("write ").is_some_and(is_rank_2);
+        (is_it && judge.load(Ordering::Relaxed)).then_some(ErrorKind::Full)
+    });
+    run(&world, PATIENT, &usual(), |program| {
+        for step in 1..=20 {
+            program.save(step).unwrap();
+        }
+        let prune = |last: u64| {
+            if program.rank == 0 {
+                let drop = [(program.job.name().clone(), (1..last).collect())].into();
+                let options = GcOptions { drop, ..GcOptions::default() };
+                let report = collect(&program.pool, &options).unwrap();
+                assert!(report.deleted > 0 && !report.plan.rewritten.is_empty(), "{report:?}");
+            }
+        };
+        // So nothing that a gc condemns has to wait.
+        program.job.close().unwrap();
+        program.ear.inner.barrier().unwrap();
+        prune(20);
+        program.ear.is_deaf.store(program.rank == 1, Ordering::Relaxed);
+        fails.store(true, Ordering::Relaxed);
+        program.save(21).unwrap_err();
+        program.ear.inner.barrier().unwrap();
+        fails.store(false, Ordering::Relaxed);
+        program.ear.inner.barrier().unwrap();
+        program.save(22).unwrap();
+        assert_eq!(program.restore(22), 21);
+        let found = program.job.verify(None).unwrap().findings;
+        assert!(found.is_empty(), "{found:?}");
+    });
+}
+
+/// A prune drops the newest checkpoint when rank 0 has just found it: all ranks take the one before.
+#[test]
+fn a_checkpoint_that_goes_before_all_have_it_is_passed_over() {
+    let world = FaultWorld::new();
+    run(&world, PATIENT, &usual(), |program| {
+        program.save(1).unwrap();
+        program.save(2).unwrap();
+        program.job.close().unwrap();
+    });
+    run(&world, PATIENT, &usual(), |program| {
+        if program.rank == 0 {
+            let (pool, job) = (program.pool.clone(), program.job.name().clone());
+            let prune = move || {
+                let drop = [(job, [2].into())].into();
+                collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+            };
+            *program.ear.before.lock().unwrap() = Some(Box::new(prune));
+        }
+        assert_eq!(program.restore(1), 1);
+    });
+}
