@@ -3,6 +3,7 @@
 use crate::errors::invalid;
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_types::{Coordinator, Distribution, Error, Rank, RegionDesc, Result};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::fmt;
@@ -27,6 +28,8 @@ pub struct PyCoordinator {
     rank: Rank,
     size: u32,
     relay: Mutex<Option<Relay>>,
+    /// What the object has raised that is no error of it, such as KeyboardInterrupt.
+    raised: Mutex<Option<PyErr>>,
 }
 
 impl PyCoordinator {
@@ -39,13 +42,18 @@ impl PyCoordinator {
                 format!("rank {rank} of a group of {size}: ranks are counted from 0"),
             ));
         }
-        let relay = Mutex::default();
-        Ok(PyCoordinator { object: object.clone().unbind(), rank, size, relay })
+        let (relay, raised) = (Mutex::default(), Mutex::default());
+        Ok(PyCoordinator { object: object.clone().unbind(), rank, size, relay, raised })
     }
 
     /// From now on calls come from another thread, and are relayed; with `None`, from the program's own.
     pub fn set_relay(&self, relay: Option<Relay>) {
         *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = relay;
+    }
+
+    /// What ended the last calls that was no error of the communicator.
+    pub fn take_raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Makes a call that was relayed.
@@ -85,7 +93,11 @@ impl PyCoordinator {
                 }
             };
             called().map_err(|error| {
-                Error::retry(format!("the communicator of the group has failed: {error}"))
+                let told = format!("the communicator of the group has failed: {error}");
+                if !error.is_instance_of::<PyException>(py) {
+                    *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+                Error::retry(told)
             })
         })
     }
@@ -135,9 +147,9 @@ pub fn group_of(
 ) -> PyResult<GroupArguments> {
     let py = object.py();
     let coordinator = Arc::new(PyCoordinator::new(object)?);
-    let patience = Duration::try_from_secs_f64(patience_s).ok().filter(|time| !time.is_zero());
-    let patience = patience.ok_or_else(|| {
-        invalid(py, format!("patience_s = {patience_s}: must be a number of seconds above 0"))
+    let patience = Duration::try_from_secs_f64(patience_s).ok();
+    let patience = patience.filter(|time| *time >= Duration::from_secs(1)).ok_or_else(|| {
+        invalid(py, format!("patience_s = {patience_s}: must be a number of seconds, from 1"))
     })?;
     let schedule =
         Schedule::from_name(schedule).map_err(|error| crate::errors::to_py(py, &error))?;

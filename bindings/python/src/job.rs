@@ -53,10 +53,14 @@ impl Job {
 #[pymethods]
 impl Job {
     /// True if a save is due. Raises the failure of an earlier save that nobody has been told.
-    fn due(&self, py: Python<'_>) -> PyResult<bool> {
-        let core = &self.core;
+    fn due(&self, tick: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (core, py) = (&self.core, tick.py());
         core.check_process(py)?;
-        py.detach(|| core.client.due()).or_raise(py)
+        // In a group it is a call of all ranks, which must not come in the middle of another.
+        let inside = core.job().is_group().then(|| core.enter(tick)).transpose()?;
+        let due = py.detach(|| core.client.due());
+        drop(inside);
+        due.map_err(|error| core.raise(py, &error))
     }
 
     /// The rank, and how many there are; `None` without a group.
@@ -67,10 +71,14 @@ impl Job {
 
     /// Takes part, with an error, in the save or restore that the other ranks begin; raises what all are
     /// told. Without a group that is the error itself.
-    fn decline(&self, py: Python<'_>, message: &str) -> PyResult<()> {
+    fn decline(&self, tick: &Bound<'_, PyAny>, message: &str) -> PyResult<()> {
+        let py = tick.py();
         self.core.check_process(py)?;
+        let inside = self.core.enter(tick)?;
         let error = Error::invalid(message);
-        Err(to_py(py, &py.detach(|| self.core.job().decline(error))))
+        let told = py.detach(|| self.core.job().decline(error));
+        drop(inside);
+        Err(to_py(py, &told))
     }
 
     /// True if events wait to be told.

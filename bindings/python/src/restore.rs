@@ -90,10 +90,13 @@ pub fn restore<'py>(
     let py = tick.py();
     core.check_process(py)?;
     let inside = core.enter(tick)?;
-    core.settle_last(tick)?;
-    // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
-    core.client.let_go();
-    core.settle_fill(tick)?;
+    let settle = || {
+        core.settle_last(tick)?;
+        // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
+        core.client.let_go();
+        core.settle_fill(tick)
+    };
+    settle().map_err(|raised| core.declined(py, raised))?;
     let started = Instant::now();
     let (sender, receiver) = channel();
     let leave = Arc::new(Leave::default());
@@ -104,19 +107,29 @@ pub fn restore<'py>(
         coordinator.set_relay(Some(Box::new(move |call| sender.send(Message::Call(call)).is_ok())));
     }
     let reader = Reader { core: core_too, epoch, sender, leave: leave_too, lazily: lazily.clone() };
-    std::thread::Builder::new()
-        .name("outlive-restore".to_owned())
-        .spawn(move || reader.run())
-        .map_err(|e| to_py(py, &Error::no_thread("the restore", &e)))?;
+    let reading =
+        std::thread::Builder::new().name("outlive-restore".to_owned()).spawn(move || reader.run());
+    let reading = match reading {
+        Ok(reading) => reading,
+        Err(error) => {
+            if let Some(coordinator) = &core.coordinator {
+                coordinator.set_relay(None);
+            }
+            return Err(core.declined(py, to_py(py, &Error::no_thread("the restore", &error))));
+        }
+    };
 
     let mut chosen = None;
     // Only this thread receives; the lock is for the compiler.
     let outcome = serve(core, &Mutex::new(receiver), plan, tick, &mut chosen);
-    if let Some(coordinator) = &core.coordinator {
-        coordinator.set_relay(None);
-    }
     // Also when all went well: the buffers go away now.
     py.detach(|| leave.withdraw());
+    if let Some(coordinator) = &core.coordinator {
+        // After an interruption it may still read. It must never call the communicator itself.
+        coordinator.set_relay(Some(Box::new(|_| false)));
+        py.detach(|| drop(reading.join()));
+        coordinator.set_relay(None);
+    }
     let result = outcome.and_then(|done| conclude(core, py, done, chosen.as_ref(), started));
     if let (Some(lazily), Some(chosen)) = (lazily, chosen) {
         // Also after an interruption: the fill may be under way.
@@ -213,7 +226,7 @@ fn serve(
                 }
             }
             Some(Message::Reply(outcome)) => {
-                return outcome.map_err(|e| raised.unwrap_or_else(|| to_py(py, &e)));
+                return outcome.map_err(|e| raised.unwrap_or_else(|| core.raise(py, &e)));
             }
             None => {}
         }

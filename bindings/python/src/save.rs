@@ -126,25 +126,28 @@ pub fn save(
     core.check_process(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
-    core.settle_last(tick)?;
-    core.settle_fill(tick)?;
-    core.keep_constants(Vec::new());
-    let mut leaves = Leaves::take(names, dtypes, shapes, leaves, distributions)
-        .map_err(|raised| core.declined(py, raised))?;
+    let take = || {
+        core.settle_last(tick)?;
+        core.settle_fill(tick)?;
+        core.keep_constants(Vec::new());
+        Leaves::take(names, dtypes, shapes, leaves, distributions)
+    };
+    let mut leaves = take().map_err(|raised| core.declined(py, raised))?;
     let regions = std::mem::take(&mut leaves.regions);
     let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of it.
     let filled = wait::wait(&core.events, tick, None, &mut |limit| {
         source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
-    })?;
-    filled.transpose().or_raise(py)?;
+    });
+    let filled = filled.and_then(|filled| filled.transpose().or_raise(py));
+    filled.map_err(|raised| core.declined(py, raised))?;
     let saved = py.detach(|| core.client.save_source(&mut source, notes));
     // Its regions point into what goes now.
     drop(source);
     let constants = std::mem::take(&mut leaves.constants);
     drop(leaves);
     drop(inside);
-    let handle = saved.or_raise(py)?;
+    let handle = saved.map_err(|error| core.raise(py, &error))?;
     core.keep_constants(constants);
     wait::tell(&core.events, tick)?;
     Ok(Save { core: core.clone(), handle })
@@ -189,7 +192,8 @@ impl Save {
         let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
             return Ok(None);
         };
-        if self.core.job().current().is_none_or(|save| save.done()) {
+        // Never waits: whoever starts a save may need the GIL, or be this very thread.
+        if !self.core.job().is_saving() {
             self.core.keep_constants(Vec::new());
         }
         let told = wait::tell(&self.core.events, tick);

@@ -75,6 +75,12 @@ impl Core {
         self.opener.check(py, || format!("the job {}", self.job().name()))
     }
 
+    /// The exception for an error, or what the communicator of the group has raised instead.
+    pub fn raise(&self, py: Python<'_>, error: &Error) -> PyErr {
+        let raised = self.coordinator.as_ref().and_then(|coordinator| coordinator.take_raised());
+        raised.unwrap_or_else(|| to_py(py, error))
+    }
+
     /// What was raised before a save or restore began: the other ranks of a group, which begin it, are told.
     pub fn declined(&self, py: Python<'_>, raised: PyErr) -> PyErr {
         if self.coordinator.is_some() {
@@ -110,7 +116,8 @@ impl Core {
 
     /// Waits until the save under way, if there is one, is over, however it ends.
     pub fn settle_last(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Some(handle) = self.job().current() {
+        // Whoever starts a save holds the lock, and may need the GIL to reach other ranks.
+        if let Some(handle) = tick.py().detach(|| self.job().current()) {
             wait::wait(&self.events, tick, None, &mut |limit| {
                 handle.wait_done(Some(limit)).then_some(())
             })?;

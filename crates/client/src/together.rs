@@ -48,6 +48,9 @@ impl Client {
         };
         let Some(done) = self.job.restore_together(select, &mut attempt)? else { return Ok(None) };
         let Attempt { own, common, follows, stats } = done.value;
+        if let Some((of, _)) = own.as_ref().filter(|_| rank == 0) {
+            self.tell_of_fewer(of, ranks);
+        }
         let restored = Restored { epoch: done.epoch, stats, skipped: done.skipped };
         let mut image = FilledImage::default();
         if let Some((of, sink)) = own {
@@ -62,6 +65,21 @@ impl Client {
 }
 
 impl Client {
+    /// Says what nobody restores, if there are fewer ranks than before.
+    fn tell_of_fewer(&self, image: &MemoryImage, ranks: u32) {
+        let before = image.manifest().world_size;
+        let is_own = |it: &&RegionDesc| it.distribution == Distribution::Local;
+        if let Some(region) = image.regions().iter().find(is_own).filter(|_| ranks < before) {
+            self.job.pool().warn(format!(
+                "checkpoint {} of job {} was saved by {before} ranks, and these are {ranks}: what the others had \
+                 for themselves, such as {:?}, is left out",
+                image.epoch(),
+                self.job.name(),
+                region.name
+            ));
+        }
+    }
+
     /// Restores what this rank has saved of one epoch, without the other ranks: all of them must have agreed
     /// on it. Otherwise as [`Client::restore`].
     ///
@@ -75,6 +93,7 @@ impl Client {
     ) -> Result<Option<Filled>> {
         let (rank, select) = (self.job.rank(), Select::Epoch(epoch));
         self.job.wait()?;
+        self.job.note_position()?;
         let found = self.job.attempt_rank(select, rank, &mut |image| {
             let plan = FillPlan::new(image, ask(Offer::of(image))?)?;
             let mut stats = RestoreStats::default();

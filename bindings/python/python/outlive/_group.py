@@ -56,8 +56,7 @@ def adapt(group: Any) -> Adapter:
     """
     module = type(group).__module__.partition(".")[0]
     if module == "mpi4py":
-        # Messages of outlive must not meet those of the program.
-        comm = group.Dup()
+        comm = _duplicate(group)
         return Adapter(comm.Get_rank(), comm.Get_size(), comm.gather, comm.bcast)
     if module == "torch" or getattr(group, "__name__", "") == "torch.distributed":
         return _of_torch(group)
@@ -68,6 +67,22 @@ def adapt(group: Any) -> Adapter:
         "torch.distributed or one of its process groups, or an object with `rank`, `size`, "
         "`gather(bytes)` and `broadcast(bytes)`"
     )
+
+
+# Under it communicators of MPI keep their duplicates, of which there can be only so many.
+_key: int | None = None
+
+
+def _duplicate(comm: Any) -> Any:
+    """A duplicate, one for all jobs: messages of outlive must not meet those of the program."""
+    global _key
+    if _key is None:
+        _key = type(comm).Create_keyval()
+    found = comm.Get_attr(_key)
+    if found is None:
+        found = comm.Dup()
+        comm.Set_attr(_key, found)
+    return found
 
 
 def _of_torch(group: Any) -> Adapter:
@@ -137,7 +152,7 @@ def sharded(
             "they need equally many dimensions, at least one"
         )
     for axis, (extent, begin, end) in enumerate(zip(shape, first, whole, strict=True)):
-        if begin < 0 or begin + extent > end:
+        if begin < 0 or begin + extent > end or end >= 1 << 63:
             raise InvalidError(
                 f"the part begins at {begin} along axis {axis} and has {extent} elements there; "
                 f"the global array has {end}"

@@ -111,7 +111,7 @@ class Job:
         """
         core = self._core
         # What somebody gives a name or a pin is meant to be there.
-        if not (core.due() or force or label or pin):
+        if not (core.due(self._tick) or force or label or pin):
             if core.events_waiting():
                 self._tick()
             return _SKIPPED
@@ -142,10 +142,10 @@ class Job:
         """Tells the other ranks of a group, which begin a save or restore, that this one cannot."""
         try:
             yield
-        except InvalidError as error:
+        except BaseException as error:
             if self._is_group:
                 with contextlib.suppress(Error):
-                    self._core.decline(str(error))
+                    self._core.decline(self._tick, str(error) or type(error).__name__)
             raise
 
     def _distributions(self, flat: Flat) -> dict[int, Any]:
@@ -162,6 +162,10 @@ class Job:
                     if at in found:
                         raise InvalidError(f"{shown(name)} is sharded, and `replicated` names it")
                     found[at] = True
+                    # Rank 0 stores it for all, whatever the order of each one's memory is.
+                    if at in flat.fortran:
+                        flat.fortran.remove(at)
+                        flat.leaves[at] = flat.leaves[at].T.copy(order="C")
         return found
 
     @property

@@ -24,6 +24,65 @@ pub fn agree(
     decode(&coordinator.broadcast(&outcome)?)?
 }
 
+/// Which call a rank makes: ranks that make different ones are out of step, and what they would do together
+/// would be no state of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// How many calls this rank has made.
+    pub number: u64,
+    /// What it is, for people; empty for a rank that cannot make it.
+    pub what: &'a str,
+}
+
+/// As [`agree`], if all ranks are in the same step.
+///
+/// # Errors
+/// As [`agree`]; `Invalid` if a rank makes another call.
+pub fn agree_in_step(
+    coordinator: &dyn Coordinator,
+    step: Step<'_>,
+    mine: Result<Vec<u8>>,
+    decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let length = (step.what.len() as u64).to_le_bytes();
+    let head = [&step.number.to_le_bytes()[..], &length, step.what.as_bytes()].concat();
+    let brought = [head, encode(&mine)].concat();
+    agree(coordinator, Ok(brought), &mut |all| {
+        let all = unless_failed(all)?;
+        let all: Vec<_> = all.iter().map(|bytes| parse(bytes)).collect::<Result<_>>()?;
+        let (first, _) = all.first().ok_or_else(wrong)?;
+        for (rank, (other, _)) in all.iter().enumerate() {
+            let differs =
+                !first.what.is_empty() && !other.what.is_empty() && first.what != other.what;
+            if differs || first.number != other.number {
+                return Err(Error::invalid(format!(
+                    "the ranks are out of step: rank {rank} makes call {} of its job, {}, and rank 0 call \
+                     {}, {}. All ranks must save and restore at the same places of the program, with the \
+                     same options. Nothing was done; end the program",
+                    other.number,
+                    words(other.what),
+                    first.number,
+                    words(first.what)
+                )));
+            }
+        }
+        decide(all.into_iter().map(|(_, result)| result).collect())
+    })
+}
+
+fn words(what: &str) -> &str {
+    if what.is_empty() { "which it cannot make" } else { what }
+}
+
+fn parse(bytes: &[u8]) -> Result<(Step<'_>, Result<Vec<u8>>)> {
+    let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| wrong())?;
+    let (what, rest) = rest.split_at_checked(length).ok_or_else(wrong)?;
+    let what = std::str::from_utf8(what).map_err(|_| wrong())?;
+    Ok((Step { number: u64::from_le_bytes(*number), what }, decode(rest)?))
+}
+
 fn all_of(coordinator: &dyn Coordinator, brought: &[Vec<u8>]) -> Result<Vec<Result<Vec<u8>>>> {
     if brought.len() != coordinator.size() as usize {
         return Err(Error::bug(format!(
@@ -59,13 +118,14 @@ fn encode(result: &Result<Vec<u8>>) -> Vec<u8> {
     }
 }
 
+fn wrong() -> Error {
+    Error::bug(
+        "a rank has sent something that no rank of this build sends: start all ranks with the same build of \
+         outlive, and let nothing else use their communicator",
+    )
+}
+
 fn decode(bytes: &[u8]) -> Result<Result<Vec<u8>>> {
-    let wrong = || {
-        Error::bug(
-            "a rank has sent something that no rank of this build sends: start all ranks with the same \
-             build of outlive, and let nothing else use their communicator",
-        )
-    };
     match bytes {
         [DONE, rest @ ..] => Ok(Ok(rest.to_vec())),
         [FAILED, length, rest @ ..] => {

@@ -186,8 +186,13 @@ impl Inbox {
         pool: &Pool,
         ticket: Ticket,
     ) -> std::result::Result<Option<Message>, Unheard> {
+        let numbers = pool.log().numbers(&self.chain)?;
+        // The newest message is never removed: the log has moved, without messages.
+        if numbers.last().is_none_or(|newest| *newest < self.seen) {
+            self.seen = 0;
+        }
         let seen = self.seen;
-        for number in pool.log().numbers(&self.chain)?.into_iter().filter(|it| *it > seen) {
+        for number in numbers.into_iter().filter(|it| *it > seen) {
             let bytes = match pool.log().read(&self.chain, number) {
                 Err(error) if error.kind() == ErrorKind::Damaged => {
                     // Its writer removes what is about earlier saves.

@@ -1,7 +1,7 @@
 //! A rank's part in the saves of its group.
 
 use super::GroupOptions;
-use super::agree::{agree, of_rank, unless_failed};
+use super::agree::{Step, agree_in_step, of_rank, unless_failed};
 use super::claims::{Claims, are_equal};
 use super::mail::{Inbox, Outbox, Pauses, Ticket};
 use super::pulse::Pulse;
@@ -17,6 +17,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3600);
 #[derive(Debug)]
 pub(crate) struct Part {
     pub coordinator: Arc<dyn Coordinator>,
+    /// How many collective calls this rank has made.
+    calls: AtomicU64,
     job: JobName,
     patience: Duration,
     outbox: Outbox,
@@ -67,6 +70,7 @@ impl Part {
             outbox: Outbox::new(job, rank),
             inboxes: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, told: Changes::default() }),
+            calls: AtomicU64::new(0),
             coordinator,
         }
     }
@@ -89,11 +93,26 @@ impl Part {
     /// Of the first rank that is not ready; those of `decide`; what the coordinator reports.
     pub fn decide(
         &self,
+        what: &str,
         ready: Result<()>,
         decide: &mut dyn FnMut() -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
         let ready = ready.map(|()| Vec::new());
-        agree(&*self.coordinator, ready, &mut |all| unless_failed(all).and_then(|_| decide()))
+        self.agree(what, ready, &mut |all| unless_failed(all).and_then(|_| decide()))
+    }
+
+    /// One outcome for all ranks, which must be in the same call. Collective.
+    ///
+    /// # Errors
+    /// As [`agree_in_step`].
+    pub fn agree(
+        &self,
+        what: &str,
+        mine: Result<Vec<u8>>,
+        decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        agree_in_step(&*self.coordinator, Step { number, what }, mine, decide)
     }
 
     /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
@@ -112,14 +131,14 @@ impl Part {
         let regions = ready.and_then(|()| source.regions());
         let claims = regions.map(|regions| Claims::new(id, self.job.as_str(), &regions));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
-        let mut decided = agree(&*self.coordinator, digest, &mut |all| {
+        let mut decided = self.agree("a save", digest, &mut |all| {
             let digests = unless_failed(all)?;
             if are_equal(&digests) { self.open(pool, writer) } else { Ok(Vec::new()) }
         })?;
         if decided.is_empty() {
             let claims = claims.map(Claims::into_bytes);
             let differ = &mut |all| Err(Claims::difference(&unless_failed(all)?));
-            decided = agree(&*self.coordinator, claims, differ)?;
+            decided = self.agree("a save", claims, differ)?;
         }
         self.join(pool, writer, &decided)
     }

@@ -1,6 +1,6 @@
 //! One epoch for all ranks: the newest that every rank can restore.
 
-use super::agree::{agree, of_rank};
+use super::agree::of_rank;
 use super::part::Part;
 use crate::commit::history;
 use crate::read::{Kind, Select, Skipped, first_manifest, suspect};
@@ -8,6 +8,8 @@ use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 
+/// There is no checkpoint.
+const NONE: u8 = 0;
 /// Rank 0 has found a checkpoint to try.
 const TRY: u8 = 1;
 /// All ranks have restored it.
@@ -50,16 +52,21 @@ impl Together<'_> {
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<TogetherRestored<T>>> {
         let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
+        let what = self.what();
         loop {
-            let choice = self.part.decide(std::mem::replace(&mut ready, Ok(())), &mut || {
+            let ready = std::mem::replace(&mut ready, Ok(()));
+            let choice = self.part.decide(&what, ready, &mut || {
                 Ok(match self.next_below(below, &mut skipped)? {
                     Some(epoch) => [&[TRY][..], &epoch.to_le_bytes()].concat(),
-                    None => Vec::new(),
+                    None => vec![NONE],
                 })
             })?;
-            let Some((&TRY, epoch)) = choice.split_first() else { return Ok(None) };
-            let epoch = epoch.try_into().map(Epoch::from_le_bytes);
-            let epoch = epoch.map_err(|_| Error::bug("rank 0 has named no epoch"))?;
+            let epoch = match choice.split_first() {
+                Some((&TRY, epoch)) => epoch.try_into().map(Epoch::from_le_bytes).ok(),
+                Some((&NONE, [])) => return Ok(None),
+                _ => None,
+            };
+            let epoch = epoch.ok_or_else(|| Error::bug("rank 0 has named no epoch"))?;
             let mut value = None;
             let tried = self.attempt(epoch, attempt).map(|restored| match restored {
                 Some(restored) => {
@@ -68,7 +75,7 @@ impl Together<'_> {
                 }
                 None => vec![GONE],
             });
-            let verdict = agree(&*self.part.coordinator, tried, &mut |all| self.judge(all))?;
+            let verdict = self.part.agree(&what, tried, &mut |all| self.judge(all))?;
             match (verdict.split_first(), value) {
                 (Some((&RESTORED, _)), Some(value)) => {
                     return Ok(Some(TogetherRestored { epoch, value, skipped }));
@@ -89,6 +96,16 @@ impl Together<'_> {
                 _ => return Err(Error::bug("the ranks do not agree what they have restored")),
             }
         }
+    }
+
+    /// What the ranks do together, which must be the same.
+    fn what(&self) -> String {
+        let which = match self.select {
+            Select::Epoch(epoch) => format!("epoch {epoch}"),
+            _ => "the newest checkpoint".to_owned(),
+        };
+        let pool = &self.pool.config().format.pool_id;
+        format!("a restore of {which} of job {:?} in pool {pool}", self.name.as_str())
     }
 
     /// The newest checkpoint of memory below an epoch that is worth a try. `None` if there is none at all.

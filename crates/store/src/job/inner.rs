@@ -97,7 +97,10 @@ impl Inner {
     /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
     /// one of them is not `ready`.
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
-        let ready = ready.and_then(|()| make_anew(&self.pool).map(drop));
+        // Of a group one rank does it for all.
+        let is_first = self.part.as_ref().is_none_or(|part| part.rank() == 0);
+        let anew = || if is_first { make_anew(&self.pool).map(drop) } else { Ok(()) };
+        let ready = ready.and_then(|()| anew());
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(part) = &self.part else {

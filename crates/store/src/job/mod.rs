@@ -105,7 +105,9 @@ impl Job {
     pub fn decline(&self, error: Error) -> Error {
         let Some(part) = &self.inner.part else { return error };
         let nothing = &mut || Err(Error::bug("a rank has declined, and nobody was told"));
-        part.decide(Err(error), nothing).err().unwrap_or_else(|| Error::bug("nobody has declined"))
+        part.decide("", Err(error), nothing)
+            .err()
+            .unwrap_or_else(|| Error::bug("nobody has declined"))
     }
 
     /// This process's rank; 0 for a program of one.
@@ -132,7 +134,10 @@ impl Job {
     pub fn due(&self) -> Result<bool> {
         match (&self.inner.part, self.inner.every) {
             (Some(part), Some(_)) => {
-                let decided = part.decide(Ok(()), &mut || Ok(vec![u8::from(self.is_due())]))?;
+                let decided =
+                    part.decide("the question whether a save is due", Ok(()), &mut || {
+                        Ok(vec![u8::from(self.is_due())])
+                    })?;
                 Ok(decided == [1])
             }
             _ => Ok(self.is_due()),
@@ -210,7 +215,8 @@ impl Job {
         self.inner.check_process()?;
         if self.is_group() {
             return Err(Error::invalid(format!(
-                "job {} belongs to a group of ranks, which saves memory only: put files and copy                  checkpoints by a job that one process opens without a group",
+                "job {} belongs to a group of ranks, which saves memory only: put files and copy checkpoints \
+                 by a job that one process opens without a group",
                 self.name()
             )));
         }

@@ -44,11 +44,22 @@ impl Job {
         let ready = || {
             self.wait()?;
             self.wait_filled()?;
-            self.go_on_without_memory();
+            if part.rank() == 0 {
+                self.go_on_without_memory();
+            }
             self.inner.note_position()
         };
         let together = Together { part, pool: self.pool(), name: self.name(), select };
         together.restore(ready(), attempt)
+    }
+
+    /// The next save is refused if others save before it: this program goes on from what it reads now. Restores do
+    /// so by themselves.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn note_position(&self) -> Result<()> {
+        self.inner.note_position()
     }
 
     /// Makes the image that a rank has restored as a whole, and that is its own, what its next save
