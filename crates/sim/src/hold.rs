@@ -138,7 +138,7 @@ impl Looking<'_> {
         // was there when he found it.
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
-            _ if actor.truth.is_damaged() => prepared,
+            _ if actor.truth.is_damaged() || actor.truth.is_wiped() => prepared,
             (_, Some(restored)) => seen.max(restored.epoch),
             (_, None) => seen,
         };

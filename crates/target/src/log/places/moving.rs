@@ -1,7 +1,7 @@
 //! Moves a log: carries out the steps of a [`Course`]. Whoever is killed while he does that leaves the rest to
 //! whoever comes next: each step may be done again, by several at once.
 
-use super::copy::{NewPlace, copy};
+use super::copy::{NewPlace, OVER, copy};
 use super::course::{Course, Step};
 use super::had::{JobHad, decode, encode, gather};
 use super::solo::Solo;
@@ -15,7 +15,6 @@ use std::sync::Arc;
 /// The numbers of what is decided, in the job of moves.
 const SUCCESSOR: u64 = 1;
 const HAD: u64 = 2;
-const OVER: u64 = 3;
 
 /// A log in these places, as somebody sees it who may move it.
 pub(super) fn seen_by(
