@@ -1,4 +1,4 @@
-//! Moves a pool's log to other places, while programs may save (docs/pool.md; docs/design/023-moving-a-log.md).
+//! Moves a pool's log to other places, while programs may save (docs/pool.md; docs/design/028-moving-a-log.md).
 
 use crate::Pool;
 use crate::config::{FormatConfig, LogConfig, PoolConfig};
