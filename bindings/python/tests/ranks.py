@@ -10,7 +10,9 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +139,41 @@ def wrong(hub: Hub, place: str) -> None:
     job.close()
 
 
+def told(what: str, call: Callable[[], object]) -> None:
+    """Prints what a call raises."""
+    try:
+        call()
+        print(what, "| done", flush=True)
+    except Exception as error:
+        print(what, "|", type(error).__name__, str(error).replace("\n", " "), flush=True)
+
+
+def apart(hub: Hub, place: str) -> None:
+    """Ranks that do not do the same: all are told, and none waits for another."""
+    pool = outlive.open(place)
+    table = np.arange(24000.0).reshape(200, 120)
+    job = pool.job("apart", group=hub, replicated="table")
+    # Rank 0 has it in another order of memory.
+    own = np.full(20000, float(hub.rank))
+    state = {"table": np.asfortranarray(table) if hub.rank == 0 else table.copy(), "own": own}
+    job.save(state, wait=True)
+    for into in (np.zeros((200, 120)), np.zeros((200, 120), order="F")):
+        found = {"table": into, "own": np.zeros(20000)}
+        assert job.restore(into=found)
+        assert np.array_equal(found["table"], table)
+        assert np.array_equal(found["own"], own)
+    fresh = job.restore()
+    assert np.array_equal(fresh["table"], table)
+    label: Any = b"no text" if hub.rank == 1 else ""
+    told("label", lambda: job.save(state, label=label, wait=True))
+    told("fine", lambda: job.save(state, wait=True))
+    told("epochs", lambda: job.restore(into=found, epoch=1 + hub.rank % 2))
+    mixed = pool.job("other" if hub.rank == 1 else "apart", group=hub, replicated="table")
+    told("jobs", lambda: mixed.restore(into=found))
+    steps = pool.job("steps", group=hub)
+    told("steps", lambda: steps.restore(into=found) if hub.rank == 1 else steps.save(state))
+
+
 def main() -> None:
     """Does what the command line says."""
     rank, size, port = map(int, sys.argv[1:4])
@@ -146,6 +183,8 @@ def main() -> None:
     if command == "run":
         place, steps, kill_at, victim = arguments
         run(hub, place, int(steps), int(kill_at), int(victim))
+    elif command == "apart":
+        apart(hub, *arguments)
     else:
         wrong(hub, *arguments)
 

@@ -95,6 +95,18 @@ def test_what_one_rank_does_wrong_all_are_told(tmp_path: Path) -> None:
         assert "epoch 2" in text, text
 
 
+def test_ranks_that_do_not_do_the_same_are_told(tmp_path: Path) -> None:
+    out = finish(start(3, "apart", tmp_path / "pool"))
+    for rank, text in enumerate(out):
+        lines = dict(line.split(" | ", 1) for line in text.splitlines() if " | " in line)
+        assert ("TypeError" if rank == 1 else "InvalidError rank 1: ") in lines["label"], text
+        assert lines["fine"] == "done", text
+        assert "InvalidError the ranks are out of step" in lines["epochs"], text
+        assert "a restore of epoch 2" in lines["epochs"], text
+        assert "InvalidError the ranks are out of step" in lines["jobs"], text
+        assert "InvalidError the ranks are out of step" in lines["steps"], text
+
+
 def test_a_group_is_asked_for_plainly(tmp_path: Path) -> None:
     pool = outlive.open(tmp_path / "pool")
     with pytest.raises(outlive.InvalidError, match="is no group of ranks"):

@@ -243,7 +243,8 @@ impl Member {
             return Err(actor.violate(what));
         }
         seen = match epoch {
-            _ if truth.is_damaged() || truth.is_wiped() => prepared,
+            _ if truth.is_damaged() => prepared,
+            _ if truth.is_wiped() => seen.max(prepared),
             Some(epoch) => seen.max(epoch),
             None => seen,
         };

@@ -138,7 +138,9 @@ impl Looking<'_> {
         // was there when he found it.
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
-            _ if actor.truth.is_damaged() || actor.truth.is_wiped() => prepared,
+            _ if actor.truth.is_damaged() => prepared,
+            // What was lost with memory it knows of, whether it has found something or not.
+            _ if actor.truth.is_wiped() => seen.max(prepared),
             (_, Some(restored)) => seen.max(restored.epoch),
             (_, None) => seen,
         };

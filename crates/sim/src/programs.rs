@@ -206,7 +206,8 @@ impl Actor {
         let Some((epoch, prepared, filling)) = looking.judge(select, begun)? else { return Ok(()) };
         seen = match select {
             Select::Epoch(_) => prepared,
-            _ if actor.truth.is_damaged() || actor.truth.is_wiped() => prepared,
+            _ if actor.truth.is_damaged() => prepared,
+            _ if actor.truth.is_wiped() => seen.max(prepared),
             _ => seen.max(epoch),
         };
         actor.truth.restored(actor.number, &name, seen);
