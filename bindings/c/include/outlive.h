@@ -239,7 +239,7 @@ outlive_status outlive_due(struct outlive_job *job, int *due);
 // checkpoint then holds what all ranks protect. With MPI, use outlive_job_open_mpi() of outlive_mpi.h.
 //
 // `every_s` as for outlive_job_open(); the clock of rank 0 decides. `comm` is copied. `patience_s`: seconds
-// without a word of a rank after which a save fails; 0 for 120. `schedule`: when ranks write: NULL or
+// without a word of a rank after which a save fails, at least 1; 0 for 120. `schedule`: when ranks write: NULL or
 // "coordinated", "staggered", "striped(WIDTH)", "adaptive" (docs/groups.md). `*job` is the job, or NULL
 // after an error; then `release` was not called.
 outlive_status outlive_job_open_group(struct outlive_pool *pool,

@@ -36,6 +36,10 @@ pub(crate) unsafe fn path<'a>(path: *const c_char, what: &str) -> Result<&'a Pat
     }
 }
 
+/// A text as bytes.
+///
+/// # Safety
+/// As for [`text`].
 unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u8], Failure> {
     if text.is_null() {
         return Err(invalid(format!("{what} is NULL: give a text")));

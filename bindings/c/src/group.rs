@@ -19,7 +19,7 @@ use std::time::Duration;
 /// checkpoint then holds what all ranks protect. With MPI, use outlive_job_open_mpi() of outlive_mpi.h.
 ///
 /// `every_s` as for outlive_job_open(); the clock of rank 0 decides. `comm` is copied. `patience_s`: seconds
-/// without a word of a rank after which a save fails; 0 for 120. `schedule`: when ranks write: NULL or
+/// without a word of a rank after which a save fails, at least 1; 0 for 120. `schedule`: when ranks write: NULL or
 /// "coordinated", "staggered", "striped(WIDTH)", "adaptive" (docs/groups.md). `*job` is the job, or NULL
 /// after an error; then `release` was not called.
 #[unsafe(no_mangle)]
@@ -58,6 +58,11 @@ pub unsafe extern "C" fn outlive_job_open_group(
         let functions = unsafe { Functions::new(*comm)? };
         let coordinator = Arc::new(functions);
         let patience = if patience.is_zero() { GroupOptions::PATIENCE } else { patience };
+        if patience < Duration::from_secs(1) {
+            return Err(invalid(format!(
+                "patience_s = {patience_s}: must be 0, or 1 second or more"
+            )));
+        }
         let group = GroupOptions { coordinator, patience, schedule };
         let every = (!every.is_zero()).then_some(every);
         let options = JobOptions { every, group: Some(group) };

@@ -41,6 +41,8 @@ pub unsafe extern "C" fn outlive_open_existing(
     call(|| unsafe { opened(location, pool, false) })
 }
 
+/// # Safety
+/// `location` is NULL, or ends with a zero; `pool` is NULL, or may be written until the call returns.
 unsafe fn opened(
     location: *const c_char,
     pool: *mut *mut outlive_pool,

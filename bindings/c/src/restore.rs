@@ -6,7 +6,7 @@ use crate::call::{Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::save::chosen;
 use crate::status::outlive_status;
-use outlive_client::{Leave, Offer, Target, Wish};
+use outlive_client::{Leave, Offer, Target, Wish, wish_for};
 use outlive_store::Select;
 use outlive_types::{Epoch, Error};
 use std::cell::Cell;
@@ -131,19 +131,10 @@ fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epo
                 return Err(Error::invalid(text));
             };
             let region = &offer.regions[at];
-            let is_like = (&region.dtype, &region.shape) == (&memory.dtype, &memory.shape);
-            if region.bytes != memory.bytes as u64 || is_same && !is_like {
+            if !is_same && region.bytes != memory.bytes as u64 {
                 return Err(Error::invalid(format!(
-                    "region {:?} of checkpoint {} has dtype {:?}, shape {:?} and {} bytes; the program \
-                     has {:?}, {:?} and {} for it: restore it into memory like what was saved",
-                    region.name,
-                    offer.epoch,
-                    region.dtype,
-                    region.shape,
-                    region.bytes,
-                    memory.dtype,
-                    memory.shape,
-                    memory.bytes
+                    "region {:?} of checkpoint {} has {} bytes, and the buffer {}: give one of that length",
+                    region.name, offer.epoch, region.bytes, memory.bytes
                 )));
             }
             if !matches!(wishes[at], Wish::Nothing) {
@@ -152,7 +143,10 @@ fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epo
                     memory.name
                 )));
             }
-            wishes[at] = Wish::Into(memory.to_fill());
+            wishes[at] = match is_same {
+                true => wish_for(&offer, region, target(memory))?,
+                false => Wish::Into(memory.to_fill()),
+            };
         }
         Ok(wishes)
     };

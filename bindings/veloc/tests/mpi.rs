@@ -116,15 +116,13 @@ fn ranks_of_veloc_run_unchanged() {
             continue;
         }
         let whole = Mpi::build(name);
-        assert_eq!(whole.run(3, 40), (-1, whole.run(3, 40).1));
+        let (from, undisturbed) = whole.run(3, 40);
+        assert_eq!(from, -1);
 
         let mpi = Mpi::build(name);
-        let running = {
-            let mut command = mpi.command(3, 1_000_000);
-            command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            command.spawn().unwrap()
-        };
-        let mut running = running;
+        let mut command = mpi.command(3, 1_000_000);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let mut running = command.spawn().unwrap();
         while mpi.records() < 6 {
             assert!(running.try_wait().unwrap().is_none(), "the ranks have ended");
             std::thread::sleep(Duration::from_millis(5));
@@ -134,10 +132,13 @@ fn ranks_of_veloc_run_unchanged() {
         let (version, _) = mpi.run(3, 1);
         assert!(version >= 3, "{version}");
 
-        // Another number of ranks is refused, by a warning, and takes nothing away.
-        let (_, parts) = (0, Mpi::build(name));
-        let (from, _) = parts.run(3, 20);
-        assert_eq!(from, -1);
+        let parts = Mpi::build(name);
+        assert_eq!(parts.run(3, 20).0, -1);
+        // Another number of ranks finds no version, and takes nothing away.
+        let other = parts.command(2, 0).output().unwrap();
+        assert!(text_of(&other).contains("from version -1"));
+        let told = String::from_utf8_lossy(&other.stderr).into_owned();
+        assert!(told.contains("3 ranks have saved it, and these are 2"), "{told}");
         assert_eq!(parts.run(3, 20).0, 20);
         // Damage of one rank's data: all go back to a version that is whole.
         let mut found = Vec::new();
@@ -150,6 +151,6 @@ fn ranks_of_veloc_run_unchanged() {
         let (version, _) = parts.run(3, 1);
         assert!((0..20).contains(&version), "{version}");
         let (_, end) = parts.run(3, 40);
-        assert_eq!(end, whole.run(3, 40).1, "{name}");
+        assert_eq!(end, undisturbed, "{name}");
     }
 }

@@ -18,6 +18,6 @@ mod together;
 pub use client::Client;
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use leave::{Leave, interrupted};
-pub use named::Target;
+pub use named::{Target, wish_for};
 pub use plan::{Offer, Wish};
 pub use restore::Filled;

@@ -61,7 +61,7 @@ fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> 
                 offer.epoch, region.name
             ))
         })?;
-        wishes.push(wish(offer, region, target)?);
+        wishes.push(wish_for(offer, region, target)?);
     }
     let mut missing: Vec<&str> = named.keys().map(String::as_str).collect();
     missing.sort_unstable();
@@ -86,7 +86,10 @@ fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> 
 }
 
 /// What is wanted of a region: all of it, or a part of the array that it is part of.
-fn wish(offer: &Offer, region: &RegionDesc, target: Target) -> Result<Wish> {
+///
+/// # Errors
+/// `Invalid` if the memory for it is not like it.
+pub fn wish_for(offer: &Offer, region: &RegionDesc, target: Target) -> Result<Wish> {
     let global = |distribution: &Distribution| match distribution {
         Distribution::Subarray { global_shape, .. } => Some(global_shape.clone()),
         _ => None,

@@ -30,7 +30,8 @@ static void protect_all(void)
 int main(int argc, char **argv)
 {
     outlive_pool *pool;
-    const char *none[1] = {NULL};
+    const char *none[1] = {NULL}, *some[1];
+    double part[100];
     size_t shape[1] = {10}, whole[1] = {20}, offset[1] = {15};
     uint64_t epoch;
     int at;
@@ -41,6 +42,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     EXPECT(outlive_job_open_mpi(pool, "job", 0, MPI_COMM_NULL, 0, NULL, &job), OUTLIVE_INVALID, "MPI_COMM_NULL");
+    EXPECT(outlive_job_open_mpi(pool, "job", 0, MPI_COMM_WORLD, 1e-9, NULL, &job), OUTLIVE_INVALID,
+           "1 second or more");
     EXPECT(outlive_job_open_mpi(pool, rank == 1 ? "" : "job", 0, MPI_COMM_WORLD, 0, NULL, &job), OUTLIVE_INVALID,
            rank == 1 ? "empty" : "another rank");
     EXPECT(outlive_job_open_mpi(pool, "job", 0, MPI_COMM_WORLD, 0, rank == 0 ? "sometimes" : NULL, &job),
@@ -83,6 +86,15 @@ int main(int argc, char **argv)
     EXPECT(outlive_restore(job, 0, &epoch), OUTLIVE_OK, "");
     if (epoch != 1 || step != 1 || cells[4999] != rank * 5000 + 4999)
         MPI_Abort(MPI_COMM_WORLD, 2);
+    some[0] = "cells";
+    shape[0] = 100;
+    whole[0] = 5000 * (size_t)ranks;
+    offset[0] = 5000 * (size_t)ranks - 100 * ((size_t)rank + 1); /* other parts than were saved */
+    EXPECT(outlive_protect_sharded(job, "cells", part, OUTLIVE_FLOAT64, 1, shape, whole, offset), OUTLIVE_OK, "");
+    EXPECT(outlive_restore_some(job, 0, some, 1, &epoch), OUTLIVE_OK, "");
+    if (epoch != 1 || part[0] != (double)offset[0] || part[99] != (double)offset[0] + 99)
+        MPI_Abort(MPI_COMM_WORLD, 3);
+    protect_all();
     cells[0] = -1;
     EXPECT(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, NULL), OUTLIVE_OK, "");
     EXPECT(outlive_job_close(job), OUTLIVE_OK, "");

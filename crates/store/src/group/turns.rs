@@ -1,7 +1,7 @@
-//! When each rank writes what it has frozen: all at once, or so many at a time. (Hwang, Jin and Ho,
-//! "Orthogonal striping and mirroring in distributed RAID for I/O-centric cluster computing", 2002, and
-//! their "Striped checkpointing on distributed RAID": coordinated, staggered and striped writers.) The
-//! freeze is coordinated in any case, so this decides how long a save takes, and never what is in it.
+//! When each rank writes what it has frozen: all at once, or so many at a time. (Chang, Cho and Kim,
+//! "Performance Evaluation of the Striped Checkpointing Algorithm on the Distributed RAID for Cluster
+//! Computer": coordinated, staggered and striped writers.) The freeze is coordinated in any case, so this
+//! decides how long a save takes, and never what is in it.
 
 use outlive_types::{Error, Result};
 use std::fmt;
