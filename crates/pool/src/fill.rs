@@ -177,7 +177,7 @@ impl Pool {
                                 "the targets of the pool have changed: fill again",
                             ));
                         }
-                        fill.why = fill.why.or(Some(error));
+                        fill.why = Some(worth_telling(fill.why.take(), error));
                         continue;
                     }
                 },
@@ -293,6 +293,16 @@ impl Pool {
         })?;
         let bytes = self.copy_open(targets, (shard, from), &open, (member, writer))?;
         Ok((member, bytes))
+    }
+}
+
+/// Why a pack is not copied, of why two of its shards are not: one that is missing until a repair is not what
+/// it failed for, if another might have taken its place.
+fn worth_telling(first: Option<Error>, second: Error) -> Error {
+    match first {
+        Some(first) if first.kind() != ErrorKind::Damaged => first,
+        Some(first) if second.kind() == ErrorKind::Damaged => first,
+        _ => second,
     }
 }
 

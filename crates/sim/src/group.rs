@@ -251,7 +251,7 @@ impl Member {
         if rank == 0 {
             truth.restored(self.run.number, name, seen);
         }
-        let is_old = epoch.unwrap_or(0) < at_least && truth.newest_told(name) >= at_least;
+        let is_old = epoch.unwrap_or(0) < at_least && truth.must_find(name, at_least);
         if is_old && !truth.is_damaged() {
             return Err(actor.violate(format!(
                 "epoch {epoch:?} of {name} was found as the newest, and epoch {at_least} was committed"

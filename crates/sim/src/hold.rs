@@ -147,7 +147,7 @@ impl Looking<'_> {
         actor.truth.restored(actor.number, name, seen);
         let (Some(restored), Some(found)) = (restored, found) else {
             // It may have been lost with memory meanwhile.
-            let is_there = at_least > 0 && actor.truth.newest_told(name) >= at_least;
+            let is_there = actor.truth.must_find(name, at_least);
             return match is_there && !actor.truth.is_damaged() && !actor.truth.is_rolled_back() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
                 false => Ok(None),
@@ -155,7 +155,7 @@ impl Looking<'_> {
         };
         let is_old =
             select == Select::Newest && restored.epoch < at_least && !actor.truth.is_rolled_back();
-        if is_old && !actor.truth.is_damaged() && actor.truth.newest_told(name) >= at_least {
+        if is_old && !actor.truth.is_damaged() && actor.truth.must_find(name, at_least) {
             return Err(actor.violate(format!(
                 "epoch {} of {name} was restored as the newest, and epoch {at_least} was committed",
                 restored.epoch

@@ -281,6 +281,15 @@ impl Truth {
         told.map_or(0, |(epoch, _)| *epoch)
     }
 
+    /// Whether who has begun to look for the newest when somebody had been told of `at_least` must find it or
+    /// a newer one. Not if it was lost with memory meanwhile, whatever was committed after that.
+    pub fn must_find(&self, job: &JobName, at_least: Epoch) -> bool {
+        if at_least == 0 || self.is_wiped() {
+            return self.committed(job).get(&at_least).is_some_and(|there| !there.doomed);
+        }
+        self.newest_told(job) >= at_least
+    }
+
     /// Whether a prune has dropped something of the job.
     pub fn is_pruned(&self, job: &JobName) -> bool {
         self.committed(job).values().any(|committed| committed.doomed)

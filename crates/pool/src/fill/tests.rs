@@ -158,6 +158,25 @@ fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
     }
 }
 
+/// (suspend:50014709: a gc called a pack damaged that lacked redundancy, as a target did not answer just then.)
+#[test]
+fn a_shard_that_lacks_is_not_why_a_fill_failed_that_another_would_have_made_whole() {
+    let mut failed = 0;
+    for step in 0.. {
+        let Fixture { fast, slow, pool } = fixture(3, 1, Redundancy::erasure(2, 1));
+        write(&pool);
+        let lacking = ShardName { pack: pack(), shard: 1 };
+        fast.iter().for_each(|world| drop(world.target().delete(lacking)));
+        let need = pool.fill_need().unwrap();
+        slow[0].fail_at(slow[0].ops() + step, ErrorKind::Retry);
+        let fill = pool.fill_pack(pack(), &need).unwrap();
+        let Some(why) = fill.why else { break };
+        assert_eq!(why.kind(), ErrorKind::Retry, "step {step}: {why}");
+        failed += 1;
+    }
+    assert!(failed > 3, "{failed} steps");
+}
+
 #[test]
 fn a_fill_may_fail_at_any_step_and_be_repeated() {
     for (fast, slow, rule) in cases() {

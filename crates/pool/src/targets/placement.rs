@@ -7,8 +7,8 @@ use outlive_target::Capacity;
 use outlive_types::PackId;
 use std::collections::HashSet;
 
-/// Targets that differ by less are equally full.
-const PERCENT_ALIKE: u128 = 5;
+/// Targets whose free parts differ by less, in hundredths of the freer one's, are equally full.
+const PERCENT_ALIKE: u128 = 10;
 /// One whose reads take so many times as long as others' is slow.
 const SLOW: u64 = 4;
 
@@ -18,55 +18,80 @@ struct Rate {
     lacks_room: bool,
     is_slow: bool,
     under_way: u64,
-    percent: u128,
-    turn: u64,
+    /// It is this fuller one's turn to be passed over.
+    is_passed_over: bool,
+    /// Its place in the order that the pack prefers.
+    turn: usize,
 }
 
 /// The targets in the order in which they are tried for a pack: those that are there, have room, are not
-/// slow and least busy come first, then the emptiest. Of what is alike, each pack has an order of its own.
+/// slow and least busy come first, then as the pack prefers them, but that a fuller target is passed over by
+/// so many packs that all become full together.
 pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: u64) -> Vec<usize> {
     let members = targets.members();
     let typical = if targets.reads_around() { typical_read_us(members) } else { 0 };
-    let mut rated = Vec::with_capacity(members.len());
-    for (number, member) in members.iter().enumerate() {
-        if member.tier != tier || member.is_leaving || member.away().is_some() {
+    let mut there = Vec::with_capacity(members.len());
+    for (turn, number) in preferred(members, tier, pack).into_iter().enumerate() {
+        let member = &members[number];
+        if member.is_leaving || member.away().is_some() {
             continue;
         }
         // One that cannot say how full it is may still take a shard, when others do not.
-        let capacity =
-            member.target().capacity().unwrap_or(Capacity { total_bytes: 0, free_bytes: 0 });
-        let Capacity { total_bytes, free_bytes } = capacity;
+        let unknown = Capacity { total_bytes: 0, free_bytes: 0 };
+        there.push((turn, number, member.target().capacity().unwrap_or(unknown)));
+    }
+    let freest = there.iter().map(|(.., capacity)| free_permille(*capacity)).max().unwrap_or(0);
+    let rate = |(turn, number, capacity): (usize, usize, Capacity)| {
+        let member = &members[number];
         let under_way = member.under_way();
-        let used_bytes = total_bytes - free_bytes.min(total_bytes);
-        let percent = u128::from(used_bytes) * 100 / u128::from(total_bytes.max(1));
         let rate = Rate {
-            lacks_room: free_bytes.saturating_sub(under_way) < bytes_max,
+            lacks_room: capacity.free_bytes.saturating_sub(under_way) < bytes_max,
             is_slow: is_slow(member, typical),
             under_way,
-            percent: percent / PERCENT_ALIKE,
-            turn: turn(pack, member.id),
+            is_passed_over: passes_over(pack, member.id, free_permille(capacity), freest),
+            turn,
         };
-        rated.push((rate, number));
-    }
+        (rate, number)
+    };
+    let mut rated: Vec<(Rate, usize)> = there.into_iter().map(rate).collect();
     rated.sort_unstable();
     rated.into_iter().map(|(_, number)| number).collect()
 }
 
+fn free_permille(capacity: Capacity) -> u128 {
+    u128::from(capacity.free_bytes) * 1000 / u128::from(capacity.total_bytes.max(1))
+}
+
+/// Whether a pack passes over a target of which a smaller part is free than of the freest: of all packs, as
+/// many do as that part is smaller. (Chosen by a hash, so that ranks that do not know of each other agree.)
+fn passes_over(pack: PackId, id: u32, free: u128, freest: u128) -> bool {
+    free * 100 < freest * (100 - PERCENT_ALIKE)
+        && u128::from(hash(&pack.0, id)) * freest > free * u128::from(u64::MAX)
+}
+
 /// All targets in the order in which a pack's shards prefer them: shard 0 the first, and so on. Who looks
-/// for a shard finds it at the first attempt while every target takes part in every stripe. (Rendezvous
-/// hashing: Thaler & Ravishankar, 1998. A target more or less changes the order of no others.)
+/// for a shard finds it at the first attempt while every target takes part in every stripe, or all are
+/// equally good when it is written.
+///
+/// Each session has an order of its own, and its packs begin one after the other in it, those of rank r
+/// at the r-th place: so the packs that the ranks of a group write at a time are spread evenly, though no
+/// rank knows of the others'. (RAID's rotation of parity. Hashing each pack by itself would give one of eight
+/// targets three or four of sixteen ranks, for which all would wait.)
 pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usize> {
     let is_of_tier = |number: &usize| members[*number].tier == tier;
     let mut order: Vec<usize> = (0..members.len()).filter(is_of_tier).collect();
-    order.sort_unstable_by_key(|number| turn(pack, members[*number].id));
+    let session = pack.session();
+    order.sort_unstable_by_key(|number| hash(&session.0, members[*number].id));
+    if !order.is_empty() {
+        let place = u64::from(pack.rank()) + u64::from(pack.count());
+        let count = order.len() as u64;
+        order.rotate_left((place % count) as usize);
+    }
     order
 }
 
-fn turn(pack: PackId, id: u32) -> u64 {
-    let mut key = [0; 24];
-    key[..20].copy_from_slice(&pack.0);
-    key[20..].copy_from_slice(&id.to_le_bytes());
-    checksum(&key)
+fn hash(of: &[u8], id: u32) -> u64 {
+    checksum(&[of, &id.to_le_bytes()].concat())
 }
 
 /// What a read takes at the target in the middle; 0 if too few have been read from.

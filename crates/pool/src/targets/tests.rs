@@ -48,13 +48,14 @@ fn shards_go_where_room_is_and_where_little_is_under_way() {
     put(&set, 2, 1, 2 << 20).unwrap();
     assert_eq!((counts()[0], counts()[1] + counts()[2]), (0, 1));
     drop(open);
-    // Now the emptiest that has room.
+    // Another one that has room.
     put(&set, 3, 1, 2 << 20).unwrap();
-    assert_eq!(counts(), [0, 1, 1]);
+    assert_eq!((counts()[0], counts()[1] + counts()[2]), (0, 2));
+    // Until every one of them is full.
     for number in 4..9 {
         put(&set, number, 1, 1 << 20).unwrap();
     }
-    assert_eq!(counts(), [1, 3, 3]);
+    assert_eq!((counts()[0], counts()[1] + counts()[2]), (1, 6));
     let error = set.create(pack(9), 1, 4096).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     set.delete(&[shard(2)]).unwrap();
@@ -102,6 +103,48 @@ fn no_two_shards_of_a_pack_are_in_one_domain() {
     let set = hosts(vec![on(1, a), on(2, a), on(3, b)], full);
     let error = set.create(pack(99), 3, 4096).map(drop).unwrap_err();
     assert!(error.message().contains("too few targets"), "{error}");
+}
+
+/// Ranks do not know what the others write: still no target gets more of their packs than another.
+#[test]
+fn packs_of_many_ranks_are_spread_evenly() {
+    for (targets, session) in (1..=8).flat_map(|targets| (0..20).map(move |s| (targets, s))) {
+        let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
+        let targets = (0..targets).map(|_| memory()).collect::<Vec<_>>();
+        let each = set(targets, Redundancy::default());
+        let mut counts = vec![0; each.members().len()];
+        for rank in 0..16 {
+            let pack = PackId::new(SessionId([session; 12]), rank, 3);
+            let begun = each.create(pack, 1, 4096).unwrap().remove(0).unwrap();
+            counts[begun.member] += 1;
+        }
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(most - least <= 1, "{counts:?}");
+    }
+}
+
+/// A target that was added gets more than the others, but not everything: they would idle meanwhile.
+#[test]
+fn fuller_targets_get_fewer_packs_so_that_all_become_full_together() {
+    let targets = [4, 4, 4].map(|mib| Arc::new(MemoryTarget::with_capacity(mib << 20)));
+    for number in 0..2 {
+        for shard in 0..2 {
+            let name = ShardName { pack: pack(1000 + number), shard };
+            let mut writer = targets[usize::from(shard)].create(name, 1 << 20).unwrap();
+            writer.write(0, AlignedBuf::zeroed(1 << 20).share()).wait().unwrap();
+            writer.finish(1 << 20).wait().unwrap();
+        }
+    }
+    let all = targets.iter().map(|target| -> Arc<dyn Target> { target.clone() }).collect();
+    let set = set(all, Redundancy::default());
+    let mut counts = [0; 3];
+    for number in 0..600 {
+        let begun = set.create(pack(number), 1, 4096).unwrap().remove(0).unwrap();
+        counts[begun.member] += 1;
+    }
+    // Half of it is free of the first two: each of these passes over about half of the packs it had first.
+    assert!(counts[2] > 250 && counts[2] < 400, "{counts:?}");
+    assert!(counts[0].min(counts[1]) > 80, "{counts:?}");
 }
 
 #[test]

@@ -237,9 +237,9 @@ impl Pauses {
         Pauses { since: pool.env().clock.monotonic() }
     }
 
-    /// Waits for an eighth of the time that has passed.
+    /// Waits for a sixteenth of the time that has passed: a device idles for half of that when ranks take turns.
     pub fn pause(&self, pool: &Pool) {
         let passed = pool.env().clock.monotonic().saturating_sub(self.since);
-        sleep((passed / 8).clamp(PAUSES[0], PAUSES[1]));
+        sleep((passed / 16).clamp(PAUSES[0], PAUSES[1]));
     }
 }

@@ -175,7 +175,14 @@ impl Search<'_> {
                         }
                         _ => {}
                     }
-                    attempt(manifest, self.as_of)
+                    // What comes at a second attempt was never only on a target that is away.
+                    let mut tried = attempt(manifest, self.as_of);
+                    if tried.as_ref().is_err_and(|e| e.kind() == ErrorKind::Retry)
+                        && pool.is_slow_alone()
+                    {
+                        tried = attempt(manifest, self.as_of);
+                    }
+                    tried
                         .map(|value| (manifest.epoch, value))
                         .map_err(|error| (manifest.epoch, error))
                 }

@@ -1,0 +1,1 @@
+"""The experiment of the paper on striped checkpointing, with outlive: see `main`."""

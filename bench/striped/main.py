@@ -1,0 +1,175 @@
+"""When each rank of a program should write: the experiment of the paper on striped checkpointing.
+
+Chang, Cho and Kim (2003) save a program of 16 ranks in problems of growing size, by a
+coordinated, a staggered and a striped schedule, on one server and on eight disks that are used as
+one. This does the same with outlive: eight loop devices, throttled alike, as the targets of one
+pool; one such device ("central server"); and a disk with one arm, which loses time when many write
+at a time. The program is a heat solver under MPI; HPL runs beside it.
+
+    .venv/bin/python bench/schedules.py DIR [--quick] [--no-hpl] [--mbps 25] [--docs docs]
+
+As root, with Open MPI, Debian's hpcc and libfuse3-dev. Devices and pools lie in DIR. What was
+measured is in DIR/striped.json; --docs writes pictures and a page from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from striped import devices, report, runs
+
+RANKS = 16
+DEVICES = 8
+FIXED = ("coordinated", "staggered", "striped(2)", "striped(4)", "striped(8)")
+# Saves that an adaptive schedule learns from, before those that count.
+LEARNING = 9
+SEEK_MS = 12.0
+# There it takes too long to go on.
+ARM_SIZES = 3
+
+
+class Bench:
+    """All that is measured."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        """Builds the load."""
+        self.folder, self.args = folder, args
+        self.rounds = args.rounds
+        self.bytes_per_s = int(args.mbps * 1e6)
+        self.load, self.outlive = runs.build(folder, RANKS)
+        self.path = args.dir / "striped.json"
+        self.found: dict[str, Any] = {"mbps": args.mbps, "ranks": RANKS, "hpl": args.hpl}
+        if args.only and self.path.exists():
+            self.found = json.loads(self.path.read_text())
+            if [self.found["mbps"], self.found["hpl"]] != [args.mbps, args.hpl]:
+                raise SystemExit(f"{self.path} was measured with other devices or another load")
+            self.forget(args.only)
+
+    def pool(self, targets: Sequence[Path]) -> Path:
+        """A new pool on these targets; its log is elsewhere, as on a server of its own."""
+        pool = self.folder / "pool"
+        for folder in [pool, *(target / "packs" for target in targets)]:
+            shutil.rmtree(folder, ignore_errors=True)
+        words: list[object] = []
+        for target in targets:
+            words += ["--target", target / "packs"]
+        devices.command(self.outlive, "pool", "init", pool, *words)
+        return pool
+
+    def saves(self, pool: Path, rows: int, schedule: str, learning: int) -> dict[str, Any]:
+        """Medians of saves, without the first, which makes everything."""
+        lines = self.load.run(RANKS, pool, "heat", rows, schedule, 1 + learning + self.rounds)[
+            1 + learning :
+        ]
+        return {
+            "seconds": median(line["seconds"] for line in lines),
+            "each_s": [line["seconds"] for line in lines],
+            "bytes": lines[0]["bytes"],
+            "stood_s": median(line["stood_s"] for line in lines),
+            "barrier_s": median(line["barrier_s"] for line in lines),
+        }
+
+    def schedules(self, name: str, targets: Sequence[Path], sides: Sequence[int]) -> None:
+        """Every schedule at every size."""
+        for rows in sides:
+            with runs.hpl_beside(rows, self.args.hpl):
+                for schedule in (*FIXED, "adaptive"):
+                    learning = LEARNING if schedule == "adaptive" else 0
+                    saved = self.saves(self.pool(targets), rows, schedule, learning)
+                    self.keep("schedules", {"on": name, "rows": rows, "by": schedule, **saved})
+
+    def forget(self, part: str) -> None:
+        """Drops what was measured of a part, which is measured anew."""
+        if part in ("large", "rollback"):
+            self.found[part] = []
+        rows = self.found.get("schedules", [])
+        self.found["schedules"] = [row for row in rows if row["on"] != part]
+
+    def keep(self, part: str, row: dict[str, Any]) -> None:
+        """Notes a row, so that nothing is lost if the next one fails."""
+        self.found.setdefault(part, []).append(row)
+        print(part, {key: value for key, value in row.items() if key != "each_s"}, flush=True)
+        self.path.write_text(json.dumps(self.found, indent=1) + "\n")
+
+    def large(self, targets: Sequence[Path], each_bytes: int) -> None:
+        """All ranks with much state: how fast it is written, and how long they stand still."""
+        rows = runs.plate_rows(RANKS * each_bytes)
+        for schedule in ("alone", "coordinated", "striped(8)"):
+            saved = self.saves(self.pool(targets), rows, schedule, 0)
+            self.keep("large", {"rows": rows, "by": schedule, **saved})
+
+    def rollback(self, targets: Sequence[Path], each_bytes: int) -> None:
+        """Restores by 1 to 16 ranks, of so much state each, and of so much in all."""
+        for what, bytes_of in ROLLBACKS.items():
+            for ranks in (1, 2, 4, 8, 16):
+                rows = runs.plate_rows(bytes_of(ranks, each_bytes))
+                pool = self.pool(targets)
+                self.load.run(ranks, pool, "heat", rows, "coordinated", 1)
+                lines = []
+                for _ in range(self.rounds):
+                    lines += self.load.run(ranks, pool, "heat", rows, "restore")
+                took = median(line["seconds"] for line in lines)
+                row = {"of": what, "ranks": ranks, "bytes": lines[0]["bytes"], "seconds": took}
+                self.keep("rollback", row)
+
+
+ROLLBACKS: dict[str, Callable[[int, int], int]] = {
+    "each": lambda ranks, each_bytes: ranks * each_bytes,
+    "all": lambda _, each_bytes: RANKS * each_bytes,
+}
+
+
+def main() -> None:
+    """Measures, and writes about it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dir", type=Path, help="where devices and pools are made; must exist")
+    parser.add_argument("--mbps", type=float, default=25, help="MB/s of each device")
+    parser.add_argument("--rounds", type=int, default=5, help="saves of which the median counts")
+    parser.add_argument("--no-hpl", dest="hpl", action="store_false", help="nothing runs beside")
+    parser.add_argument("--quick", action="store_true", help="two sizes, to see that it works")
+    parser.add_argument(
+        "--only",
+        help="measure this part anew, and keep the others that DIR/striped.json has",
+        choices=["pool", "central", "arm", "large", "rollback"],
+    )
+    parser.add_argument("--docs", type=Path, help="folder to write striped.md and pictures to")
+    args = parser.parse_args()
+    devices.check()
+    sides = (1000, 2000) if args.quick else (1000, 2000, 3000, 4000, 5000)
+    with tempfile.TemporaryDirectory(dir=args.dir) as name:
+        folder = Path(name)
+        bench = Bench(args, folder)
+
+        def wanted(part: str) -> bool:
+            return args.only in (None, part)
+
+        with devices.throttled(folder, DEVICES, bench.bytes_per_s) as targets:
+            for name, some in (("pool", targets), ("central", targets[:1])):
+                bound = devices.bound(some, 3, bench.bytes_per_s)
+                bench.keep("bounds", {"on": name, "bytes_per_s": bound})
+            if wanted("pool"):
+                bench.schedules("pool", targets, sides)
+            if wanted("large"):
+                bench.large(targets, (8 if args.quick else 64) << 20)
+            if wanted("rollback"):
+                bench.rollback(targets, (4 if args.quick else 16) << 20)
+            if wanted("central"):
+                bench.schedules("central", targets[:1], sides)
+        if wanted("arm"):
+            with devices.one_arm(folder, bench.bytes_per_s, SEEK_MS) as target:
+                bound = devices.bound([target], 3, bench.bytes_per_s)
+                bench.keep("bounds", {"on": "arm", "bytes_per_s": bound})
+                bench.schedules("arm", [target], sides[:ARM_SIZES])
+    for line in report.verdict(bench.found):
+        print(line)
+    if args.docs:
+        report.write(bench.found, args.docs)

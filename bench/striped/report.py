@@ -1,0 +1,159 @@
+"""From measurements to figures, words and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from striped import chart
+
+MB = 1e6
+PLACES = {
+    "central": "one device",
+    "pool": "a pool of eight devices",
+    "arm": "one disk with an arm",
+}
+FIGURES = {"central": "Central server", "pool": "Pool of eight devices", "arm": "Disk with an arm"}
+BOUND = "device bound"
+
+
+def rows_of(found: dict[str, Any], name: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """What was measured on a place: by schedule and size."""
+    rows = (row for row in found.get("schedules", []) if row["on"] == name)
+    return {(row["by"], row["rows"]): row for row in rows}
+
+
+def bound_of(found: dict[str, Any], name: str) -> float:
+    """Bytes per second that the devices of a place take, the last time it was measured."""
+    bounds = [row for row in found["bounds"] if row["on"] == name]
+    return float(bounds[-1]["bytes_per_s"])
+
+
+def sides_of(rows: dict[tuple[str, int], Any]) -> list[int]:
+    """The sizes that were measured."""
+    return sorted({side for _, side in rows})
+
+
+def fixed_of(rows: dict[tuple[str, int], Any]) -> list[str]:
+    """The schedules that were measured but for the adaptive one."""
+    return [by for by in dict.fromkeys(by for by, _ in rows) if by != "adaptive"]
+
+
+def verdict(found: dict[str, Any]) -> Iterable[str]:
+    """One line for each goal that was measured."""
+    for name, words in PLACES.items():
+        rows = rows_of(found, name)
+        for side in sides_of(rows):
+            yield f"{words}, {side} rows: {size_verdict(found, name, side)}"
+    large = {row["by"]: row for row in found.get("large", [])}
+    if large:
+        bound, alone = bound_of(found, "pool"), large["alone"]
+        for by, row in large.items():
+            share = row["bytes"] / row["seconds"] / bound
+            size = f"{row['bytes'] / MB:.0f} MB by 16 ranks"
+            yield f"{size}, {by}: {share:.2f} of what the devices take"
+        row = large["coordinated"]
+        yield (
+            f"stands still for {1e3 * row['stood_s']:.0f} ms as a group, each rank for itself "
+            f"{1e3 * alone['stood_s']:.0f} ms; a barrier {1e3 * row['barrier_s']:.1f} ms"
+        )
+    for row in found.get("rollback", []):
+        rate = row["bytes"] / row["seconds"] / MB
+        yield (
+            f"rollback of {row['bytes'] / MB:.0f} MB by {row['ranks']} ranks: "
+            f"{row['seconds']:.2f} s, {rate:.0f} MB/s"
+        )
+
+
+def size_verdict(found: dict[str, Any], name: str, side: int) -> str:
+    """How the schedules compare at one size of one place."""
+    rows = rows_of(found, name)
+    seconds = {by: rows[by, side]["seconds"] for by, other in rows if other == side}
+    fixed = {by: took for by, took in seconds.items() if by != "adaptive"}
+    best = min(fixed, key=lambda by: fixed[by])
+    share = rows[best, side]["bytes"] / fixed[best] / bound_of(found, name)
+    words = [f"best is {best} with {fixed[best]:.2f} s, {share:.2f} of the bound"]
+    if "staggered" in fixed and "striped(8)" in fixed:
+        words.append(f"striped(8) is {fixed['staggered'] / fixed['striped(8)']:.1f} x staggered")
+    if "adaptive" in seconds:
+        words.append(f"adaptive takes {seconds['adaptive'] / fixed[best]:.2f} of the best")
+    return "; ".join(words)
+
+
+def times(found: dict[str, Any], name: str) -> str:
+    """The picture of how long saves take."""
+    return picture(
+        found, name, "Checkpoint time", "seconds until durable", lambda row: row["seconds"]
+    )
+
+
+def throughputs(found: dict[str, Any], name: str) -> str:
+    """The picture of how much is written in a second."""
+    return picture(
+        found, name, "Throughput", "MB/s", lambda row: row["bytes"] / row["seconds"] / MB
+    )
+
+
+def picture(found: dict[str, Any], name: str, what: str, unit: str, value: Any) -> str:
+    """A line for each schedule, and the bound that the devices set."""
+    rows = rows_of(found, name)
+    series = {
+        by: [(float(side), float(value(rows[by, side]))) for side in sides_of(rows)]
+        for by in dict.fromkeys(by for by, _ in rows)
+    }
+    bound = bound_of(found, name)
+    ideal = []
+    for side in sides_of(rows):
+        size = side * side * 8
+        ideal.append((float(side), float(value({"bytes": size, "seconds": size / bound}))))
+    series[BOUND] = ideal
+    title = f"{what}: {FIGURES[name]}"
+    return chart.lines(title, "rows and columns of the problem", unit, series, BOUND)
+
+
+def table(found: dict[str, Any], name: str) -> list[str]:
+    """Seconds by schedule and size, as Markdown."""
+    rows = rows_of(found, name)
+    sides, by_all = sides_of(rows), list(dict.fromkeys(by for by, _ in rows))
+    heads = [f"{side} ({side * side * 8 / MB:.0f} MB)" for side in sides]
+    out = ["| | " + " | ".join(heads) + " |", "|---|" + "---|" * len(sides)]
+    for by in by_all:
+        out.append(
+            f"| {by} | " + " | ".join(f"{rows[by, side]['seconds']:.2f}" for side in sides) + " |"
+        )
+    bound = bound_of(found, name)
+    ideal = " | ".join(f"{side * side * 8 / bound:.2f}" for side in sides)
+    return [*out, f"| {BOUND} | {ideal} |"]
+
+
+def summary(found: dict[str, Any], name: str) -> str:
+    """How much the best schedule gains on a place, over all sizes."""
+    rows = rows_of(found, name)
+    sides = sides_of(rows)
+    adaptive = geometric_mean(
+        rows["adaptive", side]["seconds"] / min(rows[by, side]["seconds"] for by in fixed_of(rows))
+        for side in sides
+    )
+    return f"Over all sizes, adaptive takes {adaptive:.2f} of the time of the best fixed schedule."
+
+
+def write(found: dict[str, Any], docs: Path) -> None:
+    """Writes the page of figures, and its pictures."""
+    pictures = docs / "striped"
+    pictures.mkdir(parents=True, exist_ok=True)
+    page = (Path(__file__).parent / "page.md").read_text()
+    for name in PLACES:
+        if not rows_of(found, name):
+            continue
+        (pictures / f"{name}-time.svg").write_text(times(found, name))
+        (pictures / f"{name}-throughput.svg").write_text(throughputs(found, name))
+        page = page.replace(
+            f"{{{name}}}", "\n".join([*table(found, name), "", summary(found, name)])
+        )
+    lines = [f"- {line}" for line in verdict(found)]
+    beside = "with HPL beside it" if found["hpl"] else "with nothing beside it"
+    page = page.replace("{verdict}", "\n".join(lines)).replace("{beside}", beside)
+    page = page.replace("{mbps}", f"{found['mbps']:g}")
+    (docs / "striped.md").write_text(page)

@@ -1,0 +1,101 @@
+"""Runs the load under MPI, and HPL beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hpl
+from striped.devices import HERE, command
+
+ROOT = HERE.parent.parent
+# Open MPI: more ranks than cores, which wait without using one up; root may start it here.
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+PATIENCE_S = 1800
+
+
+@dataclass(frozen=True)
+class Load:
+    """The program that is saved: its ranks, and how it is started."""
+
+    ranks: int
+    program: Path
+    libraries: Path
+
+    def run(self, ranks: int, *words: object) -> list[dict[str, Any]]:
+        """What each of its saves, or its restore, has measured."""
+        call = ["mpirun", "-n", str(ranks), str(self.program), *map(str, words)]
+        env = {**os.environ, **MPI, "LD_LIBRARY_PATH": str(self.libraries)}
+        done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(call)}: {done.stderr[-3000:]}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def build(folder: Path, ranks: int) -> tuple[Load, Path]:
+    """Installs outlive into a folder, and builds the load; also says where the command is."""
+    prefix, program = folder / "prefix", folder / "plate"
+    subprocess.run([ROOT / "scripts/install", prefix], check=True, stdout=subprocess.DEVNULL)
+    paths = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
+    flags = ["pkg-config", "--cflags", "--libs", "outlive"]
+    found = subprocess.run(flags, env=paths, check=True, capture_output=True, text=True)
+    command("mpicc", "-std=c99", "-O2", HERE / "plate.c", "-o", program, *found.stdout.split())
+    return Load(ranks, program, prefix / "lib"), prefix / "bin/outlive"
+
+
+@contextlib.contextmanager
+def hpl_beside(rows: int, wanted: bool) -> Iterator[None]:
+    """HPL with a matrix of so many rows, again and again, on one core beside what is measured."""
+    if not wanted:
+        yield
+        return
+    library = hpl.build_library()
+    over = threading.Event()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def work() -> None:
+        while not over.is_set():
+            folder = Path(tempfile.mkdtemp())
+            (folder / "hpccinf.txt").write_text(hpl.INPUT.format(rows=rows, columns=64))
+            size = rows * rows * 8
+            settings = {"refuse": f"{size // 8}-{size}", "from_bytes": size + 1, "interval_ms": 0}
+            env = hpl.environment(library, folder / "report.json", **settings) | MPI
+            env |= {"OMPI_MCA_ess_singleton_isolated": "1"}
+            env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen(
+                ["hpcc"], cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            running.append(process)
+            process.wait()
+            running.remove(process)
+            shutil.rmtree(folder)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for process in list(running):
+            process.kill()
+        thread.join()
+
+
+def plate_rows(state_bytes: int) -> int:
+    """Rows and columns of a plate with at least so many bytes."""
+    return math.isqrt((state_bytes + 7) // 8 - 1) + 1
