@@ -47,10 +47,12 @@ class Load:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def build(folder: Path, ranks: int) -> tuple[Load, Path]:
-    """Installs outlive into a folder, and builds the load; also says where the command is."""
-    prefix, program = folder / "prefix", folder / "plate"
-    subprocess.run([ROOT / "scripts/install", prefix], check=True, stdout=subprocess.DEVNULL)
+def build(folder: Path, ranks: int, prefix: Path | None) -> tuple[Load, Path]:
+    """Installs outlive, unless it is, and builds the load; also says where the command is."""
+    program = folder / "plate"
+    if prefix is None:
+        prefix = folder / "prefix"
+        subprocess.run([ROOT / "scripts/install", prefix], check=True, stdout=subprocess.DEVNULL)
     paths = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
     flags = ["pkg-config", "--cflags", "--libs", "outlive"]
     found = subprocess.run(flags, env=paths, check=True, capture_output=True, text=True)

@@ -4,6 +4,7 @@ use crate::buffer::{AlignedBuf, Home};
 use crate::memory::Memory;
 use std::fmt;
 use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 /// has from its parent hold zeros and may be dropped there; they are freed).
 pub struct StagingPool {
     buffer_bytes: usize,
-    count_max: usize,
+    count_max: AtomicUsize,
     state: Mutex<State>,
     freed: Condvar,
     pid: u32,
@@ -37,7 +38,7 @@ impl StagingPool {
         assert!(buffer_bytes > 0, "staging buffers of 0 bytes hold nothing");
         Arc::new(StagingPool {
             buffer_bytes,
-            count_max: (total_bytes / buffer_bytes).max(1),
+            count_max: AtomicUsize::new((total_bytes / buffer_bytes).max(1)),
             state: Mutex::default(),
             freed: Condvar::new(),
             pid: process::id(),
@@ -89,6 +90,12 @@ impl StagingPool {
         drop(state);
     }
 
+    /// Hands out no more than `bytes` from now on, but at least one buffer; what is out stays so.
+    pub fn limit(&self, bytes: usize) {
+        self.count_max.store((bytes / self.buffer_bytes).max(1), Ordering::Relaxed);
+        self.keep(bytes);
+    }
+
     /// Length of each buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
@@ -96,12 +103,16 @@ impl StagingPool {
 
     /// Length of all buffers that may be out at once; a multiple of `buffer_bytes`.
     pub fn total_bytes(&self) -> usize {
-        self.count_max * self.buffer_bytes
+        self.count_max() * self.buffer_bytes
     }
 
     /// The most that was out at once, since memory was [given back](StagingPool::keep).
     pub fn peak_bytes(&self) -> usize {
         self.lock().made * self.buffer_bytes
+    }
+
+    fn count_max(&self) -> usize {
+        self.count_max.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -113,7 +124,7 @@ impl StagingPool {
         if let Some(memory) = state.free.pop() {
             return Some(Some(memory));
         }
-        (state.made < self.count_max).then(|| {
+        (state.made < self.count_max()).then(|| {
             state.made += 1;
             None
         })
@@ -134,7 +145,13 @@ impl Home for StagingPool {
     fn put_back(&self, memory: Memory) {
         // In a forked child the lock may have been inherited from a thread that is not there.
         if process::id() == self.pid {
-            self.lock().free.push(memory);
+            let mut state = self.lock();
+            if state.made > self.count_max() {
+                state.made -= 1;
+                drop(state);
+                return;
+            }
+            state.free.push(memory);
             self.freed.notify_one();
         }
     }
@@ -142,7 +159,7 @@ impl Home for StagingPool {
 
 impl fmt::Debug for StagingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StagingPool({} x {} bytes)", self.count_max, self.buffer_bytes)
+        write!(f, "StagingPool({} x {} bytes)", self.count_max(), self.buffer_bytes)
     }
 }
 
@@ -168,6 +185,22 @@ mod tests {
         pool.keep(0);
         assert_eq!(pool.peak_bytes(), 0);
         assert_eq!(pool.take().len(), 8192);
+    }
+
+    #[test]
+    fn a_limit_holds_for_what_is_handed_out_from_then_on() {
+        let pool = StagingPool::new(4 * 8192, 8192);
+        let mut held: Vec<_> = (0..4).map(|_| pool.take()).collect();
+        pool.limit(2 * 8192);
+        assert_eq!((pool.total_bytes(), pool.peak_bytes()), (2 * 8192, 4 * 8192));
+        held.truncate(3);
+        assert!(pool.try_take().is_none(), "three are out");
+        held.truncate(1);
+        held.push(pool.try_take().expect("one is out"));
+        assert!(pool.try_take().is_none());
+        drop(held);
+        pool.limit(0);
+        assert_eq!((pool.total_bytes(), pool.peak_bytes()), (8192, 0));
     }
 
     #[test]

@@ -112,6 +112,16 @@ impl Pool {
         }
     }
 
+    /// Leaves this process so large a part of the memory for containers as one of `processes` has that share
+    /// it, since they run on one host; but two containers at least, one to be filled while one is written.
+    pub fn share_staging(&self, processes: usize) {
+        let container_bytes = self.config.format.container_bytes as usize;
+        let containers = self.config.tuning.staging_bytes as usize / container_bytes;
+        let each = (containers / processes.max(1)).max(2).min(containers);
+        self.staging.limit(each * container_bytes);
+        self.parity.limit(each * self.parity.buffer_bytes());
+    }
+
     /// The same pool, knowing what a person calls its place.
     #[must_use]
     pub fn at(self, location: &Path) -> Pool {

@@ -17,7 +17,8 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) struct Part {
     pub coordinator: Arc<dyn Coordinator>,
     /// How many collective calls this rank has made.
     calls: AtomicU64,
+    /// The ranks know which of them are on one host, and share its memory.
+    is_settled: AtomicBool,
     job: JobName,
     patience: Duration,
     outbox: Outbox,
@@ -71,6 +74,7 @@ impl Part {
             inboxes: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, told: Changes::default() }),
             calls: AtomicU64::new(0),
+            is_settled: AtomicBool::new(false),
             coordinator,
         }
     }
@@ -115,6 +119,29 @@ impl Part {
         agree_in_step(&*self.coordinator, Step { number, what }, mine, decide)
     }
 
+    /// The ranks of one host share the memory that the pool has for containers. To be called as `what` begins.
+    /// Collective, the first time.
+    ///
+    /// # Errors
+    /// Those of [`Part::agree`].
+    pub fn settle(&self, pool: &Pool, what: &str) -> Result<()> {
+        if self.is_settled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let (host, process) = (host.trim(), std::process::id());
+        let mine = format!("{host} {process}").into_bytes();
+        let all =
+            self.agree(what, Ok(mine), &mut |all| unless_failed(all).map(|all| all.join(&b'\n')))?;
+        let all = String::from_utf8_lossy(&all);
+        let beside = all.lines().filter(|one| one.split(' ').next() == Some(host));
+        // One that cannot say where it is shares with nobody.
+        let processes = if host.is_empty() { 1 } else { beside.collect::<BTreeSet<_>>().len() };
+        pool.share_staging(processes);
+        self.is_settled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
     /// save. Collective; when it returns, all ranks have called it.
     ///
@@ -127,6 +154,7 @@ impl Part {
         source: &mut dyn PageSource,
         ready: Result<()>,
     ) -> Result<Begun> {
+        self.settle(pool, "a save")?;
         let id = &pool.config().format.pool_id;
         let regions = ready.and_then(|()| source.regions());
         let claims = regions.map(|regions| Claims::new(id, self.job.as_str(), &regions));

@@ -53,6 +53,7 @@ impl Together<'_> {
     ) -> Result<Option<TogetherRestored<T>>> {
         let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
         let what = self.what();
+        self.part.settle(self.pool, &what)?;
         loop {
             let ready = std::mem::replace(&mut ready, Ok(()));
             let choice = self.part.decide(&what, ready, &mut || {
