@@ -144,14 +144,14 @@ def write(found: dict[str, Any], docs: Path) -> None:
     pictures = docs / "striped"
     pictures.mkdir(parents=True, exist_ok=True)
     page = (Path(__file__).parent / "page.md").read_text()
-    for name in PLACES:
-        if not rows_of(found, name):
-            continue
-        (pictures / f"{name}-time.svg").write_text(times(found, name))
-        (pictures / f"{name}-throughput.svg").write_text(throughputs(found, name))
-        page = page.replace(
-            f"{{{name}}}", "\n".join([*table(found, name), "", summary(found, name)])
-        )
+    for name, title in FIGURES.items():
+        part = "Not measured."
+        if rows_of(found, name):
+            part = "\n".join([*table(found, name), "", summary(found, name), ""])
+            for what, drawn in (("time", times), ("throughput", throughputs)):
+                (pictures / f"{name}-{what}.svg").write_text(drawn(found, name))
+                part += f"\n![{title}: {what}](striped/{name}-{what}.svg)"
+        page = page.replace(f"{{{name}}}", part)
     lines = [f"- {line}" for line in verdict(found)]
     beside = "with HPL beside it" if found["hpl"] else "with nothing beside it"
     page = page.replace("{verdict}", "\n".join(lines)).replace("{beside}", beside)
