@@ -6,6 +6,7 @@ use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
 use crate::log_open::{check_log, finish, follow};
 use crate::log_places::{ASKING, Found, find_set, open_places};
+use crate::log_room::{check_room, needed_bytes, refuse_memory};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved};
 use crate::place::{TARGET_MARKER, read_descriptor, read_text};
@@ -43,8 +44,10 @@ impl Pool {
             self.write_down(home, &old)?;
             return Ok(moved(&old, vec![None; places.len()], true));
         }
+        let bytes = needed_bytes(&**self.log())?;
         for (named, at) in new.named.iter().zip(&new.at) {
             prepare(home, format, named, at)?;
+            check_room(at, bytes, &*self.env().rng)?;
         }
         let lock = self.log().lock_collecting()?;
         if matches!(lock, Lock::Busy) {
@@ -126,6 +129,7 @@ fn prepare(home: &Home, format: &FormatConfig, named: &Location, at: &Location) 
             dir.display()
         )));
     }
+    refuse_memory(home, named)?;
     let own = home.log().at.iter().chain([&home.root]);
     if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
         return Err(Error::invalid(format!(
