@@ -6,7 +6,7 @@ use crate::host::is_in_memory;
 use crate::location::Location;
 use outlive_target::ManifestLog;
 use outlive_types::{Error, JobName, Result, Rng};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Access, FallocateFlags, access, fallocate};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -65,19 +65,14 @@ fn reserve(mut file: &File, bytes: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Refuses a place in memory for a log that is not in memory: a restart of the host would take it away.
+/// Makes sure that this user may rewrite the descriptor, as the move does in the end. Buckets do not tell.
 ///
 /// # Errors
-/// `Invalid`.
-pub(crate) fn refuse_memory(home: &Home, place: &Location) -> Result<()> {
-    let is_memory = |place: &Location| place.as_directory().is_some_and(is_in_memory);
-    match is_memory(place) && !is_memory(&home.root) {
-        false => Ok(()),
-        true => Err(Error::invalid(format!(
-            "{place} is in memory, and no checkpoint can be found without the log: name a directory on a disk, a \
-             bucket or a cluster"
-        ))),
-    }
+/// What the system reports.
+pub(crate) fn check_writable(home: &Home) -> Result<()> {
+    let Some(dir) = home.root.as_directory() else { return Ok(()) };
+    let may = access(dir, Access::WRITE_OK).map_err(io::Error::from);
+    may.map_err(|error| Error::io("rewriting pool.toml, to say where the log is, in", dir, &error))
 }
 
 /// Whether a log is in the memory of this host.
