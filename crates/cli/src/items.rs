@@ -21,7 +21,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     let manifest = checkpoint.manifest();
     let total = manifest.regions();
     let hurt = is_hurt(job, manifest.epoch)?;
-    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest);
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, hurt);
     let mut text = head_text(job, manifest, hurt, tiers.as_deref(), "item");
     text.push('\n');
     let mut table = Table::new(&["MODE", ">OWNER", ">BYTES", "CHANGED", "PATH"]);

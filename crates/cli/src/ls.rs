@@ -182,7 +182,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     headings.push("REMARKS");
     let (mut table, mut epochs) = (Table::new(&headings), Vec::new());
     for CheckpointRow { manifest, record_bytes, hurt } in &listing.epochs {
-        let tiers = tiers.at(job, manifest);
+        let tiers = tiers.at(job, manifest, *hurt);
         let mut cells = vec![
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),

@@ -139,17 +139,23 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
     let host = pool.config().target.iter().find_map(|target| target.host.as_deref());
     let host = shown(host.unwrap_or("this host"));
     let (all, left) = match (args.slow.is_empty(), args.target.is_empty()) {
-        (false, _) => {
-            ("What is not on the slow targets by then", "the checkpoints that are whole there")
-        }
-        (true, false) => ("What is there", "what the other targets hold"),
-        (true, true) => {
-            ("Every checkpoint", "nothing: add a slow target, or copy what must not be lost")
+        (false, _) => (
+            "What is not on the slow targets by then",
+            "The checkpoints that are whole there are left",
+        ),
+        (true, false) => ("What is there", "What the other targets hold is left"),
+        (true, true) => ("Every checkpoint", "Add a slow target, or copy what must not be lost"),
+    };
+    let left = match pool.is_log_in_memory() {
+        false => left,
+        // Tests have it so, and machines whose disks are not for this.
+        true => {
+            "The log is in memory, too: then the whole pool is lost. Make it on a disk or in a bucket"
         }
     };
     format!(
         "It is in the memory of {host}, and only programs there can save. {all} is LOST when {host} is started \
-         anew. Left is then {left}.\n"
+         anew. {left}.\n"
     )
 }
 
@@ -310,8 +316,10 @@ fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
     let lacking: Vec<&CheckpointRedundancy> = found.iter().filter(|one| !on_slow(one)).collect();
     for one in lacking.iter().take(SHOWN_MAX) {
         let what = match (&one.spare, one.tiers.contains(&Tier::Fast)) {
+            _ if one.hurt => "is hurt: something of it is lost".to_owned(),
             (Err(error), _) => format!("not known: {}", shown(error.message())),
             (_, true) => "is on the fast tier only".to_owned(),
+            (_, false) if one.is_there => "each tier has a part of it".to_owned(),
             (_, false) => "IS WHOLE ON NO TIER of what is there".to_owned(),
         };
         let _ = writeln!(text, "  checkpoint {} of {}: {what}", one.epoch, one.job);
@@ -319,7 +327,7 @@ fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
     if lacking.len() > SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", lacking.len() - SHOWN_MAX);
     }
-    if !lacking.is_empty() {
+    if lacking.iter().any(|one| !one.hurt) {
         let fill = pool.command("pool fill", &[]);
         let _ = writeln!(text, "`{fill}` copies those that [tiers] in pool.toml chooses.");
     }
@@ -334,6 +342,7 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
         "survives": spare.ok(),
         "error": spare.err().map(Error::message),
         "incomplete_packs": one.incomplete,
+        "hurt": one.hurt,
         "tiers": tiers_json(Some(&one.tiers)),
     })
 }

@@ -119,7 +119,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         .collect();
 
     let hurt = is_hurt(&job, manifest.epoch)?;
-    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest);
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, hurt);
     let mut text = head_text(&job, manifest, hurt, tiers.as_deref(), "region");
     if manifest.world_size > 1 {
         let _ = writeln!(text, "{:<13}{}", "this rank", checkpoint.image().rank);

@@ -25,8 +25,8 @@ impl<'a> Tiers<'a> {
     }
 
     /// Those from which alone a checkpoint can be read now; `None` where there is only one.
-    pub fn at(&mut self, job: &JobName, manifest: &Manifest) -> Option<Vec<Tier>> {
-        self.0.as_mut().map(|look| look.at(job, manifest).tiers)
+    pub fn at(&mut self, job: &JobName, manifest: &Manifest, hurt: bool) -> Option<Vec<Tier>> {
+        self.0.as_mut().map(|look| look.at(job, manifest, hurt).tiers)
     }
 }
 

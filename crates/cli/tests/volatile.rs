@@ -330,3 +330,47 @@ fn programs_trim_behind_their_fills() {
     assert_eq!(place.epochs().iter().filter(|it| slow_only(it)).count(), 2, "{:?}", place.epochs());
     (1..=3).for_each(|epoch| place.check(epoch, epoch));
 }
+
+/// What has to outlive a restart of the host is not put into its memory: logs, and what a slow tier has.
+#[test]
+fn what_has_to_stay_is_not_put_into_memory() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    // The directory of temporary files may be in memory.
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| text(&memory.path().join(name)).to_owned();
+    let pool = disk.path().join("pool");
+    let run = |words: &[&str]| {
+        let output = command(words).env("OUTLIVE_HOST", "one").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (fast, slow, log) = (at("fast"), at("slow"), at("log"));
+    let init = ["pool", "init", text(&pool), "--volatile", &fast];
+    for (more, told) in [
+        (["--slow", &slow, "--log", "."], "a slow target is to keep"),
+        (["--slow", "../slow", "--log", &log], "without the log"),
+    ] {
+        let (code, err) = run(&[&init[..], &more].concat());
+        assert!(code == Some(2) && err.contains(told), "{more:?}: {err}");
+    }
+    let (code, err) = run(&[&init[..], &["--slow", "../slow"]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    let before = fs::read_to_string(pool.join("pool.toml")).unwrap();
+    for (words, told) in [
+        (&["pool", "add", text(&pool), &slow, "--tier", "slow"][..], "a slow target is to keep"),
+        (&["pool", "move-log", text(&pool), "--log", &log], "without the log"),
+        (&["pool", "move-log", text(&pool), "--log", &fast], "without the log"),
+    ] {
+        let (code, err) = run(words);
+        assert!(code == Some(2) && err.contains(told), "{words:?}: {err}");
+    }
+    assert_eq!(fs::read_to_string(pool.join("pool.toml")).unwrap(), before);
+    assert!(!Path::new(&slow).exists() && !Path::new(&log).exists());
+    let (code, err) = run(&["pool", "move-log", text(&pool), "--log", "../log"]);
+    assert_eq!(code, Some(0), "{err}");
+
+    // A pool that is in memory itself may have all of it there, and says so.
+    let words = ["pool", "init", &at("pool"), "--volatile", &at("other"), "--slow", &slow];
+    let output = command(&words).env("OUTLIVE_HOST", "one").output().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(out.contains("The log is in memory, too"), "{out}");
+}

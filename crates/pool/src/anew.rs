@@ -2,6 +2,7 @@
 //! saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
+use crate::log_room::is_log_in_memory;
 use crate::membership::Alone;
 use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::TargetTable;
@@ -128,6 +129,11 @@ impl std::fmt::Debug for Anew {
 }
 
 impl Pool {
+    /// Whether the log is in memory, so that nothing of the pool outlives a restart of the host.
+    pub fn is_log_in_memory(&self) -> bool {
+        self.home().is_some_and(is_log_in_memory)
+    }
+
     /// Whether the fast tier, or a part of it, is in memory.
     pub fn has_volatile(&self) -> bool {
         let targets = self.targets();

@@ -9,11 +9,12 @@ use crate::log_places::{check_place, marker_in};
 use crate::marker::{Marker, targets_of};
 use crate::place::{check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
-    check_in_memory, check_log_place, check_outside, check_outside_prefixes, holds_something,
-    keeps_no_packs, make_target, refuse_used, refuse_used_log, write_target,
+    LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_place, check_outside, check_outside_prefixes,
+    holds_something, keeps_no_packs, make_target, refuse_memory, refuse_used, refuse_used_log,
+    write_target,
 };
 use crate::pool::Pool;
-use crate::redundancy::TargetConfig;
+use crate::redundancy::{TargetConfig, Tier};
 use crate::table::HomeTable;
 use crate::targets::Member;
 use outlive_s3::S3Place;
@@ -47,6 +48,9 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     for log in &home.log().at {
         if home.is_elsewhere(log) {
             refuse_used_log(log, &config)?;
+            if is_volatile {
+                refuse_memory(&root, log, LOG_STAYS)?;
+            }
         }
         let place = as_if_made(&root, log.clone()).real();
         if place.is_some() && places.contains(&place) {
@@ -58,7 +62,11 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     }
     places.clear();
     for (number, target) in config.locations(&root)?.into_iter().enumerate() {
-        if config.target.get(number).is_some_and(|row| row.volatile) {
+        let row = config.target.get(number);
+        if is_volatile && row.is_some_and(|row| row.tier == Tier::Slow) {
+            refuse_memory(&root, &target, SLOW_STAYS)?;
+        }
+        if row.is_some_and(|row| row.volatile) {
             check_in_memory(&target)?;
             if target.is_same(&root) {
                 return Err(Error::invalid(format!(

@@ -19,6 +19,7 @@ mod location;
 mod log_move;
 mod log_open;
 mod log_places;
+mod log_room;
 mod log_set;
 mod marker;
 mod membership;

@@ -131,7 +131,8 @@ impl Location {
     pub(crate) fn seen_from(self, root: &Location) -> Result<Location> {
         match (self, root) {
             (Location::Directory(path), Location::Directory(dir)) => {
-                Ok(Location::Directory(dir.join(path)))
+                // Without a "." in it: at the end of a sentence that would read as "..".
+                Ok(Location::Directory(dir.join(path).components().collect()))
             }
             (Location::Directory(path), root) if path == Path::new(".") => Ok(root.clone()),
             (Location::Directory(path), root) if path.is_relative() => {

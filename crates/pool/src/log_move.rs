@@ -6,10 +6,13 @@ use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
 use crate::log_open::{check_log, finish, follow};
 use crate::log_places::{ASKING, Found, find_set, open_places};
+use crate::log_room::{check_room, check_writable, needed_bytes};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved};
 use crate::place::{TARGET_MARKER, read_descriptor, read_text};
-use crate::places::{check_log_place, check_outside, check_outside_prefixes};
+use crate::places::{
+    LOG_STAYS, check_log_place, check_outside, check_outside_prefixes, refuse_memory,
+};
 use outlive_target::Lock;
 use outlive_target::places::{forget, succeed};
 use outlive_types::{Error, Result};
@@ -43,8 +46,11 @@ impl Pool {
             self.write_down(home, &old)?;
             return Ok(moved(&old, vec![None; places.len()], true));
         }
+        check_writable(home)?;
+        let bytes = needed_bytes(&**self.log())?;
         for (named, at) in new.named.iter().zip(&new.at) {
             prepare(home, format, named, at)?;
+            check_room(at, bytes, &*self.env().rng)?;
         }
         let lock = self.log().lock_collecting()?;
         if matches!(lock, Lock::Busy) {
@@ -88,7 +94,15 @@ impl Pool {
             return Ok(());
         }
         let text = descriptor_text(&wanted, &read_text(&home.root)?)?;
-        home.root.replace(DESCRIPTOR, &text, &*self.env().rng)
+        home.root.replace(DESCRIPTOR, &text, &*self.env().rng).map_err(|error| {
+            error.context(format!(
+                "the log is in {} now, and {} does not say so yet: set [log] there to that, and to number = {}, or \
+                 give the command again",
+                set.describe(),
+                home.descriptor(),
+                set.number
+            ))
+        })
     }
 }
 
@@ -126,6 +140,7 @@ fn prepare(home: &Home, format: &FormatConfig, named: &Location, at: &Location) 
             dir.display()
         )));
     }
+    refuse_memory(&home.root, named, LOG_STAYS)?;
     let own = home.log().at.iter().chain([&home.root]);
     if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
         return Err(Error::invalid(format!(

@@ -155,6 +155,28 @@ pub(crate) fn check_log_place(log: &Location) -> Result<()> {
     })
 }
 
+/// Refuses a place in memory for what has to outlive a restart of the host, unless the pool itself is in memory: then
+/// nothing of it is to last. `why` it has to.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn refuse_memory(root: &Location, place: &Location, why: &str) -> Result<()> {
+    let is_memory = |place: &Location| place.as_directory().is_some_and(is_in_memory);
+    match is_memory(place) && !is_memory(root) {
+        false => Ok(()),
+        true => Err(Error::invalid(format!(
+            "{place} is in memory, and {why}: name a directory on a disk, or a bucket"
+        ))),
+    }
+}
+
+/// Why a log has to outlive a restart of the host.
+pub(crate) const LOG_STAYS: &str = "no checkpoint can be found without the log";
+
+/// The same of a slow target, where the fast ones are in memory.
+pub(crate) const SLOW_STAYS: &str =
+    "a slow target is to keep what the host loses with the memory of the fast ones";
+
 /// Refuses a place for a volatile target that is not in memory: what would be made anew there by and by may
 /// be the mount point of a disk that is away.
 pub(crate) fn check_in_memory(target: &Location) -> Result<()> {

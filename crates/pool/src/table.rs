@@ -9,8 +9,11 @@ use crate::host::this_host;
 use crate::log_open::check_log;
 use crate::marker::{Marker, targets_of};
 use crate::place::{TARGET_MARKER, check_target, read_descriptor, read_text};
-use crate::places::{check_in_memory, holds_something, make_target, refuse_used, write_target};
-use crate::redundancy::TargetConfig;
+use crate::places::{
+    SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory, refuse_used,
+    write_target,
+};
+use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{Claim, OpenTarget, TargetTable};
 use outlive_target::{Append, ManifestLog, Previous};
 use outlive_types::{Error, ErrorKind, JobName, Result};
@@ -217,6 +220,9 @@ impl TargetTable for HomeTable {
         }
         if row.volatile {
             check_in_memory(&location)?;
+        }
+        if row.tier == Tier::Slow && self.rows()?.iter().any(|other| other.volatile) {
+            refuse_memory(root, &location, SLOW_STAYS)?;
         }
         refuse_used(&self.home, &location)?;
         write_target(&location, &marker.on(row.id), &*self.env.rng)

@@ -26,15 +26,16 @@ pub fn make_anew(pool: &Pool) -> Result<Option<BTreeMap<JobName, BTreeSet<Epoch>
         return Ok(None);
     }
     let Some(anew) = pool.make_anew()? else { return Ok(None) };
+    // They are, even if the rest has to wait.
+    for made in anew.made() {
+        pool.warn(made.clone());
+    }
     let recorded = record(&anew).map_err(|error| {
         error.context(
             "a target in memory was made anew, and it cannot be recorded yet what was lost with it",
         )
     });
     let lost = recorded?;
-    for made in anew.made() {
-        pool.warn(made.clone());
-    }
     tell(pool, &lost)?;
     anew.settle()?;
     Ok(Some(lost))

@@ -50,7 +50,11 @@ pub struct CheckpointRedundancy {
     pub spare: std::result::Result<i64, Error>,
     /// Packs that it names and that have less than the pool's rule asks for.
     pub incomplete: usize,
-    /// The tiers from which alone it can be read now; none if that is not known.
+    /// The log says that something of it is lost. What it names is what is left.
+    pub hurt: bool,
+    /// All that it names is on one of the tiers, if not on the same one.
+    pub is_there: bool,
+    /// The tiers from which alone it can be read now; none if that is not known, or if it is hurt.
     pub tiers: Vec<Tier>,
 }
 
@@ -62,7 +66,7 @@ pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
     let (mut look, mut found) = (RedundancyLook::new(pool)?, Vec::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
-            found.extend(entry.manifest().map(|manifest| look.at(&job, manifest)));
+            found.extend(entry.manifest().map(|manifest| look.at(&job, manifest, entry.hurt)));
         }
     }
     Ok(found)
@@ -84,11 +88,12 @@ impl<'a> RedundancyLook<'a> {
         Ok(RedundancyLook { pool, there: pool.redundancy()?, known: KnownSegments::new() })
     }
 
-    /// What one has.
-    pub fn at(&mut self, job: &JobName, manifest: &Manifest) -> CheckpointRedundancy {
+    /// What one has, which the log may say to be `hurt`.
+    pub fn at(&mut self, job: &JobName, manifest: &Manifest, hurt: bool) -> CheckpointRedundancy {
         let full = self.pool.config().redundancy.survives() as i64;
         let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
-        let (mut is_on_fast, is_trimming) = (true, self.pool.config().tiers.keep_fast > 0);
+        let (mut is_on_fast, mut is_there, is_trimming) =
+            (true, true, self.pool.config().tiers.keep_fast > 0);
         match packs_of(self.pool, manifest, &mut self.known) {
             Ok(packs) => {
                 for pack in packs {
@@ -96,6 +101,7 @@ impl<'a> RedundancyLook<'a> {
                     let (left, slow_left) = there.map_or((-1, -1), |it| (it.spare, it.slow_spare));
                     slow_spare = slow_spare.min(slow_left);
                     is_on_fast &= left >= 0;
+                    is_there &= left >= 0 || slow_left >= 0;
                     if is_trimming && there.is_some_and(PackRedundancy::is_slow_only) {
                         continue; // on purpose
                     }
@@ -103,14 +109,16 @@ impl<'a> RedundancyLook<'a> {
                     spare = spare.map(|spare| spare.min(left));
                 }
             }
-            Err(error) => spare = Err(error),
+            Err(error) => (spare, is_there) = (Err(error), false),
         }
         let is_safe = |tier: &Tier| match (tier, &spare) {
             (_, Err(_)) => false,
+            _ if hurt => false,
             (Tier::Fast, Ok(_)) => is_on_fast,
             (Tier::Slow, Ok(_)) => slow_spare >= 0 && self.pool.has_slow_tier(),
         };
         let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();
-        CheckpointRedundancy { job: job.clone(), epoch: manifest.epoch, spare, incomplete, tiers }
+        let (job, epoch) = (job.clone(), manifest.epoch);
+        CheckpointRedundancy { job, epoch, spare, incomplete, hurt, is_there, tiers }
     }
 }

@@ -14,7 +14,7 @@ use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
-use outlive_types::{Error, ErrorKind, Result};
+use outlive_types::{Error, ErrorKind, Result, sync};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,8 +58,9 @@ pub(crate) struct TargetSet {
     counter: AtomicU32,
     /// The table that names them, and its version when it did.
     table: Option<(Arc<dyn TargetTable>, u64)>,
-    /// Those that the table names now, as far as somebody needed to know.
-    successor: Mutex<Option<Arc<TargetSet>>>,
+    /// Those that the table names now, as far as somebody needed to know. Held while the table is read: who
+    /// comes meanwhile waits for that, and does not read it, too.
+    successor: sync::Mutex<Option<Arc<TargetSet>>>,
 }
 
 /// A shard that was begun.
@@ -88,7 +89,7 @@ impl TargetSet {
         fragments: Arc<StagingPool>,
     ) -> TargetSet {
         let (homes, lost, counter) = Default::default();
-        let (table, successor) = (None, Mutex::default());
+        let (table, successor) = (None, sync::Mutex::default());
         TargetSet {
             members,
             redundancy,

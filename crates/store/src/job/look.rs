@@ -75,8 +75,8 @@ impl Job {
         remark(self.pool(), self.name(), epoch, &change)
     }
 
-    /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now. Every target is
-    /// asked what it has.
+    /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now; none of one that is
+    /// hurt. Every target is asked what it has.
     ///
     /// # Errors
     /// `Invalid` if there is no such checkpoint; what log and targets report.
@@ -86,7 +86,7 @@ impl Job {
             let entry = entry.unless_unread()?;
             let is_it = |manifest: &&Manifest| epoch.is_none_or(|epoch| manifest.epoch == epoch);
             if let Some(manifest) = entry.manifest().filter(is_it) {
-                return Ok(look.at(self.name(), manifest).tiers);
+                return Ok(look.at(self.name(), manifest, entry.hurt).tiers);
             }
         }
         Err(match epoch {

@@ -1,0 +1,104 @@
+//! Whether a place has room for a log that is to be moved there. It is found out before the move is decided, as
+//! a decision cannot be taken back: a log whose new place is full would wait until somebody makes room.
+
+use crate::home::Home;
+use crate::host::is_in_memory;
+use crate::location::Location;
+use outlive_target::ManifestLog;
+use outlive_types::{Error, JobName, Result, Rng};
+use rustix::fs::{Access, FallocateFlags, access, fallocate};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+
+/// What a record takes at least, as file systems give space in blocks.
+const RECORD_BYTES_MIN: u64 = 4096;
+
+/// What the move itself writes, and the next commits: directories, notes, markers.
+const EXTRA_BYTES: u64 = 64 << 10;
+
+/// The bytes that a log takes in a new place, about: the newest record of each job stands for all of them.
+///
+/// # Errors
+/// What the log reports.
+pub(crate) fn needed_bytes(log: &dyn ManifestLog) -> Result<u64> {
+    let mut bytes = EXTRA_BYTES;
+    for job in log.jobs()?.into_iter().chain([JobName::gc(), JobName::targets()]) {
+        let numbers = log.numbers(&job)?;
+        let Some(newest) = numbers.last() else { continue };
+        // One that is damaged is copied as it is.
+        let length = log.read(&job, *newest).map_or(0, |record| record.len() as u64);
+        let blocks = length.max(1).div_ceil(RECORD_BYTES_MIN);
+        bytes += numbers.len() as u64 * blocks * RECORD_BYTES_MIN;
+    }
+    Ok(bytes)
+}
+
+/// Makes sure that a directory, in which there is `log`, can take so much. Buckets and clusters do not tell.
+///
+/// # Errors
+/// `Full`; or what keeps this user from writing there.
+pub(crate) fn check_room(place: &Location, bytes: u64, rng: &dyn Rng) -> Result<()> {
+    let Some(dir) = place.as_directory() else { return Ok(()) };
+    let dir = dir.join("log");
+    let mut word = [0; 8];
+    rng.fill(&mut word);
+    // A name as those of records that are being written: should it be left, it is no job.
+    let path = dir.join(format!(".tmp-{:016x}", u64::from_le_bytes(word)));
+    let reserved = OpenOptions::new().write(true).create_new(true).open(&path).and_then(|file| {
+        // Its bytes go when it is closed, whatever happens.
+        fs::remove_file(&path)?;
+        reserve(&file, bytes)
+    });
+    reserved.map_err(|error| {
+        Error::io(&format!("reserving {bytes} bytes for the log in"), &dir, &error)
+    })
+}
+
+fn reserve(mut file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        done => return done.map_err(io::Error::from),
+    }
+    let block = [0xA5; RECORD_BYTES_MIN as usize];
+    (0..bytes.div_ceil(RECORD_BYTES_MIN)).try_for_each(|_| file.write_all(&block))?;
+    file.sync_data()
+}
+
+/// Makes sure that this user may rewrite the descriptor, as the move does in the end. Buckets do not tell.
+///
+/// # Errors
+/// What the system reports.
+pub(crate) fn check_writable(home: &Home) -> Result<()> {
+    let Some(dir) = home.root.as_directory() else { return Ok(()) };
+    let may = access(dir, Access::WRITE_OK).map_err(io::Error::from);
+    may.map_err(|error| Error::io("rewriting pool.toml, to say where the log is, in", dir, &error))
+}
+
+/// Whether a log is in the memory of this host.
+pub(crate) fn is_log_in_memory(home: &Home) -> bool {
+    let is_memory = |place: &Location| place.as_directory().is_some_and(is_in_memory);
+    home.log().named.iter().all(is_memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::{ErrorKind, SystemRng};
+
+    /// A disk that has room for a record and not for a log is full, and nothing is left there.
+    #[test]
+    fn room_is_asked_for_and_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Location::Directory(dir.path().to_owned());
+        let log = dir.path().join("log");
+        fs::create_dir(&log).unwrap();
+        check_room(&place, 1 << 20, &SystemRng).unwrap();
+        let full = check_room(&place, 1 << 60, &SystemRng).unwrap_err();
+        assert!(matches!(full.kind(), ErrorKind::Full | ErrorKind::Invalid), "{full}");
+        assert!(full.message().contains("for the log in"), "{full}");
+        assert_eq!(fs::read_dir(&log).unwrap().count(), 0);
+        fs::remove_dir(&log).unwrap();
+        check_room(&place, 1, &SystemRng).unwrap_err();
+    }
+}
