@@ -129,6 +129,8 @@ const TARGETS_JOB: &str = ".targets";
 const REMOVED: &str = "\0removed";
 /// Ends the names under which ranks tell each other what has become of their images.
 const MAIL: &str = "\0rank-";
+/// Ends the names under which ranks make their calls, if nothing but the pool connects them.
+const CALLS: &str = "\0calls-";
 /// The name that only a log has that was moved.
 const MOVED: &str = "\0moved";
 
@@ -220,6 +222,12 @@ impl JobName {
     /// listed among jobs.
     pub fn mail_of(&self, rank: Rank) -> JobName {
         JobName(format!("{}{MAIL}{rank}", self.0))
+    }
+
+    /// The name under which a rank of this job makes its part of collective calls, if nothing but the pool
+    /// connects the ranks. It is not listed among jobs.
+    pub fn calls_of(&self, rank: Rank) -> JobName {
+        JobName(format!("{}{CALLS}{rank}", self.0))
     }
 
     /// The name under which the places of a log keep what was decided when it was moved to others. It is not
