@@ -49,7 +49,8 @@ fn ranks_that_have_only_the_pool() {
     let (program, pool) = (program(dir.path(), "ranks.c"), pool(dir.path()));
     let pool = pool.to_str().unwrap();
     for (found, size) in [3, 3, 2].into_iter().enumerate() {
-        let (run_name, size, found) = (format!("start {found}"), size.to_string(), found.to_string());
+        let (run_name, size, found) =
+            (format!("start {found}"), size.to_string(), found.to_string());
         assert_eq!(run(&program, &[pool, &run_name, &size, &found]), "done\n");
     }
 }

@@ -175,6 +175,21 @@ def apart(hub: Hub | outlive.Ranks, place: str) -> None:
     told("steps", lambda: steps.restore(into=found) if hub.rank == 1 else steps.save(state))
 
 
+def more(hub: Hub | outlive.Ranks, place: str) -> None:
+    """Saves, or restores with a rank more, which has nothing of its own there."""
+    job = outlive.open(place).job("more", group=hub, replicated="step")
+    own, seeds = np.full(20000, float(hub.rank)), [1, hub.rank]
+    if hub.size == 2:
+        job.save({"own": own, "few": {"seeds": seeds}, "step": 7}, wait=True)
+        return
+    into = {"own": own, "few": {"seeds": [0, 0]}, "step": 0}
+    told("all", lambda: job.restore(into=into))
+    told("own", lambda: job.restore(into=into, only=["own", "step"]))
+    assert job.restore(into=into, only="step")
+    assert into == {"own": own, "few": {"seeds": [0, 0]}, "step": 7}
+    assert job.restore(only="st*") == {"step": 7}
+
+
 def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
     """Saves once."""
     job = outlive.open(place).job("meet", group=hub, patience_s=patience_s)
@@ -201,6 +216,8 @@ def main() -> None:
         run(hub, place, int(steps), int(kill_at), int(victim))
     elif command == "apart":
         apart(hub, *arguments)
+    elif command == "more":
+        more(hub, *arguments)
     elif command == "meet":
         place, patience_s = arguments
         meet(hub, place, float(patience_s))

@@ -275,6 +275,15 @@ impl JobName {
         let job = JobName::stored(std::str::from_utf8(&bytes).ok()?).ok()?;
         (job.escaped() == file_name).then_some(job)
     }
+
+    /// The same for what [`JobName::mail_of`] and [`JobName::calls_of`] give.
+    pub fn of_rank_from_escaped(file_name: &str) -> Option<JobName> {
+        let (job, rank) = file_name.rsplit_once('-')?;
+        let rank: Rank = rank.parse().ok()?;
+        let (job, _) = job.rsplit_once("%00")?;
+        let job = JobName::from_escaped(job)?;
+        [job.mail_of(rank), job.calls_of(rank)].into_iter().find(|it| it.escaped() == file_name)
+    }
 }
 
 /// The first letters of a name, in one line.
