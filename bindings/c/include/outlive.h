@@ -250,6 +250,23 @@ outlive_status outlive_job_open_group(struct outlive_pool *pool,
                                       const char *schedule,
                                       struct outlive_job **job);
 
+// Opens a job of a group of processes that have only the pool in common: otherwise as
+// outlive_job_open_group(). Their calls go through the pool's log, so a call of all ranks takes some
+// milliseconds, and a rank that does not come to one within `patience_s` is given up.
+//
+// `rank`: this process, from 0 on. `size`: how many there are. `run`: text that is the same for all of them,
+// and new for every start of the program, such as the id of its batch job and the number of its restarts; a
+// job that a run opens twice needs two.
+outlive_status outlive_job_open_ranks(struct outlive_pool *pool,
+                                      const char *name,
+                                      double every_s,
+                                      int rank,
+                                      int size,
+                                      const char *run,
+                                      double patience_s,
+                                      const char *schedule,
+                                      struct outlive_job **job);
+
 // Protects an array: from now on it is saved by outlive_save(), and filled by outlive_restore().
 //
 // `name` is the region's name in the checkpoint. If it is protected already, this takes its place.

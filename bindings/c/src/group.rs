@@ -2,15 +2,17 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
-use crate::call::{call, invalid};
+use crate::call::{Failure, Outcome, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::pool::{POOLS, outlive_pool};
 use crate::status::outlive_status;
+use ::outlive_pool::Pool;
 use outlive_connect::{Functions, outlive_comm};
 use outlive_store::JobOptions;
-use outlive_store::group::{GroupOptions, Schedule};
-use std::ffi::c_char;
+use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
+use outlive_types::{Coordinator, Rank};
+use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,43 +35,112 @@ pub unsafe extern "C" fn outlive_job_open_group(
     job: *mut *mut outlive_job,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
-        let out = unsafe { Out::new(job, "the job")? };
-        out.set(null_mut());
-        let pool = POOLS.get(pool)?;
-        // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        let name = unsafe { text(name, "the job's name")? };
-        let seconds = |what: &str, value: f64| {
-            Duration::try_from_secs_f64(value).map_err(|_| {
-                invalid(format!("{what} = {value}: must be a number of seconds, from 0"))
-            })
-        };
-        let (every, patience) = (seconds("every_s", every_s)?, seconds("patience_s", patience_s)?);
-        let schedule = match schedule.is_null() {
-            true => Schedule::default(),
-            // SAFETY: it is not NULL, and the caller gives a text that ends with a zero.
-            false => Schedule::from_name(unsafe { text(schedule, "the schedule")? })?,
-        };
+        // SAFETY: passed on to the caller.
+        let (out, pool, name, options) =
+            unsafe { asked(pool, name, every_s, patience_s, schedule, job)? };
         if comm.is_null() || !comm.is_aligned() {
             return Err(invalid("the communicator is NULL: give the address of an outlive_comm"));
         }
         // SAFETY: it is neither NULL nor misaligned, and the caller gives one that is there, whose functions
         // are as the header says.
         let functions = unsafe { Functions::new(*comm)? };
-        let coordinator = Arc::new(functions);
-        let patience = if patience.is_zero() { GroupOptions::PATIENCE } else { patience };
-        if patience < Duration::from_secs(1) {
-            return Err(invalid(format!(
-                "patience_s = {patience_s}: must be 0, or 1 second or more"
-            )));
-        }
-        let group = GroupOptions { coordinator, patience, schedule };
-        let every = (!every.is_zero()).then_some(every);
-        let options = JobOptions { every, group: Some(group) };
-        let core = Core::open(&pool, name, options)?;
-        *core.release() = Some(functions);
-        exit::watch();
-        out.set(JOBS.add(Arc::new(core)));
-        Ok(())
+        open(&out, &pool, name, options, Arc::new(functions), Some(functions))
     })
+}
+
+/// Opens a job of a group of processes that have only the pool in common: otherwise as
+/// outlive_job_open_group(). Their calls go through the pool's log, so a call of all ranks takes some
+/// milliseconds, and a rank that does not come to one within `patience_s` is given up.
+///
+/// `rank`: this process, from 0 on. `size`: how many there are. `run`: text that is the same for all of them,
+/// and new for every start of the program, such as the id of its batch job and the number of its restarts; a
+/// job that a run opens twice needs two.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // C has no other way
+pub unsafe extern "C" fn outlive_job_open_ranks(
+    pool: *mut outlive_pool,
+    name: *const c_char,
+    every_s: f64,
+    rank: c_int,
+    size: c_int,
+    run: *const c_char,
+    patience_s: f64,
+    schedule: *const c_char,
+    job: *mut *mut outlive_job,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: passed on to the caller.
+        let (out, pool, name, options) =
+            unsafe { asked(pool, name, every_s, patience_s, schedule, job)? };
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let run = unsafe { text(run, "the name of the run")? };
+        let (Ok(rank), Ok(size)) = (Rank::try_from(rank), u32::try_from(size)) else {
+            return Err(invalid(format!(
+                "rank {rank} of a group of {size}: ranks are counted from 0, and there is at least one"
+            )));
+        };
+        let ranks = PoolRanks::new(&pool, name, rank, size, run, options.patience)?;
+        open(&out, &pool, name, options, Arc::new(ranks), None)
+    })
+}
+
+/// What was asked for besides what connects the ranks.
+struct Asked {
+    every: Option<Duration>,
+    patience: Duration,
+    schedule: Schedule,
+}
+
+type Opening<'a> = (Out<*mut outlive_job>, Arc<Pool>, &'a str, Asked);
+
+/// # Safety
+/// As for [`outlive_job_open_group`].
+unsafe fn asked<'a>(
+    pool: *mut outlive_pool,
+    name: *const c_char,
+    every_s: f64,
+    patience_s: f64,
+    schedule: *const c_char,
+    job: *mut *mut outlive_job,
+) -> Result<Opening<'a>, Failure> {
+    // SAFETY: the caller gives NULL, or a place that may be written.
+    let out = unsafe { Out::new(job, "the job")? };
+    out.set(null_mut());
+    let pool = POOLS.get(pool)?;
+    // SAFETY: the caller gives NULL, or a text that ends with a zero.
+    let name = unsafe { text(name, "the job's name")? };
+    let seconds = |what: &str, value: f64| {
+        Duration::try_from_secs_f64(value)
+            .map_err(|_| invalid(format!("{what} = {value}: must be a number of seconds, from 0")))
+    };
+    let (every, patience) = (seconds("every_s", every_s)?, seconds("patience_s", patience_s)?);
+    let schedule = match schedule.is_null() {
+        true => Schedule::default(),
+        // SAFETY: it is not NULL, and the caller gives a text that ends with a zero.
+        false => Schedule::from_name(unsafe { text(schedule, "the schedule")? })?,
+    };
+    let patience = if patience.is_zero() { GroupOptions::PATIENCE } else { patience };
+    if patience < Duration::from_secs(1) {
+        return Err(invalid(format!("patience_s = {patience_s}: must be 0, or 1 second or more")));
+    }
+    let every = (!every.is_zero()).then_some(every);
+    Ok((out, pool, name, Asked { every, patience, schedule }))
+}
+
+/// Opens the job. `functions` are released when it is closed.
+fn open(
+    out: &Out<*mut outlive_job>,
+    pool: &Pool,
+    name: &str,
+    asked: Asked,
+    coordinator: Arc<dyn Coordinator>,
+    functions: Option<Functions>,
+) -> Outcome {
+    let Asked { every, patience, schedule } = asked;
+    let group = GroupOptions { coordinator, patience, schedule };
+    let core = Core::open(pool, name, JobOptions { every, group: Some(group) })?;
+    *core.release() = functions;
+    exit::watch();
+    out.set(JOBS.add(Arc::new(core)));
+    Ok(())
 }

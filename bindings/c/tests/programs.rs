@@ -41,6 +41,21 @@ fn forks() {
 }
 
 #[test]
+fn ranks_that_have_only_the_pool() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, pool) = (program(dir.path(), "ranks.c"), pool(dir.path()));
+    let pool = pool.to_str().unwrap();
+    for (found, size) in [3, 3, 2].into_iter().enumerate() {
+        let (run_name, size, found) =
+            (format!("start {found}"), size.to_string(), found.to_string());
+        assert_eq!(run(&program, &[pool, &run_name, &size, &found]), "done\n");
+    }
+}
+
+#[test]
 fn threads() {
     if !Language::C.is_here() {
         return;

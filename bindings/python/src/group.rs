@@ -1,11 +1,13 @@
 //! A group of ranks whose communicator is an object of the program.
 
-use crate::errors::invalid;
-use outlive_store::group::{GroupOptions, Schedule};
+use crate::errors::{OrRaise, invalid};
+use outlive_pool::Pool;
+use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_types::{Coordinator, Distribution, Error, Rank, RegionDesc, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::any::Any;
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,10 +23,18 @@ pub struct Call {
 /// Takes calls to the thread that makes them.
 type Relay = Box<dyn Fn(Call) -> bool + Send>;
 
-/// Calls the methods of an object that `outlive._group` has made of the program's communicator. Only on the
-/// thread that has called outlive: a thread that reads for it relays its calls there.
+/// What connects the ranks.
+enum Means {
+    /// An object that `outlive._group` has made of the program's communicator.
+    Object(Py<PyAny>),
+    /// The log of the pool.
+    Pool(Box<PoolRanks>),
+}
+
+/// Calls what connects the ranks. Only on the thread that has called outlive, where Ctrl-C is heard: a thread
+/// that reads for it relays its calls there.
 pub struct PyCoordinator {
-    object: Py<PyAny>,
+    means: Means,
     rank: Rank,
     size: u32,
     relay: Mutex<Option<Relay>>,
@@ -33,8 +43,13 @@ pub struct PyCoordinator {
 }
 
 impl PyCoordinator {
-    /// Of an object with `rank`, `size`, `gather` and `broadcast`.
-    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<PyCoordinator> {
+    /// Of an object with `rank`, `size`, `gather` and `broadcast`; or with `run` instead of the two.
+    pub fn new(
+        object: &Bound<'_, PyAny>,
+        pool: &Pool,
+        job: &str,
+        patience: Duration,
+    ) -> PyResult<PyCoordinator> {
         let (rank, size) = (object.getattr("rank")?.extract()?, object.getattr("size")?.extract()?);
         if rank >= size {
             return Err(invalid(
@@ -42,8 +57,16 @@ impl PyCoordinator {
                 format!("rank {rank} of a group of {size}: ranks are counted from 0"),
             ));
         }
+        let means = match object.getattr_opt("run")? {
+            Some(run) => {
+                let ranks =
+                    PoolRanks::new(pool, job, rank, size, &run.extract::<String>()?, patience);
+                Means::Pool(Box::new(ranks.or_raise(object.py())?))
+            }
+            None => Means::Object(object.clone().unbind()),
+        };
         let (relay, raised) = (Mutex::default(), Mutex::default());
-        Ok(PyCoordinator { object: object.clone().unbind(), rank, size, relay, raised })
+        Ok(PyCoordinator { means, rank, size, relay, raised })
     }
 
     /// From now on calls come from another thread, and are relayed; with `None`, from the program's own.
@@ -83,8 +106,34 @@ impl PyCoordinator {
     }
 
     fn call(&self, gathers: bool, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        match &self.means {
+            Means::Object(object) => self.call_object(object, gathers, bytes),
+            Means::Pool(ranks) => {
+                let go_on = || self.check_signals();
+                match gathers {
+                    true => ranks.gather_while(bytes, &go_on),
+                    false => ranks.broadcast_while(bytes, &go_on).map(|bytes| vec![bytes]),
+                }
+            }
+        }
+    }
+
+    fn raise(&self, error: PyErr) {
+        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// Ends a wait for other ranks at Ctrl-C.
+    fn check_signals(&self) -> Result<()> {
+        Python::attach(|py| py.check_signals()).map_err(|error| {
+            let told = format!("the wait for other ranks was interrupted: {error}");
+            self.raise(error);
+            Error::retry(told)
+        })
+    }
+
+    fn call_object(&self, object: &Py<PyAny>, gathers: bool, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         Python::attach(|py| {
-            let object = self.object.bind(py);
+            let object = object.bind(py);
             let bytes = PyBytes::new(py, bytes);
             let called = || -> PyResult<Vec<Vec<u8>>> {
                 match gathers {
@@ -95,7 +144,7 @@ impl PyCoordinator {
             called().map_err(|error| {
                 let told = format!("the communicator of the group has failed: {error}");
                 if !error.is_instance_of::<PyException>(py) {
-                    *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    self.raise(error);
                 }
                 Error::retry(told)
             })
@@ -120,6 +169,13 @@ impl Coordinator for PyCoordinator {
         let mut all = self.exchange(false, bytes)?;
         all.pop().ok_or_else(|| Error::bug("a broadcast has brought nothing"))
     }
+
+    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+        match &self.means {
+            Means::Object(_) => None,
+            Means::Pool(ranks) => ranks.at_work(),
+        }
+    }
 }
 
 impl fmt::Debug for PyCoordinator {
@@ -142,17 +198,18 @@ pub struct GroupArguments {
 /// Reads what `Pool.job` says of a group.
 pub fn group_of(
     object: &Bound<'_, PyAny>,
+    pool: &Pool,
+    job: &str,
     patience_s: f64,
     schedule: &str,
 ) -> PyResult<GroupArguments> {
     let py = object.py();
-    let coordinator = Arc::new(PyCoordinator::new(object)?);
     let patience = Duration::try_from_secs_f64(patience_s).ok();
     let patience = patience.filter(|time| *time >= Duration::from_secs(1)).ok_or_else(|| {
         invalid(py, format!("patience_s = {patience_s}: must be a number of seconds, from 1"))
     })?;
-    let schedule =
-        Schedule::from_name(schedule).map_err(|error| crate::errors::to_py(py, &error))?;
+    let schedule = Schedule::from_name(schedule).or_raise(py)?;
+    let coordinator = Arc::new(PyCoordinator::new(object, pool, job, patience)?);
     let options = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator.clone()) };
     Ok(GroupArguments { coordinator, options })
 }

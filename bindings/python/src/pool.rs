@@ -87,7 +87,8 @@ impl Pool {
         schedule: &str,
     ) -> PyResult<Job> {
         self.check_process(py)?;
-        let group = group.map(|object| group_of(object, patience_s, schedule)).transpose()?;
+        let of = |object| group_of(object, &self.pool, name, patience_s, schedule);
+        let group = group.map(of).transpose()?;
         Job::open(&self.pool, self.events.clone(), name, every_s, group).or_raise(py)
     }
 

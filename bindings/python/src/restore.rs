@@ -91,6 +91,7 @@ pub fn restore<'py>(
     core.check_process(py)?;
     let inside = core.enter(tick)?;
     let settle = || {
+        let _at_work = core.job().at_work();
         core.settle_last(tick)?;
         // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
         core.client.let_go();
@@ -222,7 +223,8 @@ fn serve(
             }
             Some(Message::Call(call)) => {
                 if let Some(coordinator) = &core.coordinator {
-                    coordinator.make(call);
+                    // It may wait for other ranks.
+                    py.detach(|| coordinator.make(call));
                 }
             }
             Some(Message::Reply(outcome)) => {

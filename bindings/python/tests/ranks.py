@@ -1,8 +1,9 @@
 """A program of several ranks, for the tests of groups: each rank is a process of its own.
 
-    python ranks.py RANK SIZE PORT COMMAND [ARGUMENT...]
+    python ranks.py RANK SIZE WHERE COMMAND [ARGUMENT...]
 
-Rank 0 listens on PORT; the others connect to it. The commands are at the end.
+Rank 0 listens on the port WHERE, and the others connect to it. If WHERE is no number, it is the name of
+the run, and the ranks meet in the pool. The commands are at the end.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ def first(begin: int, end: int) -> "np.ndarray":
     return cells.reshape(end - begin, COLUMNS)
 
 
-def state_of(hub: Hub) -> dict:
+def state_of(hub: Hub | outlive.Ranks) -> dict:
     """The state of a rank."""
     begin, end = cut(hub.rank, hub.size)
     cells = outlive.array(first(begin, end))
@@ -91,7 +92,7 @@ def state_of(hub: Hub) -> dict:
     }
 
 
-def run(hub: Hub, place: str, steps: int, kill_at: int, victim: int) -> None:
+def run(hub: Hub | outlive.Ranks, place: str, steps: int, kill_at: int, victim: int) -> None:
     """Goes on to so many steps; a rank may be killed before one of them."""
     job = outlive.open(place).job(
         "cells", group=hub, replicated=("step", "table", "no*"), patience_s=30
@@ -111,7 +112,7 @@ def run(hub: Hub, place: str, steps: int, kill_at: int, victim: int) -> None:
     print("table", float(state["table"].sum()), job.rank, job.ranks, flush=True)
 
 
-def wrong(hub: Hub, place: str) -> None:
+def wrong(hub: Hub | outlive.Ranks, place: str) -> None:
     """Each thing that one rank does wrong; all must be told, and the next save must go on."""
     job = outlive.open(place).job("wrong", group=hub, replicated="step")
     array = np.ones(20000) * hub.rank
@@ -148,7 +149,7 @@ def told(what: str, call: Callable[[], object]) -> None:
         print(what, "|", type(error).__name__, str(error).replace("\n", " "), flush=True)
 
 
-def apart(hub: Hub, place: str) -> None:
+def apart(hub: Hub | outlive.Ranks, place: str) -> None:
     """Ranks that do not do the same: all are told, and none waits for another."""
     pool = outlive.open(place)
     table = np.arange(24000.0).reshape(200, 120)
@@ -174,17 +175,52 @@ def apart(hub: Hub, place: str) -> None:
     told("steps", lambda: steps.restore(into=found) if hub.rank == 1 else steps.save(state))
 
 
+def more(hub: Hub | outlive.Ranks, place: str) -> None:
+    """Saves, or restores with a rank more, which has nothing of its own there."""
+    job = outlive.open(place).job("more", group=hub, replicated="step")
+    own, seeds = np.full(20000, float(hub.rank)), [1, hub.rank]
+    if hub.size == 2:
+        job.save({"own": own, "few": {"seeds": seeds}, "step": 7}, wait=True)
+        return
+    into = {"own": own, "few": {"seeds": [0, 0]}, "step": 0}
+    told("all", lambda: job.restore(into=into))
+    told("own", lambda: job.restore(into=into, only=["own", "step"]))
+    assert job.restore(into=into, only="step")
+    assert into == {"own": own, "few": {"seeds": [0, 0]}, "step": 7}
+    assert job.restore(only="st*") == {"step": 7}
+
+
+def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
+    """Saves once."""
+    job = outlive.open(place).job("meet", group=hub, patience_s=patience_s)
+    print("begins", flush=True)
+    try:
+        job.save({"a": np.arange(20000) + hub.rank}, wait=True)
+        print("saved", flush=True)
+    except (outlive.Error, KeyboardInterrupt) as error:
+        print(type(error).__name__, str(error).replace("\n", " "), flush=True)
+
+
 def main() -> None:
     """Does what the command line says."""
-    rank, size, port = map(int, sys.argv[1:4])
-    command, *arguments = sys.argv[4:]
+    rank, size = map(int, sys.argv[1:3])
+    where, command, *arguments = sys.argv[3:]
     socket.setdefaulttimeout(120)
-    hub = Hub(rank, size, port)
+    hub: Hub | outlive.Ranks
+    if where.isdigit():
+        hub = Hub(rank, size, int(where))
+    else:
+        hub = outlive.ranks(rank, size, run=where)
     if command == "run":
         place, steps, kill_at, victim = arguments
         run(hub, place, int(steps), int(kill_at), int(victim))
     elif command == "apart":
         apart(hub, *arguments)
+    elif command == "more":
+        more(hub, *arguments)
+    elif command == "meet":
+        place, patience_s = arguments
+        meet(hub, place, float(patience_s))
     else:
         wrong(hub, *arguments)
 

@@ -1,6 +1,7 @@
 """Programs of several ranks: they save together, are killed, and go on with other numbers."""
 
 import hashlib
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,20 @@ def start(size: int, *arguments: object) -> list[subprocess.Popen[str]]:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return [of(rank) for rank in range(size)]
+
+
+def start_in_pool(
+    run: str, size: int, *arguments: object, only: list[int] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Starts ranks that have only the pool in common, or some of them."""
+    program = str(Path(__file__).with_name("ranks.py"))
+    words = [str(argument) for argument in arguments]
+
+    def of(rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, program, str(rank), str(size), run, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return [of(rank) for rank in (range(size) if only is None else only)]
 
 
 def finish(programs: list[subprocess.Popen[str]]) -> list[str]:
@@ -82,6 +97,65 @@ def test_a_killed_rank_costs_no_committed_checkpoint(tmp_path: Path, victim: int
     check(out, 9)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ranks_that_have_only_the_pool_are_killed_and_go_on(tmp_path: Path, victim: int) -> None:
+    place = tmp_path / "a pool"
+    check(finish(start_in_pool("start 0", 2, "run", place, 3, -1, -1)), 3)
+    programs = start_in_pool("start 1", 3, "run", place, 9, 6, victim)
+    assert programs[victim].wait() == -9
+    kill(programs)
+    # The same name once more would be that of a run that was there.
+    refused = start_in_pool("start 1", 3, "run", place, 9, -1, -1)
+    for program in refused:
+        _, err = program.communicate()
+        assert program.returncode != 0
+        assert 'of run "start 1" has come already' in err, err
+    out = finish(start_in_pool("start 2", 3, "run", place, 9, -1, -1))
+    steps = [int(text.split("step ")[1].split()[0]) for text in out]
+    assert steps in ([5, 5, 5], [6, 6, 6]), out
+    check(out, 9)
+    for steps, size in ((12, 4), (15, 1), (18, 2)):
+        out = finish(start_in_pool(f"start {steps}", size, "run", place, steps, -1, -1))
+        assert all(f"step {steps - 3}" in text for text in out), out
+        check(out, steps)
+
+
+def test_a_rank_that_never_comes_to_the_pool_is_named(tmp_path: Path) -> None:
+    out = finish(start_in_pool("run", 3, "meet", tmp_path / "pool", 2, only=[0, 1]))
+    for text in out:
+        assert "RetryError" in text, text
+        assert 'rank 2 has not come of run "run"' in text, text
+
+
+def test_a_wait_for_ranks_in_the_pool_ends_with_an_interrupt(tmp_path: Path) -> None:
+    (program,) = start_in_pool("run", 2, "meet", tmp_path / "pool", 3600, only=[0])
+    assert program.stdout is not None
+    assert program.stdout.readline() == "begins\n"
+    chain = "meet%00calls-0"
+    while not list(tmp_path.glob(f"**/{chain}/*")):
+        assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate()
+    assert "KeyboardInterrupt" in out, out + err
+
+
+def test_of_two_processes_with_one_rank_in_the_pool_one_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "pool"
+    outlive.open(place)
+    out = finish(start_in_pool("run", 2, "meet", place, 30, only=[0, 1, 1]))
+    refused = [text for text in out if "InvalidError" in text]
+    assert len(refused) == 1, out
+    assert 'rank 1 of run "run" has come already' in refused[0], out
+    assert sum("saved" in text for text in out) == 2, out
+
+
+def test_what_one_rank_does_wrong_all_in_the_pool_are_told(tmp_path: Path) -> None:
+    out = finish(start_in_pool("run", 3, "wrong", tmp_path / "pool"))
+    for text in out:
+        assert "other names | the ranks do not save the same" in text, text
+        assert "epoch 2" in text, text
+
+
 def test_what_one_rank_does_wrong_all_are_told(tmp_path: Path) -> None:
     out = finish(start(3, "wrong", tmp_path / "pool"))
     for rank, text in enumerate(out):
@@ -107,10 +181,32 @@ def test_ranks_that_do_not_do_the_same_are_told(tmp_path: Path) -> None:
         assert "InvalidError the ranks are out of step" in lines["steps"], text
 
 
+def test_a_new_rank_may_leave_out_what_each_rank_has_for_itself(tmp_path: Path) -> None:
+    finish(start(2, "more", tmp_path / "pool"))
+    for rank, text in enumerate(finish(start(3, "more", tmp_path / "pool"))):
+        lines = dict(line.split(" | ", 1) for line in text.splitlines() if " | " in line)
+        who = "" if rank == 2 else "rank 2: "
+        for what, missing in (("all", '"own", "few/seeds/0", "few/seeds/1", which'), ("own", '"own", which')):
+            told = lines[what].replace("'", '"')
+            assert told.startswith(f"InvalidError {who}checkpoint 1 was saved by 2 ranks"), text
+            assert missing in told and "leave them out with `only`" in told, text
+
+
 def test_a_group_is_asked_for_plainly(tmp_path: Path) -> None:
     pool = outlive.open(tmp_path / "pool")
     with pytest.raises(outlive.InvalidError, match="is no group of ranks"):
         pool.job("job", group="ranks")
+    with pytest.raises(outlive.InvalidError, match="rank 2 of a group of 2"):
+        outlive.ranks(2, 2, run="run")
+    for run in ("", None):
+        with pytest.raises(outlive.InvalidError, match="new for every start of the program"):
+            outlive.ranks(0, 2, run=run)  # type: ignore[arg-type]
+    with pytest.raises(outlive.InvalidError, match="1 to 200 bytes"):
+        pool.job("job", group=outlive.ranks(0, 1, run="x" * 201))
+    alone = pool.job("alone", group=outlive.ranks(0, 1, run="run"))
+    assert alone.save({"a": 1}, wait=True).epoch == 1
+    assert alone.restore() == {"a": 1}
+    alone.close()
     with pytest.raises(outlive.InvalidError, match="give `group` too"):
         pool.job("job", replicated="step")
 

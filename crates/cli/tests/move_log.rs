@@ -6,9 +6,16 @@ mod etcd;
 
 use common::{Run, command, files, json, outlive};
 use etcd::Cluster;
+use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_pool::{Environment, open};
+use outlive_store::group::{GroupOptions, PoolRanks};
+use outlive_store::{Job, JobOptions};
+use outlive_types::{FreezeRequest, Frozen, PageSource, Rank, RegionDesc};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -403,4 +410,64 @@ fn a_log_is_moved_into_etcd_and_out_of_it() {
     assert_eq!(place.put(4).code, 0);
     place.holds(1, 4);
     place.done(&["verify", "POOL"]);
+}
+
+/// Memory; something happens before it is frozen.
+struct Source<F> {
+    inner: MemorySource,
+    before: F,
+}
+
+impl<F: FnMut()> PageSource for Source<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> outlive_types::Result<Box<dyn Frozen>> {
+        (self.before)();
+        self.inner.freeze(request)
+    }
+
+    fn regions(&mut self) -> outlive_types::Result<Vec<RegionDesc>> {
+        self.inner.regions()
+    }
+}
+
+/// Ranks are in the middle of a save: one has said in the log that its image is stored, and rank 0 has not read
+/// that yet. Ranks that are connected through the log have their calls there, too.
+#[test]
+fn a_save_of_ranks_goes_on_while_the_log_is_moved() {
+    for (from, to) in [(vec![], vec!["a", "b", "c"]), (vec!["a", "b", "c"], vec!["d"])] {
+        let from: Vec<&str> = from;
+        let place = Place::with_log(&[]);
+        if !from.is_empty() {
+            place.moved(&from);
+        }
+        let work = |rank: Rank| {
+            let pool = open(&place.path("a pool"), Environment::system()).unwrap();
+            let patience = Duration::from_secs(300);
+            let coordinator = PoolRanks::new(&pool, "job", rank, 3, "run", patience).unwrap();
+            let group = GroupOptions::new(Arc::new(coordinator));
+            let options = JobOptions { group: Some(group), ..JobOptions::default() };
+            let job = Job::open(&pool, "job", options).unwrap();
+            let tracker = Arc::new(ChangeTracker::new());
+            let said = |rank| pool.log().latest(&job.name().mail_of(rank)).unwrap();
+            for save in 1..=3u64 {
+                let before = [1, 2].map(said);
+                let bytes = vec![save as u8 ^ rank as u8; 50_000];
+                let region = Region::from_bytes("a", "|u1", vec![50_000], bytes.as_slice());
+                let inner = MemorySource::new(tracker.clone(), vec![region], Vec::new(), 1);
+                let before = || {
+                    if rank == 0 && save == 2 {
+                        while [1, 2].map(said).iter().zip(before).any(|(now, then)| *now <= then) {
+                            thread::yield_now();
+                        }
+                        place.moved(&to);
+                    }
+                };
+                let saved = job.save(&mut Source { inner, before }).unwrap();
+                assert_eq!(saved.wait(None).unwrap().unwrap().epoch, save);
+            }
+            job.close().unwrap();
+        };
+        let work = &work;
+        thread::scope(|scope| (0..3).for_each(|rank| drop(scope.spawn(move || work(rank)))));
+        place.done(&["verify", "POOL"]);
+    }
 }

@@ -18,6 +18,7 @@ mod recipe;
 mod record;
 mod shard;
 mod tree;
+mod word;
 
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
@@ -43,6 +44,7 @@ pub use shard::{
     FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail,
 };
 pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
+pub use word::{RUN_BYTES_MAX, Said, Token, Word};
 
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;

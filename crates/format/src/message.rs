@@ -15,7 +15,7 @@ const MAGIC: &[u8; 4] = b"OLMG";
 const ENVELOPE: &str = "envelope of a message between ranks";
 const ENVELOPE_MAGIC: &[u8; 4] = b"OLEV";
 const HEAD_BYTES: usize = 8;
-const CHECKSUM_BYTES: usize = 8;
+pub(crate) const CHECKSUM_BYTES: usize = 8;
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -211,11 +211,7 @@ impl Message {
                 out.u64(*record_bytes);
                 out.u32(u32::from(*in_table));
             }
-            Message::Failed(error) => {
-                out.u16(kind_code(error.kind()));
-                out.u32(error.message().len() as u32);
-                out.bytes(error.message().as_bytes());
-            }
+            Message::Failed(error) => write_error(error, &mut out),
             Message::Alive => {}
         }
         let sum = checksum(out.written());
@@ -250,12 +246,7 @@ impl Message {
                 };
                 Message::Committed(Committed { number, record_bytes, in_table })
             }
-            5 => {
-                let (code, length) = (from.u16()?, from.u32()?);
-                let kind = ErrorKind::ALL.into_iter().find(|kind| kind_code(*kind) == code);
-                let kind = kind.ok_or_else(|| from.damaged(format!("it has error kind {code}")))?;
-                Message::Failed(Error::new(kind, from.text(length as usize)?))
-            }
+            5 => Message::Failed(read_error(&mut from)?),
             6 => Message::Alive,
             other => return Err(from.damaged(format!("it has kind {other}"))),
         };
@@ -273,6 +264,19 @@ impl Message {
     }
 }
 
+pub(crate) fn write_error(error: &Error, out: &mut Writer) {
+    out.u16(kind_code(error.kind()));
+    out.u32(error.message().len() as u32);
+    out.bytes(error.message().as_bytes());
+}
+
+pub(crate) fn read_error(from: &mut Reader<'_>) -> Result<Error> {
+    let (code, length) = (from.u16()?, from.u32()?);
+    let kind = ErrorKind::ALL.into_iter().find(|kind| kind_code(*kind) == code);
+    let kind = kind.ok_or_else(|| from.damaged(format!("it has error kind {code}")))?;
+    Ok(Error::new(kind, from.text(length as usize)?))
+}
+
 /// What kinds of errors are called in a message.
 fn kind_code(kind: ErrorKind) -> u16 {
     match kind {
@@ -286,7 +290,7 @@ fn kind_code(kind: ErrorKind) -> u16 {
 }
 
 /// The bytes before the checksum, which matches.
-fn body_of<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
+pub(crate) fn body_of<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
         return Err(damaged(what, "it ends too early"));
     };

@@ -1,6 +1,7 @@
 //! The seam to whatever connects the ranks of a program: MPI, an object of a Python program, threads.
 
 use crate::{Rank, Result};
+use std::any::Any;
 use std::fmt;
 
 /// Connects the ranks of one program. Its calls are collective: every rank makes them, in the same order,
@@ -34,5 +35,11 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     fn barrier(&self) -> Result<()> {
         self.gather(&[])?;
         self.broadcast(&[]).map(drop)
+    }
+
+    /// Until what this returns is dropped, this rank is at work inside of a call of outlive's, which may take
+    /// long: others must not take it for dead. Only for who waits with a limit; usually nothing has to be done.
+    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+        None
     }
 }

@@ -129,6 +129,8 @@ const TARGETS_JOB: &str = ".targets";
 const REMOVED: &str = "\0removed";
 /// Ends the names under which ranks tell each other what has become of their images.
 const MAIL: &str = "\0rank-";
+/// Ends the names under which ranks make their calls, if nothing but the pool connects them.
+const CALLS: &str = "\0calls-";
 /// The name that only a log has that was moved.
 const MOVED: &str = "\0moved";
 
@@ -222,6 +224,12 @@ impl JobName {
         JobName(format!("{}{MAIL}{rank}", self.0))
     }
 
+    /// The name under which a rank of this job makes its part of collective calls, if nothing but the pool
+    /// connects the ranks. It is not listed among jobs.
+    pub fn calls_of(&self, rank: Rank) -> JobName {
+        JobName(format!("{}{CALLS}{rank}", self.0))
+    }
+
     /// The name under which the places of a log keep what was decided when it was moved to others. It is not
     /// listed among jobs.
     pub fn moved() -> JobName {
@@ -266,6 +274,15 @@ impl JobName {
         }
         let job = JobName::stored(std::str::from_utf8(&bytes).ok()?).ok()?;
         (job.escaped() == file_name).then_some(job)
+    }
+
+    /// The same for what [`JobName::mail_of`] and [`JobName::calls_of`] give.
+    pub fn of_rank_from_escaped(file_name: &str) -> Option<JobName> {
+        let (job, rank) = file_name.rsplit_once('-')?;
+        let rank: Rank = rank.parse().ok()?;
+        let (job, _) = job.rsplit_once("%00")?;
+        let job = JobName::from_escaped(job)?;
+        [job.mail_of(rank), job.calls_of(rank)].into_iter().find(|it| it.escaped() == file_name)
     }
 }
 

@@ -27,7 +27,7 @@ from outlive._errors import (
     RetryError,
 )
 from outlive._files import FileTrouble, Got, Put
-from outlive._group import Group, Sharded, sharded
+from outlive._group import Group, Ranks, Sharded, ranks, sharded
 from outlive._memory import array, empty, zeros
 from outlive._saves import (
     Collected,
@@ -58,6 +58,7 @@ __all__ = [
     "Pool",
     "Pruned",
     "Put",
+    "Ranks",
     "Restored",
     "RetryError",
     "Save",
@@ -68,6 +69,7 @@ __all__ = [
     "empty",
     "open",
     "plot",
+    "ranks",
     "sharded",
     "zeros",
 ]

@@ -31,6 +31,52 @@ class Group(Protocol):
         """Gives every rank what rank 0 has given."""
 
 
+class Ranks:
+    """A group of processes that have nothing in common but the pool; made by `ranks`.
+
+    Attributes:
+        rank: Number of this rank, from 0 on.
+        size: Number of ranks.
+        run: Name of this run of the program.
+    """
+
+    __slots__ = ("rank", "run", "size")
+
+    def __init__(self, rank: int, size: int, run: str) -> None:
+        """Made by `ranks`."""
+        self.rank, self.size, self.run = rank, size, run
+
+    def __repr__(self) -> str:
+        """The rank, for people."""
+        return f"<rank {self.rank} of {self.size} in run {self.run!r}>"
+
+
+def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
+    """Makes a group of processes that are connected by nothing but the pool, for `Pool.job(group=...)`.
+
+    Their calls go through the pool's log, so that a call of all ranks takes some milliseconds.
+
+    Args:
+        rank: Number of this process, from 0 on. Each process has another one.
+        size: Number of processes.
+        run: Name of this run of the program: text that is the same for all its processes, and new
+            for every start of it. With Slurm, for example, `SLURM_JOB_ID` and `SLURM_RESTART_COUNT`. A job
+            that a run opens twice needs two names.
+
+    Raises:
+        InvalidError: If there can be no such rank, or `run` is no text or empty.
+    """
+    number, count = operator.index(rank), operator.index(size)
+    if not 0 <= number < count <= 0xFFFF_FFFF:
+        raise InvalidError(f"rank {number} of a group of {count}: ranks are counted from 0")
+    if not isinstance(run, str) or not run.strip():
+        raise InvalidError(
+            f"run={run!r}: give all ranks the same text, new for every start of the program, such as "
+            "the id of its batch job and the number of its restarts"
+        )
+    return Ranks(number, count, run)
+
+
 class Adapter:
     """A group as the engine takes it."""
 
@@ -48,12 +94,16 @@ class Adapter:
         return bytes(self._broadcast(data))
 
 
-def adapt(group: Any) -> Adapter:
+def adapt(group: Any) -> Adapter | Ranks:
     """Adapts a communicator of mpi4py, a process group of PyTorch, or any `Group`.
+
+    The engine takes what `ranks` makes as it is.
 
     Raises:
         InvalidError: If it is none of these.
     """
+    if isinstance(group, Ranks):
+        return group
     module = type(group).__module__.partition(".")[0]
     if module == "mpi4py":
         comm = _duplicate(group)
@@ -64,8 +114,8 @@ def adapt(group: Any) -> Adapter:
         return Adapter(int(group.rank), int(group.size), group.gather, group.broadcast)
     raise InvalidError(
         f"{group!r} is no group of ranks: give a communicator of mpi4py, such as MPI.COMM_WORLD, "
-        "torch.distributed or one of its process groups, or an object with `rank`, `size`, "
-        "`gather(bytes)` and `broadcast(bytes)`"
+        "torch.distributed or one of its process groups, outlive.ranks(...), or an object with "
+        "`rank`, `size`, `gather(bytes)` and `broadcast(bytes)`"
     )
 
 

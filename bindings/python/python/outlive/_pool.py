@@ -54,14 +54,16 @@ class Pool:
                 checkpoint chooses, so allow it only if you trust everybody who can write to the
                 pool.
             group: What connects the ranks of the program, if it has several: a communicator of
-                mpi4py, `torch.distributed` or one of its process groups, or any `Group`. Then every
-                rank calls `save` and `restore`, in the same order, and one checkpoint holds the
-                states of all ranks (docs/groups.md).
+                mpi4py, `torch.distributed` or one of its process groups, any `Group`, or, for
+                processes that have only the pool in common, `ranks(...)`. Then every rank calls
+                `save` and `restore`, in the same order, and one checkpoint holds the states of all
+                ranks (docs/groups.md).
             replicated: Names of leaves that are the same on all ranks, such as "step" or
                 "model/*". Rank 0 stores them, once.
             schedule: When the ranks write: "coordinated" (all at once), "staggered" (one after the
                 other), "striped(WIDTH)" (so many at a time), or "adaptive".
-            patience_s: Seconds without a word of a rank after which a save fails.
+            patience_s: Seconds without a word of a rank after which a save fails. With
+                `ranks(...)`, also after which a rank that has not come to a call is given up.
 
         Raises:
             InvalidError: If the name or the time is not possible, or it is no group.

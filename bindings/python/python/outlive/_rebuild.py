@@ -83,17 +83,19 @@ class Rebuild:
         That is None, True (as a value), an array to fill, or one with the offset and shape of a
         part of a global array.
         """
-        self.epoch = epoch
+        self.epoch, count = epoch, len(names)
         self.kept.clear()
         skeleton = read_skeleton(attachment)
-        self.order = list(range(len(names)))
+        # By number of the leaf that of its region; None if the checkpoint has none for this rank.
+        self.order: list[int | None] = list(range(len(names)))
         if skeleton is not None and skeleton[2] is not None:
-            self.order = self._ordered(names, skeleton[2], ranks)
-            names = [names[at] for at in self.order]
-            dtypes = [dtypes[at] for at in self.order]
-            shapes = [shapes[at] for at in self.order]
-            lengths = [lengths[at] for at in self.order]
-            distributions = [distributions[at] for at in self.order]
+            numbers = {name: at for at, name in enumerate(names)}
+            self.order = [numbers.get(name) for name in skeleton[2]]
+            names = skeleton[2]
+            dtypes = ["|u1" if at is None else dtypes[at] for at in self.order]
+            shapes = [(0,) if at is None else shapes[at] for at in self.order]
+            lengths = [0 if at is None else lengths[at] for at in self.order]
+            distributions = [None if at is None else distributions[at] for at in self.order]
         if skeleton is None and not self.fresh:
             raise InvalidError(
                 f"checkpoint {epoch} was not written from Python: use `restore()` without `into`, "
@@ -105,6 +107,7 @@ class Rebuild:
         there.parts = {at: part for at, part in enumerate(distributions) if isinstance(part, tuple)}
         self.fortran = frozenset(fortran)
         self.chosen = chosen = self.selection.of(there, epoch)
+        self._refuse_missing_regions(ranks)
         self.objects: list[Any] = [_build.ABSENT] * len(names)
         # Arrays that were filled in the place of others: number of the leaf, and what to do then.
         self.later: list[tuple[int, Callable[[], Any]]] = []
@@ -126,24 +129,25 @@ class Rebuild:
             else:
                 wishes[at] = self._fill(at, self.mine[names[at]])
         self.planned = True
-        ordered: list[Any] = [None] * len(names)
+        ordered: list[Any] = [None] * count
         for at, wish in zip(self.order, wishes, strict=True):
-            ordered[at] = wish
+            if at is not None:
+                ordered[at] = wish
         return ordered
 
-    def _ordered(self, names: list[str], wanted: list[str], ranks: int) -> list[int]:
-        """The regions in the order of the state that was saved."""
-        numbers = {name: at for at, name in enumerate(names)}
-        missing = [name for name in wanted if name not in numbers]
+    def _refuse_missing_regions(self, ranks: int) -> None:
+        """What each rank has for itself a new rank must not ask for."""
+        leaves = zip(self.there.names, self.order, self.chosen, strict=True)
+        missing = [name for name, at, chosen in leaves if chosen and at is None]
         if missing:
             some = ", ".join(map(shown, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise InvalidError(
                 f"checkpoint {self.epoch} was saved by {ranks} ranks, and this is none of them. It "
                 f"has nothing for this rank in {some}, which each rank has saved for itself: name "
                 "these in `replicated` when the job is opened, if they are the same on all ranks, "
-                "save them as `outlive.sharded`, or restart with as many ranks"
+                "save them as `outlive.sharded`, leave them out with `only`, or restart with as "
+                "many ranks"
             )
-        return [numbers[name] for name in wanted]
 
     def run(
         self,
@@ -326,7 +330,7 @@ class Rebuild:
     def finish(self, values: list[Any]) -> Any:
         """Puts the tree together: a new one, or the program's own with the values replaced."""
         there, objects = self.there, self.objects
-        values = [values[at] for at in self.order]
+        values = [None if at is None else values[at] for at in self.order]
         for at, put in self.later:
             objects[at] = put()
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {

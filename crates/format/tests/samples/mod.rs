@@ -314,7 +314,7 @@ pub struct Structure {
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 13] = [
+pub const STRUCTURES: [Structure; 14] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -399,7 +399,27 @@ pub const STRUCTURES: [Structure; 13] = [
         again: |bytes| Envelope::decode(bytes)?.encode(),
         seal: Some(seal_envelope),
     },
+    Structure {
+        name: "word",
+        samples: || words().iter().map(|word| word.encode().unwrap()).collect(),
+        again: |bytes| Word::decode(bytes)?.encode(),
+        seal: Some(seal_checksum),
+    },
 ];
+
+/// One word of each kind.
+pub fn words() -> Vec<Word> {
+    let meeting = [0x3E; 16];
+    let all = [
+        Said::Here,
+        Said::Met { meeting, speakers: vec![[0xA0; 16], [0xA1; 16]] },
+        Said::Call { meeting, number: 7, bytes: vec![1, 2, 3] },
+        Said::Alive,
+        Said::Left(Error::retry("no")),
+    ];
+    let of = |said| Word { run: "r-1".to_owned(), ranks: 2, speaker: [0xA0; 16], said };
+    all.into_iter().map(of).collect()
+}
 
 /// A message on its way.
 pub fn enveloped(message: Message) -> Envelope {

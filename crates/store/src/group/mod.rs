@@ -6,6 +6,7 @@
 //! background, through the pool: each rank tells in the log when its image is stored, rank 0 commits, and
 //! tells the others. So no thread of outlive's own ever calls the coordinator, which may be MPI.
 //!
+//! - `calls`: a coordinator for ranks that have nothing else in common, through the log; `words`: what they say.
 //! - `agree`: one outcome for all ranks.
 //! - `mail`: what ranks tell each other in the log.
 //! - `claims`: whether all ranks save what belongs together.
@@ -16,6 +17,7 @@
 //! - `restore`: one epoch for all ranks.
 
 mod agree;
+mod calls;
 mod claims;
 mod mail;
 mod part;
@@ -23,8 +25,10 @@ mod pulse;
 mod restore;
 mod turns;
 mod watch;
+mod words;
 
 pub use agree::{agree, unless_failed};
+pub use calls::{GoOn, PoolRanks};
 pub use mail::Ticket;
 pub(crate) use part::{Begun, Part};
 pub(crate) use restore::Together;

@@ -116,6 +116,11 @@ impl Part {
         decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        // The others wait for what rank 0 decides.
+        let decide = &mut |all| {
+            let _at_work = self.coordinator.at_work();
+            decide(all)
+        };
         agree_in_step(&*self.coordinator, Step { number, what }, mine, decide)
     }
 

@@ -69,7 +69,10 @@ impl Together<'_> {
             };
             let epoch = epoch.ok_or_else(|| Error::bug("rank 0 has named no epoch"))?;
             let mut value = None;
-            let tried = self.attempt(epoch, attempt).map(|restored| match restored {
+            let at_work = self.part.coordinator.at_work();
+            let tried = self.attempt(epoch, attempt);
+            drop(at_work);
+            let tried = tried.map(|restored| match restored {
                 Some(restored) => {
                     value = Some(restored);
                     Vec::new()

@@ -21,6 +21,7 @@ use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync::{self, Mutex};
 use outlive_types::{Error, Frozen, JobName, PageSource, Rank, Result};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -120,6 +121,12 @@ impl Job {
         self.inner.part.as_ref().map_or(1, |part| part.coordinator.size())
     }
 
+    /// Whoever waits for something inside of a call that the other ranks may make already holds this meanwhile,
+    /// so that they do not take this rank for dead.
+    pub fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+        self.inner.part.as_ref().and_then(|part| part.coordinator.at_work())
+    }
+
     /// What an adaptive schedule has learnt, the best first; known on rank 0.
     pub fn schedule_learnt(&self) -> Vec<String> {
         self.inner.part.as_ref().map_or_else(Vec::new, |part| part.learnt())
@@ -181,7 +188,9 @@ impl Job {
         let inner = &self.inner;
         inner.check_process()?;
         let mut current = inner.starting();
+        let at_work = self.at_work();
         let ready = inner.wait_filled().and_then(|()| over(current.as_ref()));
+        drop(at_work);
         if !self.is_group() {
             ready.clone()?;
         }

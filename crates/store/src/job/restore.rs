@@ -42,6 +42,7 @@ impl Job {
             return Err(Error::bug("a job without a group cannot restore together"));
         };
         let ready = || {
+            let _at_work = self.at_work();
             self.wait()?;
             self.wait_filled()?;
             if part.rank() == 0 {

@@ -1,7 +1,7 @@
 //! What a log had when it was moved: of each job the first and the last record.
 
 use crate::LogMedium;
-use outlive_types::{Error, JobName, Result};
+use outlive_types::{Error, JobName, Rank, Result};
 
 const TITLE: &str = "outlive: what the log had when it was moved";
 
@@ -21,18 +21,33 @@ pub(super) fn gather(mover: &dyn LogMedium) -> Result<Vec<JobHad>> {
     jobs.dedup();
     let mut had = Vec::new();
     for job in jobs {
-        let numbers = mover.list(&job)?;
-        let Some(last) = numbers.last().copied() else { continue };
-        // What counts must not vanish at a power cut.
-        mover.keep(&job, last)?;
-        // Before a gap are those that were about to be removed.
-        let mut first = last;
-        while numbers.binary_search(&(first - 1)).is_ok() {
-            first -= 1;
+        let of_ranks: [&dyn Fn(Rank) -> JobName; 2] =
+            [&|rank| job.mail_of(rank), &|rank| job.calls_of(rank)];
+        for of_rank in of_ranks {
+            // Rank 0 speaks last in a save: the first one that has said nothing is behind it.
+            for rank in 0.. {
+                match had_of(mover, of_rank(rank))? {
+                    None if rank > 0 => break,
+                    chain => had.extend(chain),
+                }
+            }
         }
-        had.push(JobHad { job, first, last });
+        had.extend(had_of(mover, job)?);
     }
     Ok(had)
+}
+
+fn had_of(mover: &dyn LogMedium, job: JobName) -> Result<Option<JobHad>> {
+    let numbers = mover.list(&job)?;
+    let Some(last) = numbers.last().copied() else { return Ok(None) };
+    // What counts must not vanish at a power cut.
+    mover.keep(&job, last)?;
+    // Before a gap are those that were about to be removed.
+    let mut first = last;
+    while numbers.binary_search(&(first - 1)).is_ok() {
+        first -= 1;
+    }
+    Ok(Some(JobHad { job, first, last }))
 }
 
 /// As text.
@@ -60,7 +75,8 @@ fn parse(line: &str) -> Option<JobHad> {
     let name = words.next()?;
     let reserved = [JobName::gc(), JobName::targets()];
     let job = reserved.into_iter().find(|job| job.escaped() == name);
-    let job = job.or_else(|| JobName::from_escaped(name))?;
+    let job = job.or_else(|| JobName::from_escaped(name));
+    let job = job.or_else(|| JobName::of_rank_from_escaped(name))?;
     (1 <= first && first <= last).then_some(JobHad { job, first, last })
 }
 
@@ -72,7 +88,12 @@ mod tests {
     fn what_a_log_had_survives_its_text() {
         let job = |name, first, last| JobHad { job: JobName::new(name).unwrap(), first, last };
         let gc = JobHad { job: JobName::gc(), first: 7, last: 7 };
-        for had in [vec![], vec![gc, job("a b/ü", 1, 1 << 40), job("%41", 3, 9)]] {
+        let of = |job: JobHad, rank| {
+            let JobHad { job, first, last } = job;
+            [job.mail_of(rank), job.calls_of(rank)].map(|job| JobHad { job, first, last })
+        };
+        let of_ranks = [of(job("a-1", 2, 4), 0), of(job("a b/ü", 1, 1), 4_000_000_000)].concat();
+        for had in [vec![], vec![gc, job("a b/ü", 1, 1 << 40), job("%41", 3, 9)], of_ranks] {
             assert_eq!(decode(&encode(&had)).unwrap(), had);
         }
         for wrong in ["", "x", &format!("{TITLE}\n1 2\n"), &format!("{TITLE}\n2 1 a\n")] {

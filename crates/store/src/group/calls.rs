@@ -1,0 +1,326 @@
+//! A [`Coordinator`] for ranks that have nothing in common but the pool: their calls go through the log. Each
+//! rank has a chain of words of its own there, beside that of its mail, and only it appends there.
+//!
+//! A run begins with a meeting: every rank says that it has come, and rank 0 names all who have. What is said
+//! later carries the number that rank 0 has drawn for the meeting. So nothing that an earlier run has
+//! left can be taken for a word of this one, whatever that run was called.
+
+use super::pulse::Pulse;
+use super::words::{Ear, Mouth};
+use outlive_format::{RUN_BYTES_MAX, Said, Token, Word};
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard, sleep};
+use outlive_types::{Coordinator, Error, ErrorKind, JobName, Rank, Result};
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// The rank that meets the others.
+const FIRST: Rank = 0;
+/// The shortest and the longest pause between two looks: an eighth of the time that has passed.
+const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(250)];
+/// After so many calls what all have read is removed.
+const TIDY_EVERY: u64 = 8;
+/// Ranks that are patient for longer than this need no sign that others are at work.
+const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Called while a rank waits; an error ends the wait.
+pub type GoOn<'a> = &'a dyn Fn() -> Result<()>;
+
+/// One rank's end of a group that meets in the log of its pool.
+pub struct PoolRanks {
+    rank: Rank,
+    size: u32,
+    job: JobName,
+    patience: Duration,
+    mouth: Arc<Mouth>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many calls this rank has made.
+    calls: u64,
+    meeting: Option<Token>,
+    /// Of rank 0: all others. Of others: rank 0.
+    ears: Vec<Ear>,
+    /// Why this rank takes part no more.
+    failed: Option<Error>,
+}
+
+impl PoolRanks {
+    /// Rank `rank` of `size` ranks that save and restore `job`. All of them give the same `run`, which no
+    /// earlier start of the program has given. Who is waited for must be heard of within `patience`. Nothing
+    /// is read or written before the first call.
+    ///
+    /// # Errors
+    /// `Invalid` for a rank or a name that cannot be.
+    pub fn new(
+        pool: &Pool,
+        job: &str,
+        rank: Rank,
+        size: u32,
+        run: &str,
+        patience: Duration,
+    ) -> Result<PoolRanks> {
+        if rank >= size {
+            return Err(Error::invalid(format!(
+                "rank {rank} of a group of {size}: ranks are counted from 0, and there is at least one"
+            )));
+        }
+        if run.trim().is_empty() || run.len() > RUN_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the name of the run has {} bytes: give all ranks the same name of 1 to {RUN_BYTES_MAX} \
+                 bytes, new for every start of the program, such as the id of its batch job and the number \
+                 of its restarts",
+                run.len()
+            )));
+        }
+        let job = JobName::new(job)?;
+        let mouth = Arc::new(Mouth::new(pool, &job, rank, size, run));
+        Ok(PoolRanks { rank, size, job, patience, mouth, state: Mutex::default() })
+    }
+
+    /// As [`Coordinator::gather`], as long as that is to go on.
+    ///
+    /// # Errors
+    /// As [`Coordinator::gather`]; that of `go_on`.
+    pub fn gather_while(&self, bytes: &[u8], go_on: GoOn<'_>) -> Result<Vec<Vec<u8>>> {
+        self.call(go_on, &mut |state, meeting, number| {
+            if self.rank != FIRST {
+                return self.say(call(meeting, number, bytes)).map(|()| Vec::new());
+            }
+            let mut all = vec![bytes.to_vec()];
+            all.extend(self.hear(state, meeting, number, go_on)?);
+            self.tidy(number);
+            Ok(all)
+        })
+    }
+
+    /// As [`Coordinator::broadcast`], as long as that is to go on.
+    ///
+    /// # Errors
+    /// As [`Coordinator::broadcast`]; that of `go_on`.
+    pub fn broadcast_while(&self, bytes: &[u8], go_on: GoOn<'_>) -> Result<Vec<u8>> {
+        self.call(go_on, &mut |state, meeting, number| {
+            if self.rank == FIRST {
+                return self.say(call(meeting, number, bytes)).map(|()| bytes.to_vec());
+            }
+            let heard = self.hear(state, meeting, number, go_on)?.pop();
+            self.tidy(number);
+            heard.ok_or_else(|| Error::bug("a broadcast has brought nothing"))
+        })
+    }
+
+    /// Makes a call. After the first one that fails this rank takes part no more, and says so: others may be
+    /// a call ahead.
+    fn call<T>(
+        &self,
+        go_on: GoOn<'_>,
+        make: &mut dyn FnMut(&mut State, Token, u64) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failed) = &state.failed {
+            return Err(failed.clone().context(format!(
+                "rank {} has left its group, in run \"{}\": end the program, and start all ranks again",
+                self.rank,
+                self.mouth.run()
+            )));
+        }
+        let meeting = match state.meeting {
+            Some(meeting) => Ok(meeting),
+            None => self.meet(&mut state, go_on),
+        };
+        let made = meeting.and_then(|meeting| {
+            state.meeting = Some(meeting);
+            state.calls += 1;
+            let number = state.calls;
+            make(&mut state, meeting, number)
+        });
+        made.inspect_err(|error| self.leave(state, error))
+    }
+
+    fn leave(&self, mut state: MutexGuard<'_, State>, error: &Error) {
+        state.failed = Some(error.clone());
+        drop(state);
+        // Who has been taken over, or has come in the place of another, can say nothing. Others miss it.
+        if let Err(unsaid) = self.mouth.leave(error)
+            && unsaid.kind() == ErrorKind::Retry
+        {
+            let rank = self.rank;
+            self.mouth.pool().warn(format!("rank {rank} could not tell that it leaves: {unsaid}"));
+        }
+    }
+
+    fn say(&self, said: Said) -> Result<()> {
+        let now = self.mouth.pool().env().clock.monotonic();
+        self.mouth.say(said, now.saturating_add(self.patience))
+    }
+
+    fn meet(&self, state: &mut State, go_on: GoOn<'_>) -> Result<Token> {
+        self.say(Said::Here)?;
+        // What earlier runs have left nobody needs.
+        self.mouth.tidy();
+        let now = self.mouth.pool().env().clock.monotonic();
+        let others = if self.rank == FIRST { 1..self.size } else { FIRST..FIRST + 1 };
+        state.ears = others.map(|rank| Ear::new(&self.job, rank, now)).collect();
+        if self.rank != FIRST {
+            let mut is_met = |word: &Word| match &word.said {
+                Said::Met { meeting, speakers } if self.is_in(speakers) => Ok(Some(*meeting)),
+                _ => Ok(None),
+            };
+            let met = self.listen(&mut state.ears, go_on, "has not met the others", &mut is_met)?;
+            return met.first().copied().ok_or_else(|| Error::bug("nobody was met"));
+        }
+        let mut has_come =
+            |word: &Word| Ok(matches!(word.said, Said::Here).then_some(word.speaker));
+        let others = self.listen(&mut state.ears, go_on, "has not come", &mut has_come)?;
+        let speakers = std::iter::once(self.mouth.speaker()).chain(others).collect();
+        let meeting = self.mouth.draw();
+        self.say(Said::Met { meeting, speakers }).map(|()| meeting)
+    }
+
+    fn is_in(&self, speakers: &[Token]) -> bool {
+        speakers.get(self.rank as usize) == Some(&self.mouth.speaker())
+    }
+
+    /// What others have given in a call.
+    fn hear(
+        &self,
+        state: &mut State,
+        here: Token,
+        now: u64,
+        go_on: GoOn<'_>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut given = |word: &Word| match &word.said {
+            Said::Call { meeting, number, bytes } if *meeting == here && *number >= now => {
+                match *number == now {
+                    true => Ok(Some(bytes.clone())),
+                    false => Err(Error::retry(format!(
+                        "what was given in call {now} is lost, and in call {number} is there"
+                    ))),
+                }
+            }
+            _ => Ok(None),
+        };
+        let missing = format!("has not come to call {now}");
+        self.listen(&mut state.ears, go_on, &missing, &mut given)
+    }
+
+    /// Waits for one word of each of the others, and answers what `take` makes of them.
+    fn listen<T>(
+        &self,
+        ears: &mut [Ear],
+        go_on: GoOn<'_>,
+        missing: &str,
+        take: &mut dyn FnMut(&Word) -> Result<Option<T>>,
+    ) -> Result<Vec<T>> {
+        let pool = self.mouth.pool();
+        let clock = &pool.env().clock;
+        let began = clock.monotonic();
+        let mut taken: Vec<Option<T>> = ears.iter().map(|_| None).collect();
+        ears.iter_mut().for_each(|ear| ear.expect(began));
+        // Others wait for rank 0 as long as it waits, so that it can tell them who is missing.
+        let _at_work = (self.rank == FIRST).then(|| self.at_work());
+        loop {
+            for (ear, taken) in ears.iter_mut().zip(&mut taken).filter(|(_, taken)| taken.is_none())
+            {
+                while let Some(word) = ear.next(pool, self.mouth.run(), self.size)? {
+                    *taken =
+                        take(&word).map_err(|error| error.context(format!("rank {}", ear.rank)))?;
+                    if taken.is_some() {
+                        break;
+                    }
+                }
+            }
+            if taken.iter().all(Option::is_some) {
+                return Ok(taken.into_iter().flatten().collect());
+            }
+            let now = clock.monotonic();
+            let lacking = ears.iter_mut().zip(&taken).filter(|(_, taken)| taken.is_none());
+            let mut lacking: Vec<&mut Ear> = lacking.map(|(ear, _)| ear).collect();
+            if lacking.iter().any(|ear| ear.silent_for(now) >= self.patience) {
+                return Err(self.missed(&mut lacking, now, missing));
+            }
+            go_on()?;
+            sleep((now.saturating_sub(began) / 8).clamp(PAUSES[0], PAUSES[1]));
+        }
+    }
+
+    fn missed(&self, lacking: &mut [&mut Ear], now: Duration, missing: &str) -> Error {
+        let mut silent = lacking.iter_mut().filter(|ear| ear.silent_for(now) >= self.patience);
+        let (mut ranks, mut trouble) = (Vec::new(), None);
+        for ear in &mut silent {
+            ranks.push(format!("rank {}", ear.rank));
+            trouble = trouble.or(ear.trouble.take());
+        }
+        let (more, shown) = (ranks.len().saturating_sub(8), ranks.len().min(8));
+        let mut who = ranks[..shown].join(", ");
+        if more > 0 {
+            who.push_str(&format!(" and {more} more"));
+        }
+        let seconds = self.patience.as_secs_f64();
+        let run = self.mouth.run();
+        match trouble {
+            Some(trouble) => trouble.context(format!("no word of {who} for {seconds} s")),
+            None => Error::retry(format!(
+                "{who} {missing} of run \"{run}\", and has not been heard of for {seconds} s: it was not \
+                 started or has another name of the run, has ended, hangs, or cannot reach the pool"
+            )),
+        }
+    }
+
+    /// Removes what all have read: when rank 0 has heard all, or another one has heard rank 0, everything that it
+    /// said before.
+    fn tidy(&self, number: u64) {
+        if number % TIDY_EVERY < 2 {
+            self.mouth.tidy();
+        }
+    }
+}
+
+fn call(meeting: Token, number: u64, bytes: &[u8]) -> Said {
+    Said::Call { meeting, number, bytes: bytes.to_vec() }
+}
+
+impl Coordinator for PoolRanks {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.gather_while(bytes, &|| Ok(()))
+    }
+
+    fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        self.broadcast_while(bytes, &|| Ok(()))
+    }
+
+    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+        if self.patience > FOR_EVER {
+            return None;
+        }
+        let mouth = self.mouth.clone();
+        let pulse = Pulse::start(self.patience / 4, move || mouth.live());
+        // Then this rank may be missed, and says so.
+        let told = pulse.inspect_err(|error| {
+            self.mouth.pool().warn(Error::no_thread("a sign of life", error).message());
+        });
+        told.ok().map(|pulse| Box::new(pulse) as Box<dyn Any + Send>)
+    }
+}
+
+impl fmt::Debug for PoolRanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolRanks")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .field("run", &self.mouth.run())
+            .finish_non_exhaustive()
+    }
+}
