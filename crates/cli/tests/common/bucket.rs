@@ -5,6 +5,7 @@
 #[path = "../../../s3/tests/support/server.rs"]
 mod server;
 
+#[allow(unused_imports)] // each test file uses its part
 pub use server::{ACCESS, BUCKET, SECRET, Server};
 
 use crate::common::{Run, big, command};

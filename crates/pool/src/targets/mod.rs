@@ -349,7 +349,25 @@ impl TargetSet {
     /// Whether a shard is lost or its target slow, as far as that can be said at once: for who would
     /// rather read another one.
     pub fn is_late(&self, shard: ShardName) -> bool {
-        self.lost.try_lock().is_ok_and(|lost| lost.contains(&shard)) || self.is_slow(shard)
+        self.is_known_lost(shard) || self.is_slow(shard)
+    }
+
+    fn is_known_lost(&self, shard: ShardName) -> bool {
+        self.lost.try_lock().is_ok_and(|lost| lost.contains(&shard))
+    }
+
+    /// The target of a shard, for who would only like to know how busy it is. A shard that is on none is noted as
+    /// lost and not looked for again here: parity that a slow tier does not have would cost requests at
+    /// each read. Who needs it asks all targets, and then the note goes.
+    fn likely(&self, shard: ShardName) -> Option<usize> {
+        if self.is_known_lost(shard) {
+            return None;
+        }
+        let found = self.find_here(&[Tier::Fast, Tier::Slow], shard);
+        if matches!(found, Ok(None)) {
+            self.is_lost(shard);
+        }
+        found.ok().flatten()
     }
 
     /// Whether the target of a shard takes far longer than the others do.
@@ -358,13 +376,13 @@ impl TargetSet {
             return false;
         }
         let typical = placement::typical_read_us(&self.members);
-        self.find(shard).is_ok_and(|number| placement::is_slow(&self.members[number], typical))
+        self.likely(shard).is_some_and(|number| placement::is_slow(&self.members[number], typical))
     }
 
     /// Microseconds until the target of a shard has done what it was asked for.
     pub fn wait_us(&self, shard: ShardName) -> u64 {
-        match self.find(shard) {
-            Ok(number) if self.reads_around => self.members[number].wait_us(UNKNOWN_US),
+        match self.likely(shard) {
+            Some(number) if self.reads_around => self.members[number].wait_us(UNKNOWN_US),
             _ => 0,
         }
     }

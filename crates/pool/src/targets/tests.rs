@@ -157,3 +157,32 @@ fn who_looks_first_where_a_shard_should_be_finds_it_there() {
         assert_eq!(members, placement::preferred(set.members(), Tier::Fast, pack(number)));
     }
 }
+
+/// Parity that a slow tier does not have costs no request at each read; and it is found when it is needed.
+#[test]
+fn a_shard_that_is_nowhere_is_looked_for_once() {
+    let (fast, slow) = (FaultWorld::new(), FaultWorld::new());
+    let members =
+        || vec![Member::new(1, fast.target()), Member::new(2, slow.target()).on_tier(Tier::Slow)];
+    let set = Arc::new(hosts(members(), Redundancy::default()));
+    fast.count_reads(true);
+    slow.count_reads(true);
+    let asked = || fast.ops() + slow.ops();
+    let before = asked();
+    assert!(!set.is_late(shard(1)), "nobody has looked for it");
+    let once = asked() - before;
+    assert!(once > 0, "then somebody has");
+    for _ in 0..10 {
+        assert!(set.is_late(shard(1)), "others are read first");
+        assert_eq!(set.wait_us(shard(1)), 0);
+    }
+    assert_eq!(asked(), before + once);
+
+    // Somebody else puts it there.
+    put(&hosts(members(), Redundancy::default()), 1, 1, 4096).unwrap();
+    assert!(set.is_late(shard(1)));
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let read = set.read(shard(1), range).wait().unwrap();
+    assert_eq!(read.len(), 4096);
+    assert!(!set.is_late(shard(1)));
+}
