@@ -5,7 +5,7 @@ use crate::config::{FormatConfig, LogConfig, PoolConfig};
 use crate::home::{DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
 use crate::log_open::{check_log, finish, follow};
-use crate::log_places::{ASKING, Found, find_set, open_places};
+use crate::log_places::{ASKING, find_set, is_there, open_places};
 use crate::log_room::{check_room, check_writable, needed_bytes};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved};
@@ -76,7 +76,7 @@ impl Pool {
                 home.log().describe()
             )));
         }
-        let trouble = finish(home, format, &new, &wanted, true)?;
+        let trouble = finish(home, format, &old, &new, &wanted, true)?;
         home.log_moved(new.clone());
         self.write_down(home, &new)?;
         if trouble.iter().all(Option::is_none) {
@@ -104,10 +104,6 @@ impl Pool {
             ))
         })
     }
-}
-
-fn is_there(found: &Found) -> bool {
-    matches!(found, Found::There(_))
 }
 
 fn moved(set: &LogSet, trouble: Vec<Option<Error>>, was_there: bool) -> LogMoved {
@@ -228,3 +224,6 @@ fn descriptor_text(wanted: &PoolConfig, text: &str) -> Result<String> {
         _ => wanted.to_text(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use crate::config::FormatConfig;
 use crate::home::{Home, MARKER};
 use crate::location::Location;
-use crate::log_places::{ASKING, Found, LogPlace, check_place, find_set, open_places};
+use crate::log_places::{ASKING, Found, LogPlace, check_place, find_set, is_there, open_places};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved, ThisPlace};
 use outlive_target::places::{NewPlace, move_to};
@@ -70,7 +70,7 @@ pub(crate) fn follow(home: &Home, format: &FormatConfig, moved: &Moved) -> Resul
         return Ok(()); // another thread has
     }
     let new = old.then(&home.root, moved)?;
-    let finished = finish(home, format, &new, moved, false);
+    let finished = finish(home, format, old, &new, moved, false);
     finished.map_err(|error| {
         error.context(format!(
             "the log of {} was moved to {}; if these places have other names on this machine, set number = {} \
@@ -85,25 +85,24 @@ pub(crate) fn follow(home: &Home, format: &FormatConfig, moved: &Moved) -> Resul
     Ok(())
 }
 
-/// Moves the log to the places of `new`, which was decided upon; a majority of them, or `all` that are there.
-/// Answers of each why it has not got all, if that is so.
+/// Moves the log from `old` to the places of `new`, which was decided upon; a majority of them, or `all` that are
+/// there. Answers of each why it has not got all, if that is so.
 ///
 /// # Errors
 /// `Retry` if too few places, old or new, are there.
 pub(crate) fn finish(
     home: &Home,
     format: &FormatConfig,
+    old: &LogSet,
     new: &LogSet,
     moved: &Moved,
     all: bool,
 ) -> Result<Vec<Option<Error>>> {
     let found = find_set(home, format, new);
-    let is_open = |found: &&Found| matches!(found, Found::There(_));
-    let open = found.iter().filter(is_open).count();
+    let open = found.iter().filter(|found| is_there(found)).count();
     if open == found.len() || !all && open > found.len() / 2 {
         return Ok(found.iter().map(|_| None).collect());
     }
-    let old = home.log();
     let there = find_set(home, format, old).into_iter().find_map(|found| match found {
         Found::There(marker) => Some(*marker),
         Found::Away(_) | Found::Another(_) => None,
@@ -114,20 +113,16 @@ pub(crate) fn finish(
             old.describe()
         ))
     })?;
-    let places: Vec<NewPlace> = (new.places().zip(&found))
-        .map(|((location, place), found)| NewPlace {
+    let place = |((location, place), found): ((&Location, Option<ThisPlace>), Found)| {
+        let marker = marker.in_set(new.config(), place);
+        NewPlace {
             medium: Arc::new(LogPlace::unguarded(home, format, location, new.number)),
-            is_open: is_open(&found),
-            open: open_with(
-                home,
-                format,
-                location,
-                new.number,
-                &marker.in_set(new.config(), place),
-            ),
-        })
-        .collect();
-    move_to(&open_places(home, format, old)?, ASKING, &moved.to_bytes()?, &places)
+            is_open: is_there(&found),
+            open: open_with(home, format, location, new.number, &marker),
+        }
+    };
+    let look = || Ok(new.places().zip(find_set(home, format, new)).map(place).collect());
+    move_to(&open_places(home, format, old)?, ASKING, &moved.to_bytes()?, &look)
 }
 
 /// What opens a place: its marker.

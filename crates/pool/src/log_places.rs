@@ -54,6 +54,10 @@ pub(crate) enum Found {
     Another(Error),
 }
 
+pub(crate) fn is_there(found: &Found) -> bool {
+    matches!(found, Found::There(_))
+}
+
 /// What is in each place of a set. Several are looked at at once: one may hang.
 pub(crate) fn find_set(home: &Home, format: &FormatConfig, set: &LogSet) -> Vec<Found> {
     let number_of_set = set.number;

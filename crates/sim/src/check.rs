@@ -100,13 +100,14 @@ fn garbage(pool: &Pool, read: &BTreeSet<PackId>) -> Result<(), String> {
 
 fn checkpoints(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     for name in place.truth.jobs() {
-        let committed = place.truth.committed(&name);
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
         let there: Vec<Epoch> = match job.epochs() {
             Ok(infos) => infos.iter().map(|info| info.epoch).collect(),
             Err(error) => return Err(format!("the log of {name} cannot be read: {error}")),
         };
+        // Behind that: whoever reads a record that has got to some places only completes it.
+        let committed = place.truth.committed(&name);
         for epoch in &there {
             let Some(committed) = committed.get(epoch) else {
                 return Err(format!("epoch {epoch} of {name} was never committed"));

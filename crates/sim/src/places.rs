@@ -113,9 +113,9 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
         let is_open = lock(&world.places.open).contains(&number);
         NewPlace { medium, is_open, open: Box::new(open) }
     };
-    let new: Vec<NewPlace> = set.places().zip(set.media(world, me, false)).map(place).collect();
+    let look = || Ok(set.places().zip(set.media(world, me, false)).map(place).collect());
     let old = set.old().media(world, me, true);
-    move_to(&old, Asking::InTurn, set.text().as_bytes(), &new).map(drop)
+    move_to(&old, Asking::InTurn, set.text().as_bytes(), &look).map(drop)
 }
 
 /// Moves the log to as many new places as `count`. `forgets`: the old ones are emptied then.

@@ -87,14 +87,28 @@ fn a_reader_agrees_with_a_writer_while_the_log_is_moved() {
     check_move(moved(&[Put(1), Look, Move], 1, 0, 0));
 }
 
+/// Some copy who were held up, when others have removed what they copy.
+#[test]
+fn what_was_removed_does_not_come_back() {
+    use moving::Wish::{Look, Move, Put, Remove};
+    let wishes = [Put(1), Move, Remove, Look];
+    check_move(moving::Move { old: 1, ..moved(&wishes, 1, 0, 0) });
+    check_move(moving::Move { old: 1, ..moved(&wishes, 3, 0, 0) });
+}
+
 /// What must be found if somebody does not keep the rules of a move.
 #[test]
 fn the_model_finds_broken_rules_of_moves() {
-    use moving::Wish::{Move, Put};
+    use moving::Wish::{Look, Move, Put, Remove};
     for lie in moving::Lie::ALL {
-        // Two may decide on different things only where they fill different places.
-        let new = if lie == moving::Lie::DecidesAlone { 3 } else { 1 };
-        let sound = moved(&[Put(1), Put(2), Move], new, 0, 0);
+        let sound = match lie {
+            // Two may decide on different things only where they fill different places.
+            moving::Lie::DecidesAlone => moved(&[Put(1), Put(2), Move], 3, 0, 0),
+            moving::Lie::NotesNothing => {
+                moving::Move { old: 1, ..moved(&[Put(1), Move, Remove, Look], 1, 0, 0) }
+            }
+            _ => moved(&[Put(1), Put(2), Move], 1, 0, 0),
+        };
         let model = moving::Move { lie: Some(lie), ..sound };
         let until = HasDiscoveries::AnyFailures;
         let checker = model.checker().threads(2).finish_when(until).spawn_dfs().join();

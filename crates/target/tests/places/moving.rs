@@ -24,11 +24,19 @@ pub enum Lie {
     DecidesAlone,
     /// A place is opened before it has what was copied.
     OpensFirst,
+    /// Who removes what was copied deletes it, and notes nothing.
+    NotesNothing,
 }
 
 impl Lie {
-    pub const ALL: [Lie; 5] =
-        [Lie::IgnoresSeals, Lie::LooksFirst, Lie::AsksUnsealed, Lie::DecidesAlone, Lie::OpensFirst];
+    pub const ALL: [Lie; 6] = [
+        Lie::IgnoresSeals,
+        Lie::LooksFirst,
+        Lie::AsksUnsealed,
+        Lie::DecidesAlone,
+        Lie::OpensFirst,
+        Lie::NotesNothing,
+    ];
 }
 
 /// What somebody wants.
@@ -37,6 +45,8 @@ pub enum Wish {
     Put(Value),
     Look,
     Move,
+    /// The record is removed from the new places, once others have come after it.
+    Remove,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +103,7 @@ pub struct Actor {
     has_enough: bool,
     saw_seal: bool,
     must_find: bool,
+    may_find: bool,
 }
 
 /// A new place.
@@ -100,6 +111,8 @@ pub struct Actor {
 struct NewPlace {
     has: Option<Had>,
     is_open: bool,
+    /// It is noted there that the record was removed.
+    is_noted: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -110,6 +123,8 @@ pub struct State {
     new: Vec<NewPlace>,
     /// What was put in the new places, where nothing had been copied.
     put: Option<Value>,
+    /// Others have come after the record that was copied, and it was removed.
+    removed: bool,
     actors: Vec<Actor>,
     stale: Vec<Asked>,
     failures: usize,
@@ -244,6 +259,7 @@ impl Model for Move {
             has_enough: false,
             saw_seal: false,
             must_find: false,
+            may_find: true,
         };
         vec![State {
             registers: vec![vec![Held::Free; usize::from(self.rounds) + 1]; self.old],
@@ -251,6 +267,7 @@ impl Model for Move {
             had: None,
             new: vec![NewPlace::default(); self.new],
             put: None,
+            removed: false,
             actors: vec![actor; self.wishes.len()],
             stale: Vec::new(),
             failures: 0,
@@ -297,9 +314,10 @@ impl Model for Move {
                 let must_find = Move::found(last).next().is_some();
                 let actor = &mut state.actors[number];
                 actor.must_find = must_find;
+                actor.may_find = !last.removed;
                 actor.phase = match self.wishes[number] {
                     Wish::Put(value) => Phase::Old(Slot::put(self.old, value)),
-                    Wish::Look => Phase::Old(Slot::look(self.old)),
+                    Wish::Look | Wish::Remove => Phase::Old(Slot::look(self.old)),
                     Wish::Move => {
                         let mut course = Course::begin(());
                         course.succeeded(); // there is but one place to go to
@@ -382,10 +400,24 @@ impl Model for Move {
                 if asked.len() <= self.new / 2 {
                     return None;
                 }
+                let is_noted = asked.iter().any(|place| place.is_noted);
                 let copied = asked.iter().find_map(|place| place.has.flatten());
+                let copied = copied.filter(|_| !is_noted);
                 let before = state.put;
+                if self.wishes[number] == Wish::Remove && copied.is_some() {
+                    state.removed = true;
+                    let open = state.new.iter_mut().enumerate();
+                    for (_, place) in open.filter(|(place, there)| *place != but && there.is_open) {
+                        place.is_noted = self.lie != Some(Lie::NotesNothing);
+                        place.has = None;
+                    }
+                    state.actors[number].phase = Phase::GaveUp; // it has done what it was to do
+                    return Some(state);
+                }
                 let there = match self.wishes[number] {
                     _ if copied.is_some() => copied,
+                    // There are newer ones.
+                    _ if state.removed => None,
                     Wish::Put(value) => Some(*state.put.get_or_insert(value)),
                     _ => state.put,
                 };
@@ -409,9 +441,15 @@ impl Model for Move {
                     let missed = |actor: &Actor| {
                         actor.must_find && matches!(actor.phase, Phase::Over(None, _))
                     };
-                    !state.actors.iter().any(missed)
+                    state.removed || !state.actors.iter().any(missed)
                 },
             ),
+            Property::always("what was removed comes back to nobody", |_, state: &State| {
+                let found = |actor: &Actor| {
+                    !actor.may_find && matches!(actor.phase, Phase::Over(Some(_), _))
+                };
+                !state.actors.iter().any(found)
+            }),
             Property::always("one is told that his is there", |_, state: &State| {
                 Move::found(state).filter(|(_, ours)| *ours).count() <= 1
             }),
@@ -426,6 +464,12 @@ impl Model for Move {
                 state.new.iter().filter(|place| place.is_open).count() > model.new / 2
             }),
         ];
+        if self.wishes.contains(&Wish::Remove) {
+            properties.push(Property::sometimes(
+                "what was removed is copied once more",
+                |_, state: &State| state.new.iter().any(|new| new.is_noted && new.has.is_some()),
+            ));
+        }
         if self.wishes.iter().any(|wish| matches!(wish, Wish::Put(_))) {
             properties.extend([
                 Property::sometimes("a record is copied", |_, state: &State| {

@@ -1,7 +1,7 @@
 //! Copies what a log had to its new places.
 
-use super::had::JobHad;
-use super::{REMOVED, at};
+use super::had::{JobHad, encode};
+use super::{at, note_removed};
 use crate::LogMedium;
 use outlive_types::{Error, JobName, Result};
 use std::collections::BTreeSet;
@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// The number, in the job of moves, of what says that all new places are open. It is decided before anything is
 /// deleted from the old ones.
 pub(super) const OVER: u64 = 3;
+
+/// The number, in the job of moves, of what says in the only new place which records were copied there.
+pub(super) const COPIED: u64 = 4;
 
 /// A place that a log is moved to.
 pub struct NewPlace {
@@ -61,6 +64,9 @@ pub(super) fn copy(
     let filling = |place| Filling { place, there: BTreeSet::new(), trouble: None };
     let mut filled: Vec<Filling<'_>> = to.iter().map(filling).collect();
     filled.retain_mut(|place| !place.place.is_open);
+    if is_only {
+        filled.iter_mut().for_each(|place| place.does(|place| say_copied(place.medium(), had)));
+    }
     for JobHad { job, first, last } in had {
         let begin = |place: &mut Filling<'_>| {
             place.there = place.medium().list(job)?.into_iter().collect();
@@ -101,12 +107,15 @@ pub(super) fn copy(
 fn begins_with(medium: &dyn LogMedium, is_only: bool, job: &JobName, first: u64) -> Result<()> {
     match is_only {
         _ if first == 1 => Ok(()),
-        true => medium.remove_before(job, first),
-        false => {
-            medium.put_new(&job.removed(), first, REMOVED)?;
-            medium.keep(&job.removed(), first)
-        }
+        true => note_removed(medium, job, first).and_then(|()| medium.remove_before(job, first)),
+        false => note_removed(medium, job, first),
     }
+}
+
+/// Of these records one may appear, after it was removed, that somebody copies who was held up.
+fn say_copied(medium: &dyn LogMedium, had: &[JobHad]) -> Result<()> {
+    medium.put_new(&JobName::moved(), COPIED, &encode(had))?;
+    medium.keep(&JobName::moved(), COPIED)
 }
 
 fn gone(from: &dyn LogMedium, job: &JobName, number: u64) -> Error {

@@ -22,6 +22,7 @@ use super::{LogMedium, NUMBER_MAX, Put};
 use crate::{Lock, LockGuard};
 use ask::{Place, Question, ask};
 use catch_up::Caught;
+use copy::COPIED;
 use outlive_types::sync::sleep;
 use outlive_types::{Error, ErrorKind, JobName, Result};
 use slot::{Answer, Held, Operation, Outcome, ROUNDS_MAX, Round, Slot, Trouble};
@@ -283,6 +284,12 @@ fn removed_before(medium: &dyn LogMedium, job: &JobName) -> Result<u64> {
     Ok(medium.list(&job.removed())?.last().copied().unwrap_or(0))
 }
 
+/// From now on this place knows, for good, that a job has no records below this number.
+fn note_removed(medium: &dyn LogMedium, job: &JobName, number: u64) -> Result<()> {
+    medium.put_new(&job.removed(), number, REMOVED)?;
+    medium.keep(&job.removed(), number)
+}
+
 /// Carries out what is to be done at one place. Whatever was written is durable before it answers.
 fn carry_out(
     medium: &dyn LogMedium,
@@ -385,11 +392,9 @@ impl LogMedium for Places {
         if self.begun(job)?.first().is_none_or(|first| *first >= number) {
             return Ok(());
         }
-        let name = job.removed();
-        let told = self.all(0..self.places.len(), move |medium| {
-            medium.put_new(&name, number, REMOVED)?;
-            medium.keep(&name, number)
-        })?;
+        let name = job.clone();
+        let told =
+            self.all(0..self.places.len(), move |medium| note_removed(medium, &name, number))?;
         let job = job.clone();
         let know = told.into_iter().map(|(place, ())| place);
         let removed = self.all(know, move |medium| {

@@ -49,23 +49,53 @@ pub fn succeed(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> 
 }
 
 /// Moves a log from its `old` places to those of `successor`, which was decided upon, or is named by a place that is
-/// sealed. Done once a majority of the new places are open. Answers of each why it is not, if it is not.
+/// sealed. Done once a majority of the new places are open. Answers of each why it is not, if it is not. `look` finds
+/// out what there is of the new places.
 ///
 /// # Errors
-/// `Retry` if less than a majority of the old or of the new places answer.
+/// `Retry` if less than a majority of the old or of the new places answer; what `look` answers.
 pub fn move_to(
+    old: &[Arc<dyn LogMedium>],
+    asking: Asking,
+    successor: &[u8],
+    look: &dyn Fn() -> Result<Vec<NewPlace>>,
+) -> Result<Vec<Option<Error>>> {
+    let new = look()?;
+    if new.iter().all(|place| place.is_open) {
+        return Ok(new.iter().map(|_| None).collect());
+    }
+    let error = match go_to(old, asking, successor, &new) {
+        Ok(trouble) => return Ok(trouble),
+        Err(error) => error,
+    };
+    // Others may have brought the move to its end meanwhile. Then the log is there, and what the old places say,
+    // which are emptied by then, is of no consequence.
+    let new = look()?;
+    match new.iter().filter(|place| place.is_open).count() > new.len() / 2 {
+        true => Ok(new.iter().map(|new| (!new.is_open).then(|| error.clone())).collect()),
+        false => Err(error),
+    }
+}
+
+fn go_to(
     old: &[Arc<dyn LogMedium>],
     asking: Asking,
     successor: &[u8],
     new: &[NewPlace],
 ) -> Result<Vec<Option<Error>>> {
-    if new.iter().all(|place| place.is_open) {
-        return Ok(new.iter().map(|_| None).collect());
-    }
     let mover = seen_by(&Asker::mover(successor), old, asking)?;
-    if mover.get(&JobName::moved(), OVER)?.is_some() {
+    let is_over = || Ok::<bool, Error>(mover.get(&JobName::moved(), OVER)?.is_some());
+    if is_over()? {
         return Err(not_there(new)); // all were open once
     }
+    match take_steps(&*mover, new) {
+        // The old places are being emptied: nothing follows from what is missing there.
+        Err(_) if is_over().unwrap_or(false) => Err(not_there(new)),
+        taken => taken,
+    }
+}
+
+fn take_steps(mover: &dyn LogMedium, new: &[NewPlace]) -> Result<Vec<Option<Error>>> {
     let mut course: Course<(), Vec<JobHad>> = Course::sealed();
     if let Some(had) = mover.get(&JobName::moved(), HAD)? {
         course.ended(decode(&had)?); // somebody has come so far
@@ -75,21 +105,15 @@ pub fn move_to(
             Step::Succeed(()) => course.succeeded(),
             Step::Gather => {
                 pause("gather what the log has");
-                course.gathered(gather(&*mover)?);
+                course.gathered(gather(mover)?);
             }
             Step::End(had) => {
                 pause("decide on what the log had");
-                course.ended(decode(&decide(&*mover, HAD, &encode(&had))?)?);
+                course.ended(decode(&decide(mover, HAD, &encode(&had))?)?);
             }
             Step::Copy(had) => {
                 pause("copy what the log had");
-                let trouble = match copy(&*mover, &had, new) {
-                    // Somebody has brought the move to its end meanwhile, and has emptied the old places.
-                    Err(_) if mover.get(&JobName::moved(), OVER)?.is_some() => {
-                        return Err(not_there(new));
-                    }
-                    copied => copied?,
-                };
+                let trouble = copy(mover, &had, new)?;
                 let open = trouble.iter().filter(|trouble| trouble.is_none()).count();
                 course.opened(open, new.len());
                 return match course.step() {

@@ -1,11 +1,17 @@
 //! The only place of a log that may be moved. It counts as long as it is not sealed.
+//!
+//! If the log was moved here, whoever copied it may have been held up. He copies on when records that were copied
+//! have been removed, and they come back. So before such records are deleted it is noted that they are, as in a
+//! log of several places. Nobody copies a record that is newer than the move, so those need no second look.
 
+use super::had::decode;
 use super::who::Asker;
+use super::{COPIED, note_removed, removed_before};
 use crate::log::{LogMedium, Put};
 use crate::{Lock, LockGuard};
 use outlive_types::{JobName, Result};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 #[derive(Debug)]
 pub(super) struct Solo {
@@ -14,15 +20,45 @@ pub(super) struct Solo {
     /// Up to which number a job's records are known to have been there before any seal. Only ever tried: a forked
     /// child may inherit it locked.
     sure: Mutex<HashMap<JobName, u64>>,
+    /// Up to which number a job's records were copied here, if the log was moved here.
+    copied: OnceLock<HashMap<JobName, u64>>,
 }
 
 impl Solo {
     pub fn new(medium: Arc<dyn LogMedium>, asker: Asker) -> Solo {
-        Solo { medium, asker, sure: Mutex::default() }
+        Solo { medium, asker, sure: Mutex::default(), copied: OnceLock::new() }
     }
 
+    /// Whether a record that is found is known to be one of the log.
     fn is_sure(&self, job: &JobName, number: u64) -> bool {
-        self.sure.try_lock().is_ok_and(|sure| sure.get(job).is_some_and(|upto| number <= *upto))
+        let copied = || self.copied.get().and_then(|copied| copied.get(job)).copied().unwrap_or(0);
+        let sure = self.sure.try_lock().ok().and_then(|sure| sure.get(job).copied());
+        sure.is_some_and(|upto| number <= upto && copied() < number)
+    }
+
+    /// Up to which number a job's records were copied here; 0 if none were.
+    fn copied(&self, job: &JobName) -> Result<u64> {
+        let copied = match self.copied.get() {
+            _ if *job == JobName::moved() => return Ok(0),
+            Some(copied) => copied,
+            None => {
+                // It was put there before the place was opened.
+                let had = self.medium.get(&JobName::moved(), COPIED)?;
+                let had = had.map(|had| decode(&had)).transpose()?.unwrap_or_default();
+                let copied = had.into_iter().map(|had| (had.job, had.last)).collect();
+                self.copied.get_or_init(|| copied)
+            }
+        };
+        Ok(copied.get(job).copied().unwrap_or(0))
+    }
+
+    /// Below this number a record that was found is a copy that came too late. Asked after it was found: what was
+    /// deleted before is known to be removed.
+    fn removed(&self, job: &JobName, found: u64) -> Result<u64> {
+        match found <= self.copied(job)? {
+            true => removed_before(&*self.medium, job),
+            false => Ok(0),
+        }
     }
 
     fn note(&self, job: &JobName, number: u64) {
@@ -47,7 +83,14 @@ impl LogMedium for Solo {
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
-        let numbers = self.ask(|medium| medium.list(job))?;
+        let numbers = self.ask(|medium| {
+            let mut numbers = medium.list(job)?;
+            if let Some(first) = numbers.first() {
+                let removed = self.removed(job, *first)?;
+                numbers.retain(|number| *number >= removed);
+            }
+            Ok(numbers)
+        })?;
         numbers.last().into_iter().for_each(|newest| self.note(job, *newest));
         Ok(numbers)
     }
@@ -59,12 +102,18 @@ impl LogMedium for Solo {
         {
             return Ok(Some(record));
         }
-        self.ask(|medium| medium.get(job, number))
+        self.ask(|medium| match medium.get(job, number)? {
+            Some(record) if self.removed(job, number)? <= number => Ok(Some(record)),
+            _ => Ok(None),
+        })
     }
 
     fn has(&self, job: &JobName, number: u64) -> Result<bool> {
         let is_there = self.is_sure(job, number) && self.medium.has(job, number)?;
-        Ok(is_there || self.ask(|medium| medium.has(job, number))?)
+        let look = |medium: &dyn LogMedium| {
+            Ok(medium.has(job, number)? && self.removed(job, number)? <= number)
+        };
+        Ok(is_there || self.ask(look)?)
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
@@ -78,7 +127,16 @@ impl LogMedium for Solo {
 
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         self.asker.look(&*self.medium)?;
-        self.ask(|medium| medium.remove_before(job, number))
+        self.ask(|medium| {
+            let copied = self.copied(job)?;
+            // One is enough for all copies.
+            let note = number.min(copied + 1);
+            if copied > 0 && removed_before(medium, job)? < note {
+                note_removed(medium, job, note)?;
+                medium.remove_before(&job.removed(), note)?;
+            }
+            medium.remove_before(job, number)
+        })
     }
 
     fn sync(&self, job: &JobName) -> Result<()> {

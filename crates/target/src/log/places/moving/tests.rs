@@ -1,22 +1,32 @@
 //! Logs that are moved while they are used, and movers that end half-way.
 
+use super::super::note_removed;
 use super::*;
 use crate::log::places::Movable;
 use crate::log::places::who::Who;
 use crate::{Append, ManifestLog, MemoryMedium, Previous, Put, RecordLog};
 use outlive_types::ErrorKind;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A place that counts only when it is open, and may be away, or do only so many writes more.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shaky {
     medium: MemoryMedium,
+    /// What others do before somebody is told the next time which jobs there are.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     is_open: AtomicBool,
     away: AtomicBool,
     writes_left: Arc<Mutex<Option<u64>>>,
     writes: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Shaky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a shaky place")
+    }
 }
 
 impl Shaky {
@@ -47,6 +57,8 @@ impl LogMedium for Shaky {
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|work| work());
         self.check().and_then(|()| self.medium.jobs())
     }
 
@@ -148,6 +160,27 @@ fn media(set: &Set) -> Vec<Arc<dyn LogMedium>> {
     set.iter().map(|place| Arc::new(Guarded(place.clone())) as Arc<dyn LogMedium>).collect()
 }
 
+fn new_place(place: &Arc<Shaky>) -> NewPlace {
+    let (medium, is_open) = (place.clone(), place.is_open.load(Ordering::Relaxed));
+    let place = place.clone();
+    let open = Box::new(move || {
+        place.write()?;
+        place.is_open.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    NewPlace { medium, is_open, open }
+}
+
+/// What a machine finds that sees none of the new places.
+fn sees_nothing() -> Result<Vec<NewPlace>> {
+    let place = |_| NewPlace {
+        medium: Arc::new(MemoryMedium::default()),
+        is_open: false,
+        open: Box::new(|| panic!("it was opened, and has nothing")),
+    };
+    Ok((0..3).map(place).collect())
+}
+
 impl World {
     fn with(&self, name: &str, count: usize) -> Set {
         let place = |is_open| {
@@ -169,21 +202,9 @@ impl World {
 
     fn finish(&self, old: &Set, successor: &[u8], asking: Asking) -> Result<Set> {
         let new = self.set(successor);
-        let place = |place: &Arc<Shaky>| NewPlace {
-            medium: place.clone(),
-            is_open: place.is_open.load(Ordering::Relaxed),
-            open: {
-                let place = place.clone();
-                Box::new(move || {
-                    place.write()?;
-                    place.is_open.store(true, Ordering::Relaxed);
-                    Ok(())
-                })
-            },
-        };
-        let places: Vec<NewPlace> = new.iter().map(place).collect();
-        if places.iter().filter(|place| place.is_open).count() <= places.len() / 2 {
-            move_to(&media(old), asking, successor, &places)?;
+        let look = || Ok(new.iter().map(new_place).collect::<Vec<NewPlace>>());
+        if look()?.iter().filter(|place| place.is_open).count() <= new.len() / 2 {
+            move_to(&media(old), asking, successor, &look)?;
         }
         Ok(new)
     }
@@ -337,21 +358,8 @@ fn places_may_be_away_while_a_log_is_moved() {
             }
             second[new].away.store(false, Ordering::Relaxed);
             let set = world.set(b"second");
-            let places: Vec<NewPlace> = set
-                .iter()
-                .map(|place| NewPlace {
-                    medium: place.clone(),
-                    is_open: place.is_open.load(Ordering::Relaxed),
-                    open: {
-                        let place = place.clone();
-                        Box::new(move || {
-                            place.is_open.store(true, Ordering::Relaxed);
-                            Ok(())
-                        })
-                    },
-                })
-                .collect();
-            let trouble = move_to(&media(&first), asking, b"second", &places).unwrap();
+            let look = || Ok(set.iter().map(new_place).collect());
+            let trouble = move_to(&media(&first), asking, b"second", &look).unwrap();
             assert!(trouble.iter().all(Option::is_none));
             assert_eq!(append(&log, 4, &record(5)).unwrap(), Append::Done);
             second[(new + 1) % 3].away.store(true, Ordering::Relaxed);
@@ -443,20 +451,98 @@ fn old_places_may_be_emptied() {
         forget(&media(&first), Asking::InTurn, b"second").unwrap();
         if to == 3 {
             // A machine that sees too few of the new places finds nothing to do in the old ones.
-            let places: Vec<NewPlace> = (0..3)
-                .map(|_| NewPlace {
-                    medium: Arc::new(MemoryMedium::default()),
-                    is_open: false,
-                    open: Box::new(|| panic!("it was opened, and has nothing")),
-                })
-                .collect();
-            let error = move_to(&media(&first), Asking::InTurn, b"second", &places).unwrap_err();
+            let moved = move_to(&media(&first), Asking::InTurn, b"second", &sees_nothing);
+            let error = moved.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
         }
         assert!(first.iter().all(|place| place.medium.list(&job()).unwrap().is_empty()));
         holds(&reader, 2..=4);
         holds(&log, 2..=4);
         holds(&world.log(&first, Asking::InTurn), 2..=4);
+    }
+}
+
+/// Found by the explorer (fence:50045997, suspend:50015777): who finds out what the log has while another brings the
+/// move to its end, and empties the old places, found them damaged; or found that it is over, and took the new
+/// places for missing.
+#[test]
+fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
+    for (sees_it, (from, to)) in [true, false].into_iter().flat_map(|it| COUNTS.map(|c| (it, c))) {
+        let world = World::default();
+        let first = world.with("first", from);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        (0..4).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        log.remove_before(&job(), 2).unwrap();
+        succeed(&media(&first), Asking::InTurn, b"second").unwrap();
+        let (others, old) = (world.clone(), first.clone());
+        *first[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+            others.moved(&old, "second", Asking::InTurn).unwrap();
+            forget(&media(&old), Asking::InTurn, b"second").unwrap();
+            // By somebody who still fills these places, to which the log had been moved before.
+            old.iter().for_each(|place| note_removed(&place.medium, &job(), 2).unwrap());
+        }));
+        let moved = match sees_it {
+            true => world.finish(&first, b"second", Asking::InTurn).map(drop),
+            false => move_to(&media(&first), Asking::InTurn, b"second", &sees_nothing).map(drop),
+        };
+        assert!(first[0].meanwhile.lock().unwrap().is_none(), "or this tests nothing");
+        match sees_it {
+            true => moved.unwrap(),
+            false => assert_eq!(moved.unwrap_err().kind(), ErrorKind::Retry),
+        }
+        holds(&log, 2..=4);
+    }
+}
+
+/// Found by the explorer (suspend:50011097): somebody copied once more what had been removed since. Of a single place
+/// a program then took its number for a new one that others had used, and its checkpoint was lost.
+#[test]
+fn who_copies_too_late_brings_nothing_back() {
+    for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
+        let world = World::default();
+        let (first, second) = (world.with("first", from), world.with("second", to));
+        world.with("third", from);
+        let log = world.log(&first, asking);
+        (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        let mover = seen_by(&Asker::mover(b"second"), &media(&first), asking).unwrap();
+        succeed(&media(&first), asking, b"second").unwrap();
+        let had = decode(&decide(&*mover, HAD, &encode(&gather(&*mover).unwrap())).unwrap());
+        let had = had.unwrap();
+        // One who looks at the places now, and is held up then.
+        let copier: Vec<NewPlace> = second.iter().map(new_place).collect();
+        let meant = Previous::of(3, &record(3));
+        let late = world.log(&first, asking);
+        assert_eq!(late.occupied(&job(), meant, b"late").unwrap(), None);
+        assert_eq!(late.numbers(&job()).unwrap(), [1, 2, 3]);
+        world.moved(&first, "second", asking).unwrap();
+        (3..6).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        log.remove_before(&job(), 6).unwrap();
+        let trouble = copy(&*mover, &had, &copier).unwrap();
+        assert!(trouble.iter().all(Option::is_none));
+        let brought_back = |place: &Arc<Shaky>| place.medium.list(&job()).unwrap().len() > 3;
+        assert!(second.iter().all(brought_back), "or this tests nothing");
+
+        holds(&log, 6..=6);
+        holds(&world.log(&first, asking), 6..=6);
+        let other = world.log(&first, asking);
+        for gone in 1..=3 {
+            assert_eq!(log.medium.get(&job(), gone).unwrap(), None);
+            assert!(!other.medium.has(&job(), gone).unwrap());
+            let meant = Previous::of(gone, &record(gone));
+            assert_eq!(other.append_if(&job(), meant, b"other").unwrap(), Append::Lost);
+        }
+        let put = late.medium.put_new(&job(), 4, b"late");
+        assert_eq!(late.answer(&job(), meant, b"late", put).unwrap(), Append::Lost);
+        holds(&log, 6..=6);
+        assert_eq!(append(&log, 6, &record(7)).unwrap(), Append::Done);
+        // Nor does the next move.
+        world.moved(&second, "third", asking).unwrap();
+        holds(&log, 6..=7);
+        holds(&world.log(&first, asking), 6..=7);
+        log.remove_before(&job(), 7).unwrap();
+        assert_eq!(append(&log, 7, &record(8)).unwrap(), Append::Done);
+        holds(&world.log(&first, asking), 7..=8);
     }
 }
 
