@@ -2,8 +2,8 @@
 
     python ranks.py RANK SIZE WHERE COMMAND [ARGUMENT...]
 
-Rank 0 listens on the port WHERE, and the others connect to it. If WHERE is no number, it is the name
-of the run, and the ranks meet in the pool. The commands are at the end.
+Rank 0 listens on the port WHERE, and the others connect to it. If WHERE is no number, it is the
+name of the run, and the ranks meet in the pool. The commands are at the end.
 """
 
 import hashlib
