@@ -2,8 +2,8 @@
 
     python ranks.py RANK SIZE WHERE COMMAND [ARGUMENT...]
 
-Rank 0 listens on the port WHERE, and the others connect to it. If WHERE is no number, it is the name of
-the run, and the ranks meet in the pool. The commands are at the end.
+Rank 0 listens on the port WHERE, and the others connect to it. If WHERE is no number, it is the
+name of the run, and the ranks meet in the pool. The commands are at the end.
 """
 
 import hashlib
@@ -206,11 +206,7 @@ def main() -> None:
     rank, size = map(int, sys.argv[1:3])
     where, command, *arguments = sys.argv[3:]
     socket.setdefaulttimeout(120)
-    hub: Hub | outlive.Ranks
-    if where.isdigit():
-        hub = Hub(rank, size, int(where))
-    else:
-        hub = outlive.ranks(rank, size, run=where)
+    hub = Hub(rank, size, int(where)) if where.isdigit() else outlive.ranks(rank, size, run=where)
     if command == "run":
         place, steps, kill_at, victim = arguments
         run(hub, place, int(steps), int(kill_at), int(victim))

@@ -186,10 +186,14 @@ def test_a_new_rank_may_leave_out_what_each_rank_has_for_itself(tmp_path: Path) 
     for rank, text in enumerate(finish(start(3, "more", tmp_path / "pool"))):
         lines = dict(line.split(" | ", 1) for line in text.splitlines() if " | " in line)
         who = "" if rank == 2 else "rank 2: "
-        for what, missing in (("all", '"own", "few/seeds/0", "few/seeds/1", which'), ("own", '"own", which')):
+        for what, missing in (
+            ("all", '"own", "few/seeds/0", "few/seeds/1", which'),
+            ("own", '"own", which'),
+        ):
             told = lines[what].replace("'", '"')
             assert told.startswith(f"InvalidError {who}checkpoint 1 was saved by 2 ranks"), text
-            assert missing in told and "leave them out with `only`" in told, text
+            assert missing in told, text
+            assert "leave them out with `only`" in told, text
 
 
 def test_a_group_is_asked_for_plainly(tmp_path: Path) -> None:

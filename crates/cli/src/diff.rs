@@ -11,7 +11,7 @@ use outlive_store::Select;
 use outlive_store::diff::{
     Change, Diff, Differences, FilesDiff, MemoryDiff, PathDiff, RegionDiff, Side, diff as compare,
 };
-use outlive_types::{Error, JobName, RegionDesc, Result, shown_path};
+use outlive_types::{Error, JobName, Rank, RegionDesc, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,15 +22,19 @@ const EXIT_DIFFERS: i32 = 1;
 /// `outlive diff`.
 pub fn diff(args: &DiffArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let (a, b) = (chosen(&pool, &args.before)?, chosen(&pool, &args.after)?);
+    let (a, b) = (chosen(&pool, &args.before, args.rank)?, chosen(&pool, &args.after, args.rank)?);
     teller.busy("comparing");
     let diff = compare(&pool, [&a, &b], args.pages)?;
     teller.finish();
-    Ok(answer(&[a.job, b.job], &diff, args.pages))
+    let mut answer = answer(&[a.job, b.job], &diff, args.pages);
+    if let Some(rank) = args.rank {
+        answer.json["rank"] = json!(rank);
+    }
+    Ok(answer)
 }
 
 /// `JOB` or `JOB@EPOCH`; a job whose whole name it is comes first.
-fn chosen(pool: &Pool, text: &str) -> Result<Side> {
+fn chosen(pool: &Pool, text: &str, rank: Option<Rank>) -> Result<Side> {
     let jobs = pool.jobs()?;
     let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
     if !is_job(text)
@@ -38,7 +42,8 @@ fn chosen(pool: &Pool, text: &str) -> Result<Side> {
     {
         match number.parse() {
             Ok(epoch) => {
-                return Ok(Side { job: pool::known_job(pool, job)?, select: Select::Epoch(epoch) });
+                let (job, select) = (pool::known_job(pool, job)?, Select::Epoch(epoch));
+                return Ok(Side { job, select, rank });
             }
             Err(_) if is_job(job) => {
                 return Err(Error::invalid(format!(
@@ -50,7 +55,7 @@ fn chosen(pool: &Pool, text: &str) -> Result<Side> {
             Err(_) => {}
         }
     }
-    Ok(Side { job: pool::known_job(pool, text)?, select: Select::Newest })
+    Ok(Side { job: pool::known_job(pool, text)?, select: Select::Newest, rank })
 }
 
 fn answer(jobs: &[JobName; 2], diff: &Diff, ranges: bool) -> Answer {

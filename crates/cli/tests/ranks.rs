@@ -1,4 +1,4 @@
-//! `ls`, `show`, `export`, `verify`, `gc` and `du` on checkpoints of several ranks.
+//! `ls`, `show`, `export`, `verify`, `gc`, `du`, `diff` and `copy` on checkpoints of several ranks.
 
 mod common;
 
@@ -22,6 +22,11 @@ fn grid(rank: Rank, epoch: Epoch) -> Vec<u8> {
 
 /// Makes `dir/pool` with two checkpoints of three ranks.
 fn pool_with_ranks(dir: &Path) -> PathBuf {
+    pool_of(dir, 0)
+}
+
+/// The same with other content.
+fn pool_of(dir: &Path, seed: u32) -> PathBuf {
     let path = dir.join("pool");
     let format = FormatConfig {
         container_bytes: 256 << 10,
@@ -38,7 +43,7 @@ fn pool_with_ranks(dir: &Path) -> PathBuf {
         let opened = committer.open(&pool).unwrap();
         let mut made = Vec::new();
         for (rank, (writer, tracker)) in (0..).zip(&mut ranks) {
-            let (bytes, step) = (grid(rank, epoch), epoch.to_le_bytes());
+            let (bytes, step) = (grid(rank + seed, epoch), epoch.to_le_bytes());
             let regions = vec![
                 Region::from_bytes("grid", "<f8", vec![bytes.len() as u64 / 8], bytes.as_slice()),
                 Region::from_bytes("step", "<u8", vec![1], &step[..]),
@@ -116,7 +121,87 @@ fn other_commands_take_checkpoints_of_several_ranks() {
     let run = outlive(&["gc", pool]);
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(outlive(&["verify", pool]).code, 0);
-    // What works for one rank only says so.
-    let run = outlive(&["diff", pool, "heat@2", "heat@2"]);
-    assert!(run.code != 0 && run.err.contains("has 3 ranks"), "{run:?}");
+}
+
+#[test]
+fn one_rank_of_two_checkpoints_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_ranks(dir.path());
+    let pool = pool.to_str().unwrap();
+    let run = outlive(&["diff", pool, "heat@1", "heat@2"]);
+    assert!(run.err.contains("has 3 ranks: choose one with `--rank`, from 0 to 2"), "{run:?}");
+    let run = outlive(&["diff", pool, "heat@1", "heat@2", "--rank", "3"]);
+    assert!(run.code == 2 && run.err.contains("no rank 3"), "{run:?}");
+    for rank in ["0", "2"] {
+        let same = json(&["diff", pool, "heat@2", "heat", "--rank", rank, "--json"]);
+        assert_eq!(
+            (&same["same"], &same["rank"]),
+            (&true.into(), &rank.parse::<u32>().unwrap().into())
+        );
+        let run = outlive(&["diff", pool, "heat@1", "heat", "--rank", rank, "--json"]);
+        assert_eq!(run.code, 1, "{run:?}");
+        let diff: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        let names: Vec<_> =
+            diff["changed"].as_array().unwrap().iter().map(|region| &region["name"]).collect();
+        assert_eq!(names, ["grid", "step"]);
+        assert_eq!(diff["changed"][0]["changed_pages"], 49, "{diff}");
+    }
+}
+
+#[test]
+fn all_ranks_are_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = pool_with_ranks(dir.path());
+    let to = dir.path().join("backup");
+    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+    assert_eq!(outlive(&["pool", "init", to]).code, 0);
+    let plan = outlive(&["copy", from, to, "--dry-run"]);
+    assert!(plan.code == 0 && plan.out.contains("copy 1 2"), "{plan:?}");
+    let first = json(&["copy", from, to, "heat", "--epoch=1", "--json"]);
+    assert_eq!(first["jobs"][0]["copied"][0]["epoch"], 1, "{first}");
+    let second = json(&["copy", from, to, "--json"]);
+    assert_eq!(second["jobs"][0]["there"], serde_json::json!([1]), "{second}");
+    assert_eq!(second["jobs"][0]["copied"][0]["epoch"], 2, "{second}");
+    let again = outlive(&["copy", from, to]);
+    assert!(again.out.contains("2 checkpoints there already, 0"), "{again:?}");
+
+    assert_eq!(outlive(&["verify", to]).code, 0);
+    let listed = |pool| json(&["ls", pool, "heat", "--json"])["checkpoints"].clone();
+    for (here, there) in listed(from).as_array().unwrap().iter().zip(listed(to).as_array().unwrap())
+    {
+        for what in ["epoch", "world_size", "frozen_ns", "state_bytes"] {
+            assert_eq!(here[what], there[what]);
+        }
+    }
+    for (epoch, rank) in [(1, 0), (1, 2), (2, 1)] {
+        let out = dir.path().join(format!("out {epoch} {rank}"));
+        let words = [epoch.to_string(), rank.to_string()];
+        let out_text = out.to_str().unwrap();
+        let run =
+            outlive(&["export", to, "heat", &words[0], "--rank", &words[1], "--to", out_text]);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(fs::read(out.join("grid.npy")).unwrap().ends_with(&grid(rank, epoch)));
+    }
+
+    // Under another name in the same pool nothing is sent again, and its gc finds all that is needed.
+    let fork = json(&["copy", from, from, "heat", "--as", "fork", "--json"]);
+    assert_eq!(fork["jobs"][0]["copied"].as_array().unwrap().len(), 2, "{fork}");
+    assert_eq!(outlive(&["prune", from, "heat", "--keep-last", "1"]).code, 0);
+    assert_eq!(outlive(&["gc", from]).code, 0);
+    assert_eq!(outlive(&["verify", from]).code, 0);
+    assert_eq!(outlive(&["prune", to, "heat", "--keep-last", "1"]).code, 0);
+    assert_eq!(outlive(&["gc", to]).code, 0);
+    assert_eq!(outlive(&["verify", to]).code, 0);
+}
+
+/// One name, two histories: only the image tables tell.
+#[test]
+fn another_history_of_ranks_is_not_copied_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    let (from, other) = (pool_with_ranks(&a), pool_of(&b, 50));
+    let run = outlive(&["copy", from.to_str().unwrap(), other.to_str().unwrap()]);
+    assert!(run.code == 2 && run.err.contains("checkpoint 1 is another"), "{run:?}");
 }

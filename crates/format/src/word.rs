@@ -84,6 +84,7 @@ impl Word {
             Said::Call { meeting, number, bytes } => {
                 out.bytes(meeting);
                 out.u64(*number);
+                out.u64(bytes.len() as u64);
                 out.bytes(bytes);
             }
             Said::Left(error) => write_error(error, &mut out),
@@ -112,8 +113,9 @@ impl Word {
                 Said::Met { meeting, speakers }
             }
             3 => {
-                let (meeting, number) = (from.array()?, from.u64()?);
-                Said::Call { meeting, number, bytes: from.take(from.remaining())?.to_vec() }
+                let (meeting, number, length) = (from.array()?, from.u64()?, from.u64()?);
+                let length = from.count(length, 1)?;
+                Said::Call { meeting, number, bytes: from.take(length)?.to_vec() }
             }
             4 => Said::Alive,
             5 => Said::Left(read_error(&mut from)?),

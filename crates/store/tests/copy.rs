@@ -306,7 +306,7 @@ fn files_are_copied_too() {
         };
         assert_eq!(items(&there), items(&job), "epoch {epoch}");
     }
-    let chosen = |epoch| Side { job: name("files"), select: Select::Epoch(epoch) };
+    let chosen = |epoch| Side { job: name("files"), select: Select::Epoch(epoch), rank: None };
     assert!(diff(&to, [&chosen(3), &chosen(5)], false).unwrap().is_same());
 }
 

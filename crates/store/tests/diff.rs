@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 fn chosen(job: &str, epoch: Epoch) -> Side {
     let select = if epoch == 0 { Select::Newest } else { Select::Epoch(epoch) };
-    Side { job: JobName::new(job).unwrap(), select }
+    Side { job: JobName::new(job).unwrap(), select, rank: None }
 }
 
 fn compared(pool: &Pool, a: (&str, Epoch), b: (&str, Epoch)) -> Diff {

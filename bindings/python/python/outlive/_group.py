@@ -52,7 +52,7 @@ class Ranks:
 
 
 def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
-    """Makes a group of processes that are connected by nothing but the pool, for `Pool.job(group=...)`.
+    """Makes a group of processes that have only the pool in common, for `Pool.job(group=...)`.
 
     Their calls go through the pool's log, so that a call of all ranks takes some milliseconds.
 
@@ -60,8 +60,8 @@ def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
         rank: Number of this process, from 0 on. Each process has another one.
         size: Number of processes.
         run: Name of this run of the program: text that is the same for all its processes, and new
-            for every start of it. With Slurm, for example, `SLURM_JOB_ID` and `SLURM_RESTART_COUNT`. A job
-            that a run opens twice needs two names.
+            for every start of it. With Slurm, for example, `SLURM_JOB_ID` and
+            `SLURM_RESTART_COUNT`. A job that a run opens twice needs two names.
 
     Raises:
         InvalidError: If there can be no such rank, or `run` is no text or empty.
@@ -71,8 +71,8 @@ def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
         raise InvalidError(f"rank {number} of a group of {count}: ranks are counted from 0")
     if not isinstance(run, str) or not run.strip():
         raise InvalidError(
-            f"run={run!r}: give all ranks the same text, new for every start of the program, such as "
-            "the id of its batch job and the number of its restarts"
+            f"run={run!r}: give all ranks the same text, new for every start of the program, such "
+            "as the id of its batch job and the number of its restarts"
         )
     return Ranks(number, count, run)
 

@@ -130,9 +130,9 @@ class Rebuild:
                 wishes[at] = self._fill(at, self.mine[names[at]])
         self.planned = True
         ordered: list[Any] = [None] * count
-        for at, wish in zip(self.order, wishes, strict=True):
-            if at is not None:
-                ordered[at] = wish
+        for region, wish in zip(self.order, wishes, strict=True):
+            if region is not None:
+                ordered[region] = wish
         return ordered
 
     def _refuse_missing_regions(self, ranks: int) -> None:

@@ -113,6 +113,9 @@ pub struct DiffArgs {
     /// Second checkpoint, written in the same way
     #[arg(value_name = "JOB[@EPOCH]")]
     pub after: String,
+    /// Rank whose regions to compare, if the checkpoints are of several; the first one is 0
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
     /// List the ranges of pages that differ
     #[arg(long)]
     pub pages: bool,

@@ -2,6 +2,7 @@
 
 use crate::commit::history;
 use crate::gc::JobState;
+use crate::images::images_of;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -115,7 +116,7 @@ pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
     for job in jobs {
         let name = options.rename.as_ref().unwrap_or(job);
         let state = JobState::read(to, name, true)?;
-        match plan_job(from, job, &state, options) {
+        match plan_job([from, to], job, &state, options) {
             Err(error) if error.kind() == ErrorKind::Invalid && jobs.len() > 1 => {
                 plan.refused.push((job.clone(), error));
             }
@@ -142,7 +143,7 @@ fn check_sizes(from: &Pool, to: &Pool) -> Result<()> {
 /// # Errors
 /// As [`plan`].
 pub fn plan_job(
-    from: &Pool,
+    [from, to]: [&Pool; 2],
     job: &JobName,
     state: &JobState,
     options: &CopyOptions,
@@ -162,7 +163,7 @@ pub fn plan_job(
         // Newest first.
         let there = state.manifests.binary_search_by(|there| epoch.cmp(&there.epoch));
         match there.ok().map(|at| &state.manifests[at]) {
-            Some(there) if is_same(manifest, there) => {
+            Some(there) if is_same([from, to], [manifest, there])? => {
                 has_common = true;
                 plan.there.extend(is_chosen(epoch).then_some(epoch));
             }
@@ -195,10 +196,24 @@ pub fn plan_job(
     Ok(plan)
 }
 
-/// Roots are fingerprints of everything below them, so this is a comparison of the bytes.
-fn is_same(a: &Manifest, b: &Manifest) -> bool {
-    let what = |m: &Manifest| m.images.one().map(|image| (m.epoch, m.frozen_ns, image.reference));
-    what(a).is_some() && what(a) == what(b)
+/// Roots are fingerprints of everything below them, so this is a comparison of the bytes. Where an image table is
+/// damaged, what the manifests say must do.
+fn is_same(pools: [&Pool; 2], manifests: [&Manifest; 2]) -> Result<bool> {
+    let what =
+        |m: &Manifest| (m.epoch, m.frozen_ns, m.world_size, m.kind(), m.regions(), m.state_bytes());
+    let [a, b] = manifests.map(what);
+    if a != b {
+        return Ok(false);
+    }
+    let mut roots = Vec::new();
+    for (pool, manifest) in pools.into_iter().zip(manifests) {
+        match images_of(pool, manifest) {
+            Ok(images) => roots.push(images.iter().map(|it| it.reference).collect::<Vec<_>>()),
+            Err(error) if error.kind() == ErrorKind::Damaged => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(roots[0] == roots[1])
 }
 
 fn other_history(plan: &JobCopy, why: String) -> Error {

@@ -6,21 +6,22 @@ use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::anew::make_anew;
-use crate::commit::Changes;
+use crate::commit::{Changes, Opened, segments_of};
 use crate::gc::JobState;
-use crate::images::only_image;
+use crate::images::images_of;
 use crate::index::ReadItem;
-use crate::index::{Fingerprints, LentSegment, Locator, SharedChunks};
+use crate::index::{Fingerprints, Locator, SharedChunks};
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
 use crate::save::{
-    Base, ChunkSink, NewImage, PackNumbers, Packer, ReusedChunks, SaveStats, Writer,
+    Base, ChunkSink, Committer, CopiedImage, NewImage, PackNumbers, Packer, RankWriter, SaveStats,
+    StoredImage,
 };
-use outlive_format::{Image, ImageRef, Manifest, SegmentRef};
+use outlive_format::{Image, Manifest, SaveFigures, SegmentRef};
 use outlive_io::Pace;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -112,11 +113,9 @@ pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport>
             let job = Job::open(to, done.plan.to.as_str(), Default::default())?;
             let copied = job.wait_for_turn(|inner| {
                 let name = done.plan.from.clone();
-                let mut writer = inner.writer();
-                let writer = &mut *writer;
-                let (base, locator, fault) = Default::default();
-                let mut copier =
-                    Copier { from, to, name, writer, pace: &pace, base, locator, fault };
+                let committer = &mut inner.writer().committer;
+                let (ranks, fault) = Default::default();
+                let mut copier = Copier { from, to, name, committer, pace: &pace, ranks, fault };
                 copier.run(options, done)
             });
             let closed = job.close();
@@ -134,13 +133,24 @@ fn is_about_one_job(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Fenced) && error.os().is_none()
 }
 
-/// The checkpoint there that the next one follows.
+/// The image of a rank there that the next one follows.
 struct CopyBase {
     epoch: Epoch,
     segments: Vec<SegmentRef>,
+    /// Whether it stands in an image table.
+    in_table: bool,
     /// Number of the newest record of which it takes account.
     as_of: u64,
     nodes: NodeSet,
+}
+
+/// One rank of the job there.
+struct RankCopy {
+    writer: RankWriter,
+    base: Option<CopyBase>,
+    /// What the base's segments listed when they were last read; what came later is known to the
+    /// writer.
+    locator: Option<Locator>,
 }
 
 struct Copier<'a> {
@@ -148,34 +158,70 @@ struct Copier<'a> {
     to: &'a Pool,
     /// The job here.
     name: JobName,
-    writer: &'a mut Writer,
+    committer: &'a mut Committer,
     pace: &'a Pace,
-    base: Option<CopyBase>,
-    /// What the base's segments listed when they were last read; what came later is known to the
-    /// writer.
-    locator: Option<Locator>,
+    /// As many as a checkpoint has had at most.
+    ranks: Vec<RankCopy>,
     /// What went wrong there, and not here.
     fault: Option<Error>,
 }
 
-/// An image that is stored but for its segments.
-struct Sent<'a> {
-    packer: Packer<'a>,
+/// A checkpoint whose images are stored.
+struct Sent {
     manifest: Manifest,
-    image: ImageRef,
-    hits: ReusedChunks,
-    lent: Vec<LentSegment>,
-    new: Fingerprints,
-    nodes: NodeSet,
-    stats: SaveStats,
+    /// One for each rank.
+    images: Vec<SentImage>,
 }
 
-impl<'a> Copier<'a> {
+struct SentImage {
+    packs: PackNumbers,
+    stored: StoredImage,
+    parent: Option<Base>,
+    /// Chunks that later images need not send.
+    known: Fingerprints,
+    found: Vec<Fingerprint>,
+    nodes: NodeSet,
+}
+
+impl RankCopy {
+    /// The base follows its chunks to where a gc has moved them.
+    fn follow(&mut self, pool: &Pool, changes: &Changes) -> Result<()> {
+        let is_dropped = |base: &mut CopyBase| changes.dropped.contains(&base.epoch);
+        let dropped = self.base.take_if(is_dropped);
+        if changes.is_empty() && dropped.is_none() {
+            return Ok(());
+        }
+        self.locator = None;
+        let (Some(moved), Some(base)) = (&changes.moved, &mut self.base) else { return Ok(()) };
+        if base.as_of >= moved.number {
+            return Ok(());
+        }
+        if moved.epochs.binary_search(&base.epoch).is_err() {
+            self.base = None;
+            return Ok(());
+        }
+        base.segments = segments_of(pool, moved, self.writer.rank, base.in_table)?;
+        base.as_of = moved.number;
+        Ok(())
+    }
+
+    fn load_locator(&mut self, pool: &Pool) {
+        let (None, Some(base)) = (&self.locator, &self.base) else { return };
+        match Locator::load(pool, &base.segments) {
+            Ok(locator) => self.locator = Some(locator),
+            Err(error) => {
+                pool.warn(format!("chunks that the pool has already may be sent again: {error}"));
+            }
+        }
+    }
+}
+
+impl Copier<'_> {
     fn run(&mut self, options: &CopyOptions, done: &mut JobCopied) -> Result<()> {
         self.begin()?;
         // From now on nobody else commits: what was planned before may have been overtaken.
         let state = JobState::read(self.to, &done.plan.to, true)?;
-        done.plan = plan_job(self.from, &self.name, &state, options)?;
+        done.plan = plan_job([self.from, self.to], &self.name, &state, options)?;
         self.start_from(&state);
         for planned in done.plan.copied.clone() {
             let epoch = planned.epoch;
@@ -191,54 +237,62 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<PackNumbers> {
+    /// Every rank there hears of what others have done.
+    fn begin(&mut self) -> Result<()> {
         make_anew(self.to)?;
-        let (packs, changes) = self.writer.begin_seeing(self.to)?;
-        self.follow(&changes);
-        Ok(packs)
-    }
-
-    /// The base follows its chunks to where a gc has moved them.
-    fn follow(&mut self, changes: &Changes) {
-        let is_dropped = |base: &mut CopyBase| changes.dropped.contains(&base.epoch);
-        let dropped = self.base.take_if(is_dropped);
-        if changes.is_empty() && dropped.is_none() {
-            return;
+        let opened = self.committer.open(self.to)?;
+        for rank in &mut self.ranks {
+            let begun = rank.writer.begin(self.to, &opened).map(drop);
+            let followed = begun.and_then(|()| rank.follow(self.to, &opened.changes));
+            followed.map_err(|error| self.committer.blame(self.to, error))?;
         }
-        self.locator = None;
-        let Some(moved) = &changes.moved else { return };
-        let Some(base) = &mut self.base else { return };
-        if base.as_of >= moved.number {
-            return;
-        }
-        if moved.epochs.binary_search(&base.epoch).is_err() {
-            self.base = None;
-            return;
-        }
-        base.segments.clone_from(&moved.segments);
-        base.as_of = moved.number;
+        Ok(())
     }
 
     /// Takes the newest checkpoint there as base, if its metadata is whole.
     fn start_from(&mut self, state: &JobState) {
         let is_whole = |manifest: &&Manifest| !state.hurt.contains(&manifest.epoch);
         let Some(manifest) = state.manifests.iter().find(is_whole) else { return };
-        match self.base_of(state, manifest) {
-            Ok((base, locator)) => (self.base, self.locator) = (Some(base), Some(locator)),
-            Err(error) => self.to.warn(format!(
-                "nothing is taken over from checkpoint {} of job {} there: {error}",
+        if let Err(error) = self.base_of(state, manifest) {
+            self.to.warn(format!(
+                "not everything is taken over from checkpoint {} of job {} there: {error}",
                 manifest.epoch, state.name
-            )),
+            ));
         }
     }
 
-    fn base_of(&self, state: &JobState, manifest: &Manifest) -> Result<(CopyBase, Locator)> {
-        let locator = Locator::load(self.to, &only_image(manifest)?.segments)?;
+    fn base_of(&mut self, state: &JobState, manifest: &Manifest) -> Result<()> {
         let files = open_files(self.to, &state.name, manifest, state.number)?;
-        let Image { reference, segments, .. } = only_image(manifest)?.clone();
-        let (_, nodes) = needs(self.to, &locator, files.as_ref(), &reference, &NodeSet::default())?;
-        let epoch = manifest.epoch;
-        Ok((CopyBase { epoch, segments, as_of: state.number, nodes }, locator))
+        let in_table = manifest.images.table().is_some();
+        for (image, rank) in images_of(self.to, manifest)?.into_iter().zip(0..) {
+            let Image { reference, segments, .. } = image;
+            let locator = Locator::load(self.to, &segments)?;
+            let nothing = NodeSet::default();
+            let (_, nodes) = needs(self.to, &locator, files.as_ref(), &reference, &nothing)?;
+            let (epoch, as_of) = (manifest.epoch, state.number);
+            let copy = self.rank(rank)?;
+            copy.base = Some(CopyBase { epoch, segments, in_table, as_of, nodes });
+            copy.locator = Some(locator);
+        }
+        Ok(())
+    }
+
+    /// A rank there, which takes part from now on.
+    fn rank(&mut self, rank: Rank) -> Result<&mut RankCopy> {
+        while self.ranks.len() <= rank as usize {
+            let index_bytes_max = self.to.config().tuning.index_bytes_max;
+            let share = index_bytes_max / (self.ranks.len() as u64 + 1);
+            let mut writer = RankWriter::new(self.ranks.len() as Rank, share);
+            let session =
+                self.committer.head.session().ok_or_else(|| Error::bug("no session is open"))?;
+            writer.begin(self.to, &Opened { session, changes: Changes::default() })?;
+            if let Some(first) = self.ranks.first() {
+                writer.condemned.clone_from(&first.writer.condemned);
+                writer.dropped.clone_from(&first.writer.dropped);
+            }
+            self.ranks.push(RankCopy { writer, base: None, locator: None });
+        }
+        Ok(&mut self.ranks[rank as usize])
     }
 
     /// Copies one checkpoint; `None` if it is gone by now.
@@ -259,21 +313,26 @@ impl<'a> Copier<'a> {
     }
 
     fn attempt(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
-        let packs = self.begin().map_err(|error| self.blame(error))?;
-        if self.writer.committer.head.last_epoch >= epoch {
+        self.begin().map_err(|error| self.blame(error))?;
+        if self.committer.head.last_epoch >= epoch {
             // The append before was not lost after all: what it made is the base of what follows.
-            let name = self.writer.committer.head.job().clone();
+            let name = self.committer.head.job().clone();
             let state = JobState::read(self.to, &name, true).map_err(|e| self.blame(e))?;
-            (self.base, self.locator) = (None, None);
-            self.writer.rank.known.clear();
+            for rank in &mut self.ranks {
+                (rank.base, rank.locator) = (None, None);
+                rank.writer.known.clear();
+            }
             self.start_from(&state);
             return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
         }
         let (from, name) = (self.from, self.name.clone());
-        let opens = |manifest: &Manifest| AnyImage::new(from, &name, manifest).is_ok();
+        let opens = |manifest: &Manifest| {
+            let image = |image| AnyImage::image(from, &name, manifest, image).map(drop);
+            images_of(from, manifest).and_then(|all| all.into_iter().try_for_each(image)).is_ok()
+        };
         let kind = Kind { is: &|_| true, opens: &opens };
         let found = first_manifest(from, &name, Select::Epoch(epoch), kind, &mut |m, as_of| {
-            self.send(&packs, m, as_of)
+            self.send(m, as_of)
         });
         let sent = match found {
             Ok(Some((_, sent, _))) => sent,
@@ -283,7 +342,7 @@ impl<'a> Copier<'a> {
             }
             Err(error) => return Err(error),
         };
-        self.commit(&packs, sent).map(Some).map_err(|error| match error.kind() {
+        self.commit(sent).map(Some).map_err(|error| match error.kind() {
             ErrorKind::Retry => error,
             _ => self.blame(error),
         })
@@ -302,40 +361,61 @@ impl<'a> Copier<'a> {
 
     /// Stores what of a checkpoint is lacking there. An error of the pool there is noted in `fault`,
     /// and ends the search for other places here.
-    fn send(&mut self, packs: &PackNumbers, manifest: &Manifest, as_of: u64) -> Result<Sent<'a>> {
-        let (from, to) = (self.from, self.to);
-        let image = only_image(manifest)?;
+    fn send(&mut self, manifest: &Manifest, as_of: u64) -> Result<Sent> {
+        let files = open_files(self.from, &self.name, manifest, as_of)?;
+        let mut images = Vec::new();
+        for image in images_of(self.from, manifest)? {
+            images.push(self.send_image(manifest, &image, files.as_ref())?);
+        }
+        Ok(Sent { manifest: manifest.clone(), images })
+    }
+
+    fn send_image(
+        &mut self,
+        manifest: &Manifest,
+        image: &Image,
+        files: Option<&FilesImage>,
+    ) -> Result<SentImage> {
+        let (from, to, pace) = (self.from, self.to, self.pace);
         let locator = Locator::load(from, &image.segments)?;
-        let image = image.reference;
-        let files = open_files(from, &self.name, manifest, as_of)?;
+        let reference = image.reference;
+        if let Err(error) = self.rank(reference.rank) {
+            self.fault = Some(error);
+            return Err(elsewhere());
+        }
+        // One for all ranks: it may be large.
+        let shared = self.ranks[0].writer.shared.take();
+        let RankCopy { writer, base, .. } = &mut self.ranks[reference.rank as usize];
+        writer.shared = shared;
         let nothing = NodeSet::default();
-        let base = self.base.as_ref().map_or(&nothing, |base| &base.nodes);
-        let (needs, nodes) = needs(from, &locator, files.as_ref(), &image, base)?;
-        drop((locator, files));
+        let nodes_there = base.as_ref().map_or(&nothing, |base| &base.nodes);
+        let (needs, nodes) = needs(from, &locator, files, &reference, nodes_there)?;
+        drop(locator);
         let bytes = |wanted: &[ReadItem]| -> u64 {
             wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
         };
-        self.load_locator();
-        let writer = &mut *self.writer;
         let asked = bytes(&needs.chunks);
-        if let Err(error) =
-            SharedChunks::refresh(&mut writer.rank.shared, to, asked, &writer.rank.condemned)
+        if let Err(error) = SharedChunks::refresh(&mut writer.shared, to, asked, &writer.condemned)
         {
             self.fault = Some(error);
             return Err(elsewhere());
         }
-        let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
-        let sink = ChunkSink::new(&writer.rank.known, self.locator.as_ref(), shared);
+        let rank = &mut self.ranks[reference.rank as usize];
+        rank.load_locator(to);
+        let RankCopy { writer, base, locator } = rank;
+        let packs = writer.packs.clone().ok_or_else(|| Error::bug("a rank has not begun"))?;
+        let shared = writer.shared.as_ref().and_then(SharedChunks::index);
+        let sink = ChunkSink::new(&writer.known, locator.as_ref(), shared);
         let is_lacking = |wanted: &&ReadItem| !sink.has(wanted.fp, wanted.place.length);
         let lacking: Vec<ReadItem> = needs.chunks.iter().filter(is_lacking).copied().collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
-        let packer = Packer::new(to, packs, expected_bytes);
+        let packer = Packer::new(to, &packs, expected_bytes);
         let store = Store {
             from,
             to,
             packer: &packer,
             sink: &sink,
-            pace: self.pace,
+            pace,
             done_bytes: AtomicU64::new(0),
             total_bytes: expected_bytes,
             fault: Mutex::new(None),
@@ -355,44 +435,60 @@ impl<'a> Copier<'a> {
         };
         let lent = sink.lent();
         let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let new = sink.new.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Sent { packer, manifest: manifest.clone(), image, hits, lent, new, nodes, stats })
-    }
-
-    fn load_locator(&mut self) {
-        let (None, Some(base)) = (&self.locator, &self.base) else { return };
-        match Locator::load(self.to, &base.segments) {
-            Ok(locator) => self.locator = Some(locator),
+        let known = sink.new.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let found: Vec<Fingerprint> = hits.keys().copied().collect();
+        let parent = base.as_ref().map(|base| Base {
+            epoch: base.epoch,
+            segments: base.segments.clone(),
+            in_table: base.in_table,
+            as_of: base.as_of,
+            ..Base::default()
+        });
+        // Those of all ranks together stand in the manifest.
+        let like = if reference.rank == 0 { manifest.figures } else { SaveFigures::default() };
+        let figures =
+            &mut |stats: &mut SaveStats| SaveFigures { new_bytes: stats.new_bytes, ..like };
+        let shared = writer.shared.take();
+        self.ranks[0].writer.shared = shared;
+        let image = NewImage { reference, parent, hits, lent, stats };
+        let stored = image.store(to, &packs, packer, (manifest.epoch, manifest.parent), figures);
+        match stored {
+            Ok((stored, parent)) => Ok(SentImage { packs, stored, parent, known, found, nodes }),
             Err(error) => {
-                self.to
-                    .warn(format!("chunks that the pool has already may be sent again: {error}"));
+                self.fault = Some(self.committer.blame(to, error));
+                Err(elsewhere())
             }
         }
     }
 
-    fn commit(&mut self, packs: &PackNumbers, sent: Sent<'_>) -> Result<Copied> {
-        let Sent { packer, manifest, image, hits, lent, new, nodes, stats } = sent;
-        let found: Vec<_> = hits.keys().copied().collect();
-        let parent = self.base.as_ref().map(|base| Base {
-            epoch: base.epoch,
-            segments: base.segments.clone(),
-            as_of: base.as_of,
-            ..Base::default()
-        });
-        let image = NewImage { reference: image, parent, hits, lent, stats };
-        let (stats, segments, committed) =
-            self.writer.commit_copy(self.to, packs, packer, image, &manifest)?;
-        // All of them are in the segments that the next one starts from.
-        self.writer.rank.known.extend(new);
-        self.writer.rank.known.extend(found);
-        let (epoch, as_of) = (manifest.epoch, committed.number);
-        self.base = Some(CopyBase { epoch, segments, as_of, nodes });
-        Ok(Copied {
-            epoch,
-            sent_bytes: stats.raw_bytes,
-            found_bytes: stats.known_bytes,
-            new_bytes: stats.new_bytes,
-        })
+    fn commit(&mut self, sent: Sent) -> Result<Copied> {
+        let Sent { manifest, images } = sent;
+        let (mut copies, mut rest) = (Vec::new(), Vec::new());
+        for (copy, sent) in self.ranks.iter_mut().zip(images) {
+            let SentImage { packs, stored, parent, known, found, nodes } = sent;
+            copy.writer.base = parent;
+            rest.push((known, found, nodes));
+            copies.push(CopiedImage { writer: &mut copy.writer, packs, stored });
+        }
+        let committed = self.committer.commit_copies(self.to, &mut copies, &manifest);
+        let stored: Vec<StoredImage> = copies.into_iter().map(|copy| copy.stored).collect();
+        self.ranks.iter_mut().for_each(|copy| copy.writer.base = None);
+        let committed = committed?;
+        let epoch = manifest.epoch;
+        let mut copied = Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 };
+        copied.new_bytes += committed.record_bytes;
+        for ((copy, stored), (known, found, nodes)) in self.ranks.iter_mut().zip(stored).zip(rest) {
+            // All of them are in the segments that the next one starts from.
+            copy.writer.known.extend(known);
+            copy.writer.known.extend(found);
+            copied.sent_bytes += stored.stats.raw_bytes;
+            copied.found_bytes += stored.stats.known_bytes;
+            copied.new_bytes += stored.stats.new_bytes;
+            let (in_table, as_of) = (committed.in_table, committed.number);
+            let segments = stored.image().image.segments.clone();
+            copy.base = Some(CopyBase { epoch, segments, in_table, as_of, nodes });
+        }
+        Ok(copied)
     }
 }
 

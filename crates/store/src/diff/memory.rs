@@ -1,12 +1,12 @@
 //! Compares images of memory, region by region.
 
 use super::pages::{self, PageDiff};
-use crate::images::only_image;
+use crate::images::image_of;
 use crate::index::Locator;
 use crate::read::{read_catalog, read_stream};
 use outlive_format::{Catalog, CatalogRegion, Image, ImageRef, Manifest};
 use outlive_pool::Pool;
-use outlive_types::{Error, PAGE_BYTES, RegionDesc, RegionPlace, Result, pages_of};
+use outlive_types::{Error, PAGE_BYTES, Rank, RegionDesc, RegionPlace, Result, pages_of};
 use std::collections::HashMap;
 
 /// An image of which only the catalog has been read.
@@ -60,15 +60,15 @@ impl MemoryDiff {
 }
 
 impl ComparedMemory {
-    /// Reads the catalog of the checkpoint that `manifest` describes.
+    /// Reads the catalog of a rank in the checkpoint that `manifest` describes.
     ///
     /// # Errors
-    /// `Invalid` for several ranks; `Damaged` if it is missing or wrong.
-    pub fn open(pool: &Pool, manifest: &Manifest) -> Result<ComparedMemory> {
-        let Image { reference: image, segments, .. } = only_image(manifest)?;
-        let locator = Locator::load(pool, segments)?;
+    /// `Invalid` for a rank that it does not have; `Damaged` if it is missing or wrong.
+    pub fn open(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<ComparedMemory> {
+        let Image { reference: image, segments, .. } = image_of(pool, manifest, rank)?;
+        let locator = Locator::load(pool, &segments)?;
         let catalog = read_catalog(pool, &locator, image.catalog)?;
-        Ok(ComparedMemory { locator, catalog, image: *image })
+        Ok(ComparedMemory { locator, catalog, image })
     }
 }
 

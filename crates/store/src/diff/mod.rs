@@ -9,13 +9,14 @@ pub use files::{Change, FilesDiff, PathDiff};
 pub use memory::{MemoryDiff, RegionDiff};
 pub use pages::PageDiff;
 
+use crate::images::image_of;
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Logs, Select, Skipped, first_manifest, while_moving};
 use memory::ComparedMemory;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Rank, Result};
 
 /// One of the two.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +25,8 @@ pub struct Side {
     pub job: JobName,
     /// Which of its checkpoints; the newest is that whose metadata is whole.
     pub select: Select,
+    /// The rank whose image is compared; must be given if the checkpoint has several.
+    pub rank: Option<Rank>,
 }
 
 /// What differs, by the kind of the two.
@@ -64,7 +67,7 @@ enum ComparedImage {
 /// Compares two checkpoints of a pool. With `ranges` the ranges of pages that differ are listed.
 ///
 /// # Errors
-/// `Invalid` for a checkpoint that is not there, or two of different kinds; `Damaged` if what must be
+/// `Invalid` for a checkpoint or rank that is not there, or two of different kinds; `Damaged` if what must be
 /// read is missing or wrong.
 pub fn diff(pool: &Pool, chosen: [&Side; 2], ranges: bool) -> Result<Diff> {
     while_moving(pool, Logs::Of(&chosen.map(|chosen| &chosen.job)), &mut || {
@@ -88,15 +91,27 @@ pub fn diff(pool: &Pool, chosen: [&Side; 2], ranges: bool) -> Result<Diff> {
 }
 
 fn open(pool: &Pool, chosen: &Side) -> Result<(ComparedImage, Epoch, Skipped)> {
-    let Side { job, select } = chosen;
-    let opens = |manifest: &Manifest| AnyImage::new(pool, job, manifest).is_ok();
+    let Side { job, select, rank } = chosen;
+    let opens = |manifest: &Manifest| {
+        let image = image_of(pool, manifest, rank.unwrap_or(0));
+        image.and_then(|image| AnyImage::image(pool, job, manifest, image)).is_ok()
+    };
     let kind = Kind { is: &|_| true, opens: &opens };
     let found = first_manifest(pool, job, *select, kind, &mut |manifest, as_of| {
         if manifest.is_of_files() {
+            image_of(pool, manifest, rank.unwrap_or(0))?;
             let opened = FilesImage::open(pool, job, manifest.clone(), as_of)?;
             return Ok(ComparedImage::Files(Box::new(opened)));
         }
-        let opened = ComparedMemory::open(pool, manifest)
+        if let (None, 2..) = (rank, manifest.world_size) {
+            return Err(Error::invalid(format!(
+                "checkpoint {} of job {job} has {} ranks: choose one with `--rank`, from 0 to {}",
+                manifest.epoch,
+                manifest.world_size,
+                manifest.world_size - 1
+            )));
+        }
+        let opened = ComparedMemory::open(pool, manifest, rank.unwrap_or(0))
             .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
         Ok(ComparedImage::Memory(Box::new(opened)))
     })?;

@@ -1,14 +1,14 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
-use super::committer::Draft;
+use super::committer::{Committer, Draft};
 use super::execute::Order;
 use super::mend::{BorrowedChunks, list_lent};
 use super::packer::{LoadedSegment, PackNumbers, Packed, Packer};
 use super::segments::{ImageSegments, ReusedChunks};
 use super::stats::SaveStats;
 use super::stored::StoredImage;
-use super::writer::{Base, Writer};
-use crate::commit::{Changes, Committed};
+use super::writer::{Base, RankWriter, Writer};
+use crate::commit::{Changes, Commit, Committed};
 use crate::index::LentSegment;
 use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentRef};
 use outlive_pool::Pool;
@@ -59,27 +59,6 @@ impl Writer {
         Ok(stats)
     }
 
-    /// Commits an image that was copied from elsewhere as the checkpoint that it is there. Answers the
-    /// segments that it has here, too, and its record.
-    ///
-    /// # Errors
-    /// As [`Writer::commit_content`].
-    pub fn commit_copy(
-        &mut self,
-        pool: &Pool,
-        packs: &PackNumbers,
-        packer: Packer<'_>,
-        image: NewImage,
-        like: &Manifest,
-    ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
-        let Manifest { epoch, parent, frozen_ns, remarks, metrics, .. } = like.clone();
-        let draft = Draft { epoch, frozen_ns, remarks, metrics };
-        self.commit_image(pool, packs, packer, image, (&draft, parent), &mut |stats| SaveFigures {
-            new_bytes: stats.new_bytes,
-            ..like.figures
-        })
-    }
-
     /// Stores the segments of an image and commits it.
     fn commit_image(
         &mut self,
@@ -90,30 +69,8 @@ impl Writer {
         (draft, parent_epoch): (&Draft, Epoch),
         figures: &mut dyn FnMut(&mut SaveStats) -> SaveFigures,
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
-        let NewImage { reference, parent, hits, lent, mut stats } = image;
-        let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
-        let mut segments: Vec<LoadedSegment> =
-            before.iter().map(|segment| (*segment, None)).collect();
-        list_lent(&mut segments, &lent);
-        let packed = BorrowedChunks::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
-            segments.extend(borrowed);
-            packer.finish(segments)
-        });
-        let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) =
-            packed.map_err(|error| self.committer.blame(pool, error))?;
-        (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
-        stats.epoch = draft.epoch;
-        let figures = figures(&mut stats);
-        let image = Image { reference, next_pack: packs.next(), segments: segments.clone() };
-        let mut stored = StoredImage {
-            base: Base::default(),
-            named: ImageSegments { segments, own, hits },
-            new: Default::default(),
-            wishes: Vec::new(),
-            image: RankImage { image, parent: parent_epoch, figures },
-            seen: Changes::default(),
-            stats,
-        };
+        let stored = image.store(pool, packs, packer, (draft.epoch, parent_epoch), figures);
+        let (mut stored, parent) = stored.map_err(|error| self.committer.blame(pool, error))?;
         let memory = std::mem::replace(&mut self.rank.base, parent);
         let committed = self.commit(pool, packs, draft, &mut stored);
         self.rank.base = memory;
@@ -122,5 +79,98 @@ impl Writer {
         let committed = committed?;
         stored.stats.new_bytes += committed.record_bytes;
         Ok((stored.stats, stored.image.image.segments, committed))
+    }
+}
+
+impl NewImage {
+    /// Stores its segments, as part of the checkpoint of an epoch that follows another one. Answers what it
+    /// takes over from as well.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn store(
+        self,
+        pool: &Pool,
+        packs: &PackNumbers,
+        packer: Packer<'_>,
+        (epoch, parent_epoch): (Epoch, Epoch),
+        figures: &mut dyn FnMut(&mut SaveStats) -> SaveFigures,
+    ) -> Result<(StoredImage, Option<Base>)> {
+        let NewImage { reference, parent, hits, lent, mut stats } = self;
+        let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
+        let mut segments: Vec<LoadedSegment> =
+            before.iter().map(|segment| (*segment, None)).collect();
+        list_lent(&mut segments, &lent);
+        let packed = BorrowedChunks::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
+            segments.extend(borrowed);
+            packer.finish(segments)
+        });
+        let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) = packed?;
+        (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
+        stats.epoch = epoch;
+        let figures = figures(&mut stats);
+        let image = Image { reference, next_pack: packs.next(), segments: segments.clone() };
+        let stored = StoredImage {
+            base: Base::default(),
+            named: ImageSegments { segments, own, hits },
+            new: Default::default(),
+            wishes: Vec::new(),
+            image: RankImage { image, parent: parent_epoch, figures },
+            seen: Changes::default(),
+            stats,
+        };
+        Ok((stored, parent))
+    }
+}
+
+/// A rank's image that was copied from elsewhere, stored and durable.
+pub struct CopiedImage<'a> {
+    /// Its writer, which follows what the image takes over from.
+    pub writer: &'a mut RankWriter,
+    /// The writer's packs.
+    pub packs: PackNumbers,
+    /// The image.
+    pub stored: StoredImage,
+}
+
+impl Committer {
+    /// Commits the images of all ranks as the checkpoint that they were elsewhere.
+    ///
+    /// # Errors
+    /// What target or log report; `Retry` if the checkpoint they take over from was pruned meanwhile.
+    pub fn commit_copies(
+        &mut self,
+        pool: &Pool,
+        copies: &mut [CopiedImage<'_>],
+        like: &Manifest,
+    ) -> Result<Committed> {
+        let committed = self.commit_mending(pool, copies, like);
+        // What the next checkpoint follows must hear of what was mended, too.
+        if let Some(first) = copies.first() {
+            self.head.put_back(first.stored.seen.clone());
+        }
+        committed
+    }
+
+    fn commit_mending(
+        &mut self,
+        pool: &Pool,
+        copies: &mut [CopiedImage<'_>],
+        like: &Manifest,
+    ) -> Result<Committed> {
+        let Manifest { epoch, frozen_ns, remarks, metrics, .. } = like.clone();
+        let draft = Draft { epoch, frozen_ns, remarks, metrics };
+        loop {
+            let images: Vec<RankImage> =
+                copies.iter().map(|copy| copy.stored.image.clone()).collect();
+            let changes = match self.commit(pool, &draft, &images)? {
+                Commit::Done(committed) => return Ok(committed),
+                Commit::Changed(changes) => changes,
+            };
+            for CopiedImage { writer, packs, stored } in &mut *copies {
+                let mended = writer.mend(pool, packs, stored, changes.clone());
+                mended.map_err(|error| self.blame(pool, error))?;
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ mod writer;
 
 pub(crate) use chunks::ChunkSink;
 pub use committer::{Committer, Draft};
-pub(crate) use content::NewImage;
+pub(crate) use content::{CopiedImage, NewImage};
 pub use events::{CommitEvent, CommitEvents, Watch};
 pub use execute::Order;
 pub(crate) use execute::draft_of;
