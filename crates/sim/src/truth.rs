@@ -281,6 +281,13 @@ impl Truth {
         told.map_or(0, |(epoch, _)| *epoch)
     }
 
+    /// The newest epoch that was lost with memory; 0 for none.
+    pub fn newest_lost(&self, job: &JobName) -> Epoch {
+        let committed = self.committed(job);
+        let lost = committed.iter().rev().find(|(_, there)| there.frail);
+        lost.map_or(0, |(epoch, _)| *epoch)
+    }
+
     /// Whether a prune has dropped something of the job.
     pub fn is_pruned(&self, job: &JobName) -> bool {
         self.committed(job).values().any(|committed| committed.doomed)
