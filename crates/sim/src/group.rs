@@ -244,6 +244,7 @@ impl Member {
         }
         seen = match epoch {
             _ if truth.is_damaged() => prepared,
+            None if truth.is_wiped() => seen.max(truth.newest_lost(name)),
             _ if truth.is_wiped() => seen.max(prepared),
             Some(epoch) => seen.max(epoch),
             None => seen,

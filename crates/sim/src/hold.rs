@@ -139,7 +139,9 @@ impl Looking<'_> {
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
             _ if actor.truth.is_damaged() => prepared,
-            // What was lost with memory it knows of, whether it has found something or not.
+            // What was lost with memory it knows of, whether it has found something or not. If nothing was found,
+            // all that was there is lost, and the log says so.
+            (_, None) if actor.truth.is_wiped() => seen.max(actor.truth.newest_lost(name)),
             _ if actor.truth.is_wiped() => seen.max(prepared),
             (_, Some(restored)) => seen.max(restored.epoch),
             (_, None) => seen,

@@ -290,6 +290,13 @@ impl Truth {
         self.newest_told(job) >= at_least
     }
 
+    /// The newest epoch that was lost with memory; 0 for none.
+    pub fn newest_lost(&self, job: &JobName) -> Epoch {
+        let committed = self.committed(job);
+        let lost = committed.iter().rev().find(|(_, there)| there.frail);
+        lost.map_or(0, |(epoch, _)| *epoch)
+    }
+
     /// Whether a prune has dropped something of the job.
     pub fn is_pruned(&self, job: &JobName) -> bool {
         self.committed(job).values().any(|committed| committed.doomed)
