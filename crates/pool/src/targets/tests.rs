@@ -135,14 +135,13 @@ fn fuller_targets_get_fewer_packs_so_that_all_become_full_together() {
             writer.finish(1 << 20).wait().unwrap();
         }
     }
-    let all = targets.iter().map(|target| -> Arc<dyn Target> { target.clone() }).collect();
-    let set = set(all, Redundancy::default());
+    let set = set(targets.map(|target| target as Arc<dyn Target>).to_vec(), Redundancy::default());
     let mut counts = [0; 3];
     for number in 0..600 {
         let begun = set.create(pack(number), 1, 4096).unwrap().remove(0).unwrap();
         counts[begun.member] += 1;
     }
-    // Half of it is free of the first two: each of these passes over about half of the packs it had first.
+    // Half of the first two is free: each of them passes over about half of the packs that it would get.
     assert!(counts[2] > 250 && counts[2] < 400, "{counts:?}");
     assert!(counts[0].min(counts[1]) > 80, "{counts:?}");
 }
