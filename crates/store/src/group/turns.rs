@@ -7,8 +7,12 @@ use outlive_types::{Error, Result};
 use std::fmt;
 use std::time::Duration;
 
-/// In how many saves a width that was not the best is tried again.
+/// In how many saves a width that was nearly the best is tried again; one that was slower, as much later.
 const TRIED_AGAIN_AFTER: u64 = 24;
+/// Longest time between two attempts, in times of the shortest.
+const LATER_MAX: f64 = 8.0;
+/// Narrower widths than one that is so many times slower than the best are not tried.
+const FAR_SLOWER: f64 = 1.5;
 /// Weight of the newest save among those of its width.
 const NEWEST: f64 = 0.4;
 
@@ -110,23 +114,31 @@ impl Turns {
         }
     }
 
-    /// All, halves of it down to one as long as that is not slower, and then the best, while its
-    /// neighbours are looked at again now and then.
+    /// All, then halves of it down to one until that is far slower, since a narrow one may be the best
+    /// although those between are not (a disk's arm that only one rank leaves where it is); then the best,
+    /// while the others are looked at again now and then.
     fn adapt(&self) -> u32 {
         let best = self.tried.iter().max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s));
         let Some(best) = best else { return self.ranks };
-        let (narrower, wider) = ((best.width / 2).max(1), best.width.saturating_mul(2));
-        let neighbours = [wider.min(self.ranks), narrower];
-        let untried = |width: &&u32| !self.tried.iter().any(|tried| tried.width == **width);
-        if let Some(width) = neighbours.iter().find(untried) {
-            return *width;
+        let slower = |tried: &Tried| best.bytes_per_s / tried.bytes_per_s;
+        let (mut width, mut wider) = (self.ranks, None);
+        loop {
+            match self.tried.iter().find(|tried| tried.width == width) {
+                None if wider.is_none_or(|wider| slower(wider) <= FAR_SLOWER) => return width,
+                None => break,
+                tried => wider = tried,
+            }
+            if width == 1 {
+                break;
+            }
+            width /= 2;
         }
         let is_old = |tried: &&Tried| {
-            neighbours.contains(&tried.width)
-                && tried.width != best.width
-                && self.saves.saturating_sub(tried.last) > TRIED_AGAIN_AFTER
+            let after = TRIED_AGAIN_AFTER as f64 * slower(tried).min(LATER_MAX);
+            tried.width != best.width && self.saves.saturating_sub(tried.last) as f64 > after
         };
-        self.tried.iter().find(is_old).unwrap_or(best).width
+        let old = self.tried.iter().filter(is_old).min_by_key(|tried| tried.last);
+        old.unwrap_or(best).width
     }
 
     /// What was measured, for people: `4 ranks at a time: 812 MB/s`, the best first.
@@ -160,6 +172,36 @@ mod tests {
 
     /// A model of devices: whatever width is fastest is soon used in nearly all saves, and another one
     /// once that is.
+    /// On a disk whose arm moves unless one rank writes alone, all other widths are alike.
+    #[test]
+    fn the_narrowest_width_is_found_behind_others_that_are_no_better() {
+        let mut turns = Turns::new(Schedule::Adaptive, 16);
+        let widths = (0..50).map(|save| {
+            let width = turns.next();
+            let noise = 1.0 + f64::from(save % 3) / 100.0;
+            let took = noise * if width == 1 { 3.5 } else { 4.6 };
+            turns.learn(width, 128 << 20, Duration::from_secs_f64(took));
+            width
+        });
+        let widths = widths.collect::<Vec<u32>>();
+        assert!(widths[5..].iter().filter(|width| **width == 1).count() >= 40, "{widths:?}");
+    }
+
+    /// On eight devices, narrow widths are so much slower that most are never tried.
+    #[test]
+    fn widths_that_would_be_far_slower_are_left_out() {
+        let mut turns = Turns::new(Schedule::Adaptive, 16);
+        let widths = (0..20).map(|_| {
+            let width = turns.next();
+            let took = 8.0 / f64::from(width.min(8));
+            turns.learn(width, 128 << 20, Duration::from_secs_f64(took));
+            width
+        });
+        let widths = widths.collect::<Vec<u32>>();
+        assert_eq!(widths[..3], [16, 8, 4]);
+        assert!(widths[3..].iter().all(|width| *width >= 8), "{widths:?}");
+    }
+
     #[test]
     fn the_fastest_width_is_found_and_found_again() {
         for fastest in [1u32, 2, 4, 8, 16] {
