@@ -9,6 +9,7 @@ name of the run, and the ranks meet in the pool. The commands are at the end.
 import hashlib
 import os
 import socket
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -193,6 +194,8 @@ def more(hub: Hub | outlive.Ranks, place: str) -> None:
 def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
     """Saves once."""
     job = outlive.open(place).job("meet", group=hub, patience_s=patience_s)
+    # Whoever has started the tests may ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print("begins", flush=True)
     try:
         job.save({"a": np.arange(20000) + hub.rank}, wait=True)
