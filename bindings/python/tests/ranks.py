@@ -8,8 +8,8 @@ name of the run, and the ranks meet in the pool. The commands are at the end.
 
 import hashlib
 import os
-import socket
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
