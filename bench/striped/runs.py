@@ -66,6 +66,8 @@ def hpl_beside(rows: int, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    if not hpl.is_here():
+        raise SystemExit(f"{hpl.HOW_TO_GET_IT}, or give --no-hpl")
     library = hpl.build_library()
     over = threading.Event()
     running: list[subprocess.Popen[bytes]] = []
