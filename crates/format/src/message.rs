@@ -63,6 +63,9 @@ pub struct RankImage {
     pub parent: Epoch,
     /// What its save did.
     pub figures: SaveFigures,
+    /// On which targets of the pool the packs are that it wrote, if another process commits: for each pack
+    /// their numbers, ascending; those that are on the same targets are one entry.
+    pub spread: BTreeSet<Vec<u32>>,
 }
 
 /// What prunes and gcs have done to a job's log since a writer last looked.
@@ -168,6 +171,31 @@ fn ascend<T: PartialOrd>(last: Option<T>, next: T) -> Check {
     Ok(())
 }
 
+fn write_spread(spread: &BTreeSet<Vec<u32>>, out: &mut Writer) {
+    out.u32(spread.len() as u32);
+    for targets in spread {
+        out.u32(targets.len() as u32);
+        targets.iter().for_each(|target| out.u32(*target));
+    }
+}
+
+fn read_spread(from: &mut Reader<'_>) -> Result<BTreeSet<Vec<u32>>> {
+    let count = from.u32()?;
+    let mut spread = BTreeSet::new();
+    for _ in 0..from.count(count.into(), 4)? {
+        let count = from.u32()?;
+        let mut targets: Vec<u32> = Vec::with_capacity(from.count(count.into(), 4)?);
+        for _ in 0..count {
+            let target = from.u32()?;
+            from.accept(ascend(targets.last().copied(), target))?;
+            targets.push(target);
+        }
+        from.accept(ascend(spread.last(), &targets))?;
+        spread.insert(targets);
+    }
+    Ok(spread)
+}
+
 fn read_epochs(count: u32, from: &mut Reader<'_>) -> Result<Vec<Epoch>> {
     let mut epochs: Vec<Epoch> = Vec::with_capacity(from.count(count.into(), 8)?);
     for _ in 0..count {
@@ -200,9 +228,10 @@ impl Message {
                 out.bytes(&session.0);
                 changes.write(&mut out);
             }
-            Message::Image(RankImage { image, parent, figures }) => {
+            Message::Image(RankImage { image, parent, figures, spread }) => {
                 out.u64(*parent);
                 figures.write(&mut out);
+                write_spread(spread, &mut out);
                 image.write(&mut out);
             }
             Message::Changed(changes) => changes.write(&mut out),
@@ -234,7 +263,9 @@ impl Message {
             }
             2 => {
                 let (parent, figures) = (from.u64()?, SaveFigures::read(&mut from)?);
-                Message::Image(RankImage { image: Image::read(&mut from)?, parent, figures })
+                let spread = read_spread(&mut from)?;
+                let image = Image::read(&mut from)?;
+                Message::Image(RankImage { image, parent, figures, spread })
             }
             3 => Message::Changed(Changes::read(&mut from)?),
             4 => {

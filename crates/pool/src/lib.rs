@@ -35,6 +35,7 @@ mod stripe;
 mod table;
 mod targets;
 mod texts;
+mod written;
 
 pub use anew::Anew;
 pub use check::{EachContainer, PackCheck, StoredShard};
@@ -54,3 +55,4 @@ pub use redundancy::{Erasure, Redundancy, TargetConfig, Tier, TiersConfig, Write
 pub use repair::{PackRedundancy, RepairOptions, RepairReport};
 pub use stripe::PackRepair;
 pub use targets::{Claim, OpenTarget, StillThere, TargetTable};
+pub use written::Spread;

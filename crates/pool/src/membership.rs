@@ -3,6 +3,7 @@
 
 use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{Claim, TargetSet, TargetTable, members};
+use crate::written::{Growing, Spread};
 use crate::{Pool, PoolConfig};
 use outlive_chunk::parallel;
 use outlive_io::Pace;
@@ -11,12 +12,19 @@ use outlive_types::{Error, ErrorKind, Event, Progress, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The targets of a pool at some time.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The targets of a pool at some time, and what this process has written to which since.
+#[derive(Clone, Debug)]
 pub struct TargetsThen {
     /// Of the table.
     version: u64,
-    ids: Vec<u32>,
+    written: Growing,
+}
+
+impl TargetsThen {
+    /// On which targets this process has written packs since.
+    pub fn spread(&self) -> Spread {
+        self.written.now()
+    }
 }
 
 /// What became of the emptying of a target.
@@ -63,37 +71,34 @@ impl Pool {
             return Ok(None);
         }
         self.refresh_targets()?;
-        let targets = self.targets();
-        // Nothing is saved to others.
-        let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
-        Ok(Some(TargetsThen { version: targets.version(), ids }))
+        let (version, written) = (self.targets().version(), self.written().begin());
+        Ok(Some(TargetsThen { version, written }))
     }
 
-    /// Makes sure that no target has left on which something may lie that was written since `then`: to be
-    /// asked once all of it is durable, before the record is appended. Who removes a target takes it out
-    /// of the table before he looks at it for the last time; so either he sees what was written, or this
-    /// sees that the target has left.
+    /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
+    /// at the table later, enough is on targets that have not left: to be asked once all of it is durable,
+    /// before the record is appended. Who removes a target takes it out of the table before he looks at it for
+    /// the last time; so either he sees what was written, or this sees that the target has left.
     ///
     /// # Errors
-    /// `Retry` if one has left: what was saved must be saved again. What the table reports.
-    pub fn check_targets(&self, then: &TargetsThen) -> Result<()> {
+    /// `Retry` if too many have left: what was saved must be saved again. What the table reports.
+    pub fn check_targets(&self, then: &TargetsThen, others: &Spread) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         if table.version().or_else(|error| self.place_says().and(Err(error)))? == then.version {
             return Ok(());
         }
         let rows = table.rows()?;
-        // Those that came since, too: one may have come and left.
-        let came = then.ids.iter().max().map_or(1, |id| id + 1)..table.next_id()?;
-        let is_gone = |id: &u32| rows.iter().all(|row| row.id != Some(*id));
-        let gone: Vec<u32> = then.ids.iter().copied().chain(came).filter(is_gone).collect();
-        // A pack can do without so many shards, less those that it was written without.
-        let spare = self.targets().survives().saturating_sub(self.shards_short());
-        match gone.first().filter(|_| gone.len() > spare) {
-            None => Ok(()),
-            Some(id) => Err(Error::retry(format!(
-                "target {id} was removed from the pool while this was written: save again"
-            ))),
+        let is_gone = |id: &&u32| rows.iter().all(|row| row.id.unwrap_or(1) != **id);
+        let needed = usize::from(self.config().geometry().k);
+        for pack in then.spread().iter().chain(others) {
+            let gone: Vec<&u32> = pack.iter().filter(is_gone).collect();
+            if let Some(id) = gone.first().filter(|_| pack.len() - gone.len() < needed) {
+                return Err(Error::retry(format!(
+                    "target {id} was removed from the pool while this was written: save again"
+                )));
+            }
         }
+        Ok(())
     }
 
     pub(crate) fn changing(&self) -> Result<(Arc<dyn TargetTable>, Alone)> {
@@ -387,3 +392,6 @@ impl Pool {
 fn no_target(id: u32) -> Error {
     Error::invalid(format!("the pool has no target {id}: `outlive pool status` lists them"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use crate::location::Location;
 use crate::log_places::{Found, find_set};
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
+use crate::written::Written;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{Lock, ManifestLog, Target};
@@ -16,7 +17,6 @@ use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ pub struct Pool {
     location: Option<Arc<str>>,
     /// Where descriptor and log are, if it has such.
     home: Option<Arc<Home>>,
-    /// Shards that some pack was written without, at most.
-    short: Arc<AtomicUsize>,
+    /// Who asks on which targets packs are written.
+    written: Arc<Written>,
     /// The warning about redundancy that was given last.
     said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
@@ -106,7 +106,7 @@ impl Pool {
             env,
             location,
             home,
-            short: Arc::default(),
+            written: Arc::default(),
             said: Arc::default(),
             policy,
         }
@@ -217,8 +217,8 @@ impl Pool {
         let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
         let (location, home) = (self.location.clone(), self.home.clone());
         let (targets, table) = (self.targets.clone(), self.table.clone());
-        let short = self.short.clone();
-        Pool { location, home, targets, table, short, ..pool }
+        let written = self.written.clone();
+        Pool { location, home, targets, table, written, ..pool }
     }
 
     /// Where shards are kept.
@@ -257,14 +257,13 @@ impl Pool {
         }
     }
 
-    /// Shards that some pack of this program was written without, at most.
-    pub(crate) fn shards_short(&self) -> usize {
-        self.short.load(Ordering::Relaxed)
+    /// Who asks on which targets packs are written.
+    pub(crate) fn written(&self) -> &Written {
+        &self.written
     }
 
-    /// Takes notice, and says, that a pack is written without `short` of its shards.
-    pub(crate) fn lacks_redundancy(&self, short: usize, why: &Error) {
-        self.short.fetch_max(short, Ordering::Relaxed);
+    /// Says that a pack is written without some of its shards.
+    pub(crate) fn lacks_redundancy(&self, why: &Error) {
         let warning = format!(
             "what is saved now has less redundancy than it should have: {}; when the target is back, or \
              replaced, run: {}",

@@ -442,7 +442,12 @@ pub fn messages() -> Vec<Message> {
     let figures = manifest().figures;
     vec![
         Message::Session(Opened { session: session(), changes: changes.clone() }),
-        Message::Image(RankImage { image: image(7), parent: 12, figures }),
+        Message::Image(RankImage {
+            image: image(7),
+            parent: 12,
+            figures,
+            spread: [vec![1, 2, 4], vec![3, 5, 6]].into(),
+        }),
         Message::Changed(changes),
         Message::Changed(Changes::default()),
         Message::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),

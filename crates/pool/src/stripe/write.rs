@@ -38,11 +38,19 @@ struct Shard {
 pub(crate) struct ShardsEnd {
     losses: Losses,
     writes: WritesInFlight,
-    finishes: Vec<(u8, Ticket<Result<()>>)>,
+    finishes: Vec<Finish>,
     /// Length of all shards together.
     pub stored_bytes: u64,
     /// Length of the fragments of one shard.
     pub fragments_bytes: u64,
+}
+
+/// A shard that becomes durable.
+struct Finish {
+    shard: u8,
+    /// Number of its target in the pool.
+    target: u32,
+    ticket: Ticket<Result<()>>,
 }
 
 /// Writes by shard and offset.
@@ -66,7 +74,7 @@ impl Losses {
                 return Err(error);
             }
             self.lost.push(shard);
-            self.pool.lacks_redundancy(self.lost.len(), &error);
+            self.pool.lacks_redundancy(&error);
         }
         Ok(())
     }
@@ -238,7 +246,8 @@ impl Shards {
             let (targets, name) =
                 (self.targets.clone(), ShardName { pack: self.pack, shard: number as u8 });
             let may_be_repaired = self.geometry.m > 0;
-            let finish = writer.finish(end).map(move |finished| {
+            let target = self.targets.members()[member].id;
+            let ticket = writer.finish(end).map(move |finished| {
                 drop(under_way);
                 if finished.is_ok() {
                     targets.is_on(name, member);
@@ -252,7 +261,7 @@ impl Shards {
                     _ => error,
                 })
             });
-            finishes.push((number as u8, finish));
+            finishes.push(Finish { shard: number as u8, target, ticket });
         }
         let code = Arc::new(self.code);
         let layout = Layout { geometry: self.geometry, fragments_bytes, code };
@@ -281,9 +290,16 @@ impl ShardsEnd {
             let noted = written.or_else(|fault| self.losses.note(shard, fault.error));
             outcome = outcome.and(noted);
         }
-        for (shard, finish) in self.finishes {
-            let noted = finish.wait().or_else(|error| self.losses.note(shard, error));
-            outcome = outcome.and(noted);
+        let mut durable_on = Vec::new();
+        for Finish { shard, target, ticket } in self.finishes {
+            match ticket.wait() {
+                Ok(()) if !self.losses.lost.contains(&shard) => durable_on.push(target),
+                Ok(()) => {}
+                Err(error) => outcome = outcome.and(self.losses.note(shard, error)),
+            }
+        }
+        if outcome.is_ok() {
+            self.losses.pool.written().note(durable_on);
         }
         outcome
     }

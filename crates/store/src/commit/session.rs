@@ -7,7 +7,7 @@ use outlive_format::{
     Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
     Session, fingerprint,
 };
-use outlive_pool::{Pool, TargetsThen};
+use outlive_pool::{Pool, Spread, TargetsThen};
 use outlive_target::{Append, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 
@@ -109,12 +109,12 @@ impl LogHead {
     /// `Fenced` if another has followed; what the log reports.
     pub fn check(&mut self, pool: &Pool) -> Result<()> {
         self.look(pool, self.session)?;
-        self.check_targets(pool)
+        self.check_targets(pool, &Spread::new())
     }
 
     /// Makes sure that what was written since [`LogHead::open`] lies on targets that the pool has still.
-    fn check_targets(&self, pool: &Pool) -> Result<()> {
-        self.targets.as_ref().map_or(Ok(()), |then| pool.check_targets(then))
+    fn check_targets(&self, pool: &Pool, others: &Spread) -> Result<()> {
+        self.targets.as_ref().map_or(Ok(()), |then| pool.check_targets(then, others))
     }
 
     /// Why something failed: if this session is over, that is why, whatever `error` says. Who has
@@ -372,16 +372,22 @@ impl LogHead {
     }
 
     /// Appends the manifest; from then on the checkpoint exists. Somebody else's note does not
-    /// stand in the way; after a sweep or an archive the caller must mend the manifest first.
+    /// stand in the way; after a sweep or an archive the caller must mend the manifest first. `written` says
+    /// where other processes have put what the manifest names.
     ///
     /// # Errors
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
-    pub fn commit(&mut self, pool: &Pool, manifest: &Manifest) -> Result<Commit> {
+    pub fn commit(
+        &mut self,
+        pool: &Pool,
+        manifest: &Manifest,
+        written: &Spread,
+    ) -> Result<Commit> {
         self.check_place(pool)?;
         for _ in 0..ATTEMPTS {
             // Again behind every append that was lost: who has made a target anew calls us back so.
-            self.check_targets(pool)?;
+            self.check_targets(pool, written)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
             let in_table = matches!(manifest.images, Images::Table(_));

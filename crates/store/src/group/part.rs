@@ -12,7 +12,7 @@ use crate::save::{
     Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
 };
 use outlive_format::{Changes, Committed, Message};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, TargetsThen};
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
@@ -317,7 +317,8 @@ impl Part {
     ) -> Result<(StoredImage, Committed)> {
         let mut stored = stored.map_err(|error| self.fail(pool, begun.ticket, error))?;
         loop {
-            let image = Message::Image(stored.image().clone());
+            let spread = writer.rank.targets.as_ref().map(TargetsThen::spread).unwrap_or_default();
+            let image = Message::Image(RankImage { spread, ..stored.image().clone() });
             if let Err(error) = self.outbox.post(pool, begun.ticket, image) {
                 // It may be there all the same, and rank 0 commits.
                 let committed = self.withdraw(pool, begun.ticket, error)?;

@@ -68,7 +68,8 @@ impl Committer {
     /// target and log report. The previous checkpoint stays as it was.
     pub fn commit(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Commit> {
         let manifest = self.manifest(pool, draft, images)?;
-        let outcome = self.head.commit(pool, &manifest)?;
+        let written = images.iter().flat_map(|image| image.spread.clone()).collect();
+        let outcome = self.head.commit(pool, &manifest, &written)?;
         if let Commit::Done(_) = outcome {
             self.events.committed(pool, draft.epoch);
             self.behind.committed(pool);

@@ -11,7 +11,7 @@ use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
 use crate::index::LentSegment;
 use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentRef};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, Spread};
 use outlive_types::{Epoch, Result};
 
 /// An image of files, or one that was copied, that is stored but for its segments.
@@ -115,7 +115,7 @@ impl NewImage {
             named: ImageSegments { segments, own, hits },
             new: Default::default(),
             wishes: Vec::new(),
-            image: RankImage { image, parent: parent_epoch, figures },
+            image: RankImage { image, parent: parent_epoch, figures, spread: Spread::new() },
             seen: Changes::default(),
             stats,
         };

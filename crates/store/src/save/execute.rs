@@ -18,7 +18,7 @@ use outlive_chunk::Diff;
 use outlive_format::{
     Catalog, CatalogRegion, Image, ImageKind, ImageRef, InnerNode, RankImage, SaveFigures, TreeRef,
 };
-use outlive_pool::Pool;
+use outlive_pool::{Pool, Spread};
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
     Progress, Rank, RegionPlace, Result,
@@ -220,7 +220,7 @@ impl RankWriter {
             named: ImageSegments { segments, own, hits: written.hits },
             new: written.new,
             wishes: written.wishes,
-            image: RankImage { image, parent, figures },
+            image: RankImage { image, parent, figures, spread: Spread::new() },
             seen: Changes::default(),
             stats: written.stats,
         })

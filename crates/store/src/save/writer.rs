@@ -9,7 +9,7 @@ use crate::index::{SharedChunks, StoredChunks};
 use crate::tree::PageTree;
 use outlive_chunk::PageHashes;
 use outlive_format::SegmentRef;
-use outlive_pool::Pool;
+use outlive_pool::{Pool, TargetsThen};
 use outlive_types::{
     Epoch, FreezeRequest, Frozen, JobName, PackId, PageRange, PageSource, Rank, Result,
 };
@@ -57,6 +57,8 @@ pub struct RankWriter {
     pub dropped: HashSet<Epoch>,
     /// Where the newest archive that this writer has seen has put what is left.
     pub moved: Option<Moved>,
+    /// The pool's targets when the save began.
+    pub targets: Option<TargetsThen>,
 }
 
 impl RankWriter {
@@ -73,6 +75,7 @@ impl RankWriter {
             condemned: HashSet::new(),
             dropped: HashSet::new(),
             moved: None,
+            targets: None,
         }
     }
 
@@ -88,7 +91,7 @@ impl RankWriter {
         };
         self.absorb(pool, opened.changes.clone())?;
         // What the committer knows of them is not newer.
-        pool.refresh_targets()?;
+        self.targets = pool.targets_now()?;
         Ok(packs)
     }
 

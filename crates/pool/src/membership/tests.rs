@@ -1,0 +1,79 @@
+//! What a commit is told of targets that have left.
+
+use crate::{
+    Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy, Spread,
+    TargetConfig, Tier, Tuning, create, open,
+};
+use outlive_format::{EntryKind, fingerprint};
+use outlive_io::AlignedBuf;
+use outlive_types::{ErrorKind, PackId};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A pool of six directories, four shards of data and two of parity, two of the directories away.
+fn degraded() -> (TempDir, Pool) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..=6).map(|id| TargetConfig::at(place(id))).collect();
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    let config = PoolConfig { target, redundancy: Redundancy::erasure(4, 2), ..config };
+    drop(create(&dir.path().join("pool"), config, Environment::system()).unwrap());
+    [1, 2].iter().for_each(|id| fs::remove_dir_all(place(*id)).unwrap());
+    let pool = another(dir.path());
+    (dir, pool)
+}
+
+/// Another process.
+fn another(dir: &Path) -> Pool {
+    open(&dir.join("pool"), Environment::system()).unwrap()
+}
+
+fn put_pack(pool: &Pool, number: u8) {
+    let mut writer = PackWriter::new(pool, PackId([number; 20]), 4096).unwrap();
+    writer.open(Container::new(AlignedBuf::zeroed(4 << 20))).unwrap();
+    writer.append(b"bytes", fingerprint(b"bytes"), EntryKind::Chunk).unwrap();
+    writer.finish().unwrap().wait().unwrap();
+}
+
+#[test]
+fn a_target_to_which_nothing_was_written_may_leave() {
+    let (dir, pool) = degraded();
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    assert_eq!(then.spread(), Spread::from([vec![3, 4, 5, 6]]));
+    // Away all the time; nothing is lost, and the pack has just enough.
+    let new = dir.path().join("7");
+    let (id, was_there, _) =
+        another(dir.path()).replace_target(1, new.to_str().unwrap(), None).unwrap();
+    assert_eq!((id, was_there), (7, false));
+    pool.check_targets(&then, &Spread::new()).unwrap();
+    // What is written from now on is on the new one as well.
+    pool.refresh_targets().unwrap();
+    put_pack(&pool, 2);
+    assert_eq!(then.spread(), Spread::from([vec![3, 4, 5, 6], vec![3, 4, 5, 6, 7]]));
+    assert!(pool.targets_now().unwrap().unwrap().spread().is_empty());
+}
+
+#[test]
+fn a_pack_that_has_too_little_left_is_not_committed() {
+    let (dir, pool) = degraded();
+    let before = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    let behind = pool.targets_now().unwrap().unwrap();
+    let other = another(dir.path());
+    let new = dir.path().join("7");
+    other.add_target(new.to_str().unwrap(), None, Tier::Fast).unwrap();
+    pool.check_targets(&before, &Spread::new()).unwrap();
+    other.remove_target(3, true, None).unwrap();
+    let error = pool.check_targets(&before, &Spread::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.message().starts_with("target 3 was removed"), "{error}");
+    // Nothing was written since.
+    pool.check_targets(&behind, &Spread::new()).unwrap();
+    // Another process has written, and says so.
+    pool.check_targets(&behind, &Spread::from([vec![2, 3, 4, 5, 6]])).unwrap();
+    let others = Spread::from([vec![4, 5, 6, 7], vec![1, 3, 4, 5]]);
+    let error = pool.check_targets(&behind, &others).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+}
