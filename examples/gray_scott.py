@@ -150,13 +150,7 @@ def main() -> None:
         note("step", step=state["step"])
         if job:
             began_s = time.perf_counter()
-            try:
-                saved = job.save(state)  # outlive: at most every `every_s`; goes on at once
-            except outlive.RetryError as error:
-                # An earlier save failed for a reason that passes, as when a target is replaced just
-                # then. The next one has all that it had.
-                print(f"goes on: {error}", file=sys.stderr)
-                saved, pending = None, None
+            saved = job.save(state)  # outlive: at most every `every_s`; goes on at once
             took_ms = (time.perf_counter() - began_s) * 1e3
             # From here on, only bookkeeping for the demo.
             if pending and pending.done():

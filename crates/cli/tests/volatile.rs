@@ -208,6 +208,24 @@ fn only_the_host_whose_memory_it_was_makes_it_anew() {
     assert!(added.err.contains("not in memory"), "{added:?}");
 }
 
+/// What has to outlive the memory of the host is not in it.
+#[test]
+fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
+    let (place, made) = Place::new(&[]);
+    assert_eq!(made.code, 0, "{made:?}");
+    for (more, says) in [("--log", "the log has to move"), ("--slow", "slow target 2")] {
+        let pool = place.dir.path().join(more);
+        let there = place.ram(if more == "--log" { 2 } else { 3 });
+        let made = place.on("one", &["pool", "init", text(&pool), more, text(&there)]);
+        assert_eq!(made.code, 0, "{made:?}");
+        let ram = place.ram(4);
+        let added = place.on("one", &["pool", "add", text(&pool), text(&ram), "--volatile"]);
+        assert_eq!(added.code, 2, "{added:?}");
+        assert!(added.err.contains(says) && added.err.contains("is in memory"), "{added:?}");
+        assert!(!ram.join("packs").exists());
+    }
+}
+
 #[test]
 fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
     let place = Place::with_slow();

@@ -10,7 +10,7 @@ use crate::log_open::check_log;
 use crate::marker::{Marker, targets_of};
 use crate::place::{TARGET_MARKER, check_target, read_descriptor, read_text};
 use crate::places::{
-    SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory, refuse_used,
+    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory, refuse_used,
     write_target,
 };
 use crate::redundancy::{TargetConfig, Tier};
@@ -156,6 +156,24 @@ impl HomeTable {
     }
 }
 
+impl HomeTable {
+    /// Makes sure that the host may lose its memory, and log and slow targets are still there.
+    fn check_outlives_memory(&self) -> Result<()> {
+        let root = &self.home.root;
+        for log in &self.home.log().named {
+            refuse_memory(root, log, LOG_STAYS).map_err(|error| {
+                error.context("the log has to move before a target in memory is added")
+            })?;
+        }
+        for row in self.rows()?.iter().filter(|row| row.tier == Tier::Slow) {
+            let (slow, id) = (row.seen_from(root)?, row.id.unwrap_or(1));
+            refuse_memory(root, &slow, SLOW_STAYS)
+                .map_err(|error| error.context(format!("slow target {id} has to be replaced before")))?;
+        }
+        Ok(())
+    }
+}
+
 impl TargetTable for HomeTable {
     fn version(&self) -> Result<u64> {
         Ok(self.log.latest(&JobName::targets())? + 1)
@@ -220,6 +238,7 @@ impl TargetTable for HomeTable {
         }
         if row.volatile {
             check_in_memory(&location)?;
+            self.check_outlives_memory()?;
         }
         if row.tier == Tier::Slow && self.rows()?.iter().any(|other| other.volatile) {
             refuse_memory(root, &location, SLOW_STAYS)?;

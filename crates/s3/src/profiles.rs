@@ -19,7 +19,11 @@ impl Profiles {
             Ok(text) => Profiles::parse(&text)
                 .map_err(|error| error.context(format!("cannot read {}", path.display()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Profiles::default()),
-            Err(error) => Err(Error::io_named("reading", path, &error)),
+            Err(error) => Err(Error::invalid(format!(
+                "reading {}: {error}: give this user access to it, or name another file in AWS_CONFIG_FILE or \
+                 AWS_SHARED_CREDENTIALS_FILE",
+                path.display()
+            ))),
         }
     }
 
