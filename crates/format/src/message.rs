@@ -296,17 +296,23 @@ impl Message {
 }
 
 pub(crate) fn write_error(error: &Error, out: &mut Writer) {
-    out.u16(kind_code(error.kind()));
+    out.u16(if error.is_away() { AWAY } else { kind_code(error.kind()) });
     out.u32(error.message().len() as u32);
     out.bytes(error.message().as_bytes());
 }
 
 pub(crate) fn read_error(from: &mut Reader<'_>) -> Result<Error> {
     let (code, length) = (from.u16()?, from.u32()?);
+    if code == AWAY {
+        return Ok(Error::away(from.text(length as usize)?));
+    }
     let kind = ErrorKind::ALL.into_iter().find(|kind| kind_code(*kind) == code);
     let kind = kind.ok_or_else(|| from.damaged(format!("it has error kind {code}")))?;
     Ok(Error::new(kind, from.text(length as usize)?))
 }
+
+/// `Retry`, as what is asked for is only on a target that is away.
+const AWAY: u16 = 7;
 
 /// What kinds of errors are called in a message.
 fn kind_code(kind: ErrorKind) -> u16 {

@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::membership::Alone;
 use crate::redundancy::Tier;
 use crate::stripe::OpenShard;
-use crate::targets::{Member, TargetSet};
+use crate::targets::{Member, TargetSet, rather};
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +177,8 @@ impl Pool {
                                 "the targets of the pool have changed: fill again",
                             ));
                         }
-                        fill.why = Some(worth_telling(fill.why.take(), error));
+                        // One that is missing until a repair is not why, if another might have taken its place.
+                        fill.why = Some(rather(fill.why.take(), error));
                         continue;
                     }
                 },
@@ -293,16 +294,6 @@ impl Pool {
         })?;
         let bytes = self.copy_open(targets, (shard, from), &open, (member, writer))?;
         Ok((member, bytes))
-    }
-}
-
-/// Why a pack is not copied, of why two of its shards are not: one that is missing until a repair is not what
-/// it failed for, if another might have taken its place.
-fn worth_telling(first: Option<Error>, second: Error) -> Error {
-    match first {
-        Some(first) if first.kind() != ErrorKind::Damaged => first,
-        Some(first) if second.kind() == ErrorKind::Damaged => first,
-        _ => second,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::Pool;
 use crate::layout::Layout;
 use crate::stripe::{Scan, read_pieces};
+use crate::targets::rather;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ReadRange, ShardName};
@@ -143,11 +144,7 @@ impl Pool {
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
                     self.targets().forget(shard);
-                    if why.as_ref().is_none_or(|why| why.kind() == ErrorKind::Damaged)
-                        && (why.is_none() || error.kind() != ErrorKind::Damaged)
-                    {
-                        why = Some(error);
-                    }
+                    why = Some(rather(why, error));
                 }
             }
         }

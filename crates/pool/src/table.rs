@@ -10,8 +10,8 @@ use crate::log_open::check_log;
 use crate::marker::{Marker, targets_of};
 use crate::place::{TARGET_MARKER, check_target, read_descriptor, read_text};
 use crate::places::{
-    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory, refuse_used,
-    write_target,
+    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory,
+    refuse_used, write_target,
 };
 use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{Claim, OpenTarget, TargetTable};
@@ -167,8 +167,9 @@ impl HomeTable {
         }
         for row in self.rows()?.iter().filter(|row| row.tier == Tier::Slow) {
             let (slow, id) = (row.seen_from(root)?, row.id.unwrap_or(1));
-            refuse_memory(root, &slow, SLOW_STAYS)
-                .map_err(|error| error.context(format!("slow target {id} has to be replaced before")))?;
+            refuse_memory(root, &slow, SLOW_STAYS).map_err(|error| {
+                error.context(format!("slow target {id} has to be replaced before"))
+            })?;
         }
         Ok(())
     }

@@ -51,6 +51,7 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     os: Option<io::ErrorKind>,
+    is_away: bool,
 }
 
 /// Result with outlive's [`Error`].
@@ -59,12 +60,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), os: None }
+        Error { kind, message: message.into(), os: None, is_away: false }
     }
 
     /// [`ErrorKind::Retry`].
     pub fn retry(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Retry, message)
+    }
+
+    /// [`ErrorKind::Retry`]: what is asked for is only where nothing can be read now, nor by asking again at once.
+    pub fn away(message: impl Into<String>) -> Error {
+        Error { is_away: true, ..Error::retry(message) }
     }
 
     /// [`ErrorKind::Retry`]: the system started no thread for some work.
@@ -130,7 +136,7 @@ impl Error {
             _ => (ErrorKind::Invalid, ""),
         };
         let message = format!("{doing} {}: {error}{advice}", path.display());
-        Error { kind, message, os: Some(error.kind()) }
+        Error { kind, message, os: Some(error.kind()), is_away: false }
     }
 
     /// The same for a file that the caller named and that is not part of any store: nothing stored
@@ -141,6 +147,23 @@ impl Error {
             ErrorKind::Damaged => Error { kind: ErrorKind::Invalid, ..outcome },
             _ => outcome,
         }
+    }
+
+    /// Whether what is asked for is only on a target that is away: see [`Error::away`].
+    pub fn is_away(&self) -> bool {
+        self.is_away
+    }
+
+    /// Of why several parts cannot be had, what says most of the whole: what is away may be there again, and
+    /// what failed for the moment may come if it is asked for again.
+    #[must_use]
+    pub fn or_rather(self, other: Error) -> Error {
+        let weight = |error: &Error| match error.kind {
+            ErrorKind::Damaged => 0,
+            _ if error.is_away => 1,
+            _ => 2,
+        };
+        if weight(&other) > weight(&self) { other } else { self }
     }
 
     /// What the caller can do.

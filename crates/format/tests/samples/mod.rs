@@ -452,6 +452,7 @@ pub fn messages() -> Vec<Message> {
         Message::Changed(Changes::default()),
         Message::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),
         Message::Failed(Error::full("no room in /ckpt")),
+        Message::Failed(Error::away("target 3 is not there")),
         Message::Alive,
     ]
 }

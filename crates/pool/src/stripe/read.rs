@@ -1,7 +1,7 @@
 //! Reads a range of a container from its data fragments, and what of them is lost or late from others.
 
 use crate::layout::{Layout, Piece};
-use crate::targets::TargetSet;
+use crate::targets::{TargetSet, rather};
 use outlive_erasure::Code;
 use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};
 use outlive_target::{Fault, ReadRange, ShardName};
@@ -239,10 +239,7 @@ impl Reading {
                         _ => self.targets.forget(self.name(shard)),
                     }
                     state.unusable[usize::from(shard)] = true;
-                    let is_known = state.error.as_ref().map(Error::kind);
-                    if is_known.is_none_or(|kind| kind == ErrorKind::Damaged) {
-                        state.error = Some(error);
-                    }
+                    state.error = Some(rather(state.error.take(), error));
                     let part = &mut state.parts[number];
                     if is_own && part.is_awaited() {
                         part.bytes = Bytes::None;

@@ -142,7 +142,7 @@ impl Member {
     pub fn check(&self) -> Result<()> {
         let found = self.still_there.as_ref().map_or(Ok(()), |still_there| still_there());
         // Never `Damaged` to those who want something of it: nothing is known of what is on it.
-        let away = found.as_ref().err().map(|error| Error::retry(error.message().to_owned()));
+        let away = found.as_ref().err().map(|error| Error::away(error.message()));
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
         found
     }

@@ -34,6 +34,14 @@ pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<
     rows.iter().map(member).collect()
 }
 
+/// What is told of several errors: see [`Error::or_rather`].
+pub(crate) fn rather(first: Option<Error>, next: Error) -> Error {
+    match first {
+        Some(first) => first.or_rather(next),
+        None => next,
+    }
+}
+
 /// Shards of which it is known where they are.
 const HOMES_MAX: usize = 1 << 17;
 
@@ -255,7 +263,7 @@ impl TargetSet {
                     }
                     Ok(false) => {}
                     // It may be there.
-                    Err(error) => unknown = unknown.or(Some(error)),
+                    Err(error) => unknown = Some(rather(unknown, error)),
                 }
             }
         }

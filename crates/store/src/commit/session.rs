@@ -378,12 +378,7 @@ impl LogHead {
     /// # Errors
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
-    pub fn commit(
-        &mut self,
-        pool: &Pool,
-        manifest: &Manifest,
-        written: &Spread,
-    ) -> Result<Commit> {
+    pub fn commit(&mut self, pool: &Pool, manifest: &Manifest, written: &Spread) -> Result<Commit> {
         self.check_place(pool)?;
         for _ in 0..ATTEMPTS {
             // Again behind every append that was lost: who has made a target anew calls us back so.

@@ -5,6 +5,8 @@ use outlive_types::{Coordinator, Error, ErrorKind, Result};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
+/// It has failed, as what it needs is on a target that is away.
+const AWAY: u8 = 2;
 
 /// Every rank brings a result. On rank 0, `decide` makes one outcome of all, in the order of the ranks;
 /// every rank gets that. Collective.
@@ -111,6 +113,7 @@ pub fn of_rank(rank: impl std::fmt::Display, error: Error) -> Error {
 fn encode(result: &Result<Vec<u8>>) -> Vec<u8> {
     match result {
         Ok(bytes) => [&[DONE], &bytes[..]].concat(),
+        Err(error) if error.is_away() => [&[AWAY], error.message().as_bytes()].concat(),
         Err(error) => {
             let kind = error.kind().name().as_bytes();
             [&[FAILED, kind.len() as u8], kind, error.message().as_bytes()].concat()
@@ -128,6 +131,7 @@ fn wrong() -> Error {
 fn decode(bytes: &[u8]) -> Result<Result<Vec<u8>>> {
     match bytes {
         [DONE, rest @ ..] => Ok(Ok(rest.to_vec())),
+        [AWAY, message @ ..] => Ok(Err(Error::away(String::from_utf8_lossy(message)))),
         [FAILED, length, rest @ ..] => {
             let (name, message) = rest.split_at_checked(usize::from(*length)).ok_or_else(wrong)?;
             let kind = ErrorKind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name);
@@ -144,8 +148,13 @@ mod tests {
 
     #[test]
     fn results_arrive_as_they_were() {
-        let results =
-            [Ok(vec![]), Ok(vec![1, 2]), Err(Error::full("no room")), Err(Error::bug(""))];
+        let results = [
+            Ok(vec![]),
+            Ok(vec![1, 2]),
+            Err(Error::full("no room")),
+            Err(Error::bug("")),
+            Err(Error::away("gone")),
+        ];
         for result in results {
             assert_eq!(decode(&encode(&result)).unwrap(), result);
         }

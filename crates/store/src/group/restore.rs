@@ -195,8 +195,8 @@ impl Together<'_> {
                 Err(error) => error,
             };
             // What is only on a target that is away is not lost, but nothing else can come now.
-            let is_passed = error.kind() == ErrorKind::Damaged
-                || error.kind() == ErrorKind::Retry && self.pool.is_slow_alone();
+            let is_passed =
+                error.kind() == ErrorKind::Damaged || error.is_away() && self.pool.is_slow_alone();
             if !is_passed {
                 return Err(of_rank(rank, error));
             }

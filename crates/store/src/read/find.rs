@@ -35,8 +35,9 @@ pub struct Kind<'a> {
 }
 
 /// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
-/// next older one, and so does `Retry` while only the slow tier is there; all others end the search. A gc moves chunks while this reads: what is missing
-/// then is looked for again as the log has it now.
+/// next older one, and so do those of targets that are away while only the slow tier is there; all others end
+/// the search. A gc moves chunks while this reads: what is missing then is looked for again as the log has it
+/// now.
 ///
 /// # Errors
 /// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found, unless all is recorded
@@ -175,7 +176,7 @@ impl Search<'_> {
                         }
                         _ => {}
                     }
-                    // What comes at a second attempt was never only on a target that is away.
+                    // The first attempt may have been what found that the targets are away.
                     let mut tried = attempt(manifest, self.as_of);
                     if tried.as_ref().is_err_and(|e| e.kind() == ErrorKind::Retry)
                         && pool.is_slow_alone()
@@ -198,7 +199,7 @@ impl Search<'_> {
                 // What is only on a target that is away is not lost. But whoever restores from the slow
                 // tier wants what is there, as long as nothing else can come.
                 Err((epoch, error))
-                    if error.kind() == ErrorKind::Retry
+                    if error.is_away()
                         && !matches!(select, Select::Epoch(_))
                         && pool.is_slow_alone() =>
                 {
