@@ -49,7 +49,8 @@ module outlive
     end interface
 
     ! Protects a part of a global array: outlive_protect_sharded(job, name, array, global_shape, offset,
-    ! status), in the order of Fortran's dimensions. `offset` counts from 0.
+    ! status, block, stride), in the order of Fortran's dimensions. `offset` counts from 0. With `block` and
+    ! `stride` the part is block-cyclic, as in ScaLAPACK: see outlive_protect_cyclic() in outlive.h.
     interface outlive_protect_sharded
         module procedure protect_sharded_int8, protect_sharded_int16, protect_sharded_int32, &
             protect_sharded_int64, protect_sharded_real32, protect_sharded_real64, &
@@ -189,6 +190,22 @@ module outlive
             integer(c_size_t), intent(in) :: shape(*)
             integer(c_size_t), intent(in) :: global_shape(*)
             integer(c_size_t), intent(in) :: offset(*)
+            integer(c_int) :: status
+        end function
+
+        function c_protect_cyclic(job, name, memory, dtype, ndim, shape, global_shape, offset, block, &
+                stride) bind(c, name="outlive_protect_cyclic") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_ptr), value :: memory
+            character(kind=c_char), intent(in) :: dtype(*)
+            integer(c_size_t), value :: ndim
+            integer(c_size_t), intent(in) :: shape(*)
+            integer(c_size_t), intent(in) :: global_shape(*)
+            integer(c_size_t), intent(in) :: offset(*)
+            integer(c_size_t), intent(in) :: block(*)
+            integer(c_size_t), intent(in) :: stride(*)
             integer(c_int) :: status
         end function
 
@@ -460,20 +477,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_int8(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_int8(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         integer(int8), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i1"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "i1", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_int16(job, name, array, status)
@@ -498,20 +512,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_int16(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_int16(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         integer(int16), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i2"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "i2", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_int32(job, name, array, status)
@@ -536,20 +547,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_int32(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_int32(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         integer(int32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "i4", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_int64(job, name, array, status)
@@ -574,20 +582,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_int64(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_int64(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         integer(int64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("i8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "i8", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_real32(job, name, array, status)
@@ -612,20 +617,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_real32(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_real32(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         real(real32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("f4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "f4", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_real64(job, name, array, status)
@@ -650,20 +652,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_real64(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_real64(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         real(real64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("f8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "f8", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_complex32(job, name, array, status)
@@ -688,20 +687,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_complex32(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_complex32(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         complex(real32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("c8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "c8", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_complex64(job, name, array, status)
@@ -726,20 +722,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_complex64(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_complex64(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         complex(real64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text("c16"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), "c16", int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     subroutine protect_logical(job, name, array, status)
@@ -764,20 +757,17 @@ contains
             int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
     end subroutine
 
-    subroutine protect_sharded_logical(job, name, array, global_shape, offset, status)
+    subroutine protect_sharded_logical(job, name, array, global_shape, offset, status, block, stride)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
         logical, intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:)
-        integer(int64), intent(in) :: offset(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
         integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: block(:), stride(:)
         status = contiguous(is_contiguous(array))
         if (status /= outlive_ok) return
-        status = alike(rank(array), size(global_shape), size(offset))
-        if (status /= outlive_ok) return
-        status = c_protect_sharded(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)), &
-            in_c_order(int(global_shape, c_size_t)), in_c_order(int(offset, c_size_t)))
+        status = part(job, name, c_loc(array), logical_dtype(), int(shape(array), c_size_t), global_shape, offset, &
+            block, stride)
     end subroutine
 
     ! A text, as bytes.
@@ -986,12 +976,34 @@ contains
         if (.not. is_it) status = c_refuse(c_text("the array is not contiguous: protect the whole array"))
     end function
 
-    function alike(dimensions, global, offset) result(status)
-        integer, intent(in) :: dimensions, global, offset
+    ! Protects a part of a global array: a box, or blocks.
+    function part(job, name, memory, dtype, extents, global_shape, offset, block, stride) result(status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name, dtype
+        type(c_ptr), intent(in) :: memory
+        integer(c_size_t), intent(in) :: extents(:)
+        integer(int64), intent(in) :: global_shape(:), offset(:)
+        integer(int64), intent(in), optional :: block(:), stride(:)
         integer(c_int) :: status
-        status = outlive_ok
-        if (global /= dimensions .or. offset /= dimensions) status = c_refuse(c_text( &
-            "the array, its global shape and its offset need equally many dimensions"))
+        integer(c_size_t) :: ndim
+        ndim = size(extents)
+        if (size(global_shape) /= ndim .or. size(offset) /= ndim) then
+            status = c_refuse(c_text( &
+                "the array, its global shape and its offset need equally many dimensions"))
+        else if (.not. present(block) .and. .not. present(stride)) then
+            status = c_protect_sharded(job%handle, c_text(name), memory, c_text(dtype), ndim, &
+                in_c_order(extents), in_c_order(int(global_shape, c_size_t)), &
+                in_c_order(int(offset, c_size_t)))
+        else if (.not. (present(block) .and. present(stride))) then
+            status = c_refuse(c_text("a part in blocks needs both, its block and its stride"))
+        else if (size(block) /= ndim .or. size(stride) /= ndim) then
+            status = c_refuse(c_text("the array, its block and its stride need equally many dimensions"))
+        else
+            status = c_protect_cyclic(job%handle, c_text(name), memory, c_text(dtype), ndim, &
+                in_c_order(extents), in_c_order(int(global_shape, c_size_t)), &
+                in_c_order(int(offset, c_size_t)), in_c_order(int(block, c_size_t)), &
+                in_c_order(int(stride, c_size_t)))
+        end if
     end function
 
     ! A logical is as long as a default integer.

@@ -56,6 +56,9 @@
 // Every rank has the same bytes: see outlive_protect_replicated().
 #define OUTLIVE_REPLICATED 2
 
+// It is a part of a global array in blocks: see outlive_protect_cyclic() and outlive_checkpoint_blocks().
+#define OUTLIVE_CYCLIC 3
+
 // A checkpoint that was looked up.
 typedef struct outlive_checkpoint outlive_checkpoint;
 
@@ -132,7 +135,7 @@ typedef struct outlive_region_info {
     const size_t *shape;
     // Its length in bytes.
     size_t bytes;
-    // OUTLIVE_LOCAL, OUTLIVE_SHARDED or OUTLIVE_REPLICATED.
+    // OUTLIVE_LOCAL, OUTLIVE_SHARDED, OUTLIVE_REPLICATED or OUTLIVE_CYCLIC.
     int distribution;
     // Extents of the global array that it is a part of; NULL if it is none.
     const size_t *global_shape;
@@ -299,6 +302,25 @@ outlive_status outlive_protect_sharded(struct outlive_job *job,
                                        const size_t *global_shape,
                                        const size_t *offset);
 
+// Protects a part of a global array that is dealt out to the ranks in blocks, along each dimension for
+// itself, as ScaLAPACK and MPI_Type_create_darray() do; otherwise as outlive_protect_sharded().
+//
+// Along each dimension, a block has `block` elements, and from the begin of one block to the begin of the
+// next there are `stride` elements of the global array. So element l of the part is element
+// `offset + l / block * stride + l % block` of the array. The last block may have fewer. In a grid of `p`
+// ranks along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension that is
+// not dealt out has `offset` 0, and its extent as `block` and `stride`.
+outlive_status outlive_protect_cyclic(struct outlive_job *job,
+                                      const char *name,
+                                      void *memory,
+                                      const char *dtype,
+                                      size_t ndim,
+                                      const size_t *shape,
+                                      const size_t *global_shape,
+                                      const size_t *offset,
+                                      const size_t *block,
+                                      const size_t *stride);
+
 // Protects an array of which every rank holds the same bytes; otherwise as outlive_protect().
 outlive_status outlive_protect_replicated(struct outlive_job *job,
                                           const char *name,
@@ -451,6 +473,15 @@ outlive_status outlive_checkpoint_region(struct outlive_checkpoint *checkpoint,
 outlive_status outlive_checkpoint_find(struct outlive_checkpoint *checkpoint,
                                        const char *name,
                                        struct outlive_region_info *info);
+
+// The block and the stride, along each dimension, of a region whose distribution is OUTLIVE_CYCLIC: see
+// outlive_protect_cyclic(). The lists belong to the checkpoint's handle, and stay until it is closed.
+//
+// Returns OUTLIVE_NOTHING if the checkpoint has no region of that name, or if it is not in blocks.
+outlive_status outlive_checkpoint_blocks(struct outlive_checkpoint *checkpoint,
+                                         const char *name,
+                                         const size_t **block,
+                                         const size_t **stride);
 
 // A metric of a checkpoint: see outlive_next_metric().
 //

@@ -242,6 +242,21 @@ public:
                                       memory.shape.size(), memory.shape.data(),
                                       global_shape.data(), offset.data()));
     }
+    // A part of a global array in blocks, as in ScaLAPACK: see outlive_protect_cyclic().
+    template <typename T>
+    void protect_cyclic(const std::string &name, View<T> memory,
+                        const std::vector<std::size_t> &global_shape,
+                        const std::vector<std::size_t> &offset,
+                        const std::vector<std::size_t> &block,
+                        const std::vector<std::size_t> &stride) {
+        for (const auto *list : {&global_shape, &offset, &block, &stride})
+            if (list->size() != memory.shape.size())
+                check(outlive_refuse("the shape, the global shape, the offset, the block and the "
+                                     "stride differ in dimensions"));
+        check(outlive_protect_cyclic(job_, name.c_str(), memory.data, dtype<T>().c_str(),
+                                     memory.shape.size(), memory.shape.data(), global_shape.data(),
+                                     offset.data(), block.data(), stride.data()));
+    }
     template <typename T> void protect_replicated(const std::string &name, View<T> memory) {
         check(outlive_protect_replicated(job_, name.c_str(), memory.data, dtype<T>().c_str(),
                                          memory.shape.size(), memory.shape.data()));

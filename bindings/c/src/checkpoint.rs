@@ -19,6 +19,8 @@ pub const OUTLIVE_LOCAL: c_int = 0;
 pub const OUTLIVE_SHARDED: c_int = 1;
 /// Every rank has the same bytes: see outlive_protect_replicated().
 pub const OUTLIVE_REPLICATED: c_int = 2;
+/// It is a part of a global array in blocks: see outlive_protect_cyclic() and outlive_checkpoint_blocks().
+pub const OUTLIVE_CYCLIC: c_int = 3;
 
 /// A checkpoint that was looked up.
 pub struct outlive_checkpoint {
@@ -40,7 +42,7 @@ pub struct outlive_region_info {
     pub shape: *const usize,
     /// Its length in bytes.
     pub bytes: usize,
-    /// OUTLIVE_LOCAL, OUTLIVE_SHARDED or OUTLIVE_REPLICATED.
+    /// OUTLIVE_LOCAL, OUTLIVE_SHARDED, OUTLIVE_REPLICATED or OUTLIVE_CYCLIC.
     pub distribution: c_int,
     /// Extents of the global array that it is a part of; NULL if it is none.
     pub global_shape: *const usize,
@@ -58,6 +60,8 @@ struct Shown {
     distribution: c_int,
     global_shape: Option<Vec<usize>>,
     offset: Option<Vec<usize>>,
+    /// Block and stride along each dimension.
+    blocks: Option<(Vec<usize>, Vec<usize>)>,
 }
 
 /// What a checkpoint's handle stands for. Addresses of what is in it are given to C, so it never changes.
@@ -81,11 +85,16 @@ fn extents(extents: &[u64]) -> Vec<usize> {
 
 impl Shown {
     fn of(region: &RegionDesc) -> Shown {
+        let mut blocks = None;
         let (distribution, global_shape, offset) = match &region.distribution {
             Distribution::Local => (OUTLIVE_LOCAL, None, None),
             Distribution::Replicated => (OUTLIVE_REPLICATED, None, None),
             Distribution::Subarray { global_shape, offset } => {
                 (OUTLIVE_SHARDED, Some(extents(global_shape)), Some(extents(offset)))
+            }
+            Distribution::BlockCyclic { global_shape, offset, block, stride } => {
+                blocks = Some((extents(block), extents(stride)));
+                (OUTLIVE_CYCLIC, Some(extents(global_shape)), Some(extents(offset)))
             }
         };
         Shown {
@@ -96,6 +105,7 @@ impl Shown {
             distribution,
             global_shape,
             offset,
+            blocks,
         }
     }
 
@@ -277,6 +287,37 @@ pub unsafe extern "C" fn outlive_checkpoint_find(
                 })?
                 .info(),
         );
+        Ok(())
+    })
+}
+
+/// The block and the stride, along each dimension, of a region whose distribution is OUTLIVE_CYCLIC: see
+/// outlive_protect_cyclic(). The lists belong to the checkpoint's handle, and stay until it is closed.
+///
+/// Returns OUTLIVE_NOTHING if the checkpoint has no region of that name, or if it is not in blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_checkpoint_blocks(
+    checkpoint: *mut outlive_checkpoint,
+    name: *const c_char,
+    block: *mut *const usize,
+    stride: *mut *const usize,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or places that may be written.
+        let outs = unsafe { (Out::new(block, "the block")?, Out::new(stride, "the stride")?) };
+        outs.0.set(null());
+        outs.1.set(null());
+        let look = CHECKPOINTS.get(checkpoint)?;
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let name = unsafe { region_name(name)? };
+        let mut regions = look.regions.iter();
+        let found = regions.find(|region| region.name.as_bytes() == name.as_bytes());
+        let (block, stride) = found.and_then(|region| region.blocks.as_ref()).ok_or_else(|| {
+            let epoch = look.epoch;
+            Failure::Nothing(format!("checkpoint {epoch} has no region {name:?} that is in blocks"))
+        })?;
+        outs.0.set(block.as_ptr());
+        outs.1.set(stride.as_ptr());
         Ok(())
     })
 }

@@ -65,6 +65,40 @@ pub unsafe extern "C" fn outlive_protect_sharded(
     })
 }
 
+/// Protects a part of a global array that is dealt out to the ranks in blocks, along each dimension for
+/// itself, as ScaLAPACK and MPI_Type_create_darray() do; otherwise as outlive_protect_sharded().
+///
+/// Along each dimension, a block has `block` elements, and from the begin of one block to the begin of the
+/// next there are `stride` elements of the global array. So element l of the part is element
+/// `offset + l / block * stride + l % block` of the array. The last block may have fewer. In a grid of `p`
+/// ranks along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension that is
+/// not dealt out has `offset` 0, and its extent as `block` and `stride`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_protect_cyclic(
+    job: *mut outlive_job,
+    name: *const c_char,
+    memory: *mut c_void,
+    dtype: *const c_char,
+    ndim: usize,
+    shape: *const usize,
+    global_shape: *const usize,
+    offset: *const usize,
+    block: *const usize,
+    stride: *const usize,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: passed on to the caller.
+        let array = unsafe { Memory::array(name, memory, dtype, ndim, shape)? };
+        // SAFETY: passed on to the caller.
+        let list = |first, what| unsafe { extents(first, ndim, what) };
+        let (global_shape, offset) =
+            (list(global_shape, "the global shape")?, list(offset, "the offset")?);
+        let (block, stride) = (list(block, "the block")?, list(stride, "the stride")?);
+        let distribution = Distribution::BlockCyclic { global_shape, offset, block, stride };
+        protect(job, array.distributed(distribution)?)
+    })
+}
+
 /// Protects an array of which every rank holds the same bytes; otherwise as outlive_protect().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_protect_replicated(

@@ -190,6 +190,19 @@ fn the_example_in_fortran_goes_on_with_any_number_of_ranks() {
 }
 
 #[test]
+fn a_matrix_in_blocks_is_restored_by_any_grid_of_ranks() {
+    for mpi in Mpi::all() {
+        let program = mpi.c(root().join("tests/programs/mpi_cyclic.c"));
+        let pool = mpi.place("pool");
+        for (step, ranks) in (1..).zip([4, 6, 1, 3, 4, 2]) {
+            let step = u32::to_string(&step);
+            let done = mpi.run(ranks, &program, &[pool.to_str().unwrap(), &step]);
+            assert!(done.lines().any(|line| line == "done"), "{done}");
+        }
+    }
+}
+
+#[test]
 fn what_one_rank_does_wrong_all_are_told() {
     for mpi in Mpi::all() {
         let program = mpi.c(root().join("tests/programs/mpi_wrong.c"));

@@ -215,14 +215,18 @@ pub fn group_of(
 }
 
 /// What `outlive._tree` says of a leaf's distribution: `None`, `True` (the same on all ranks), or global
-/// shape and offset.
+/// shape and offset, with block and stride if it is block-cyclic.
 pub fn distribution(said: &Bound<'_, PyAny>) -> PyResult<Distribution> {
     if said.is_none() {
         return Ok(Distribution::Local);
     }
     let Ok(part) = said.cast::<PyTuple>() else { return Ok(Distribution::Replicated) };
-    let (global_shape, offset) = part.extract()?;
-    Ok(Distribution::Subarray { global_shape, offset })
+    if part.len() == 2 {
+        let (global_shape, offset) = part.extract()?;
+        return Ok(Distribution::Subarray { global_shape, offset });
+    }
+    let (global_shape, offset, block, stride) = part.extract()?;
+    Ok(Distribution::BlockCyclic { global_shape, offset, block, stride })
 }
 
 /// The same of regions, for Python.
@@ -234,6 +238,12 @@ pub fn distributions<'py>(py: Python<'py>, all: &[RegionDesc]) -> PyResult<Bound
             Distribution::Replicated => list.append(true)?,
             Distribution::Subarray { global_shape, offset } => {
                 list.append((PyTuple::new(py, global_shape)?, PyTuple::new(py, offset)?))?;
+            }
+            Distribution::BlockCyclic { global_shape, offset, block, stride } => {
+                let lists =
+                    [global_shape, offset, block, stride].map(|list| PyTuple::new(py, list));
+                let [global_shape, offset, block, stride] = lists;
+                list.append((global_shape?, offset?, block?, stride?))?;
             }
         }
     }

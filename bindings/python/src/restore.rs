@@ -5,7 +5,7 @@
 
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::{invalid, to_py};
-use crate::group::{Call, distributions};
+use crate::group::{Call, distribution, distributions};
 use crate::lazy;
 use crate::named::named;
 use crate::shared::Core;
@@ -277,8 +277,11 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
         } else if wish.is_exact_instance_of::<PyBool>() {
             Target::Value
         } else if let Ok(part) = wish.cast::<PyTuple>() {
-            let (memory, offset, shape) = part.extract::<(Bound<'_, PyAny>, _, _)>()?;
-            Target::Part(Part { offset, shape }, Buffer::write(&memory)?)
+            let (memory, said, shape) = part.extract::<(Bound<'_, PyAny>, _, Vec<u64>)>()?;
+            let part = distribution(&said)?
+                .part(&shape)
+                .ok_or_else(|| to_py(py, &Error::bug("the plan names no part")))?;
+            Target::Part(part, Buffer::write(&memory)?)
         } else {
             let buffer = Buffer::write(&wish)?;
             if buffer.length() as u64 != region.bytes {

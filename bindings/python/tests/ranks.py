@@ -191,6 +191,51 @@ def more(hub: Hub | outlive.Ranks, place: str) -> None:
     assert job.restore(only="st*") == {"step": 7}
 
 
+def cyclic(hub: Hub | outlive.Ranks, place: str, blocks: str, step: int) -> None:
+    """Restores step `step` - 1, if there is one, and saves `step`: a matrix divided by `blocks`.
+
+    That is one block for both dimensions and the number of rows in the grid of ranks, such as
+    "8x3", "rows" (dealt out one by one), or "box".
+    """
+    shape = (300, 200)
+    whole = np.arange(300 * 200, dtype=float).reshape(shape)
+    if blocks == "box":
+        begin, end = (shape[0] * at // hub.size for at in (hub.rank, hub.rank + 1))
+        mine = np.s_[begin:end, :]
+        part = outlive.sharded(np.zeros((end - begin, shape[1])), shape, (begin, 0))
+    elif blocks == "rows":
+        mine = np.s_[hub.rank :: hub.size, :]
+        part = outlive.sharded(
+            np.zeros_like(whole[mine]), shape, (hub.rank, 0), stride=(hub.size, 1)
+        )
+    else:
+        size, high = map(int, blocks.split("x"))
+        grid = (high, hub.size // high)
+        place_in_grid = divmod(hub.rank, grid[1])
+        rows, columns = (
+            [at for at in range(extent) if at // size % count == own]
+            for extent, count, own in zip(shape, grid, place_in_grid, strict=True)
+        )
+        mine = np.ix_(rows, columns)
+        array = np.zeros((len(rows), len(columns)))
+        part = outlive.block_cyclic(array, shape, (size, size), grid, place_in_grid)
+    with outlive.open(place).job("cyclic", group=hub, replicated="step") as job:
+        state = {"matrix": part, "step": 0}
+        report = job.restore(into=state)
+        assert bool(report) == (step > 1)
+        assert state["step"] == step - 1
+        if step > 1:
+            assert np.array_equal(part.array, whole[mine] * (step - 1))
+            assert state["matrix"] is part
+        part.array[...] = whole[mine] * step
+        state["step"] = step
+        job.save(state, wait=True)
+        part.array[...] = -1
+        job.restore(into=state)
+        assert np.array_equal(part.array, whole[mine] * step)
+    print("saved", repr(part), flush=True)
+
+
 def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
     """Saves once."""
     job = outlive.open(place).job("meet", group=hub, patience_s=patience_s)
@@ -217,6 +262,9 @@ def main() -> None:
         apart(hub, *arguments)
     elif command == "more":
         more(hub, *arguments)
+    elif command == "cyclic":
+        place, blocks, step = arguments
+        cyclic(hub, place, blocks, int(step))
     elif command == "meet":
         place, patience_s = arguments
         meet(hub, place, float(patience_s))

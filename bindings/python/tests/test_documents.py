@@ -28,6 +28,7 @@ GIVEN = {
     ("README.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
     ("docs/groups.md", "from typing import Any"): "def advance(cells: object) -> None: ...",
+    ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "import signal"): TYPES,
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,3 +245,55 @@ def test_a_group_is_asked_for_plainly(tmp_path: Path) -> None:
     beyond = {"a": outlive.sharded(np.zeros((2, 2)), (4, 2), (1, 0)), "b": 0}
     with pytest.raises(outlive.InvalidError, match=r"no rank has saved the \[1, 2\] elements"):
         job.restore(into=beyond)
+
+
+def test_blocks_that_are_dealt_out_are_restored_by_any_ranks(tmp_path: Path) -> None:
+    place = tmp_path / "pool"
+    runs = [(4, "8x2"), (6, "8x3"), (3, "rows"), (2, "box"), (4, "13x4"), (1, "box"), (5, "rows")]
+    for step, (size, blocks) in enumerate(runs, 1):
+        out = finish(start(size, "cyclic", place, blocks, step))
+        assert all(text.startswith("saved") for text in out), out
+    assert out[3] == "saved <part of (300, 200) at (3, 0), blocks of (1, 1) every (5, 1)>\n"
+
+
+def test_parts_that_cannot_be_are_refused() -> None:
+    rows = np.zeros((5, 7))
+
+    def refused(match: str, *arguments: Any, **keywords: Any) -> None:
+        with pytest.raises(outlive.InvalidError, match=match):
+            outlive.sharded(rows, *arguments, **keywords)
+
+    refused("equally many dimensions", (14, 7), (0,))
+    refused("equally many dimensions", (14, 7), (0, 0), stride=(2,))
+    refused("begins at 10 along axis 0 and has 5 elements there; the global", (14, 7), (10, 0))
+    refused("without a stride", (14, 7), (0, 0), block=(2, 7))
+    refused(
+        "blocks of 0 elements every 2 along axis 0", (14, 7), (0, 0), block=(0, 7), stride=(2, 7)
+    )
+    refused(
+        "blocks of 3 elements every 2 along axis 0", (14, 7), (0, 0), block=(3, 7), stride=(2, 7)
+    )
+    refused("in blocks of 1 every 4; the global array has 14", (14, 7), (0, 0), stride=(4, 1))
+    refused("begins at -1 along axis 0", (14, 7), (-1, 0), stride=(2, 1))
+    # Elements 1, 2, 7, 8 and 13.
+    part = outlive.sharded(rows, (14, 7), (1, 0), block=(2, 7), stride=(6, 7))
+    assert (part.block, part.stride) == ((2, 7), (6, 7))
+    assert outlive.sharded(rows, (14, 7), (1, 0)).block is None
+    nothing = outlive.sharded(np.zeros((0, 7)), (3, 7), (4, 0), stride=(9, 1))
+    assert nothing.offset == (4, 0)
+
+    def refused_in_grid(match: str, *arguments: Any) -> None:
+        with pytest.raises(outlive.InvalidError, match=match):
+            outlive.block_cyclic(rows, *arguments)
+
+    same = outlive.block_cyclic(rows, (13, 7), (2, 7), (3, 1), (0, 0))
+    assert (same.offset, same.block, same.stride) == ((0, 0), (2, 7), (6, 7))
+    of_second = "of 14 elements in blocks of 3, rank 1 of 3 has 5"
+    assert outlive.block_cyclic(rows, (14, 7), (3, 7), (3, 1), (1, 0)).offset == (3, 0)
+    refused_in_grid("has 4", (14, 7), (2, 7), (3, 1), (2, 0))
+    refused_in_grid(
+        of_second.replace("14", "13").replace("5", "4"), (13, 7), (3, 7), (3, 1), (1, 0)
+    )
+    refused_in_grid("rank 3 of 3 along axis 0", (14, 7), (2, 7), (3, 1), (3, 0))
+    refused_in_grid("blocks of 0 elements", (14, 7), (0, 7), (3, 1), (0, 0))
+    refused_in_grid("equally many dimensions", (14, 7), (2, 7), (3,), (0, 0))

@@ -91,6 +91,13 @@ pub fn extent(region: &RegionDesc) -> String {
         Distribution::Subarray { global_shape, offset } => {
             format!("{own} at {} of {}", shape(offset), shape(global_shape))
         }
+        Distribution::BlockCyclic { global_shape, offset, block, stride } => format!(
+            "{own} at {} of {}, blocks of {} every {}",
+            shape(offset),
+            shape(global_shape),
+            shape(block),
+            shape(stride)
+        ),
         Distribution::Replicated => format!("{own} on all ranks"),
     }
 }
@@ -136,6 +143,10 @@ mod tests {
         };
         let (global_shape, offset) = (vec![8, 3], vec![4, 0]);
         let part = Distribution::Subarray { global_shape, offset };
+        let (global_shape, offset, block, stride) =
+            (vec![8, 9], vec![4, 1], vec![2, 1], vec![4, 3]);
+        let blocks = Distribution::BlockCyclic { global_shape, offset, block, stride };
+        assert_eq!(told(blocks), "(2, 3) at (4, 1) of (8, 9), blocks of (2, 1) every (4, 3)");
         assert_eq!(told(Distribution::Local), "(2, 3)");
         assert_eq!(told(part), "(2, 3) at (4, 0) of (8, 3)");
         assert_eq!(told(Distribution::Replicated), "(2, 3) on all ranks");

@@ -180,6 +180,12 @@ pub fn region_json(region: &RegionDesc, value: Option<&Value>) -> Value {
             json["global_shape"] = json!(global_shape);
             json["offset"] = json!(offset);
         }
+        Distribution::BlockCyclic { global_shape, offset, block, stride } => {
+            json["global_shape"] = json!(global_shape);
+            json["offset"] = json!(offset);
+            json["block"] = json!(block);
+            json["stride"] = json!(stride);
+        }
         Distribution::Replicated => json["replicated"] = json!(true),
     }
     if let Some(value) = value {

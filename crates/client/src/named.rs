@@ -5,7 +5,7 @@ use crate::leave::Leave;
 use crate::plan::{Offer, Wish};
 use outlive_capture::fill::MutRegion;
 use outlive_store::{Restored, Select};
-use outlive_types::{Distribution, Error, Part, Rank, RegionDesc, Result};
+use outlive_types::{Distribution, Error, Rank, RegionDesc, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -90,13 +90,10 @@ fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> 
 /// # Errors
 /// `Invalid` if the memory for it is not like it.
 pub fn wish_for(offer: &Offer, region: &RegionDesc, target: Target) -> Result<Wish> {
-    let global = |distribution: &Distribution| match distribution {
-        Distribution::Subarray { global_shape, .. } => Some(global_shape.clone()),
-        _ => None,
-    };
+    let global = |distribution: &Distribution| distribution.global_shape().map(<[_]>::to_vec);
     let (there, here) = (global(&region.distribution), global(&target.distribution));
     if there.is_some() && there == here && region.dtype == target.dtype {
-        let part = Part::of(&target.shape, &target.distribution);
+        let part = target.distribution.part(&target.shape);
         if let Some(part) = part {
             return Ok(Wish::Part(part, target.memory));
         }

@@ -4,9 +4,7 @@
 use crate::leave::Leave;
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_store::{RankImages, RankRegions, RestoreSink, RestoreStats};
-use outlive_types::{
-    Distribution, Error, Overlap, Part, RegionDesc, Result, shown_bytes, uncovered,
-};
+use outlive_types::{Error, Overlap, Part, RegionDesc, Result, shown_bytes, uncovered};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -85,9 +83,11 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
             let Some(region) = of.regions.iter().find(|it| it.name == wish.region.name) else {
                 continue;
             };
+            let global =
+                |region: &RegionDesc| region.distribution.global_shape().map(<[_]>::to_vec);
             let is_same = region.dtype == wish.region.dtype
-                && global_of(region).is_some_and(|shape| Some(shape) == global_of(&wish.region));
-            let part = Part::of(&region.shape, &region.distribution).filter(|_| is_same);
+                && global(region).is_some_and(|shape| Some(shape) == global(&wish.region));
+            let part = region.distribution.part(&region.shape).filter(|_| is_same);
             let elements = part.as_ref().and_then(Part::elements).filter(|count| *count > 0);
             let (Some(part), Some(elements)) = (part, elements) else { continue };
             if let Some(overlap) = Overlap::new(&part, &wish.part, region.bytes / elements) {
@@ -118,8 +118,8 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
             return Err(Error::invalid(format!(
                 "{} is not whole in the checkpoint: no rank has saved the {:?} elements from {:?} on",
                 words(images, wish),
-                missing.shape,
-                missing.offset
+                missing.shape(),
+                missing.offset()
             )));
         }
     }
@@ -131,26 +131,15 @@ fn words(images: &RankImages<'_>, wish: &PartWish) -> String {
     format!("the array \"{}\" of checkpoint {}", wish.region.name.escape_debug(), images.epoch())
 }
 
-fn global_of(region: &RegionDesc) -> Option<&[u64]> {
-    match &region.distribution {
-        Distribution::Subarray { global_shape, .. } => Some(global_shape),
-        _ => None,
-    }
-}
-
 fn check(images: &RankImages<'_>, wish: &PartWish) -> Result<()> {
-    let Some(global_shape) = global_of(&wish.region) else {
+    let Some(global_shape) = wish.region.distribution.global_shape() else {
         return Err(Error::invalid(format!(
             "{} was saved by each rank as its own, and a part of it is wanted: declare it as part of a \
              global array when it is saved",
             words(images, wish)
         )));
     };
-    let wanted = Distribution::Subarray {
-        global_shape: global_shape.to_vec(),
-        offset: wish.part.offset.clone(),
-    };
-    wanted.check(&wish.part.shape).map_err(|why| {
+    wish.part.check(global_shape).map_err(|why| {
         Error::invalid(format!("{} cannot give what is wanted, {why}", words(images, wish)))
     })
 }

@@ -166,7 +166,7 @@ impl FillPlan {
 
 /// Whether a region is just this part of its array.
 pub(crate) fn is_part(region: &RegionDesc, part: &Part) -> bool {
-    Part::of(&region.shape, &region.distribution).as_ref() == Some(part)
+    region.distribution.part(&region.shape).as_ref() == Some(part)
 }
 
 /// For each wish whether its memory overlaps that of another one.

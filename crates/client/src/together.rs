@@ -135,12 +135,12 @@ impl Found {
             offer.attachment.clone_from(&first.attachment);
         }
         for region in &first.regions {
-            match &region.distribution {
-                Distribution::Replicated => offer.regions.push(region.clone()),
-                Distribution::Subarray { global_shape, .. } if self.own.is_none() => {
+            match (&region.distribution, region.distribution.global_shape()) {
+                (Distribution::Replicated, _) => offer.regions.push(region.clone()),
+                (_, Some(global_shape)) if self.own.is_none() => {
                     let nothing = vec![0; global_shape.len()];
                     let distribution = Distribution::Subarray {
-                        global_shape: global_shape.clone(),
+                        global_shape: global_shape.to_vec(),
                         offset: nothing.clone(),
                     };
                     let (shape, bytes) = (nothing, 0);

@@ -8,7 +8,7 @@ use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, 
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
 use outlive_types::{
-    Coordinator, Distribution, Error, ErrorKind, Part, Rank, Result, Rng, SeededRng, ThreadRank,
+    Coordinator, Distribution, Error, ErrorKind, Rank, Result, Rng, SeededRng, ThreadRank,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -18,9 +18,43 @@ use std::thread;
 const ROWS: u64 = 120;
 const COLUMNS: u64 = 700;
 
+/// A rank's part of the array: rows and columns.
+#[derive(Clone, Debug)]
+struct Share {
+    offset: [u64; 2],
+    shape: [u64; 2],
+    /// Block and stride; none of a box.
+    blocks: Option<([u64; 2], [u64; 2])>,
+}
+
+impl Share {
+    /// The rows or columns that it has.
+    fn along(&self, at: usize) -> Vec<u64> {
+        let (offset, extent) = (self.offset[at], self.shape[at]);
+        match self.blocks {
+            None => (offset..offset + extent).collect(),
+            Some((block, stride)) => {
+                let (block, stride) = (block[at], stride[at]);
+                (0..extent).map(|local| offset + local / block * stride + local % block).collect()
+            }
+        }
+    }
+
+    fn distribution(&self) -> Distribution {
+        let (global_shape, offset) = (vec![ROWS, COLUMNS], self.offset.to_vec());
+        match self.blocks {
+            None => Distribution::Subarray { global_shape, offset },
+            Some((block, stride)) => {
+                let (block, stride) = (block.to_vec(), stride.to_vec());
+                Distribution::BlockCyclic { global_shape, offset, block, stride }
+            }
+        }
+    }
+}
+
 /// What one rank has.
 struct Memory {
-    part: Part,
+    part: Share,
     /// Its part of the array.
     cells: Vec<u64>,
     /// The same on all ranks.
@@ -44,28 +78,21 @@ fn table(step: u64) -> Vec<u8> {
     bytes
 }
 
-fn cells(part: &Part, step: u64) -> Vec<u64> {
-    let (rows, columns) = (part.offset[0]..part.offset[0] + part.shape[0], part.offset[1]);
-    rows.flat_map(|row| {
-        (columns..columns + part.shape[1]).map(move |column| cell(row, column, step))
-    })
-    .collect()
+fn cells(part: &Share, step: u64) -> Vec<u64> {
+    let columns = part.along(1);
+    let row = |row| columns.iter().map(move |column| cell(row, *column, step));
+    part.along(0).into_iter().flat_map(row).collect()
 }
 
 impl Memory {
-    fn new(part: Part, step: u64, rank: Rank) -> Memory {
+    fn new(part: Share, step: u64, rank: Rank) -> Memory {
         let cells = cells(&part, step);
         Memory { part, cells, table: table(step), own: vec![rank as u8; 100] }
     }
 
-    fn empty(part: Part, own: usize) -> Memory {
-        let count = part.elements().unwrap() as usize;
+    fn empty(part: Share, own: usize) -> Memory {
+        let count = part.shape.iter().product::<u64>() as usize;
         Memory { part, cells: vec![!0; count], table: vec![1; 150_000], own: vec![9; own] }
-    }
-
-    fn array(&self) -> Distribution {
-        let offset = self.part.offset.clone();
-        Distribution::Subarray { global_shape: vec![ROWS, COLUMNS], offset }
     }
 
     fn regions(&self) -> Vec<Region> {
@@ -74,13 +101,13 @@ impl Memory {
             unsafe { Region::from_raw(name, dtype, shape, start, bytes) }
         };
         let bytes = self.cells.len() * 8;
-        let cells =
-            region("cells", "<u8", self.part.shape.clone(), self.cells.as_ptr().cast(), bytes);
+        let shape = self.part.shape.to_vec();
+        let cells = region("cells", "<u8", shape, self.cells.as_ptr().cast(), bytes);
         let local = |name, bytes: &[u8]| {
             region(name, "|u1", vec![bytes.len() as u64], bytes.as_ptr(), bytes.len())
         };
         let mut regions = vec![
-            cells.distributed(self.array()),
+            cells.distributed(self.part.distribution()),
             local("table", &self.table).distributed(Distribution::Replicated),
         ];
         if !self.own.is_empty() {
@@ -95,7 +122,7 @@ impl Memory {
             let memory = unsafe { MutRegion::from_raw(start, bytes) };
             Target { name: name.to_owned(), dtype: dtype.to_owned(), shape, memory, distribution }
         };
-        let (array, shape) = (self.array(), self.part.shape.clone());
+        let (array, shape) = (self.part.distribution(), self.part.shape.to_vec());
         let bytes = self.cells.len() * 8;
         let cells = target("cells", "<u8", shape, self.cells.as_mut_ptr().cast(), bytes, array);
         let local = |name: &str, bytes: &mut Vec<u8>, distribution| {
@@ -115,21 +142,39 @@ impl Memory {
     }
 }
 
-/// Blocks of rows, of columns, and of both.
-fn parts(ranks: u32, by: &str) -> Vec<Part> {
+/// Blocks of rows, of columns, and of both; rows one by one, columns by fives, and blocks of both.
+fn parts(ranks: u32, by: &str) -> Vec<Share> {
     let cut = |extent: u64, pieces: u64, at: u64| {
         (extent * at / pieces, extent * (at + 1) / pieces - extent * at / pieces)
     };
     let grid = match by {
-        "rows" => (u64::from(ranks), 1),
-        "columns" => (1, u64::from(ranks)),
+        "rows" | "cyclic rows" => (u64::from(ranks), 1),
+        "columns" | "columns by fives" => (1, u64::from(ranks)),
         _ if ranks.is_multiple_of(2) => (u64::from(ranks) / 2, 2),
         _ => (u64::from(ranks), 1),
     };
+    let block = match by {
+        "cyclic rows" => Some([1, COLUMNS]),
+        "columns by fives" => Some([ROWS, 5]),
+        "block-cyclic" => Some([7, 64]),
+        _ => None,
+    };
     let part = |rank: u64| {
+        if let Some(block) = block {
+            let offset = [rank / grid.1 * block[0], rank % grid.1 * block[1]];
+            let stride = [grid.0 * block[0], grid.1 * block[1]];
+            let has = |at: usize, extent: u64| {
+                let own = |index: &u64| {
+                    *index >= offset[at] && (*index - offset[at]) % stride[at] < block[at]
+                };
+                (0..extent).filter(own).count() as u64
+            };
+            let (shape, blocks) = ([has(0, ROWS), has(1, COLUMNS)], Some((block, stride)));
+            return Share { offset, shape, blocks };
+        }
         let (row, rows) = cut(ROWS, grid.0, rank / grid.1);
         let (column, columns) = cut(COLUMNS, grid.1, rank % grid.1);
-        Part { offset: vec![row, column], shape: vec![rows, columns] }
+        Share { offset: [row, column], shape: [rows, columns], blocks: None }
     };
     (0..u64::from(ranks)).map(part).collect()
 }
@@ -238,6 +283,70 @@ fn another_number_of_ranks_takes_the_parts_it_needs() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_that_are_dealt_out_become_any_others() {
+    let all = ["rows", "cyclic rows", "columns by fives", "block-cyclic"];
+    for (saved, there) in
+        [(4, "cyclic rows"), (3, "columns by fives"), (6, "block-cyclic"), (4, "both")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let shares = parts(saved, there);
+        run(dir.path(), saved, Schedule::Coordinated, |rank, client| {
+            let mut memory = Memory::new(shares[rank as usize].clone(), 5, rank);
+            memory.own.clear();
+            save(&client, &memory).unwrap();
+            client.close(false).unwrap();
+        });
+        for (ranks, here) in [1, 2, 4, 5, 6].into_iter().flat_map(|n| all.map(|here| (n, here))) {
+            let shares = parts(ranks, here);
+            run(dir.path(), ranks, Schedule::Coordinated, |rank, client| {
+                let mut found = Memory::empty(shares[rank as usize].clone(), 0);
+                restore(&client, &mut found).unwrap().unwrap();
+                found.check(5);
+            });
+        }
+    }
+}
+
+/// With the same blocks each rank reads its own image, and writes only what it changes then.
+#[test]
+fn a_rank_goes_on_with_its_own_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let shares = parts(4, "block-cyclic");
+    run(dir.path(), 4, Schedule::Coordinated, |rank, client| {
+        save(&client, &Memory::new(shares[rank as usize].clone(), 1, rank)).unwrap();
+        client.close(false).unwrap();
+    });
+    run(dir.path(), 4, Schedule::Coordinated, |rank, client| {
+        let mut found = Memory::empty(shares[rank as usize].clone(), 100);
+        let own = (found.cells.len() * 8 + found.table.len()) as u64;
+        let restored = restore(&client, &mut found).unwrap().unwrap();
+        found.check(1);
+        assert!(restored.stats.read_bytes < own + 100_000, "{:?}", restored.stats);
+        found.cells[0] ^= 1;
+        let next = save(&client, &found).unwrap();
+        assert!((1..=8192).contains(&next.changed_bytes), "{next:?}");
+    });
+}
+
+#[test]
+fn what_no_rank_has_saved_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shares = parts(2, "cyclic rows");
+    shares[1].shape[0] -= 1;
+    run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
+        save(&client, &Memory::new(shares[rank as usize].clone(), 1, rank)).unwrap();
+        client.close(false).unwrap();
+    });
+    let here = parts(1, "rows");
+    let errors = run(dir.path(), 1, Schedule::Coordinated, |_, client| {
+        restore(&client, &mut Memory::empty(here[0].clone(), 100)).unwrap_err()
+    });
+    let text = "no rank has saved the [1, 700] elements from [119, 0] on";
+    assert_eq!(errors[0].kind(), ErrorKind::Invalid);
+    assert!(errors[0].message().contains(text), "{}", errors[0]);
 }
 
 #[test]

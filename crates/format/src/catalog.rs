@@ -98,8 +98,9 @@ impl Catalog {
                 RegionPlace::Packed { offset } => out.u64(offset),
                 RegionPlace::Own => TreeRef { bytes: desc.bytes, root: *root }.write_rest(&mut out),
             }
-            let (global_shape, offset) = global_of(&desc.distribution);
-            for extent in desc.shape.iter().chain(global_shape).chain(offset) {
+            for extent in
+                desc.shape.iter().chain(lists_of(&desc.distribution).into_iter().flatten())
+            {
                 out.u64(*extent);
             }
             out.bytes(desc.name.as_bytes());
@@ -135,8 +136,8 @@ impl Catalog {
         let of = |region: &CatalogRegion| {
             let desc = &region.desc;
             let root = if desc.place == RegionPlace::Own { 32 } else { 0 };
-            let (global_shape, offset) = global_of(&desc.distribution);
-            let extents = desc.shape.len() + global_shape.len() + offset.len();
+            let lists = lists_of(&desc.distribution);
+            let extents = desc.shape.len() + lists.iter().map(|list| list.len()).sum::<usize>();
             REGION_BYTES_MIN + root + 8 * extents + desc.name.len() + desc.dtype.len()
         };
         HEAD_BYTES + self.regions.iter().map(of).sum::<usize>() + self.attachment.len()
@@ -158,6 +159,12 @@ fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
             offset: extents(from, dimensions)?,
         },
         2 => Distribution::Replicated,
+        3 => Distribution::BlockCyclic {
+            global_shape: extents(from, dimensions)?,
+            offset: extents(from, dimensions)?,
+            block: extents(from, dimensions)?,
+            stride: extents(from, dimensions)?,
+        },
         _ => return Err(from.damaged(format!("a region has place and distribution {code}"))),
     };
     let name = from.text(name_bytes as usize)?.to_owned();
@@ -165,7 +172,7 @@ fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
     Ok(CatalogRegion { desc: RegionDesc { name, dtype, shape, bytes, place, distribution }, root })
 }
 
-/// As many extents or offsets as there are dimensions.
+/// A list with an entry for each dimension.
 fn extents(from: &mut Reader<'_>, dimensions: u8) -> Result<Vec<u64>> {
     let mut extents = Vec::with_capacity(from.count(dimensions.into(), 8)?);
     for _ in 0..dimensions {
@@ -179,14 +186,18 @@ fn distribution_code(distribution: &Distribution) -> u8 {
         Distribution::Local => 0,
         Distribution::Subarray { .. } => 1,
         Distribution::Replicated => 2,
+        Distribution::BlockCyclic { .. } => 3,
     }
 }
 
-/// Global shape and offset; empty unless the region is part of a global array.
-fn global_of(distribution: &Distribution) -> (&[u64], &[u64]) {
+/// Global shape, offset, block and stride; empty unless a region of this distribution has them.
+fn lists_of(distribution: &Distribution) -> [&[u64]; 4] {
     match distribution {
-        Distribution::Subarray { global_shape, offset } => (global_shape, offset),
-        Distribution::Local | Distribution::Replicated => (&[], &[]),
+        Distribution::Local | Distribution::Replicated => [&[]; 4],
+        Distribution::Subarray { global_shape, offset } => [global_shape, offset, &[], &[]],
+        Distribution::BlockCyclic { global_shape, offset, block, stride } => {
+            [global_shape, offset, block, stride]
+        }
     }
 }
 

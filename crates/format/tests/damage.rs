@@ -262,6 +262,32 @@ fn a_program_is_told_what_its_catalog_cannot_hold() {
         let error = catalog.encode().expect_err("the region is no part of that");
         assert!(error.message().contains(word), "{error}");
     }
+    for (block, stride, word) in [
+        ([0, 1], [6, 2], "dimension 0 it has blocks of 0 elements, every 6"),
+        ([2, 3], [6, 2], "dimension 1 it has blocks of 3 elements, every 2"),
+        ([2, 1], [8, 2], "dimension 0 it begins at 259 and has 3 elements in blocks of 2, every 8"),
+        ([2, 1], [end, 2], "dimension 0 it begins"),
+        ([2, 1], [6, 3], "dimension 1 it begins"),
+    ] {
+        // Both by who writes it and by who reads it.
+        let mut catalog = samples::catalog();
+        let mut bytes = catalog.encode().unwrap();
+        if let Distribution::BlockCyclic { block: own, stride: own_stride, .. } =
+            &mut catalog.regions[4].desc.distribution
+        {
+            (*own, *own_stride) = (block.to_vec(), stride.to_vec());
+        }
+        let error = catalog.encode().expect_err("the region is no part of that");
+        assert!(error.message().contains(word), "{error}");
+        // Behind the lists come the name, the dtype and the attachment.
+        let lists = bytes.len() - 6 - 32;
+        for (at, number) in block.into_iter().chain(stride).enumerate() {
+            bytes[lists + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
+        }
+        let error = Catalog::decode(&bytes).expect_err("the region is no part of that");
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.message().contains(word), "{error}");
+    }
     refused(
         |catalog| {
             let none = Distribution::Subarray { global_shape: Vec::new(), offset: Vec::new() };

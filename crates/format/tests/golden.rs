@@ -103,7 +103,7 @@ fn delta_leaf() {
 
 #[test]
 fn catalog() {
-    let golden = "4f4c4341 | 0000 | 0000 | 0400000000000000 | 0200000000000000 \
+    let golden = "4f4c4341 | 0000 | 0000 | 0500000000000000 | 0200000000000000 \
                   | 02000000 0300 02 00 3000000000000000 | 2000000000000000 \
                   | 0200000000000000 0300000000000000 | c3bc | 3c6638 \
                   | 04000000 0000 00 01 0100200000000000 | 01 00x7 60x32 | 67726964 \
@@ -111,7 +111,11 @@ fn catalog() {
                   | 0200000000000000 0200000000000000 | 0201000000000000 0300000000000000 \
                   | 0001000000000000 0100000000000000 | 70 | 7c7531 \
                   | 01000000 0300 01 05 0000100000000000 | 00 00x7 61x32 | 0100000000000000 \
-                  | 72 | 7c6931 | 7b7d";
+                  | 72 | 7c6931 \
+                  | 01000000 0300 02 06 0600000000000000 | 6000000000000000 \
+                  | 0300000000000000 0200000000000000 | 0b01000000000000 0300000000000000 \
+                  | 0301000000000000 0000000000000000 | 0200000000000000 0100000000000000 \
+                  | 0600000000000000 0200000000000000 | 63 | 7c7531 | 7b7d";
     same("catalog", &samples::catalog().encode().unwrap(), golden);
     assert_eq!(Catalog::decode(&hex(golden)).unwrap(), samples::catalog());
 }
@@ -312,7 +316,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 9));
+    assert_eq!((VERSION, REVISION), (0, 10));
     let document = include_str!("../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

@@ -117,7 +117,7 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
         })
         .prop_flat_map(|region| {
             let parts = region.desc.shape.clone().into_iter().map(part).collect::<Vec<_>>();
-            (Just(region), parts, 0..3)
+            (Just(region), parts, 0..4)
         })
         .prop_map(|(mut region, parts, kind)| {
             region.desc.distribution = match kind {
@@ -125,6 +125,7 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
                     let (global_shape, offset) = parts.into_iter().unzip();
                     Distribution::Subarray { global_shape, offset }
                 }
+                3 if !parts.is_empty() => in_blocks(&region.desc.shape, parts),
                 2 => Distribution::Replicated,
                 _ => Distribution::Local,
             };
@@ -135,6 +136,29 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
 /// Extent of a global array and where a part of this extent begins in it.
 fn part(extent: u64) -> impl Strategy<Value = (u64, u64)> {
     (0..=u64::MAX - extent).prop_flat_map(move |offset| (offset + extent..=u64::MAX, Just(offset)))
+}
+
+/// What there is of such parts, in blocks of up to 3 elements, every 7.
+fn in_blocks(shape: &[u64], parts: Vec<(u64, u64)>) -> Distribution {
+    let (global_shape, offset): (Vec<u64>, Vec<u64>) = parts.into_iter().unzip();
+    let block: Vec<u64> = offset.iter().map(|offset| 1 + offset % 3).collect();
+    let stride = vec![7; shape.len()];
+    let blocks = Distribution::BlockCyclic {
+        global_shape: global_shape.clone(),
+        offset: offset.clone(),
+        block,
+        stride,
+    };
+    // Elsewhere the gaps do not fit in.
+    match blocks.check(shape) {
+        Ok(()) => blocks,
+        Err(_) => Distribution::BlockCyclic {
+            global_shape,
+            offset,
+            block: shape.iter().map(|extent| *extent.max(&1)).collect(),
+            stride: vec![u64::MAX; shape.len()],
+        },
+    }
 }
 
 fn catalog() -> impl Strategy<Value = Catalog> {

@@ -3,6 +3,7 @@
 //! ([`Coordinator`]). No I/O happens here.
 
 mod coordinator;
+mod distribution;
 mod env;
 mod error;
 mod event;
@@ -16,6 +17,7 @@ mod threads;
 mod tracking;
 
 pub use coordinator::Coordinator;
+pub use distribution::Distribution;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
@@ -24,8 +26,8 @@ pub use missing::Missing;
 pub use part::{Overlap, Part, uncovered};
 pub use path_text::{path_of, shown_path};
 pub use source::{
-    Distribution, FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange,
-    PageSource, RegionDesc, RegionPlace, Run, StreamDesc,
+    FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
+    RegionDesc, RegionPlace, Run, StreamDesc,
 };
 pub use threads::ThreadRank;
 pub use tracking::{TrackerChoice, TrackerKind};

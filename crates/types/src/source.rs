@@ -5,7 +5,7 @@
 //! checkpoint is committed. How the source finds changes (hashes, kernel tracking) and how it
 //! freezes (copy, fork) stays on its side.
 
-use crate::{Epoch, Result};
+use crate::{Distribution, Epoch, Result};
 use std::ops::Range;
 
 /// Name of the stream that holds all regions below [`crate::PACKED_BELOW_BYTES`]. No region may
@@ -27,53 +27,6 @@ pub struct RegionDesc {
     pub place: RegionPlace,
     /// What other ranks of the checkpoint have of it.
     pub distribution: Distribution,
-}
-
-/// How a region is distributed over the ranks of a checkpoint.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Distribution {
-    /// It is this rank's alone; other ranks may have regions of the same name.
-    #[default]
-    Local,
-    /// It is a box of a global array. (MPI calls it a subarray, HDF5 a hyperslab, PyTorch and JAX a
-    /// shard.) The regions of that name of all ranks make up the array.
-    Subarray {
-        /// Extents of the global array, outermost first; as many as the region's own shape has.
-        global_shape: Vec<u64>,
-        /// Where the region begins in it, in elements along each dimension.
-        offset: Vec<u64>,
-    },
-    /// Every rank holds the same bytes.
-    Replicated,
-}
-
-impl Distribution {
-    /// Checks that a region of this shape can be distributed so.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub fn check(&self, shape: &[u64]) -> std::result::Result<(), String> {
-        let Distribution::Subarray { global_shape, offset } = self else { return Ok(()) };
-        let dimensions = [shape.len(), global_shape.len(), offset.len()];
-        if shape.is_empty() || dimensions != [shape.len(); 3] {
-            return Err(format!(
-                "part of a global array: its shape, the global shape and its offset have {}, {} and {} \
-                 dimensions; they need equally many, at least one",
-                dimensions[0], dimensions[1], dimensions[2]
-            ));
-        }
-        for (dimension, ((extent, global), start)) in
-            shape.iter().zip(global_shape).zip(offset).enumerate()
-        {
-            if start.checked_add(*extent).is_none_or(|end| end > *global) {
-                return Err(format!(
-                    "part of a global array: in dimension {dimension} it begins at {start} and has \
-                     {extent} elements, and the global array has {global}"
-                ));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Where a region's bytes are within its image.

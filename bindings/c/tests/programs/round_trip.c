@@ -237,13 +237,30 @@ static void distributed(outlive_pool *pool)
     outlive_checkpoint *checkpoint;
     outlive_region_info info;
     const size_t whole[] = {600, 200}, at[] = {300, 0}, outside[] = {301, 0};
+    const size_t first[] = {1, 0}, block[] = {7, 200}, stride[] = {14, 200}, none[] = {0, 200}, wide[] = {15, 200};
+    const size_t *its_block = whole, *its_stride = whole;
 
     OK(outlive_job_open(pool, "ranks", 0, &job));
     OK(outlive_protect_sharded(job, "grid", grid, OUTLIVE_FLOAT64, 2, grid_shape, whole, at));
     OK(outlive_protect_replicated(job, "small", small, OUTLIVE_UINT8, 1, &(size_t){100}));
     INVALID(outlive_protect_sharded(job, "g", grid, "f8", 2, grid_shape, whole, outside), "begins at");
+    /* 300 rows of 600, seven by seven: 42 whole blocks and one of six rows. */
+    OK(outlive_protect_cyclic(job, "rows", grid, OUTLIVE_FLOAT64, 2, grid_shape, whole, first, block, stride));
+    INVALID(outlive_protect_cyclic(job, "r", grid, "f8", 2, grid_shape, whole, first, block, wide), "every 15");
+    INVALID(outlive_protect_cyclic(job, "r", grid, "f8", 2, grid_shape, whole, first, none, stride), "blocks of 0");
+    INVALID(outlive_protect_cyclic(job, "r", grid, "f8", 2, grid_shape, whole, first, stride, block), "every 7");
+    INVALID(outlive_protect_cyclic(job, "r", grid, "f8", 2, grid_shape, whole, first, NULL, stride), "the block");
+    INVALID(outlive_protect_cyclic(job, "r", grid, "f8", 2, grid_shape, whole, first, block, NULL), "the stride");
     OK(outlive_save(job, OUTLIVE_WAIT, NULL));
     OK(outlive_checkpoint_open(job, 0, &checkpoint));
+    OK(outlive_checkpoint_find(checkpoint, "rows", &info));
+    CHECK(info.distribution == OUTLIVE_CYCLIC && info.global_shape[0] == 600 && info.offset[0] == 1);
+    OK(outlive_checkpoint_blocks(checkpoint, "rows", &its_block, &its_stride));
+    CHECK(its_block[0] == 7 && its_block[1] == 200 && its_stride[0] == 14 && its_stride[1] == 200);
+    FAILS(outlive_checkpoint_blocks(checkpoint, "grid", &its_block, &its_stride), OUTLIVE_NOTHING, "in blocks");
+    CHECK(its_block == NULL && its_stride == NULL);
+    FAILS(outlive_checkpoint_blocks(checkpoint, "x", &its_block, &its_stride), OUTLIVE_NOTHING, "in blocks");
+    INVALID(outlive_checkpoint_blocks(checkpoint, "rows", NULL, &its_stride), "the block");
     OK(outlive_checkpoint_find(checkpoint, "grid", &info));
     CHECK(info.distribution == OUTLIVE_SHARDED && info.global_shape[0] == 600);
     CHECK(info.offset[0] == 300 && info.offset[1] == 0);

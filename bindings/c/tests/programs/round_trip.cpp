@@ -106,6 +106,12 @@ int main(int, char **argv) {
     CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "differ in dimensions", [&] {
         job.protect_sharded("s", outlive::view(other.field), {1, 2}, {0});
     }));
+    CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "differ in dimensions", [&] {
+        job.protect_cyclic("s", outlive::view(other.field), {1}, {0}, {1, 2}, {1});
+    }));
+    CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "blocks of 3 elements, every 2", [&] {
+        job.protect_cyclic("s", outlive::view(other.field), {other.field.size()}, {0}, {3}, {2});
+    }));
     // Another program takes the job over.
     outlive::Job rival = pool.job("cpp");
     rival.protect("step", other.step);

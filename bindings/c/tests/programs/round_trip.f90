@@ -92,6 +92,19 @@ program round_trip
     call refused(status, "dimensions")
     call outlive_protect_sharded(job, "grid", grid, [600_int64, 200_int64], [300_int64, 0_int64], status)
     call ok(status)
+    call outlive_protect_sharded(job, "rows", grid, [600_int64, 200_int64], [1_int64, 0_int64], status, &
+        block=[7_int64, 200_int64], stride=[14_int64, 200_int64])
+    call ok(status)
+    call outlive_protect_sharded(job, "part", grid, [600_int64, 200_int64], [1_int64, 0_int64], status, &
+        block=[7_int64, 200_int64])
+    call refused(status, "needs both")
+    call outlive_protect_sharded(job, "part", grid, [600_int64, 200_int64], [1_int64, 0_int64], status, &
+        block=[7_int64, 200_int64], stride=[14_int64])
+    call refused(status, "dimensions")
+    ! In C's order, the rows are the second dimension.
+    call outlive_protect_sharded(job, "part", grid, [600_int64, 200_int64], [1_int64, 0_int64], status, &
+        block=[7_int64, 200_int64], stride=[15_int64, 200_int64])
+    call refused(status, "in dimension 1 it begins at 1 and has 300 elements in blocks of 7, every 15")
     call outlive_protect_replicated(job, "step", step, status)
     call ok(status)
     call outlive_due(job, is, status)

@@ -27,7 +27,7 @@ from outlive._errors import (
     RetryError,
 )
 from outlive._files import FileTrouble, Got, Put
-from outlive._group import Group, Ranks, Sharded, ranks, sharded
+from outlive._group import Group, Ranks, Sharded, block_cyclic, ranks, sharded
 from outlive._memory import array, empty, zeros
 from outlive._saves import (
     Collected,
@@ -66,6 +66,7 @@ __all__ = [
     "Sharded",
     "__version__",
     "array",
+    "block_cyclic",
     "empty",
     "open",
     "plot",

@@ -158,40 +158,64 @@ def _of_torch(group: Any) -> Adapter:
 
 
 class Sharded:
-    """This rank's part of a global array; made by `sharded`.
+    """This rank's part of a global array; made by `sharded` and `block_cyclic`.
 
     Attributes:
         array: The part, an array of the program.
         global_shape: Shape of the global array.
         offset: Where the part begins in it.
+        block: Elements of a block along each axis; None if the part is a box.
+        stride: Elements of the global array from one block to the next; None if the part is a box.
     """
 
-    __slots__ = ("array", "global_shape", "offset")
+    __slots__ = ("array", "block", "global_shape", "offset", "stride")
 
-    def __init__(self, array: Any, global_shape: tuple[int, ...], offset: tuple[int, ...]) -> None:
-        """Made by `sharded`."""
+    def __init__(
+        self,
+        array: Any,
+        global_shape: tuple[int, ...],
+        offset: tuple[int, ...],
+        block: tuple[int, ...] | None = None,
+        stride: tuple[int, ...] | None = None,
+    ) -> None:
+        """Made by `sharded` and `block_cyclic`."""
         self.array, self.global_shape, self.offset = array, global_shape, offset
+        self.block, self.stride = block, stride
 
     def __repr__(self) -> str:
         """The part, for people."""
-        return f"<part of {self.global_shape} at {self.offset}>"
+        blocks = "" if self.block is None else f", blocks of {self.block} every {self.stride}"
+        return f"<part of {self.global_shape} at {self.offset}{blocks}>"
 
 
 def sharded(
-    array: Any, global_shape: Sequence[SupportsIndex], offset: Sequence[SupportsIndex]
+    array: Any,
+    global_shape: Sequence[SupportsIndex],
+    offset: Sequence[SupportsIndex],
+    *,
+    block: Sequence[SupportsIndex] | None = None,
+    stride: Sequence[SupportsIndex] | None = None,
 ) -> Sharded:
     """Says that an array is this rank's part of a global array, as a leaf of a state.
 
     A program with another number of ranks, or with other parts, then restores what it needs of it.
     Of parts that overlap, any rank's elements may be taken.
 
+    A part is a box, or with `stride` it is cyclic: along each axis, element `l` of the part is
+    element `offset + l // block * stride + l % block` of the global array. `block_cyclic` works
+    these out for a grid of ranks.
+
     Args:
         array: The part: an array, or a tensor of PyTorch in the memory of the CPU. In C order.
         global_shape: Shape of the global array, with as many dimensions as the part has.
         offset: Index of the part's first element in the global array.
+        block: Elements along each axis that lie side by side; 1 if only `stride` is given. The
+            last block may have fewer.
+        stride: Elements of the global array along each axis from the begin of one block to the
+            begin of the next; at least `block`, and equal to it along an axis without gaps.
 
     Raises:
-        InvalidError: If the part does not lie in the global array.
+        InvalidError: If the part does not lie in the global array, or there can be no such blocks.
     """
     shape = tuple(int(extent) for extent in array.shape)
     whole = tuple(operator.index(extent) for extent in global_shape)
@@ -201,10 +225,92 @@ def sharded(
             f"the part has shape {shape}, the global array {whole}, and the offset is {first}: "
             "they need equally many dimensions, at least one"
         )
-    for axis, (extent, begin, end) in enumerate(zip(shape, first, whole, strict=True)):
-        if begin < 0 or begin + extent > end or end >= 1 << 63:
+    if stride is None:
+        if block is not None:
             raise InvalidError(
-                f"the part begins at {begin} along axis {axis} and has {extent} elements there; "
-                f"the global array has {end}"
+                f"block={tuple(block)} without a stride: give the number of elements from the "
+                "begin of one block to the begin of the next along each axis as `stride`"
             )
-    return Sharded(array, whole, first)
+        # A box is one block.
+        blocks = strides = tuple(max(extent, 1) for extent in shape)
+    else:
+        strides = tuple(operator.index(step) for step in stride)
+        blocks = (1,) * len(shape) if block is None else tuple(map(operator.index, block))
+        if not len(blocks) == len(strides) == len(shape):
+            raise InvalidError(
+                f"the part has shape {shape}, block {blocks} and stride {strides}: they need "
+                "equally many dimensions"
+            )
+    for axis, (extent, begin, end, size, step) in enumerate(
+        zip(shape, first, whole, blocks, strides, strict=True)
+    ):
+        if not 1 <= size <= step < 1 << 63:
+            raise InvalidError(
+                f"blocks of {size} elements every {step} along axis {axis}: a block has at least "
+                "one element, and the stride is at least as long as the block"
+            )
+        last = begin + (extent - 1) // size * step + (extent - 1) % size if extent else 0
+        if not 0 <= begin < 1 << 63 or (extent and last >= end) or not 0 <= end < 1 << 63:
+            how = "" if stride is None else f" in blocks of {size} every {step}"
+            raise InvalidError(
+                f"the part begins at {begin} along axis {axis} and has {extent} elements there"
+                f"{how}; the global array has {end}"
+            )
+    if stride is None:
+        return Sharded(array, whole, first)
+    return Sharded(array, whole, first, blocks, strides)
+
+
+def block_cyclic(
+    array: Any,
+    global_shape: Sequence[SupportsIndex],
+    block: Sequence[SupportsIndex],
+    grid: Sequence[SupportsIndex],
+    coordinates: Sequence[SupportsIndex],
+) -> Sharded:
+    """Says that an array is this rank's part of a block-cyclic global array, as a leaf of a state.
+
+    Along each axis the global array is cut into blocks, which are dealt out to the ranks of the
+    grid in turn, as ScaLAPACK and `MPI.Datatype.Create_darray` do (with the first block on the
+    first rank). See `sharded` for what a restore makes of it.
+
+    Args:
+        array: The part: an array, or a tensor of PyTorch in the memory of the CPU. In C order. It
+            has all blocks of this rank, and along each axis as many elements as ScaLAPACK's
+            `numroc` says.
+        global_shape: Shape of the global array, with as many dimensions as the part has.
+        block: Elements of a block along each axis (`MB`, `NB`).
+        grid: Number of ranks along each axis (`NPROW`, `NPCOL`); 1 if it is not divided.
+        coordinates: This rank's place in the grid along each axis (`MYROW`, `MYCOL`), from 0 on.
+
+    Raises:
+        InvalidError: If there is no such place in the grid, or the part has another shape.
+    """
+    shape = tuple(int(extent) for extent in array.shape)
+    whole, blocks, ranks_along, place = (
+        tuple(map(operator.index, given)) for given in (global_shape, block, grid, coordinates)
+    )
+    if not len(shape) == len(whole) == len(blocks) == len(ranks_along) == len(place):
+        raise InvalidError(
+            f"the part has shape {shape}, the global array {whole}, the block {blocks}, the grid "
+            f"{ranks_along}, and the coordinates are {place}: they need equally many dimensions"
+        )
+    for axis, (extent, end, size, count, at) in enumerate(
+        zip(shape, whole, blocks, ranks_along, place, strict=True)
+    ):
+        if not 0 <= at < count or size < 1:
+            raise InvalidError(
+                f"blocks of {size} elements for rank {at} of {count} along axis {axis}: a block "
+                "has at least one element, and ranks are counted from 0"
+            )
+        # Blocks that every rank has, and what of the last round this one has.
+        rounds, rest = divmod(end, size * count)
+        own = rounds * size + min(max(rest - at * size, 0), size)
+        if extent != own:
+            raise InvalidError(
+                f"the part has {extent} elements along axis {axis}; of {end} elements in blocks of "
+                f"{size}, rank {at} of {count} has {own}"
+            )
+    offset = tuple(at * size for at, size in zip(place, blocks, strict=True))
+    stride = tuple(count * size for count, size in zip(ranks_along, blocks, strict=True))
+    return sharded(array, whole, offset, block=blocks, stride=stride)

@@ -80,8 +80,8 @@ class Rebuild:
     ) -> list[Any]:
         """Says for each region where it goes.
 
-        That is None, True (as a value), an array to fill, or one with the offset and shape of a
-        part of a global array.
+        That is None, True (as a value), an array to fill, or one with what part of a global array
+        it is, and its shape.
         """
         self.epoch, count = epoch, len(names)
         self.kept.clear()
@@ -269,7 +269,7 @@ class Rebuild:
         original = self.here.originals.get(my, target)
         part = self.here.parts.get(my)
         if part is not None:
-            return self._fill_part(at, target, original, part[1])
+            return self._fill_part(at, target, original, part)
         fortran = at in self.fortran
         fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
         if target.flags.writeable and fits and target.dtype.itemsize:
@@ -292,7 +292,7 @@ class Rebuild:
         self.copied_bytes += made.nbytes
         return wish
 
-    def _fill_part(self, at: int, target: Any, original: Any, offset: tuple[int, ...]) -> Any:
+    def _fill_part(self, at: int, target: Any, original: Any, part: tuple[Any, ...]) -> Any:
         """The program's part of a global array, or another array that is put there later."""
         self.objects[at] = original
         made = target
@@ -304,7 +304,7 @@ class Rebuild:
                 return original
 
             self.later.append((at, put))
-        return (made, offset, target.shape)
+        return (made, part, target.shape)
 
     def how(self, mode: str, lazy_bytes: int, eager_because: str) -> dict[str, Any]:
         """How a lazy restore fills memory, for `LazyRestored`, given how the engine does."""

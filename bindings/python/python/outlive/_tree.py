@@ -79,8 +79,9 @@ class Flat:
     containers: list[Any] = field(default_factory=list)
     # Names of pickled leaves that take long, with their bytes and seconds.
     heavy: list[tuple[str, int, float]] = field(default_factory=list)
-    # By number of the leaf, of which array it is a part: global shape and offset.
-    parts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    # By number of the leaf, of which array it is a part: global shape and offset, with block and
+    # stride if it is no box.
+    parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def skeleton(self, *, with_names: bool = False) -> bytes:
         """The containers as JSON; with the names, where other ranks store some of the leaves."""
@@ -320,11 +321,12 @@ class _Walk:
         if at in self.flat.fortran:
             raise InvalidError(
                 f"{shown(name)} is sharded, and its part is in Fortran's order: save its "
-                "transpose, with global shape and offset reversed"
+                "transpose, with global shape, offset and the like reversed"
             )
         if self.flat.shapes[at] != tuple(value.array.shape):
             raise InvalidError(f"{shown(name)} is sharded, and its part has changed its shape")
-        self.flat.parts[at] = (value.global_shape, value.offset)
+        blocks = () if value.block is None else (value.block, value.stride)
+        self.flat.parts[at] = (value.global_shape, value.offset, *blocks)
         if not self.to_save:
             self.flat.originals[at] = value
 

@@ -105,6 +105,12 @@ pub fn catalog() -> Catalog {
         ..region
     };
     let part = Distribution::Subarray { global_shape: vec![0x102, 3], offset: vec![0x100, 1] };
+    let blocks = Distribution::BlockCyclic {
+        global_shape: vec![0x10B, 3],
+        offset: vec![0x103, 0],
+        block: vec![2, 1],
+        stride: vec![6, 2],
+    };
     Catalog {
         regions: vec![
             region("ü", "<f8", &[2, 3], 48, RegionPlace::Packed { offset: 32 }, fp(0)),
@@ -116,6 +122,10 @@ pub fn catalog() -> Catalog {
             distributed(
                 region("r", "|i1", &[1], 1 << 20, RegionPlace::Own, fp(0x61)),
                 Distribution::Replicated,
+            ),
+            distributed(
+                region("c", "|u1", &[3, 2], 6, RegionPlace::Packed { offset: 96 }, fp(0)),
+                blocks,
             ),
         ],
         attachment: b"{}".to_vec(),

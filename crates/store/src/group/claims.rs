@@ -59,7 +59,8 @@ fn line(region: &RegionDesc) -> String {
     let name = name.escape_debug();
     match distribution {
         Distribution::Local => format!("region \"{name}\" ({dtype}, of each rank its own)"),
-        Distribution::Subarray { global_shape, .. } => {
+        Distribution::Subarray { global_shape, .. }
+        | Distribution::BlockCyclic { global_shape, .. } => {
             format!("region \"{name}\" ({dtype}, part of {global_shape:?})")
         }
         Distribution::Replicated => format!("region \"{name}\" ({dtype}, {shape:?} on all ranks)"),

@@ -1,0 +1,166 @@
+//! Whether parts cover another one.
+
+use super::Part;
+use super::axis::{Axis, period};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::ops::Range;
+
+/// Some elements of `whole` that are in none of the other parts, side by side; `None` if there are none.
+///
+/// Its cost does not grow with the array, but with the parts and their blocks within one period. That
+/// is the least common multiple of the strides along a dimension: that of the saved blocks if `whole` is
+/// a box. Memory grows with the parts only.
+pub fn uncovered(whole: &Part, parts: &[Part]) -> Option<Part> {
+    let has_elements = |part: &Part| part.axes.iter().all(|axis| axis.extent > 0);
+    if !has_elements(whole) {
+        return None;
+    }
+    let parts: Vec<&[Axis]> =
+        parts.iter().filter(|part| has_elements(part)).map(|part| &part.axes[..]).collect();
+    let gap = gap(&whole.axes, &parts)?;
+    let axes =
+        gap.into_iter().map(|range| Axis::side_by_side(range.start, range.end - range.start));
+    Some(Part { axes: axes.collect() })
+}
+
+/// A box without elements of the parts, looked for dimension by dimension: an element of this one has
+/// one if the parts that have the element leave one in the dimensions inside.
+fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
+    let Some((axis, inside)) = whole.split_first() else {
+        return parts.is_empty().then(Vec::new);
+    };
+    if parts.is_empty() {
+        let first = |axis: &Axis| axis.run_from(axis.offset).map(|(begin, end)| begin..end);
+        return whole.iter().map(first).collect();
+    }
+    // In a grid of ranks many have the same axis.
+    let mut numbers = HashMap::new();
+    let (mut axes, mut parts_with) = (Vec::new(), Vec::<Vec<&[Axis]>>::new());
+    for part in parts {
+        let number = *numbers.entry(part[0]).or_insert_with(|| {
+            axes.push(part[0]);
+            parts_with.push(Vec::new());
+            axes.len() - 1
+        });
+        parts_with[number].push(&part[1..]);
+    }
+    let mut seen = HashSet::new();
+    Sweep { whole: axis, axes: &axes }.find(&mut |range, here| {
+        // Nothing is inside of the last dimension.
+        if (inside.is_empty() && !here.is_empty()) || !seen.insert(Vec::from_iter(here.clone())) {
+            return None;
+        }
+        let parts: Vec<&[Axis]> =
+            here.iter().flat_map(|number| parts_with[*number].iter().copied()).collect();
+        let mut gap = gap(inside, &parts)?;
+        gap.insert(0, range);
+        Some(gap)
+    })
+}
+
+/// Called with elements side by side, and the numbers of the axes that have them.
+type Visit<'a, T> = &'a mut dyn FnMut(Range<u64>, &BTreeSet<usize>) -> Option<T>;
+
+/// Goes along one dimension, from one change of what axes have an element to the next.
+struct Sweep<'a> {
+    /// Only its elements are of interest.
+    whole: &'a Axis,
+    axes: &'a [Axis],
+}
+
+impl Sweep<'_> {
+    /// What `visit` finds first. It is called for all combinations of axes that have an element in
+    /// common, at least once.
+    fn find<T>(&self, visit: Visit<'_, T>) -> Option<T> {
+        let (mut at, end) = (self.whole.offset, self.whole.end());
+        let mut edges = Vec::with_capacity(2 * self.axes.len());
+        for (number, axis) in self.axes.iter().enumerate() {
+            let alive = alive(axis);
+            if alive.start.max(at) < alive.end.min(end) {
+                edges.push((alive.start.max(at), number, true));
+                edges.push((alive.end, number, false));
+            }
+        }
+        edges.sort_unstable();
+        let mut edges = edges.into_iter().peekable();
+        let (mut here, mut in_blocks) = (BTreeSet::new(), BTreeSet::new());
+        while at < end {
+            while let Some((_, number, begins)) = edges.next_if(|(edge, ..)| *edge <= at) {
+                let is_side_by_side = self.axes[number].is_side_by_side();
+                let set = if is_side_by_side { &mut here } else { &mut in_blocks };
+                match begins {
+                    true => set.insert(number),
+                    false => set.remove(&number),
+                };
+            }
+            let next = edges.peek().map_or(end, |(edge, ..)| end.min(*edge));
+            let found = match in_blocks.is_empty() && self.whole.is_side_by_side() {
+                true => visit(at..next, &here),
+                false => self.find_in_blocks(at..next, &mut here, &in_blocks, visit),
+            };
+            if found.is_some() {
+                return found;
+            }
+            at = next;
+        }
+        None
+    }
+
+    /// The same where the same axes are alive, by the begins and ends of their blocks. After one period
+    /// everything comes again.
+    fn find_in_blocks<T>(
+        &self,
+        range: Range<u64>,
+        here: &mut BTreeSet<usize>,
+        in_blocks: &BTreeSet<usize>,
+        visit: Visit<'_, T>,
+    ) -> Option<T> {
+        const WHOLE: usize = usize::MAX;
+        let axis_of = |number| if number == WHOLE { self.whole } else { &self.axes[number] };
+        let strides = in_blocks.iter().map(|number| self.axes[*number].stride);
+        let own = Some(self.whole.stride).filter(|_| !self.whole.is_side_by_side());
+        let stop = range.end.min(range.start.saturating_add(period(strides.chain(own))));
+        let mut changes = BinaryHeap::new();
+        for number in in_blocks.iter().copied().chain([WHOLE]) {
+            let run = axis_of(number).run_from(range.start);
+            changes.extend(run.map(|(begin, end)| Reverse((begin, number, Some(end)))));
+        }
+        let (mut at, mut is_wanted) = (range.start, false);
+        let mut found = None;
+        while at < stop && found.is_none() {
+            while let Some(Reverse((place, number, end))) = changes.peek().copied()
+                && place <= at
+            {
+                changes.pop();
+                match number {
+                    WHOLE => is_wanted = end.is_some(),
+                    _ if end.is_some() => drop(here.insert(number)),
+                    _ => drop(here.remove(&number)),
+                }
+                let next = match end {
+                    Some(end) => Some((end, number, None)),
+                    None => {
+                        axis_of(number).run_from(at).map(|(begin, end)| (begin, number, Some(end)))
+                    }
+                };
+                changes.extend(next.map(Reverse));
+            }
+            let next = changes.peek().map_or(stop, |Reverse((place, ..))| stop.min(*place));
+            if is_wanted {
+                found = visit(at..next, here);
+            }
+            at = next;
+        }
+        here.retain(|number| !in_blocks.contains(number));
+        found
+    }
+}
+
+/// Where an axis has the elements that its blocks say, if they went on in both directions for ever: also
+/// before the first block and behind the last, unless that is cut.
+fn alive(axis: &Axis) -> Range<u64> {
+    let gap = axis.stride - axis.block;
+    let behind = if axis.extent.is_multiple_of(axis.block) { gap } else { 0 };
+    axis.offset.saturating_sub(gap)..axis.end().saturating_add(behind)
+}
