@@ -38,18 +38,33 @@ struct ImageSources {
     sources: Vec<Source>,
 }
 
-/// Reads parts of arrays, from whichever ranks have saved them.
+/// What of which images goes where.
+pub struct PartsPlan {
+    wishes: Vec<PartWish>,
+    images_with: Vec<ImageSources>,
+}
+
+/// Plans to read parts of arrays, from whichever ranks have saved them. Reads no more than catalogs.
 ///
 /// # Errors
 /// `Invalid` for a part that is not in the checkpoint as a whole, or memory of another length; `Damaged`
-/// if something of it is missing or wrong.
+/// if a catalog is missing or wrong.
+pub fn plan_parts(images: &RankImages<'_>, wishes: Vec<PartWish>) -> Result<PartsPlan> {
+    let images_with = find(images, &wishes)?;
+    Ok(PartsPlan { wishes, images_with })
+}
+
+/// Reads them.
+///
+/// # Errors
+/// `Damaged` if something of it is missing or wrong.
 pub fn read_parts(
     images: &RankImages<'_>,
-    wishes: Vec<PartWish>,
+    plan: PartsPlan,
     leave: &Arc<Leave>,
     stats: &mut RestoreStats,
 ) -> Result<()> {
-    let images_with = find(images, &wishes)?;
+    let PartsPlan { wishes, images_with } = plan;
     let memory: Vec<MutRegion> = wishes.into_iter().map(|wish| wish.memory).collect();
     let scatter = leave.scatter(|| Scatter::new(memory))?;
     for ImageSources { of, sources } in images_with {

@@ -3,12 +3,23 @@
 
 use crate::client::Client;
 use crate::leave::{Leave, interrupted};
-use crate::parts::{PartWish, read_parts};
+use crate::parts::{PartWish, PartsPlan, plan_parts, read_parts};
 use crate::plan::{FillPlan, Offer, Wish, is_part};
 use crate::restore::{Filled, FilledImage, Sink, sink};
 use outlive_store::{MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select};
 use outlive_types::{Distribution, Epoch, Rank, RegionDesc, Result};
+use std::cell::RefCell;
 use std::sync::Arc;
+
+/// What a rank reads of one checkpoint.
+struct Planned {
+    own: Option<(MemoryImage, FillPlan)>,
+    /// Of rank 0's image.
+    common: Option<(MemoryImage, FillPlan)>,
+    parts: Option<PartsPlan>,
+    /// If all of the own image is read: it is that of a rank like this one.
+    follows: bool,
+}
 
 /// What a rank has read of one checkpoint.
 struct Attempt {
@@ -38,15 +49,33 @@ impl Client {
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<Filled>> {
         let (rank, ranks) = (self.job.rank(), self.job.ranks());
-        let mut attempt = |manifest: &_, as_of| {
-            let images = RankImages::new(self.job.pool(), self.job.name(), manifest, as_of);
-            let found = Found::look(&images, rank)?;
-            let offer = found.offer(&images, rank);
+        let (pool, name) = (self.job.pool(), self.job.name());
+        let ask = RefCell::new(ask);
+        let plan = |images: &RankImages<'_>| {
+            let found = Found::look(images, rank)?;
+            let offer = found.offer(images, rank);
             let regions = offer.regions.clone();
-            let wishes = ask(offer)?;
-            found.read(&images, leave, &regions, wishes, ranks)
+            let wishes = ask.borrow_mut()(offer)?;
+            found.plan(images, &regions, wishes, ranks)
         };
-        let Some(done) = self.job.restore_together(select, &mut attempt)? else { return Ok(None) };
+        // A rank that reads its own image keeps the device busy on which another's catalog is.
+        let planned = RefCell::new(None);
+        let mut look = |manifest: &_, as_of| {
+            let images = RankImages::new(pool, name, manifest, as_of);
+            planned.replace(Some((images.epoch(), as_of, plan(&images)?)));
+            Ok(())
+        };
+        let mut attempt = |manifest: &_, as_of| {
+            let images = RankImages::new(pool, name, manifest, as_of);
+            let planned = match planned.take() {
+                Some((epoch, of, planned)) if (epoch, of) == (images.epoch(), as_of) => planned,
+                // Chunks may have been moved since, or this is a second attempt.
+                _ => plan(&images)?,
+            };
+            planned.read(&images, leave)
+        };
+        let done = self.job.restore_together(select, &mut look, &mut attempt)?;
+        let Some(done) = done else { return Ok(None) };
         let Attempt { own, common, follows, stats } = done.value;
         if let Some((of, _)) = own.as_ref().filter(|_| rank == 0) {
             self.tell_of_fewer(of, ranks);
@@ -152,14 +181,13 @@ impl Found {
         offer
     }
 
-    fn read(
+    fn plan(
         self,
         images: &RankImages<'_>,
-        leave: &Arc<Leave>,
         regions: &[RegionDesc],
         wishes: Vec<Wish>,
         ranks: u32,
-    ) -> Result<Attempt> {
+    ) -> Result<Planned> {
         let Found { own, first } = self;
         let count = own.as_ref().map_or(0, |own| own.regions().len());
         let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
@@ -179,33 +207,49 @@ impl Found {
                 (false, _) => {}
             }
         }
-        let mut attempt = Attempt {
-            own: None,
-            common: None,
-            follows: parts.is_empty() && images.count() == ranks,
-            stats: RestoreStats::default(),
+        let follows = parts.is_empty() && images.count() == ranks;
+        let own = match own {
+            Some(own) => {
+                let plan = FillPlan::new(&own, mine)?;
+                Some((own, plan))
+            }
+            None => None,
         };
-        if let Some(own) = own {
-            let plan = FillPlan::new(&own, mine)?;
+        let is_wanted = common.iter().any(|(_, wish)| !matches!(wish, Wish::Nothing));
+        let common = match first.filter(|_| is_wanted) {
+            Some(first) => {
+                let image = images.open_regions(&first)?;
+                let mut common = common.into_iter().peekable();
+                let mut of = |region: &RegionDesc| match common.peek() {
+                    Some((name, _)) if **name == region.name => common.next().map(|(_, wish)| wish),
+                    _ => None,
+                };
+                let wishes =
+                    image.regions().iter().map(|it| of(it).unwrap_or(Wish::Nothing)).collect();
+                let plan = FillPlan::new(&image, wishes)?;
+                Some((image, plan))
+            }
+            None => None,
+        };
+        let parts = (!parts.is_empty()).then(|| plan_parts(images, parts)).transpose()?;
+        Ok(Planned { own, common, parts, follows })
+    }
+}
+
+impl Planned {
+    fn read(self, images: &RankImages<'_>, leave: &Arc<Leave>) -> Result<Attempt> {
+        let Planned { own, common, parts, follows } = self;
+        let stats = RestoreStats::default();
+        let mut attempt = Attempt { own: None, common: None, follows, stats };
+        if let Some((own, plan)) = own {
             let sink = read_image(&own, plan, leave, &mut attempt.stats)?;
             attempt.follows &= sink.whole;
             attempt.own = Some((own, sink));
         }
-        if let Some(first) = first
-            && common.iter().any(|(_, wish)| !matches!(wish, Wish::Nothing))
-        {
-            let image = images.open_regions(&first)?;
-            let mut common = common.into_iter().peekable();
-            let of = |region: &RegionDesc| match common.peek() {
-                Some((name, _)) if **name == region.name => common.next().map(|(_, wish)| wish),
-                _ => None,
-            };
-            let mut of = of;
-            let wishes = image.regions().iter().map(|it| of(it).unwrap_or(Wish::Nothing)).collect();
-            let plan = FillPlan::new(&image, wishes)?;
+        if let Some((image, plan)) = common {
             attempt.common = Some(read_image(&image, plan, leave, &mut attempt.stats)?);
         }
-        if !parts.is_empty() {
+        if let Some(parts) = parts {
             read_parts(images, parts, leave, &mut attempt.stats)?;
         }
         leave.with(|| ()).ok_or_else(interrupted)?;

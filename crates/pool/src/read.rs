@@ -2,6 +2,7 @@
 
 use crate::Pool;
 use crate::layout::Layout;
+use crate::redundancy::Tier;
 use crate::stripe::{Scan, read_pieces};
 use crate::targets::rather;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
@@ -99,6 +100,12 @@ impl Pool {
         let mut buffer = AlignedBuf::zeroed(length.next_multiple_of(PAGE_BYTES));
         buffer[..length].copy_from_slice(there);
         Ok(SpanBytes { buffer, skip: 0, length })
+    }
+
+    /// Of how many packs reads should be under way, so that all fast targets are busy.
+    pub fn reads_side_by_side(&self) -> usize {
+        let (targets, data) = (self.targets(), usize::from(self.config().geometry().k));
+        (targets.of_tier(Tier::Fast).count() / data).max(1)
     }
 
     /// How a pack is spread over its shards. A mirror's are all alike; of others it depends on the length

@@ -226,15 +226,19 @@ impl Member {
         let (truth, rank) = (&actor.truth, self.rank);
         let (at_least, mut seen) = (truth.newest_told(name), truth.last_epoch(name));
         let mut prepared = 0;
-        let restored = self.job.restore_together(Select::Newest, &mut |manifest, as_of| {
-            prepared = truth.last_epoch(name);
-            pause("prepare a restore");
-            let image = RankImages::new(&actor.pool, name, manifest, as_of).open(rank)?;
-            let memory = Memory::of(&image);
-            let all: Vec<usize> = (0..image.streams().len()).collect();
-            image.read(&all, &memory)?;
-            Ok((image, memory))
-        });
+        let restored = self.job.restore_together(
+            Select::Newest,
+            &mut |_, _| Ok(()),
+            &mut |manifest, as_of| {
+                prepared = truth.last_epoch(name);
+                pause("prepare a restore");
+                let image = RankImages::new(&actor.pool, name, manifest, as_of).open(rank)?;
+                let memory = Memory::of(&image);
+                let all: Vec<usize> = (0..image.streams().len()).collect();
+                image.read(&all, &memory)?;
+                Ok((image, memory))
+            },
+        );
         let restored = actor.met("a restore of ranks", name, restored, &self.also())?;
         let epoch = restored.as_ref().map(|restored| restored.epoch);
         let all = *lock(&self.run.told).restored.get_or_insert(epoch);

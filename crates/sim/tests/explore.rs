@@ -39,6 +39,7 @@ fn check(name: Name) {
 fn what_once_failed_does_not_fail_again() {
     for (family, seed) in [
         (Family::Collect, 423),
+        (Family::Collect, 7_146_392),
         (Family::Collect, 71_000_252),
         (Family::Collect, 71_001_512),
         (Family::Crowd, 1432),

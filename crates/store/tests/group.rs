@@ -80,7 +80,8 @@ impl Program {
             image.read(&all, &vectors)?;
             Ok((regions_of(&image, &vectors.into_inner()), image))
         };
-        let restored = self.job.restore_together(Select::Newest, &mut attempt)?;
+        let restored =
+            self.job.restore_together(Select::Newest, &mut |_, _| Ok(()), &mut attempt)?;
         Ok(restored.map(|it| {
             let (state, image) = it.value;
             self.job.follow_restored(&image);

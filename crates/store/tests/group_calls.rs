@@ -294,7 +294,7 @@ fn a_program_saves_and_restores() -> Result<()> {
             let group = Some(GroupOptions { coordinator, patience, schedule });
             let job = Job::open(&pool, "job", JobOptions { group, every: None }).unwrap();
             let restored = job
-                .restore_together(Select::Newest, &mut |manifest, as_of| {
+                .restore_together(Select::Newest, &mut |_, _| Ok(()), &mut |manifest, as_of| {
                     let image = RankImages::new(&pool, job.name(), manifest, as_of).open(rank)?;
                     let vectors = common::Vectors::for_all(&image);
                     image.read(&[0], &vectors)?;

@@ -12,8 +12,8 @@ use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 const NONE: u8 = 0;
 /// Rank 0 has found a checkpoint to try.
 const TRY: u8 = 1;
-/// All ranks have restored it.
-const RESTORED: u8 = 2;
+/// All ranks have done what they wanted with it.
+const DONE: u8 = 2;
 /// Some rank could not, as it is damaged.
 const DAMAGED: u8 = 3;
 /// A prune has dropped it since rank 0 found it.
@@ -30,6 +30,13 @@ pub struct TogetherRestored<T> {
     pub skipped: Skipped,
 }
 
+/// What comes of a step that all ranks take with a checkpoint.
+enum Outcome<T> {
+    Done(T),
+    Gone,
+    Damaged(Error),
+}
+
 /// A restore of all ranks.
 pub(crate) struct Together<'a> {
     pub part: &'a Part,
@@ -40,8 +47,9 @@ pub(crate) struct Together<'a> {
 
 impl Together<'_> {
     /// Every rank makes `attempt` with one checkpoint after the other, newest first, until all succeed
-    /// with the same. It gets the manifest, and the number of the newest record that was read. Nothing is
-    /// tried if a rank is not `ready`. `None` if the job has no checkpoint. Collective.
+    /// with the same. It gets the manifest, and the number of the newest record that was read, as does `look`,
+    /// which all ranks do before: what is small and wanted by many is read while nobody reads what is large.
+    /// Nothing is tried if a rank is not `ready`. `None` if the job has no checkpoint. Collective.
     ///
     /// # Errors
     /// The same on all ranks: `Damaged` if the checkpoint that was asked for, or every one, is damaged for
@@ -49,6 +57,7 @@ impl Together<'_> {
     pub fn restore<T>(
         &self,
         ready: Result<()>,
+        look: &mut dyn FnMut(&Manifest, u64) -> Result<()>,
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<TogetherRestored<T>>> {
         let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
@@ -68,26 +77,21 @@ impl Together<'_> {
                 _ => None,
             };
             let epoch = epoch.ok_or_else(|| Error::bug("rank 0 has named no epoch"))?;
-            let mut value = None;
-            let at_work = self.part.coordinator.at_work();
-            let tried = self.attempt(epoch, attempt);
-            drop(at_work);
-            let tried = tried.map(|restored| match restored {
-                Some(restored) => {
-                    value = Some(restored);
-                    Vec::new()
-                }
-                None => vec![GONE],
-            });
-            let verdict = self.part.agree(&what, tried, &mut |all| self.judge(all))?;
-            match (verdict.split_first(), value) {
-                (Some((&RESTORED, _)), Some(value)) => {
+            let outcome = match self.all(&what, epoch, look)? {
+                Outcome::Done(()) => self.all(&what, epoch, attempt)?,
+                Outcome::Gone => Outcome::Gone,
+                Outcome::Damaged(why) => Outcome::Damaged(why),
+            };
+            match outcome {
+                Outcome::Done(value) => {
                     return Ok(Some(TogetherRestored { epoch, value, skipped }));
                 }
                 // There is a newer one, or there was.
-                (Some((&GONE, _)), _) if self.select == Select::Newest => {}
-                (Some((&DAMAGED, why)), _) => {
-                    let why = Error::damaged(String::from_utf8_lossy(why));
+                Outcome::Gone if self.select == Select::Newest => {}
+                Outcome::Gone => {
+                    return Err(Error::bug("the ranks do not agree what they have restored"));
+                }
+                Outcome::Damaged(why) => {
                     if let Select::Epoch(_) = self.select {
                         return Err(why);
                     }
@@ -97,8 +101,36 @@ impl Together<'_> {
                     skipped.push((epoch, why));
                     below = epoch;
                 }
-                _ => return Err(Error::bug("the ranks do not agree what they have restored")),
             }
+        }
+    }
+
+    /// One step of all ranks with a checkpoint. Collective.
+    fn all<T>(
+        &self,
+        what: &str,
+        epoch: Epoch,
+        step: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Outcome<T>> {
+        let mut value = None;
+        let at_work = self.part.coordinator.at_work();
+        let tried = self.attempt(epoch, step);
+        drop(at_work);
+        let tried = tried.map(|done| match done {
+            Some(done) => {
+                value = Some(done);
+                Vec::new()
+            }
+            None => vec![GONE],
+        });
+        let verdict = self.part.agree(what, tried, &mut |all| self.judge(all))?;
+        match (verdict.split_first(), value) {
+            (Some((&DONE, _)), Some(value)) => Ok(Outcome::Done(value)),
+            (Some((&GONE, _)), _) => Ok(Outcome::Gone),
+            (Some((&DAMAGED, why)), _) => {
+                Ok(Outcome::Damaged(Error::damaged(String::from_utf8_lossy(why))))
+            }
+            _ => Err(Error::bug("the ranks do not agree what they have restored")),
         }
     }
 
@@ -205,7 +237,7 @@ impl Together<'_> {
         Ok(match damaged {
             _ if is_gone => vec![GONE],
             Some(error) => [&[DAMAGED], error.message().as_bytes()].concat(),
-            None => vec![RESTORED],
+            None => vec![DONE],
         })
     }
 }

@@ -25,8 +25,9 @@ pub struct Restored {
 
 impl Job {
     /// Restores on all ranks of a group: each makes `attempt` with one checkpoint after the other, newest
-    /// first, until all succeed with the same one. `attempt` gets the manifest, and the number of the
-    /// newest record that was read; it fails with `Damaged` to have all pass on. A save under way is
+    /// first, until all succeed with the same one. Before that all take a `look` at it: what is small, and
+    /// wanted by many, is read before anybody reads what is large. Both get the manifest, and the number of
+    /// the newest record that was read; they fail with `Damaged` to have all pass on. A save under way is
     /// waited for. `None` if there is no checkpoint. Collective.
     ///
     /// # Errors
@@ -35,6 +36,7 @@ impl Job {
     pub fn restore_together<T>(
         &self,
         select: Select,
+        look: &mut dyn FnMut(&Manifest, u64) -> Result<()>,
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<TogetherRestored<T>>> {
         self.inner.check_process()?;
@@ -51,7 +53,7 @@ impl Job {
             self.inner.note_position()
         };
         let together = Together { part, pool: self.pool(), name: self.name(), select };
-        together.restore(ready(), attempt)
+        together.restore(ready(), look, attempt)
     }
 
     /// The next save is refused if others save before it: this program goes on from what it reads now. Restores do

@@ -6,6 +6,7 @@ use outlive_io::{AlignedBuf, Completions, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,7 +24,7 @@ const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 struct Step {
     span: Span,
-    items: std::ops::Range<usize>,
+    items: Range<usize>,
 }
 
 /// A plan: each needed byte is read once, in container order; ranges closer than the gap are one.
@@ -43,6 +44,19 @@ pub struct ReadFault {
     pub wanted: usize,
     /// Why.
     pub error: Error,
+}
+
+/// In which order reads are begun; `None`: as they are planned.
+struct Turns(Option<Vec<usize>>);
+
+impl Turns {
+    /// The read at a place of the order; behind the last one a number that is none.
+    fn at(&self, place: usize) -> usize {
+        match &self.0 {
+            Some(order) => order.get(place).copied().unwrap_or(usize::MAX),
+            None => place,
+        }
+    }
 }
 
 impl ReadPlan {
@@ -101,6 +115,32 @@ impl ReadPlan {
         step_of
     }
 
+    /// The reads in an order in which those of so many packs take turns, each pack's by itself in container
+    /// order: a pack may be on one target, and others could be read from beside it.
+    fn order(&self, lanes: usize) -> Turns {
+        let mut packs: VecDeque<Range<usize>> = VecDeque::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            match packs.back_mut() {
+                Some(last) if self.steps[last.start].span.pack == step.span.pack => {
+                    last.end = number + 1;
+                }
+                _ => packs.push_back(number..number + 1),
+            }
+        }
+        if lanes < 2 || packs.len() < 2 {
+            return Turns(None);
+        }
+        let mut order = Vec::with_capacity(self.steps.len());
+        let mut side_by_side: VecDeque<Range<usize>> =
+            packs.drain(..lanes.min(packs.len())).collect();
+        while let Some(mut pack) = side_by_side.pop_front() {
+            order.extend(pack.next());
+            let next = if pack.is_empty() { packs.pop_front() } else { Some(pack) };
+            side_by_side.extend(next);
+        }
+        Turns(Some(order))
+    }
+
     /// Reads everything with `threads` threads and hands each verified item to `take`, with its
     /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
     /// the work.
@@ -111,8 +151,10 @@ impl ReadPlan {
         keep_going: bool,
         take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     ) -> Vec<ReadFault> {
-        let next = AtomicUsize::new(0);
-        let next = || Some(next.fetch_add(1, Ordering::Relaxed));
+        // One thread hands on in container order.
+        let lanes = if threads > 1 { pool.reads_side_by_side() } else { 1 };
+        let (order, next) = (self.order(lanes), AtomicUsize::new(0));
+        let next = || Some(order.at(next.fetch_add(1, Ordering::Relaxed)));
         let staging = pool.staging();
         // What is being verified has a buffer as well.
         let buffers = (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(threads);
@@ -388,4 +430,30 @@ fn mismatch(wanted: &ReadItem) -> Error {
         "{} bytes at {} of pack {} do not match their fingerprint {:?}",
         wanted.place.length, wanted.place.offset, wanted.place.pack, wanted.fp
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::PackId;
+
+    #[test]
+    fn packs_take_turns_and_each_is_read_as_it_lies() {
+        let step = |pack: u8, number: u32| Step {
+            span: Span { pack: PackId([pack; 20]), offset: number * 4096, length: 4096 },
+            items: 0..0,
+        };
+        let steps = [(1, 3), (2, 1), (3, 2), (4, 2)]
+            .into_iter()
+            .flat_map(|(pack, reads)| (0..reads).map(move |number| step(pack, number)));
+        let plan = ReadPlan { sorted: Vec::new(), steps: steps.collect(), read_bytes: 0 };
+        let order = |lanes| {
+            let order = plan.order(lanes);
+            (0..).map(|place| order.at(place)).take_while(|at| *at < 8).collect::<Vec<usize>>()
+        };
+        assert_eq!(order(1), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(order(2), [0, 3, 1, 4, 2, 5, 6, 7]);
+        assert_eq!(order(3), [0, 3, 4, 1, 6, 5, 2, 7]);
+        assert_eq!(order(100), [0, 3, 4, 6, 1, 5, 7, 2]);
+    }
 }
