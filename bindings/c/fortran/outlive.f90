@@ -998,6 +998,8 @@ contains
             status = c_refuse(c_text("a part in blocks needs both, its block and its stride"))
         else if (size(block) /= ndim .or. size(stride) /= ndim) then
             status = c_refuse(c_text("the array, its block and its stride need equally many dimensions"))
+        else if (any(block < 1) .or. any(stride < 1)) then
+            status = c_refuse(c_text("a block needs at least one element, and so does its stride"))
         else
             status = c_protect_cyclic(job%handle, c_text(name), memory, c_text(dtype), ndim, &
                 in_c_order(extents), in_c_order(int(global_shape, c_size_t)), &

@@ -309,7 +309,7 @@ outlive_status outlive_protect_sharded(struct outlive_job *job,
 // next there are `stride` elements of the global array. So element l of the part is element
 // `offset + l / block * stride + l % block` of the array. The last block may have fewer. In a grid of `p`
 // ranks along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension that is
-// not dealt out has `offset` 0, and its extent as `block` and `stride`.
+// not dealt out has `offset` 0, and its extent as `block` and `stride`, or 1 if that is 0.
 outlive_status outlive_protect_cyclic(struct outlive_job *job,
                                       const char *name,
                                       void *memory,

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn outlive_protect_sharded(
 /// next there are `stride` elements of the global array. So element l of the part is element
 /// `offset + l / block * stride + l % block` of the array. The last block may have fewer. In a grid of `p`
 /// ranks along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension that is
-/// not dealt out has `offset` 0, and its extent as `block` and `stride`.
+/// not dealt out has `offset` 0, and its extent as `block` and `stride`, or 1 if that is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_protect_cyclic(
     job: *mut outlive_job,

@@ -105,23 +105,26 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
             let part = region.distribution.part(&region.shape).filter(|_| is_same);
             let elements = part.as_ref().and_then(Part::elements).filter(|count| *count > 0);
             let (Some(part), Some(elements)) = (part, elements) else { continue };
-            if let Some(overlap) = Overlap::new(&part, &wish.part, region.bytes / elements) {
-                if wish
-                    .part
-                    .elements()
-                    .and_then(|wanted| wanted.checked_mul(region.bytes / elements))
-                    != Some(wish.memory.length() as u64)
-                {
-                    return Err(Error::invalid(format!(
-                        "{} has elements of {} bytes, and the memory for it has {}",
-                        words(images, wish),
-                        region.bytes / elements,
-                        shown_bytes(wish.memory.length() as u64)
-                    )));
-                }
-                parts[number].push(part);
+            let element_bytes = region.bytes / elements;
+            if !region.bytes.is_multiple_of(elements) {
+                return Err(Error::damaged(format!(
+                    "{} has {elements} elements in {} bytes on one rank",
+                    words(images, wish),
+                    region.bytes
+                )));
+            }
+            let wanted = wish.part.elements().and_then(|wanted| wanted.checked_mul(element_bytes));
+            if wanted != Some(wish.memory.length() as u64) {
+                return Err(Error::invalid(format!(
+                    "{} has elements of {element_bytes} bytes, and the memory for it has {}",
+                    words(images, wish),
+                    shown_bytes(wish.memory.length() as u64)
+                )));
+            }
+            if let Some(overlap) = Overlap::new(&part, &wish.part, element_bytes) {
                 sources.push(Source { wish: number, region: region.clone(), overlap });
             }
+            parts[number].push(part);
         }
         if !sources.is_empty() {
             found.push(ImageSources { of, sources });

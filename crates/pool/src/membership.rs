@@ -9,6 +9,7 @@ use outlive_chunk::parallel;
 use outlive_io::Pace;
 use outlive_target::{Lock, ShardName};
 use outlive_types::{Error, ErrorKind, Event, Progress, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TargetsThen {
     /// Of the table.
     version: u64,
+    ids: Vec<u32>,
     written: Growing,
 }
 
@@ -71,8 +73,10 @@ impl Pool {
             return Ok(None);
         }
         self.refresh_targets()?;
-        let (version, written) = (self.targets().version(), self.written().begin());
-        Ok(Some(TargetsThen { version, written }))
+        let (targets, written) = (self.targets(), self.written().begin());
+        // Nothing is saved to others.
+        let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
+        Ok(Some(TargetsThen { version: targets.version(), ids, written }))
     }
 
     /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
@@ -88,11 +92,21 @@ impl Pool {
             return Ok(());
         }
         let rows = table.rows()?;
-        let is_gone = |id: &&u32| rows.iter().all(|row| row.id.unwrap_or(1) != **id);
+        let row_of = |id: u32| rows.iter().find(|row| row.id.unwrap_or(1) == id);
+        // Those that came since, too: one may have come and left.
+        let came = then.ids.iter().max().map_or(1, |id| id + 1)..table.next_id()?;
+        let known = then.ids.iter().copied().chain(came);
+        let left: BTreeSet<u32> = known.filter(|id| row_of(*id).is_none()).collect();
         let needed = usize::from(self.config().geometry().k);
         for pack in then.spread().iter().chain(others) {
-            let gone: Vec<&u32> = pack.iter().filter(is_gone).collect();
-            if let Some(id) = gone.first().filter(|_| pack.len() - gone.len() < needed) {
+            let has_left = |id: &u32| row_of(*id).is_none();
+            let is_leaving = |id: &&u32| row_of(**id).is_some_and(|row| row.leaving);
+            let gone = pack.iter().filter(|id| has_left(id)).count();
+            // What was on one that is being emptied may be on another by now, which may have left.
+            let elsewhere = left.iter().filter(|id| pack.binary_search(id).is_err());
+            let moved = pack.iter().filter(is_leaving).count().min(elsewhere.clone().count());
+            let first = pack.iter().find(|id| has_left(id)).or(elsewhere.clone().next());
+            if let Some(id) = first.filter(|_| pack.len() - gone - moved < needed) {
                 return Err(Error::retry(format!(
                     "target {id} was removed from the pool while this was written: save again"
                 )));

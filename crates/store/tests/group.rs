@@ -5,6 +5,7 @@ mod common;
 
 use common::{State, Vectors, Warnings, noise, regions_of, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_format::Manifest;
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, MemoryImage, RankImages, SaveStats, Select, Skipped};
@@ -254,6 +255,34 @@ fn damage_of_one_rank_moves_all_to_the_checkpoint_before() {
     }
     assert!(moved >= 3, "only {moved} damages moved them");
     assert_eq!(restored(&world), Some((2, 2)));
+}
+
+/// Nobody reads memory before all have looked; a rank that finds damage then moves all to the one before.
+#[test]
+fn all_ranks_look_before_any_reads() {
+    let world = FaultWorld::new();
+    run(&world, PATIENT, |program, _| (1..=2).for_each(|step| drop(program.save(step).unwrap())));
+    let (looked, read) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (epochs, _) = run(&world, PATIENT, |program, _| {
+        let mut look = |manifest: &Manifest, _| {
+            looked.fetch_add(1, Ordering::Relaxed);
+            match (manifest.epoch, program.rank) {
+                (2, 1) => Err(Error::damaged("its catalog")),
+                _ => Ok(()),
+            }
+        };
+        let mut attempt = |manifest: &Manifest, _| {
+            read.fetch_add(1, Ordering::Relaxed);
+            // All have looked at both.
+            assert_eq!(looked.load(Ordering::Relaxed), 2 * u64::from(RANKS));
+            Ok(manifest.epoch)
+        };
+        let restored = program.job.restore_together(Select::Newest, &mut look, &mut attempt);
+        let restored = restored.unwrap().unwrap();
+        (restored.epoch, restored.value, restored.skipped.len())
+    });
+    assert_eq!(epochs, [(1, 1, 1); RANKS as usize]);
+    assert_eq!(read.load(Ordering::Relaxed), u64::from(RANKS));
 }
 
 #[test]

@@ -77,3 +77,27 @@ fn a_pack_that_has_too_little_left_is_not_committed() {
     let error = pool.check_targets(&behind, &others).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
 }
+
+/// What a drain has moved to a target that is lost then is lost with it.
+#[test]
+fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..=2).map(|id| TargetConfig::at(place(id))).collect();
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    let config = PoolConfig { target, ..config };
+    let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    let spread = then.spread();
+    let on = spread.first().unwrap()[0];
+    let other = another(dir.path());
+    assert_eq!(other.drain_target(on, None).unwrap().shards, 1);
+    pool.check_targets(&then, &Spread::new()).unwrap();
+    other.add_target(&place(3), None, Tier::Fast).unwrap();
+    pool.check_targets(&then, &Spread::new()).unwrap();
+    other.remove_target(3 - on, true, None).unwrap();
+    assert!(another(dir.path()).directory_of(PackId([1; 20])).is_err());
+    let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+}

@@ -247,6 +247,7 @@ impl TargetSet {
         if let Ok(homes) = self.homes.try_lock()
             && let Some(home) = homes.get(&shard)
             && tiers.contains(&self.members[*home].tier)
+            && self.members[*home].away().is_none()
         {
             return Ok(Some(*home));
         }

@@ -389,6 +389,7 @@ impl LogHead {
             let committed = Committed { number: record.number, record_bytes, in_table };
             if self.append(pool, record.body)? == Append::Done {
                 self.last_epoch = manifest.epoch;
+                self.targets = None;
                 return Ok(Commit::Done(committed));
             }
             let before = Previous { number: self.number, fp: self.fp };

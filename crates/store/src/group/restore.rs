@@ -16,6 +16,8 @@ const TRY: u8 = 1;
 const DONE: u8 = 2;
 /// Some rank could not, as it is damaged.
 const DAMAGED: u8 = 3;
+/// Some rank could not, as a part of it is only on targets that are away.
+const AWAY: u8 = 5;
 /// A prune has dropped it since rank 0 found it.
 const GONE: u8 = 4;
 
@@ -34,7 +36,8 @@ pub struct TogetherRestored<T> {
 enum Outcome<T> {
     Done(T),
     Gone,
-    Damaged(Error),
+    /// It is damaged, or not there as long as targets are away.
+    Passed(Error),
 }
 
 /// A restore of all ranks.
@@ -80,7 +83,7 @@ impl Together<'_> {
             let outcome = match self.all(&what, epoch, look)? {
                 Outcome::Done(()) => self.all(&what, epoch, attempt)?,
                 Outcome::Gone => Outcome::Gone,
-                Outcome::Damaged(why) => Outcome::Damaged(why),
+                Outcome::Passed(why) => Outcome::Passed(why),
             };
             match outcome {
                 Outcome::Done(value) => {
@@ -91,7 +94,7 @@ impl Together<'_> {
                 Outcome::Gone => {
                     return Err(Error::bug("the ranks do not agree what they have restored"));
                 }
-                Outcome::Damaged(why) => {
+                Outcome::Passed(why) => {
                     if let Select::Epoch(_) = self.select {
                         return Err(why);
                     }
@@ -128,7 +131,10 @@ impl Together<'_> {
             (Some((&DONE, _)), Some(value)) => Ok(Outcome::Done(value)),
             (Some((&GONE, _)), _) => Ok(Outcome::Gone),
             (Some((&DAMAGED, why)), _) => {
-                Ok(Outcome::Damaged(Error::damaged(String::from_utf8_lossy(why))))
+                Ok(Outcome::Passed(Error::damaged(String::from_utf8_lossy(why))))
+            }
+            (Some((&AWAY, why)), _) => {
+                Ok(Outcome::Passed(Error::away(String::from_utf8_lossy(why))))
             }
             _ => Err(Error::bug("the ranks do not agree what they have restored")),
         }
@@ -177,6 +183,12 @@ impl Together<'_> {
             }
             return Ok(Some(manifest.epoch));
         }
+        // One that is away may be whole.
+        if let Some((_, away)) = skipped.iter().find(|(_, error)| error.is_away()) {
+            return Err(away.clone().context(format!(
+                "no checkpoint of job {name} is whole on the slow tier, and the fast one is away"
+            )));
+        }
         match skipped.first() {
             Some((_, first)) => Err(Error::damaged(format!(
                 "no checkpoint of job {name} is whole for every rank ({} are not): {first}",
@@ -217,7 +229,7 @@ impl Together<'_> {
 
     /// On rank 0: what the ranks' attempts come to.
     fn judge(&self, all: Vec<Result<Vec<u8>>>) -> Result<Vec<u8>> {
-        let (mut damaged, mut is_gone) = (None, false);
+        let (mut passed, mut is_gone) = (None, false);
         for (rank, tried) in all.into_iter().enumerate() {
             let error = match tried {
                 Ok(tried) => {
@@ -227,16 +239,17 @@ impl Together<'_> {
                 Err(error) => error,
             };
             // What is only on a target that is away is not lost, but nothing else can come now.
-            let is_passed =
-                error.kind() == ErrorKind::Damaged || error.is_away() && self.pool.is_slow_alone();
-            if !is_passed {
+            let is_away = error.is_away()
+                && !matches!(self.select, Select::Epoch(_))
+                && self.pool.is_slow_alone();
+            if !is_away && error.kind() != ErrorKind::Damaged {
                 return Err(of_rank(rank, error));
             }
-            damaged.get_or_insert(of_rank(rank, error));
+            passed.get_or_insert((if is_away { AWAY } else { DAMAGED }, of_rank(rank, error)));
         }
-        Ok(match damaged {
+        Ok(match passed {
             _ if is_gone => vec![GONE],
-            Some(error) => [&[DAMAGED], error.message().as_bytes()].concat(),
+            Some((how, error)) => [&[how], error.message().as_bytes()].concat(),
             None => vec![DONE],
         })
     }

@@ -59,6 +59,14 @@ impl Axis {
         self.block == self.stride
     }
 
+    /// Whether it has all elements of another, as far as that can be said at once.
+    pub fn covers(&self, other: &Axis) -> bool {
+        let grid = |axis: &Axis| (axis.offset, axis.block, axis.stride);
+        let is_within = self.offset <= other.offset && other.end() <= self.end();
+        self.is_side_by_side() && is_within
+            || grid(self) == grid(other) && other.extent <= self.extent
+    }
+
     /// One more than the global index of the last element.
     pub fn end(&self) -> u64 {
         match self.extent.checked_sub(1) {

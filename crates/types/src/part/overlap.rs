@@ -36,6 +36,11 @@ impl Overlap {
     /// What goes from one part to another, of an array whose elements have so many bytes. `None` if
     /// they have nothing in common.
     pub fn new(from: &Part, to: &Part, element_bytes: u64) -> Option<Overlap> {
+        // The bytes of all others can be counted.
+        let is_empty = |part: &Part| part.axes.iter().any(|axis| axis.extent == 0);
+        if element_bytes == 0 || is_empty(from) || is_empty(to) {
+            return None;
+        }
         let mut overlap = Overlap {
             outer: Vec::new(),
             lines: 1,
@@ -76,7 +81,7 @@ impl Overlap {
             to_step *= to.extent;
         }
         overlap.outer.reverse();
-        (element_bytes > 0).then_some(overlap)
+        Some(overlap)
     }
 
     /// Where a line begins in both parts.

@@ -300,3 +300,61 @@ fn what_cannot_be_is_refused() {
     assert_eq!(Part::block_cyclic(&[2], &[3], &[4], &[9]), part(&[2], &[3]));
     assert_eq!(Part::block_cyclic(&[2], &[3], &[1], &[1]), part(&[2], &[3]));
 }
+
+/// Boxes as a program has them that cuts its domain again and again, for balance.
+fn bisected(dice: &Dice, whole: Part, depth: u32) -> Vec<Part> {
+    let (offset, shape) = (whole.offset(), whole.shape());
+    let long: Vec<usize> = (0..shape.len()).filter(|at| shape[*at] > 1).collect();
+    if depth == 0 || long.is_empty() {
+        return vec![whole];
+    }
+    let at = long[dice.below(long.len() as u64) as usize];
+    let cut = 1 + dice.below(shape[at] - 1);
+    let (mut first, mut second, mut behind) = (shape.clone(), shape, offset.clone());
+    (first[at], second[at], behind[at]) = (cut, second[at] - cut, offset[at] + cut);
+    let mut halves = bisected(dice, part(&offset, &first), depth - 1);
+    halves.extend(bisected(dice, part(&behind, &second), depth - 1));
+    halves
+}
+
+/// All boxes of a domain cover it, and without one of them just that is missing: also if they are many, and
+/// the dimensions are.
+#[test]
+fn many_boxes_are_checked_exactly() {
+    for (dimensions, extent, depth, rounds) in
+        [(1, 1 << 40, 10, 3), (2, 12, 5, 300), (4, 1 << 20, 10, 3)]
+    {
+        for seed in 0..rounds {
+            let dice = Dice::new(seed);
+            let whole = part(&vec![3; dimensions], &vec![extent; dimensions]);
+            let mut boxes = bisected(&dice, whole.clone(), depth);
+            assert_eq!(uncovered(&whole, &boxes), None, "{seed}");
+            let lost = boxes.swap_remove(dice.below(boxes.len() as u64) as usize);
+            let found = uncovered(&whole, &boxes).expect("a box is missing");
+            assert_eq!(uncovered(&found, std::slice::from_ref(&lost)), None, "{seed}: {found:?}");
+            boxes.push(lost);
+            assert_eq!(uncovered(&found, &boxes), None, "{seed}");
+        }
+    }
+    // Two halves along each of 40 dimensions.
+    let whole = part(&[0; 40], &[4; 40]);
+    let half = |at: usize, begin: u64| {
+        let (mut offset, mut shape) = (vec![0; 40], vec![4; 40]);
+        (offset[at], shape[at]) = (begin, 2);
+        part(&offset, &shape)
+    };
+    let mut halves: Vec<Part> = (0..40).map(|at| half(at, 0)).collect();
+    assert!(uncovered(&whole, &halves).is_some());
+    halves.extend((0..40).map(|at| half(at, 2)));
+    assert_eq!(uncovered(&whole, &halves), None);
+}
+
+/// What a damaged catalog or a wrong wish may say does not end the program.
+#[test]
+fn parts_without_elements_or_bytes_have_nothing_in_common() {
+    let huge = part(&[0, 0], &[0, u64::MAX]);
+    let some = part(&[0, 0], &[1, 1]);
+    assert_eq!(Overlap::new(&huge, &some, 8), None);
+    assert_eq!(Overlap::new(&some, &huge, 1 << 63), None);
+    assert_eq!(Overlap::new(&some, &some, 0), None);
+}

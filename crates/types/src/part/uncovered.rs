@@ -10,7 +10,7 @@ use std::ops::Range;
 ///
 /// Its cost does not grow with the array, but with the parts and their blocks within one period. That
 /// is the least common multiple of the strides along a dimension: that of the saved blocks if `whole` is
-/// a box. Memory grows with the parts only.
+/// a box. Parts in blocks that no grid of ranks would have may cost as much as there are combinations of them.
 pub fn uncovered(whole: &Part, parts: &[Part]) -> Option<Part> {
     let has_elements = |part: &Part| part.axes.iter().all(|axis| axis.extent > 0);
     if !has_elements(whole) {
@@ -18,10 +18,62 @@ pub fn uncovered(whole: &Part, parts: &[Part]) -> Option<Part> {
     }
     let parts: Vec<&[Axis]> =
         parts.iter().filter(|part| has_elements(part)).map(|part| &part.axes[..]).collect();
-    let gap = gap(&whole.axes, &parts)?;
+    let are_boxes = parts.iter().chain([&&whole.axes[..]]).all(|axes| is_box(axes));
+    let gap = match are_boxes {
+        true => gap_of_boxes(bounds(&whole.axes), &parts),
+        false => gap(&whole.axes, &parts),
+    }?;
     let axes =
         gap.into_iter().map(|range| Axis::side_by_side(range.start, range.end - range.start));
     Some(Part { axes: axes.collect() })
+}
+
+fn is_box(axes: &[Axis]) -> bool {
+    axes.iter().all(Axis::is_side_by_side)
+}
+
+fn bounds(axes: &[Axis]) -> Vec<Range<u64>> {
+    axes.iter().map(|axis| axis.offset..axis.end()).collect()
+}
+
+/// A part of a box without elements of other boxes. Where none has all of it, it is cut in two at the edge of a
+/// part, one that leaves few parts on either side.
+fn gap_of_boxes(whole: Vec<Range<u64>>, parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
+    let shares =
+        |axis: &Axis, range: &Range<u64>| axis.offset < range.end && range.start < axis.end();
+    let has_some =
+        |part: &&&[Axis]| part.iter().zip(&whole).all(|(axis, range)| shares(axis, range));
+    let has_all = |part: &&[Axis]| {
+        let mut both = part.iter().zip(&whole);
+        both.all(|(axis, range)| axis.offset <= range.start && range.end <= axis.end())
+    };
+    let parts: Vec<&[Axis]> = parts.iter().filter(has_some).copied().collect();
+    if parts.is_empty() {
+        return Some(whole);
+    }
+    if parts.iter().any(has_all) {
+        return None;
+    }
+    let cut_in = |dimension: usize| {
+        let range = &whole[dimension];
+        let ends = |part: &&[Axis]| [part[dimension].offset, part[dimension].end()];
+        let is_inside = |edge: &u64| range.start < *edge && *edge < range.end;
+        let mut edges: Vec<u64> = parts.iter().flat_map(ends).filter(is_inside).collect();
+        let middle = edges.len() / 2;
+        let edge = *(!edges.is_empty()).then(|| edges.select_nth_unstable(middle).1)?;
+        let before = parts.iter().filter(|part| part[dimension].offset < edge).count();
+        let behind = parts.iter().filter(|part| part[dimension].end() > edge).count();
+        Some((before.max(behind), dimension, edge))
+    };
+    // One has some of it and not all, so there is an edge.
+    let (_, dimension, edge) = (0..whole.len()).filter_map(cut_in).min()?;
+    let with = |range: Range<u64>| {
+        let mut half = whole.clone();
+        half[dimension] = range;
+        half
+    };
+    let Range { start, end } = whole[dimension];
+    gap_of_boxes(with(start..edge), &parts).or_else(|| gap_of_boxes(with(edge..end), &parts))
 }
 
 /// A box without elements of the parts, looked for dimension by dimension: an element of this one has
@@ -33,6 +85,9 @@ fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
     if parts.is_empty() {
         let first = |axis: &Axis| axis.run_from(axis.offset).map(|(begin, end)| begin..end);
         return whole.iter().map(first).collect();
+    }
+    if parts.iter().any(|part| part.iter().zip(whole).all(|(axis, of)| axis.covers(of))) {
+        return None;
     }
     // In a grid of ranks many have the same axis.
     let mut numbers = HashMap::new();
