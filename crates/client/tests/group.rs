@@ -342,7 +342,12 @@ fn what_no_rank_has_saved_is_named() {
     });
     let here = parts(1, "rows");
     let errors = run(dir.path(), 1, Schedule::Coordinated, |_, client| {
-        restore(&client, &mut Memory::empty(here[0].clone(), 100)).unwrap_err()
+        let mut memory = Memory::empty(here[0].clone(), 100);
+        let error = restore(&client, &mut memory).unwrap_err();
+        // Nothing was written to it, nor to what is there.
+        assert!(memory.cells.iter().all(|cell| *cell == !0));
+        assert!(memory.table.iter().all(|byte| *byte == 1) && memory.own == [9; 100]);
+        error
     });
     let text = "no rank has saved the [1, 700] elements from [119, 0] on";
     assert_eq!(errors[0].kind(), ErrorKind::Invalid);
