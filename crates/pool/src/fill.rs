@@ -166,9 +166,11 @@ impl Pool {
                     member
                 }
                 // Where a log has no locks, another may have copied it meanwhile.
-                Err(error) => match targets.slow_copies(shard).first() {
-                    Some(member) => *member,
-                    None => {
+                Err(error) => match targets.find_elsewhere_on(Tier::Slow, shard, &[]) {
+                    Ok(Some(member)) => member,
+                    not_found => {
+                        // Whether it is there already could not be asked.
+                        let error = not_found.err().unwrap_or(error);
                         // Or moved it to a target that came meanwhile.
                         targets.forget(shard);
                         self.refresh_targets()?;

@@ -3,7 +3,6 @@
 
 use crate::luck::lock;
 use crate::world::{Me, PoolWorld, killed};
-use outlive_format::Record;
 use outlive_target::places::{NewPlace, forget, move_to, succeed};
 use outlive_target::{
     Asking, Lock, LockGuard, LogMedium, ManifestLog, Movable, Places, Put, RecordLog,
@@ -216,17 +215,14 @@ impl SeenPlace {
         }
         let raw = self.world.world.log_places(self.set.places().end, None);
         let raw = &raw[self.set.places()];
-        // Below what a place says to be removed nobody sees a record there, and who has put it takes it back.
-        let counted = Record::decode(record).map_or(u64::MAX, |record| record.number);
-        let is_removed = |medium: &Arc<dyn LogMedium>| {
-            let noted = medium.list(&job.removed()).unwrap_or_default();
-            noted.last().is_some_and(|removed| *removed > counted)
-        };
+        // One that comes to a single place when newer ones are there is taken back, as in a directory.
+        if let [only] = raw
+            && only.list(job).is_ok_and(|there| there.last().is_some_and(|last| *last > register))
+        {
+            return;
+        }
         let holds = |number: usize, medium: &Arc<dyn LogMedium>| {
-            !is_removed(medium)
-                && medium
-                    .get(job, register)
-                    .is_ok_and(|there| there.is_some_and(|there| there == record))
+            medium.get(job, register).is_ok_and(|there| there.is_some_and(|there| there == record))
                 && !lock(&places.late).contains(&(number, job.clone(), register))
         };
         let holding = self.set.places().zip(raw).filter(|(number, medium)| holds(*number, medium));

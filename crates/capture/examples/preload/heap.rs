@@ -64,6 +64,7 @@ fn unlist(start: *mut c_void) {
     }
 }
 
+// SAFETY: glibc exports its allocator by these names, with the signatures of malloc(3).
 unsafe extern "C" {
     fn __libc_malloc(bytes: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;

@@ -6,6 +6,7 @@ use outlive_target::{FaultWorld, MemoryTarget};
 use outlive_types::{PackId, SessionId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn pack(number: u32) -> PackId {
     PackId::new(SessionId([5; 12]), 0, number)
@@ -184,4 +185,34 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
     let read = set.read(shard(1), range).wait().unwrap();
     assert_eq!(read.len(), 4096);
     assert!(!set.is_late(shard(1)));
+}
+
+/// Who knows where a shard was, and finds that target away, is told of its copy on a slow one; and of what has
+/// none, that it is away.
+#[test]
+fn a_known_place_that_is_away_hides_no_copy() {
+    let there = Arc::new(AtomicBool::new(true));
+    let is_there = there.clone();
+    let look = move || match is_there.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err(Error::damaged("it is not mounted")),
+    };
+    let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
+    let (fast, slow) = (Member::new(1, memory()), Member::new(2, memory()).on_tier(Tier::Slow));
+    let set = hosts(vec![fast.if_there(Box::new(look)), slow], Redundancy::default());
+    for number in [1, 2] {
+        assert_eq!(put(&set, number, 1, 4096).unwrap(), [0]);
+        assert_eq!(set.find(shard(number)).unwrap(), 0);
+    }
+    let (copy, mut writer) = set.begin_slow(shard(1), &[], false, 4096).unwrap().unwrap();
+    writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap();
+    writer.finish(4096).wait().unwrap();
+    there.store(false, Ordering::Relaxed);
+    set.check().unwrap_err();
+    assert_eq!(set.find(shard(1)).unwrap(), copy);
+    let error = set.find(shard(2)).unwrap_err();
+    assert!(error.is_away() && error.kind() == ErrorKind::Retry, "{error}");
+    there.store(true, Ordering::Relaxed);
+    set.check().unwrap();
+    assert_eq!(set.find(shard(2)).unwrap(), 0);
 }

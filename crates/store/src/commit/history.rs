@@ -181,23 +181,35 @@ impl History<'_> {
     /// The archive that has replaced a record since the log was listed, if that is why it is gone.
     /// What came after the archive is not ours to tell: it is newer than the listing.
     fn archive_instead(&self, number: u64) -> Result<Option<Entry>> {
-        let now = self.pool.log().numbers(self.job)?;
-        if now.contains(&number) {
-            return Ok(None);
-        }
-        for newer in now.into_iter().rev().take_while(|newer| *newer > number) {
-            let bytes = match self.pool.log().read(self.job, newer) {
-                Err(error) if error.kind() == ErrorKind::Damaged => continue,
-                bytes => bytes?,
-            };
-            let Ok(record) = decode(&bytes, newer) else { continue };
-            if matches!(record.body, Body::Archive(_)) {
-                let (fp, length) = (fingerprint(&bytes), bytes.len() as u64);
-                let record = Ok(record);
-                return Ok(Some(Entry { number: newer, record, bytes: length, fp, hurt: false }));
+        let mut now = self.pool.log().numbers(self.job)?;
+        loop {
+            if now.contains(&number) {
+                return Ok(None);
+            }
+            for newer in now.iter().rev().copied().take_while(|newer| *newer > number) {
+                let bytes = match self.pool.log().read(self.job, newer) {
+                    Err(error) if error.kind() == ErrorKind::Damaged => continue,
+                    bytes => bytes?,
+                };
+                let Ok(record) = decode(&bytes, newer) else { continue };
+                if matches!(record.body, Body::Archive(_)) {
+                    let (fp, length) = (fingerprint(&bytes), bytes.len() as u64);
+                    let record = Ok(record);
+                    return Ok(Some(Entry {
+                        number: newer,
+                        record,
+                        bytes: length,
+                        fp,
+                        hurt: false,
+                    }));
+                }
+            }
+            // The archive itself may have been replaced by a later one.
+            let before = std::mem::replace(&mut now, self.pool.log().numbers(self.job)?);
+            if before == now {
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 }
 

@@ -84,12 +84,21 @@ impl LogMedium for Solo {
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let numbers = self.ask(|medium| {
-            let mut numbers = medium.list(job)?;
-            if let Some(first) = numbers.first() {
+            let mut listed = medium.list(job)?;
+            loop {
+                let Some(first) = listed.first() else { return Ok(listed) };
                 let removed = self.removed(job, *first)?;
-                numbers.retain(|number| *number >= removed);
+                let there = |number: &u64| *number >= removed;
+                if listed.iter().any(there) {
+                    listed.retain(there);
+                    return Ok(listed);
+                }
+                // Others have removed all that was listed since: what they have removed it for is newer.
+                let before = std::mem::replace(&mut listed, medium.list(job)?);
+                if before == listed {
+                    return Ok(Vec::new());
+                }
             }
-            Ok(numbers)
         })?;
         numbers.last().into_iter().for_each(|newest| self.note(job, *newest));
         Ok(numbers)

@@ -1,0 +1,125 @@
+//! Restores while the fast tier is away: what is whole on the slow one is found, and nothing else is taken for
+//! it because the slow one stumbles.
+
+mod common;
+
+use common::{Program, State, noise, small_config};
+use outlive_pool::{
+    Environment, OpenTarget, Pool, PoolConfig, TargetConfig, TargetTable, Tier, TiersConfig,
+};
+use outlive_store::{FillOptions, Select, fill};
+use outlive_target::{FaultWorld, Target};
+use outlive_types::{Error, ErrorKind, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A fast target and a slow one.
+struct Table {
+    targets: Vec<Arc<dyn Target>>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Table")
+    }
+}
+
+impl TargetTable for Table {
+    fn version(&self) -> Result<u64> {
+        Ok(1)
+    }
+
+    fn rows(&self) -> Result<Vec<TargetConfig>> {
+        let row = |id| TargetConfig { id: Some(id), ..TargetConfig::at("here") };
+        Ok(vec![row(1), row(2).on_tier(Tier::Slow)])
+    }
+
+    fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
+        let (number, is_away) = (row.id.unwrap_or(1) as usize - 1, self.is_away.clone());
+        let look = move || match number == 0 && is_away.load(Ordering::Relaxed) {
+            true => Err(Error::damaged("it is not mounted")),
+            false => Ok(()),
+        };
+        Ok((self.targets[number].clone(), Some(Box::new(look))))
+    }
+
+    fn prepare(&self, _: &TargetConfig) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_id(&self) -> Result<u32> {
+        Ok(3)
+    }
+
+    fn replace(&self, _: &[TargetConfig]) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Place {
+    world: FaultWorld,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Place {
+    fn pool(&self) -> Pool {
+        let (targets, log, _) = self.world.process_with(2);
+        let table = Table { targets, is_away: self.is_away.clone() };
+        // Whoever wants something on the slow tier says so.
+        let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
+        let config = PoolConfig { tiers, ..small_config() };
+        let pool = Pool::over(config, Vec::new(), log, Environment::system());
+        pool.with_table(Arc::new(table)).unwrap()
+    }
+
+    /// The fast target is not where it was, or back.
+    fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
+        self.world.set_away(0, is_away);
+    }
+
+    fn shards(&self) -> Vec<String> {
+        let (targets, ..) = self.world.process_with(2);
+        targets[1].list().unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    fn restore(&self) -> Result<Option<u64>> {
+        let restored = Program::start(&self.pool(), "job").restore(Select::Newest)?;
+        Ok(restored.map(|(epoch, _)| epoch))
+    }
+}
+
+#[test]
+fn only_what_is_away_is_passed_over() {
+    let place = Place { world: FaultWorld::new(), is_away: Arc::default() };
+    let pool = place.pool();
+    let program = Program::start(&pool, "job");
+    let save = |seed| {
+        program.save(&State::from([("a".to_owned(), noise(seed, 150_000))])).unwrap();
+    };
+    save(1);
+    fill(&pool, FillOptions::default()).unwrap();
+    let first = place.shards();
+    save(2);
+    fill(&pool, FillOptions::default()).unwrap();
+    place.set_away(true);
+    assert_eq!(place.restore().unwrap(), Some(2));
+    // The slow tier does not give what the newest has, however often it is asked: it may be whole all the same.
+    place.world.count_reads(true);
+    let second: Vec<String> = place.shards().into_iter().filter(|it| !first.contains(it)).collect();
+    let is_second = move |op: &str| second.iter().any(|it| op.starts_with(&format!("read {it}")));
+    place.world.fail_when(move |_, op| is_second(op).then_some(ErrorKind::Retry));
+    let error = place.restore().unwrap_err();
+    assert!(error.kind() == ErrorKind::Retry && !error.is_away(), "{error}");
+    place.world.fail_when(|_, _| None);
+    assert_eq!(place.restore().unwrap(), Some(2));
+    // The newest is on the fast tier alone.
+    place.set_away(false);
+    save(3);
+    place.set_away(true);
+    assert_eq!(place.restore().unwrap(), Some(2));
+    place.set_away(false);
+    assert_eq!(place.restore().unwrap(), Some(3));
+}
