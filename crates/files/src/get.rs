@@ -379,7 +379,7 @@ impl Getter<'_> {
             let plan = ReadPlan::new(pool, &wanted);
             read_bytes += plan.read_bytes;
             let take = |at: usize, bytes: &[u8]| write(number_of(at), bytes);
-            let faults = plan.execute(pool, threads, true, &take);
+            let faults = plan.execute_in_turns(pool, threads, true, &take);
             if let Some(error) = lock(&shared.failure).take() {
                 return Err(error);
             }

@@ -46,19 +46,6 @@ pub struct ReadFault {
     pub error: Error,
 }
 
-/// In which order reads are begun; `None`: as they are planned.
-struct Turns(Option<Vec<usize>>);
-
-impl Turns {
-    /// The read at a place of the order; behind the last one a number that is none.
-    fn at(&self, place: usize) -> usize {
-        match &self.0 {
-            Some(order) => order.get(place).copied().unwrap_or(usize::MAX),
-            None => place,
-        }
-    }
-}
-
 impl ReadPlan {
     /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
     pub fn new(pool: &Pool, wanted: &[ReadItem]) -> ReadPlan {
@@ -116,8 +103,9 @@ impl ReadPlan {
     }
 
     /// The reads in an order in which those of so many packs take turns, each pack's by itself in container
-    /// order: a pack may be on one target, and others could be read from beside it.
-    fn order(&self, lanes: usize) -> Turns {
+    /// order: a pack may be on one target, and others could be read from beside it. `None` if that is no other
+    /// order.
+    fn turns(&self, packs_at_once: usize) -> Option<Vec<usize>> {
         let mut packs: VecDeque<Range<usize>> = VecDeque::new();
         for (number, step) in self.steps.iter().enumerate() {
             match packs.back_mut() {
@@ -127,23 +115,23 @@ impl ReadPlan {
                 _ => packs.push_back(number..number + 1),
             }
         }
-        if lanes < 2 || packs.len() < 2 {
-            return Turns(None);
+        if packs_at_once < 2 || packs.len() < 2 {
+            return None;
         }
         let mut order = Vec::with_capacity(self.steps.len());
         let mut side_by_side: VecDeque<Range<usize>> =
-            packs.drain(..lanes.min(packs.len())).collect();
+            packs.drain(..packs_at_once.min(packs.len())).collect();
         while let Some(mut pack) = side_by_side.pop_front() {
             order.extend(pack.next());
             let next = if pack.is_empty() { packs.pop_front() } else { Some(pack) };
             side_by_side.extend(next);
         }
-        Turns(Some(order))
+        Some(order)
     }
 
     /// Reads everything with `threads` threads and hands each verified item to `take`, with its
     /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
-    /// the work.
+    /// the work. Reads are begun in container order, and with one thread handed on in it.
     pub fn execute(
         &self,
         pool: &Pool,
@@ -151,15 +139,34 @@ impl ReadPlan {
         keep_going: bool,
         take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     ) -> Vec<ReadFault> {
-        // One thread hands on in container order.
-        let lanes = if threads > 1 { pool.reads_side_by_side() } else { 1 };
-        let (order, next) = (self.order(lanes), AtomicUsize::new(0));
-        let next = || Some(order.at(next.fetch_add(1, Ordering::Relaxed)));
+        let next = AtomicUsize::new(0);
+        let next = || Some(next.fetch_add(1, Ordering::Relaxed));
+        self.execute_as(pool, (threads, self.depth(pool, threads)), keep_going, &next, take)
+    }
+
+    /// The same for who takes items in any order: reads of several packs take turns, so that all targets are
+    /// busy.
+    pub fn execute_in_turns(
+        &self,
+        pool: &Pool,
+        threads: usize,
+        keep_going: bool,
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
+        let Some(order) = self.turns(pool.reads_side_by_side()) else {
+            return self.execute(pool, threads, keep_going, take);
+        };
+        let next = AtomicUsize::new(0);
+        let next = || order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+        self.run(pool, (threads, self.depth(pool, threads)), false, keep_going, &next, take)
+    }
+
+    /// How many reads are asked for at a time.
+    fn depth(&self, pool: &Pool, threads: usize) -> usize {
         let staging = pool.staging();
         // What is being verified has a buffer as well.
         let buffers = (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(threads);
-        let depth = buffers.clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX);
-        self.execute_as(pool, (threads, depth), keep_going, &next, take)
+        buffers.clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX)
     }
 
     /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
@@ -172,9 +179,26 @@ impl ReadPlan {
         next: &(dyn Fn() -> Option<usize> + Sync),
         take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
     ) -> Vec<ReadFault> {
+        let threads = self.threads(threads, depth);
+        self.run(pool, (threads, depth), threads == 1, keep_going, next, take)
+    }
+
+    fn threads(&self, threads: usize, depth: usize) -> usize {
+        threads.clamp(1, self.steps.len().max(1)).min(depth)
+    }
+
+    fn run(
+        &self,
+        pool: &Pool,
+        (threads, depth): (usize, usize),
+        in_order: bool,
+        keep_going: bool,
+        next: &(dyn Fn() -> Option<usize> + Sync),
+        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    ) -> Vec<ReadFault> {
         let stop = AtomicBool::new(false);
         let faults = Mutex::new(Vec::new());
-        let threads = threads.clamp(1, self.steps.len().max(1)).min(depth);
+        let threads = self.threads(threads, depth);
         let worker = Worker {
             plan: self,
             pool,
@@ -184,7 +208,7 @@ impl ReadPlan {
             keep_going,
             take,
             depth: depth / threads,
-            in_order: threads == 1,
+            in_order,
             alive: &AtomicUsize::new(0),
         };
         on_threads(threads, || worker.run());
@@ -447,13 +471,9 @@ mod tests {
             .into_iter()
             .flat_map(|(pack, reads)| (0..reads).map(move |number| step(pack, number)));
         let plan = ReadPlan { sorted: Vec::new(), steps: steps.collect(), read_bytes: 0 };
-        let order = |lanes| {
-            let order = plan.order(lanes);
-            (0..).map(|place| order.at(place)).take_while(|at| *at < 8).collect::<Vec<usize>>()
-        };
-        assert_eq!(order(1), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(order(2), [0, 3, 1, 4, 2, 5, 6, 7]);
-        assert_eq!(order(3), [0, 3, 4, 1, 6, 5, 2, 7]);
-        assert_eq!(order(100), [0, 3, 4, 6, 1, 5, 7, 2]);
+        assert_eq!(plan.turns(1), None);
+        assert_eq!(plan.turns(2).unwrap(), [0, 3, 1, 4, 2, 5, 6, 7]);
+        assert_eq!(plan.turns(3).unwrap(), [0, 3, 4, 1, 6, 5, 2, 7]);
+        assert_eq!(plan.turns(100).unwrap(), [0, 3, 4, 6, 1, 5, 7, 2]);
     }
 }

@@ -84,7 +84,7 @@ impl MemoryImage {
             return plan.execute_now(self.pool(), &take);
         }
         let threads = self.pool().config().tuning.threads();
-        let faults = plan.execute(self.pool(), threads, false, &take);
+        let faults = plan.execute_in_turns(self.pool(), threads, false, &take);
         faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
     }
 

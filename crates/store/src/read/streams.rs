@@ -147,7 +147,7 @@ impl RestorePlan {
             Ok(())
         };
         let threads = pool.config().tuning.threads();
-        match self.reads.execute(pool, threads, false, &take).into_iter().next() {
+        match self.reads.execute_in_turns(pool, threads, false, &take).into_iter().next() {
             Some(fault) => Err(fault.error),
             None => Ok(RestoreStats {
                 total_bytes: self.total_bytes,

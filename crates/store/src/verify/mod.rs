@@ -281,7 +281,7 @@ fn verify_chunks(
     wanted.dedup_by_key(|w| (w.place, w.fp));
     wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.place));
     let plan = ReadPlan::new(pool, &wanted);
-    let faults = plan.execute(pool, pool.config().tuning.threads(), true, &|_, _| Ok(()));
+    let faults = plan.execute_in_turns(pool, pool.config().tuning.threads(), true, &|_, _| Ok(()));
     let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
     let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
     verified.extend(good.map(|(_, w)| w.place));
