@@ -73,21 +73,34 @@ fn passes_over(pack: PackId, id: u32, free: u128, freest: u128) -> bool {
 /// for a shard finds it at the first attempt while every target takes part in every stripe, or all are
 /// equally good when it is written.
 ///
-/// Each session has an order of its own, and its packs begin one after the other in it, those of rank r
-/// at the r-th place: so the packs that the ranks of a group write at a time are spread evenly, though no
-/// rank knows of the others'. (RAID's rotation of parity. Hashing each pack by itself would give one of eight
-/// targets three or four of sixteen ranks, for which all would wait.)
+/// Each session has an order of its own, and the packs of a rank begin one after the other in it, from a
+/// place that is the rank's own: so the packs that the ranks of a group write at a time are spread evenly,
+/// though no rank knows of the others'. (RAID's rotation of parity. Hashing each pack by itself would give
+/// one of eight targets three or four of sixteen ranks, for which all would wait.)
 pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usize> {
     let is_of_tier = |number: &usize| members[*number].tier == tier;
     let mut order: Vec<usize> = (0..members.len()).filter(is_of_tier).collect();
     let session = pack.session();
     order.sort_unstable_by_key(|number| hash(&session.0, members[*number].id));
     if !order.is_empty() {
-        let place = u64::from(pack.rank()) + u64::from(pack.count());
-        let count = order.len() as u64;
-        order.rotate_left((place % count) as usize);
+        let place = first_place(pack.rank(), order.len()) + pack.count() as usize;
+        let count = order.len();
+        order.rotate_left(place % count);
     }
     order
+}
+
+/// Where in a circle of so many places the packs of a rank begin: as far from those of the ranks before it
+/// as may be, as each rank may write several packs, one place after the other. No place is a second
+/// rank's before each is one's. (The sequence of van der Corput, 1935: 0, 1/2, 1/4, 3/4, 1/8, ...)
+fn first_place(rank: u32, places: usize) -> usize {
+    let part = |n: u64| ((u128::from(n.reverse_bits()) * places as u128) >> 64) as usize;
+    let mut is_taken = vec![false; places];
+    (0..places.next_power_of_two() as u64)
+        .map(part)
+        .filter(|place| !std::mem::replace(&mut is_taken[*place], true))
+        .nth(rank as usize % places)
+        .unwrap_or_default()
 }
 
 fn hash(of: &[u8], id: u32) -> u64 {

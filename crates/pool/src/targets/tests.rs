@@ -106,21 +106,48 @@ fn no_two_shards_of_a_pack_are_in_one_domain() {
     assert!(error.message().contains("too few targets"), "{error}");
 }
 
+/// How many packs each of so many targets gets if ranks write some packs each, as others do before them.
+fn packs_of_ranks(targets: usize, session: u8, ranks: u32, packs: u32) -> Vec<usize> {
+    let memory = |_| -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
+    let each = set((0..targets).map(memory).collect(), Redundancy::default());
+    let mut counts = vec![0; targets];
+    for (rank, number) in (0..ranks).flat_map(|rank| (0..packs).map(move |n| (rank, 3 + n))) {
+        let pack = PackId::new(SessionId([session; 12]), rank, number);
+        let begun = each.create(pack, 1, 4096).unwrap().remove(0).unwrap();
+        counts[begun.member] += 1;
+    }
+    counts
+}
+
 /// Ranks do not know what the others write: still no target gets more of their packs than another.
 #[test]
 fn packs_of_many_ranks_are_spread_evenly() {
     for (targets, session) in (1..=8).flat_map(|targets| (0..20).map(move |s| (targets, s))) {
-        let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
-        let targets = (0..targets).map(|_| memory()).collect::<Vec<_>>();
-        let each = set(targets, Redundancy::default());
-        let mut counts = vec![0; each.members().len()];
-        for rank in 0..16 {
-            let pack = PackId::new(SessionId([session; 12]), rank, 3);
-            let begun = each.create(pack, 1, 4096).unwrap().remove(0).unwrap();
-            counts[begun.member] += 1;
+        for ranks in [1, 2, 3, 5, 8, 13, 16] {
+            let counts = packs_of_ranks(targets, session, ranks, 1);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 1, "{ranks} ranks: {counts:?}");
         }
+    }
+}
+
+/// Also if each of them writes several: two ranks with two packs each use four targets, not three.
+#[test]
+fn several_packs_of_few_ranks_are_spread_evenly() {
+    for (ranks, packs) in [(1, 8), (2, 2), (2, 4), (3, 2), (4, 2), (2, 8), (4, 4), (8, 3), (16, 5)]
+    {
+        let counts = packs_of_ranks(8, ranks as u8, ranks, packs);
         let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-        assert!(most - least <= 1, "{counts:?}");
+        assert!(most - least <= 1, "{ranks} ranks of {packs} packs: {counts:?}");
+    }
+    // Whatever the numbers are, no target gets two packs more than the fewest that one must get.
+    for (targets, ranks, packs) in
+        (1..=8).flat_map(|t| (1..=9).flat_map(move |r| (1..=6).map(move |p| (t, r, p))))
+    {
+        let most = packs_of_ranks(targets, 0, ranks, packs).into_iter().max().unwrap();
+        let fewest = (ranks * packs) as usize;
+        let fewest = fewest.div_ceil(targets);
+        assert!(most <= fewest + 1, "{targets} targets, {ranks} ranks of {packs}: {most}");
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Part {
 struct Led {
     saves: u64,
     turns: Turns,
+    /// The least number that no rank has given to a pack yet, as the newest images say.
+    next_pack: u32,
     /// What saves since the last one that was committed have told: perhaps not every rank has heard of it.
     told: Changes,
 }
@@ -72,7 +74,7 @@ impl Part {
             patience,
             outbox: Outbox::new(job, rank),
             inboxes: Mutex::default(),
-            led: Mutex::new(Led { saves: 0, turns, told: Changes::default() }),
+            led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
             is_settled: AtomicBool::new(false),
             coordinator,
@@ -187,6 +189,7 @@ impl Part {
         let (save, width) = (led.saves, led.turns.next());
         let mut bytes = [epoch.to_le_bytes(), save.to_le_bytes()].concat();
         bytes.extend(width.to_le_bytes());
+        bytes.extend(led.next_pack.to_le_bytes());
         bytes.extend(Message::Session(opened).encode()?);
         Ok(bytes)
     }
@@ -197,6 +200,7 @@ impl Part {
         let (epoch, rest) = decided.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (save, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (width, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let (next_pack, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let (epoch, save) = (u64::from_le_bytes(*epoch), u64::from_le_bytes(*save));
         let width = u32::from_le_bytes(*width);
         let Message::Session(opened) = Message::decode(rest)? else { return Err(wrong()) };
@@ -205,6 +209,9 @@ impl Part {
             let error = writer.committer.blame(pool, error);
             self.give_up(pool, ticket, error)
         })?;
+        // Where a pack goes is decided by its number and its rank: the ranks spread their packs evenly as
+        // long as they count alike, also if one has written more than others, or once had to merge an index.
+        packs.go_on_at(u32::from_le_bytes(*next_pack));
         Ok(Begun { epoch, packs, ticket, width })
     }
 
@@ -456,7 +463,10 @@ impl Part {
         let took = pool.env().clock.monotonic().saturating_sub(started);
         let own = images.first().map_or(0, |image| image.figures.drain_ns);
         let bytes = images.iter().map(|image| image.figures.new_bytes).sum();
-        self.led().turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
+        let next_pack = images.iter().map(|image| image.image.next_pack).max();
+        let mut led = self.led();
+        led.turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
+        led.next_pack = next_pack.unwrap_or_default();
     }
 
     /// The images of all ranks.

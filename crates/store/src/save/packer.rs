@@ -46,6 +46,11 @@ impl PackNumbers {
         self.next.load(Ordering::Acquire)
     }
 
+    /// Leaves out the numbers below `number`, unless they are taken.
+    pub fn go_on_at(&self, number: u32) {
+        self.next.fetch_max(number, Ordering::AcqRel);
+    }
+
     fn take(&self) -> Result<PackId> {
         let more = |number: u32| number.checked_add(1);
         match self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
