@@ -82,7 +82,8 @@ def one_arm(folder: Path, bytes_per_s: int, seek_ms: float) -> Iterator[Path]:
                 time.sleep(0.01)
             yield front
         finally:
-            # Also if somebody still looks into it: its end is waited for.
+            # Lazily: the program's end is waited for, and no open file may keep it. (fusermount3
+            # is not in libfuse3-dev.)
             subprocess.run(["umount", "--lazy", str(front)], check=False)
     for path in (front, back, program):
         command("rm", "-rf", path)

@@ -31,7 +31,10 @@ RANKS = 16
 DEVICES = 8
 FIXED = ("coordinated", "staggered", "striped(2)", "striped(4)", "striped(8)")
 # Saves that an adaptive schedule learns from, before those that count.
-LEARNING = 9
+LEARNING = 15
+# Saves for which the devices need less than so long vary more, and so many times as many are made.
+SHORT_S = 1.2
+SHORT_TIMES = 3
 # The disk with an arm is faster, but for the arm.
 ARM_SPEED = 2
 SEEK_MS = 12.0
@@ -68,11 +71,13 @@ class Bench:
         devices.command(self.outlive, "pool", "init", pool, *words)
         return pool
 
-    def saves(self, pool: Path, rows: int, schedule: str, learning: int) -> dict[str, Any]:
+    def saves(
+        self, pool: Path, rows: int, schedule: str, rounds: int, learning: int = 0
+    ) -> dict[str, Any]:
         """Medians of saves, without the first, which makes everything."""
-        lines = self.load.run(RANKS, pool, "heat", rows, schedule, 1 + learning + self.rounds)[
-            1 + learning :
-        ]
+        skipped = 1 + learning
+        saves = skipped + rounds
+        lines = self.load.run(RANKS, pool, "heat", rows, schedule, saves)[skipped:]
         return {
             "seconds": median(line["seconds"] for line in lines),
             "each_s": [line["seconds"] for line in lines],
@@ -84,10 +89,12 @@ class Bench:
     def schedules(self, name: str, targets: Sequence[Path], sides: Sequence[int]) -> None:
         """Every schedule at every size."""
         for rows in sides:
+            bound_s = 8 * rows**2 / report.bound_of(self.found, name)
+            rounds = self.rounds * (SHORT_TIMES if bound_s < SHORT_S else 1)
             with runs.hpl_beside(rows, self.args.hpl):
                 for schedule in (*FIXED, "adaptive"):
                     learning = LEARNING if schedule == "adaptive" else 0
-                    saved = self.saves(self.pool(targets), rows, schedule, learning)
+                    saved = self.saves(self.pool(targets), rows, schedule, rounds, learning)
                     self.keep("schedules", {"on": name, "rows": rows, "by": schedule, **saved})
 
     def forget(self, part: str) -> None:
@@ -107,7 +114,7 @@ class Bench:
         """All ranks with much state: how fast it is written, and how long they stand still."""
         rows = runs.plate_rows(RANKS * each_bytes)
         for schedule in ("alone", "coordinated", "striped(8)"):
-            saved = self.saves(self.pool(targets), rows, schedule, 0)
+            saved = self.saves(self.pool(targets), rows, schedule, self.rounds)
             self.keep("large", {"rows": rows, "by": schedule, **saved})
 
     def rollback(self, targets: Sequence[Path], each_bytes: int) -> None:
@@ -138,7 +145,12 @@ def main() -> None:
     )
     parser.add_argument("dir", type=Path, help="where devices and pools are made; must exist")
     parser.add_argument("--mbps", type=float, default=25, help="MB/s of each device")
-    parser.add_argument("--rounds", type=int, default=5, help="saves of which the median counts")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="saves of which the median counts; three times as many of short ones",
+    )
     parser.add_argument("--no-hpl", dest="hpl", action="store_false", help="nothing runs beside")
     parser.add_argument("--quick", action="store_true", help="two sizes, to see that it works")
     parser.add_argument(

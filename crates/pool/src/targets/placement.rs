@@ -83,9 +83,8 @@ pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usi
     let session = pack.session();
     order.sort_unstable_by_key(|number| hash(&session.0, members[*number].id));
     if !order.is_empty() {
-        let place = first_place(pack.rank(), order.len()) + pack.count() as usize;
         let count = order.len();
-        order.rotate_left(place % count);
+        order.rotate_left((first_place(pack.rank(), count) + pack.count() as usize) % count);
     }
     order
 }

@@ -145,8 +145,7 @@ fn several_packs_of_few_ranks_are_spread_evenly() {
         (1..=8).flat_map(|t| (1..=9).flat_map(move |r| (1..=6).map(move |p| (t, r, p))))
     {
         let most = packs_of_ranks(targets, 0, ranks, packs).into_iter().max().unwrap();
-        let fewest = (ranks * packs) as usize;
-        let fewest = fewest.div_ceil(targets);
+        let fewest = ((ranks * packs) as usize).div_ceil(targets);
         assert!(most <= fewest + 1, "{targets} targets, {ranks} ranks of {packs}: {most}");
     }
 }

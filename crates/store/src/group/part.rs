@@ -459,6 +459,8 @@ impl Part {
         }
     }
 
+    /// What the images of all ranks say for the next save: how fast they were written, and which numbers of
+    /// packs are taken.
     fn learn(&self, pool: &Pool, begun: &Begun, images: &[RankImage], started: Duration) {
         let took = pool.env().clock.monotonic().saturating_sub(started);
         let own = images.first().map_or(0, |image| image.figures.drain_ns);

@@ -1,6 +1,7 @@
 //! How long the requests of a log take, and a listing of 100,000 records:
-//! `cargo test --release -p outlive-etcd --test throughput -- --ignored --nocapture`.
+//! `cargo bench -p outlive-etcd --bench throughput`.
 
+#[path = "../tests/support/mod.rs"]
 mod support;
 
 use outlive_target::{LogMedium, Put};
@@ -26,9 +27,7 @@ fn median(numbers: impl Iterator<Item = u64>, mut work: impl FnMut(u64)) -> Dura
     took[took.len() / 2]
 }
 
-#[test]
-#[ignore = "it measures, for some minutes"]
-fn how_long_a_log_takes() {
+fn main() {
     for members in [1, 3] {
         let cluster = Cluster::of(members);
         let medium = place_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();

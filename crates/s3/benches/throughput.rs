@@ -1,6 +1,7 @@
 //! How fast 64 MiB shards are put and got, beside plain requests of 8 MiB to the same server in the same
-//! run: `cargo test --release -p outlive-s3 --test throughput -- --ignored --nocapture`.
+//! run: `cargo bench -p outlive-s3 --bench throughput`.
 
+#[path = "../tests/support/mod.rs"]
 mod support;
 
 use futures_util::StreamExt;
@@ -117,9 +118,7 @@ fn rate(work: impl FnOnce()) -> f64 {
     ((SHARDS as usize * SHARD) >> 20) as f64 / since.elapsed().as_secs_f64()
 }
 
-#[test]
-#[ignore = "it measures"]
-fn shards_are_as_fast_as_plain_requests() {
+fn main() {
     let Some(server) = Server::fast() else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
