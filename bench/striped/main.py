@@ -31,10 +31,10 @@ RANKS = 16
 DEVICES = 8
 FIXED = ("coordinated", "staggered", "striped(2)", "striped(4)", "striped(8)")
 # Saves that an adaptive schedule learns from, before those that count.
-LEARNING = 15
+LEARNING = 12
 # Saves for which the devices need less than so long vary more, and so many times as many are made.
 SHORT_S = 1.2
-SHORT_TIMES = 3
+SHORT_TIMES = 2
 # The disk with an arm is faster, but for the arm.
 ARM_SPEED = 2
 SEEK_MS = 12.0
@@ -149,7 +149,7 @@ def main() -> None:
         "--rounds",
         type=int,
         default=5,
-        help="saves of which the median counts; three times as many of short ones",
+        help="saves of which the median counts; twice as many of short ones",
     )
     parser.add_argument("--no-hpl", dest="hpl", action="store_false", help="nothing runs beside")
     parser.add_argument("--quick", action="store_true", help="two sizes, to see that it works")

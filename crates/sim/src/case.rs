@@ -404,6 +404,7 @@ pub fn group(rng: &SeededRng) -> Role {
         kill,
         restarts: rng.below(3),
         waits_for_all: either(rng),
+        meets_in_log: rng.below(3) == 0,
     })
 }
 
@@ -520,6 +521,16 @@ fn grouped(rng: &SeededRng) -> Vec<Role> {
         3 => roles.push(Role::Scrub),
         4 => roles.extend([Role::Copy, Role::GcThere]),
         _ => roles.push(Role::Verifier { job: G }),
+    }
+    // Of two runs that meet in the log at once, each may take some ranks from the other. The rest wait for
+    // as long as they have patience.
+    let are_several = roles.iter().filter(|role| matches!(role, Role::Group(_))).count() > 1;
+    for role in &mut roles {
+        if let Role::Group(group) = role
+            && group.meets_in_log
+        {
+            group.is_patient &= !are_several && group.restarts == 0;
+        }
     }
     roles
 }

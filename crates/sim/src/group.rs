@@ -11,7 +11,7 @@ use crate::truth::Pending;
 use crate::wire::Wire;
 use crate::world::Me;
 use outlive_capture::{ChangeTracker, MemorySource};
-use outlive_store::group::GroupOptions;
+use outlive_store::group::{GroupOptions, PoolRanks};
 use outlive_store::{Job, JobOptions, RankImages, SaveHandle, SaveStats, Select};
 use outlive_types::sync::{Condvar, Mutex, pause, spawn};
 use outlive_types::{
@@ -125,12 +125,23 @@ impl Actor {
             told: sync::Mutex::new(Told { states: states.clone(), ..Told::default() }),
             ended: Default::default(),
         });
+        if group.meets_in_log {
+            self.truth.meets(&run.name);
+        }
         if let Some((rank, after)) = group.kill {
             run.members[rank as usize].process.kill_after(after);
         }
         let ranks = ThreadRank::group(RANKS).into_iter().zip(processes).zip(states);
         for ((inner, (pool, me)), state) in ranks {
             let rank = inner.rank();
+            let inner: Arc<dyn Coordinator> = match group.meets_in_log {
+                true => {
+                    let name = format!("run {number}");
+                    let ranks = PoolRanks::new(&pool, group.job, rank, RANKS, &name, run.patience);
+                    Arc::new(ranks.expect("a rank and the name of a run"))
+                }
+                false => inner,
+            };
             let coordinator = Arc::new(Wire { inner, me: me.clone() });
             let options = JobOptions {
                 group: Some(GroupOptions {
@@ -213,6 +224,9 @@ impl Member {
     /// What a save or restore may end with, as things stand.
     fn also(&self) -> Vec<ErrorKind> {
         let mut also = also(&self.actor, &self.run.name);
+        if self.run.group.meets_in_log && self.actor.truth.have_several_met(&self.run.name) {
+            also.extend([ErrorKind::Fenced, ErrorKind::Retry]);
+        }
         // It is told that others are no more, or are held up for longer than it has patience.
         if self.run.has_lost() || self.run.patience == SHORT && self.actor.luck.turns().have_held()
         {

@@ -140,4 +140,6 @@ pub struct Group {
     pub restarts: u64,
     /// Before that all its ranks must have ended; else the others may still be at work.
     pub waits_for_all: bool,
+    /// Its ranks have nothing in common but the pool.
+    pub meets_in_log: bool,
 }

@@ -33,6 +33,8 @@ impl Committed {
 /// A job's past.
 #[derive(Debug, Default)]
 struct JobTruth {
+    /// Groups that meet in the log and have begun.
+    meetings: usize,
     /// The newest session: whoever writes in another one is fenced.
     session: Option<SessionId>,
     /// Who opened it.
@@ -272,6 +274,17 @@ impl Truth {
     pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
         facts.jobs.get(job).is_some_and(|truth| truth.overtaken(program).is_some())
+    }
+
+    /// A group begins that meets in the log.
+    pub fn meets(&self, job: &JobName) {
+        self.facts().jobs.entry(job.clone()).or_default().meetings += 1;
+    }
+
+    /// Whether several groups have met in the log: then each of them may be told that another has begun, before that
+    /// one opens a session.
+    pub fn have_several_met(&self, job: &JobName) -> bool {
+        self.facts().jobs.get(job).is_some_and(|truth| truth.meetings > 1)
     }
 
     /// The newest epoch of which somebody was told, and which no prune has touched; 0 for none.

@@ -2,13 +2,14 @@
 
 use crate::world::{Me, killed};
 use outlive_types::sync::pause;
-use outlive_types::{Coordinator, Rank, Result, ThreadRank};
+use outlive_types::{Coordinator, Rank, Result};
+use std::any::Any;
 use std::sync::Arc;
 
 /// One rank's end.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub inner: Arc<ThreadRank>,
+    pub inner: Arc<dyn Coordinator>,
     pub me: Arc<Me>,
 }
 
@@ -34,5 +35,9 @@ impl Coordinator for Wire {
 
     fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         self.step("broadcast", || self.inner.broadcast(bytes))
+    }
+
+    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+        self.inner.at_work()
     }
 }

@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{noise, small_config};
+use common::{noise, small_config, until};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, Select};
 use outlive_target::FaultWorld;
-use outlive_types::{Coordinator, ErrorKind, JobName, Rank, Result};
+use outlive_types::{Clock, Coordinator, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -234,6 +234,42 @@ fn ranks_of_different_sizes_and_a_later_run_are_told() {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
             assert!(error.message().contains("another run of the program, \"new\""), "{error}");
         }
+    });
+}
+
+/// A clock that stands still until it is moved.
+#[derive(Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn unix_ns(&self) -> u64 {
+        self.monotonic().as_nanos() as u64
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Another run has come and gone, and has removed what was said before. Nobody will ever answer.
+#[test]
+fn a_rank_that_waits_is_told_of_a_later_run() {
+    let world = FaultWorld::new();
+    let clock = Arc::new(Hand::default());
+    let (target, log, _) = world.process();
+    let env = Environment { clock: clock.clone(), ..Environment::system() };
+    let pool = Pool::new(small_config(), target, log, env);
+    let ranks = PoolRanks::new(&pool, "job", 0, 2, "old", PATIENT).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| ranks.barrier().unwrap_err());
+        let chain = JobName::new("job").unwrap().calls_of(0);
+        until("rank 0 has come", || !world.log().numbers(&chain).unwrap().is_empty());
+        run(&world, "new", 2, &[0, 1], PATIENT, |ranks| calls(&ranks, 10, 0));
+        assert!(!waits.is_finished());
+        clock.0.store(11, Ordering::Relaxed);
+        let error = waits.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+        assert!(error.message().contains("another run of the program, \"new\""), "{error}");
     });
 }
 

@@ -6,6 +6,7 @@
 //! left can be taken for a word of this one, whatever that run was called.
 
 use super::pulse::Pulse;
+use super::watch::Looks;
 use super::words::{Ear, Mouth};
 use outlive_format::{RUN_BYTES_MAX, Said, Token, Word};
 use outlive_pool::Pool;
@@ -221,6 +222,7 @@ impl PoolRanks {
         let began = clock.monotonic();
         let mut taken: Vec<Option<T>> = ears.iter().map(|_| None).collect();
         ears.iter_mut().for_each(|ear| ear.expect(began));
+        let mut looks = Looks::begin(began, self.patience);
         // Others wait for rank 0 as long as it waits, so that it can tell them who is missing.
         let _at_work = (self.rank == FIRST).then(|| self.at_work());
         loop {
@@ -242,6 +244,9 @@ impl PoolRanks {
             let mut lacking: Vec<&mut Ear> = lacking.map(|(ear, _)| ear).collect();
             if lacking.iter().any(|ear| ear.silent_for(now) >= self.patience) {
                 return Err(self.missed(&mut lacking, now, missing));
+            }
+            if looks.is_due(now) {
+                self.mouth.check()?;
             }
             go_on()?;
             sleep((now.saturating_sub(began) / 8).clamp(PAUSES[0], PAUSES[1]));

@@ -12,21 +12,43 @@ use std::time::Duration;
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// When a rank that waits looks around: several times within its patience.
+#[derive(Debug)]
+pub struct Looks {
+    every: Duration,
+    next: Duration,
+}
+
+impl Looks {
+    /// Those of a rank that waits from `now` on.
+    pub fn begin(now: Duration, patience: Duration) -> Looks {
+        let every = EVERY.min(patience / 4);
+        Looks { every, next: now + every }
+    }
+
+    /// Whether it is time for the next one.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + self.every;
+        }
+        is_due
+    }
+}
+
 /// A rank that waits.
 #[derive(Debug)]
 pub struct Watch<'a> {
     job: &'a JobName,
     session: SessionId,
-    every: Duration,
-    next: Duration,
+    looks: Looks,
 }
 
 impl<'a> Watch<'a> {
-    /// One that waits from now on; it looks several times within its patience.
+    /// One that waits from now on.
     pub fn begin(pool: &Pool, job: &'a JobName, ticket: Ticket, patience: Duration) -> Watch<'a> {
-        let every = EVERY.min(patience / 4);
-        let next = pool.env().clock.monotonic() + every;
-        Watch { job, session: ticket.session, every, next }
+        let looks = Looks::begin(pool.env().clock.monotonic(), patience);
+        Watch { job, session: ticket.session, looks }
     }
 
     /// Looks, if it is time to. A log that cannot be read just now tells nothing.
@@ -34,11 +56,9 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// `Fenced` if another writer has taken over.
     pub fn look(&mut self, pool: &Pool) -> Result<()> {
-        let now = pool.env().clock.monotonic();
-        if now < self.next {
+        if !self.looks.is_due(pool.env().clock.monotonic()) {
             return Ok(());
         }
-        self.next = now + self.every;
         match newest_session(pool, self.job) {
             Ok(Some(newest)) if newest != self.session => Err(Error::fenced(format!(
                 "another writer has taken over the job {}: this group must stop; what it committed \

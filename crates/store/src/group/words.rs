@@ -111,6 +111,27 @@ impl Mouth {
         }
     }
 
+    /// Whether nobody else has said something here since. Otherwise those that this rank waits for may never
+    /// answer: whoever came in their places has removed what they said. A log that cannot be read just now tells nothing.
+    ///
+    /// # Errors
+    /// `Invalid` if this rank is there twice; `Fenced` if another run has begun.
+    pub fn check(&self) -> Result<()> {
+        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // Otherwise it is looked before the next word is said.
+        let Some(newest) = newest else { return Ok(()) };
+        let numbers = self.pool.log().numbers(&self.chain).unwrap_or_default();
+        if numbers.last().is_none_or(|last| *last <= newest.number) {
+            return Ok(());
+        }
+        match self.look() {
+            Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Fenced) => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn now(&self) -> Duration {
         self.pool.env().clock.monotonic()
     }
@@ -150,6 +171,13 @@ impl Mouth {
                 Ok(bytes) => bytes,
                 // Another process removes it, or it says nothing any more.
                 Err(error) if error.kind() == ErrorKind::Damaged && number < newest => continue,
+                // Another process has said something newer by now, and removed it.
+                Err(error)
+                    if error.kind() == ErrorKind::Damaged
+                        && !self.pool.log().numbers(&self.chain)?.contains(&number) =>
+                {
+                    return self.look();
+                }
                 Err(error) => return Err(error.context(format!("a word of rank {}", self.rank))),
             };
             behind = Previous::of(number, &bytes);
