@@ -1,7 +1,7 @@
 //! What a job's handle stands for.
 
 use crate::arguments::Memory;
-use crate::call::Failure;
+use crate::call::{Failure, invalid};
 use crate::handles::Handles;
 use outlive_client::Client;
 use outlive_connect::Functions;
@@ -22,8 +22,9 @@ pub(crate) static JOBS: Handles<Core, outlive_job> = Handles::new("job", 2);
 /// What a job's handle stands for.
 pub(crate) struct Core {
     pub client: Client,
-    /// Saves, restores and closes of a job come one after the other.
-    turn: Mutex<()>,
+    /// Saves, restores and closes of a job come one after the other, and so do all calls of what connects its
+    /// ranks. Says whether it is closed.
+    turn: Mutex<bool>,
     regions: Mutex<Vec<Memory>>,
     gathering: Mutex<Option<Gathering>>,
     next: Mutex<NextNotes>,
@@ -52,8 +53,18 @@ impl Core {
     }
 
     /// Waits until no other thread saves, restores or closes.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        locked(&self.turn)
+    ///
+    /// # Errors
+    /// `Invalid` if another thread has closed the job meanwhile.
+    pub fn turn(&self) -> std::result::Result<Turn<'_>, Failure> {
+        let is_closed = locked(&self.turn);
+        if *is_closed {
+            return Err(invalid(format!(
+                "job {} was closed by another thread: let all calls return before it is closed",
+                self.job().name()
+            )));
+        }
+        Ok(Turn { is_closed })
     }
 
     /// What the program protects, in the order in which it was first named.
@@ -78,7 +89,7 @@ impl Core {
 
     /// What was found wrong before a save or restore began: in a group the other ranks, which begin it, are
     /// told. This rank is told its own.
-    pub fn declined(&self, failure: Failure) -> Failure {
+    pub fn declined(&self, _turn: &Turn<'_>, failure: Failure) -> Failure {
         if self.job().is_group() {
             drop(self.job().decline(failure.to_error()));
         }
@@ -90,6 +101,18 @@ impl Core {
         if let Some(handle) = self.job().current() {
             handle.wait_done(None);
         }
+    }
+}
+
+/// Held by the thread whose turn it is.
+pub(crate) struct Turn<'a> {
+    is_closed: MutexGuard<'a, bool>,
+}
+
+impl Turn<'_> {
+    /// It is the last one: nobody has a turn any more.
+    pub fn close(&mut self) {
+        *self.is_closed = true;
     }
 }
 

@@ -96,10 +96,11 @@ pub unsafe extern "C" fn outlive_end(
         out.set(std::ptr::null_mut());
         let core = JOBS.get(job)?;
         let Some(Gathering { regions }) = core.gathering().take() else {
-            return Err(core.declined(invalid(format!(
+            let nothing = invalid(format!(
                 "no checkpoint of job {} was begun: call outlive_begin first",
                 core.job().name()
-            ))));
+            ));
+            return Err(core.declined(&core.turn()?, nothing));
         };
         save(&core, flags, &out, &|_| Ok(regions.clone()))
     })

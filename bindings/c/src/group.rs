@@ -137,7 +137,7 @@ fn open(
     functions: Option<Functions>,
 ) -> Outcome {
     let Asked { every, patience, schedule } = asked;
-    let group = GroupOptions { coordinator, patience, schedule };
+    let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
     let core = Core::open(pool, name, JobOptions { every, group: Some(group) })?;
     *core.release() = functions;
     exit::watch();

@@ -54,8 +54,9 @@ pub extern "C" fn outlive_job_close(job: *mut outlive_job) -> outlive_status {
             return Ok(());
         }
         let core = JOBS.take(job)?;
-        let _turn = core.turn();
+        let mut turn = core.turn()?;
         let closed = core.client.close(false);
+        turn.close();
         if let Some(functions) = core.release().take() {
             functions.release();
         }
@@ -91,8 +92,10 @@ pub unsafe extern "C" fn outlive_due(job: *mut outlive_job, due: *mut c_int) -> 
         // SAFETY: the caller gives NULL, or a place that may be written.
         let out = unsafe { Out::new(due, "the answer")? };
         out.set(0);
-        let is_due = JOBS.get(job)?.client.due().map_err(Failure::Error)?;
-        out.set(c_int::from(is_due));
+        let core = JOBS.get(job)?;
+        // In a group it is a call of all ranks, which must not come in the middle of another.
+        let _turn = core.job().is_group().then(|| core.turn()).transpose()?;
+        out.set(c_int::from(core.client.due().map_err(Failure::Error)?));
         Ok(())
     })
 }

@@ -119,7 +119,7 @@ pub unsafe extern "C" fn outlive_protect_replicated(
 fn protect(job: *mut outlive_job, memory: Memory) -> Outcome {
     let core = JOBS.get(job)?;
     // Not while a save or a restore of another thread is at it.
-    let _turn = core.turn();
+    let _turn = core.turn()?;
     let mut regions = core.regions();
     match regions.iter_mut().find(|region| region.name == memory.name) {
         Some(before) => *before = memory,
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn outlive_unprotect(
         let core = JOBS.get(job)?;
         // SAFETY: passed on to the caller.
         let name = unsafe { region_name(name)? };
-        let _turn = core.turn();
+        let _turn = core.turn()?;
         let mut regions = core.regions();
         match regions.iter().position(|region| region.name == name) {
             Some(at) => regions.remove(at),
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn outlive_unprotect(
 pub extern "C" fn outlive_clear(job: *mut outlive_job) -> outlive_status {
     call(|| {
         let core = JOBS.get(job)?;
-        let _turn = core.turn();
+        let _turn = core.turn()?;
         core.regions().clear();
         Ok(())
     })

@@ -40,10 +40,10 @@ pub unsafe extern "C" fn outlive_restore(
         let out = unsafe { Out::optional(restored) };
         out.set(0);
         let core = JOBS.get(job)?;
-        let _turn = core.turn();
+        let turn = core.turn()?;
         let memory = core.regions().clone();
         if memory.is_empty() {
-            return Err(core.declined(nothing_protected(&core)));
+            return Err(core.declined(&turn, nothing_protected(&core)));
         }
         // What is known of the memory will be void.
         core.client.let_go();
@@ -74,11 +74,11 @@ pub unsafe extern "C" fn outlive_restore_some(
         let core = JOBS.get(job)?;
         // SAFETY: the caller gives a list of so many texts.
         let names = unsafe { texts(names, count, "region's name") };
-        let _turn = core.turn();
+        let turn = core.turn()?;
         let memory = names.and_then(|names| chosen(&core, &names));
-        let memory = memory.map_err(|failure| core.declined(failure))?;
+        let memory = memory.map_err(|failure| core.declined(&turn, failure))?;
         if memory.is_empty() {
-            return Err(core.declined(nothing_protected(&core)));
+            return Err(core.declined(&turn, nothing_protected(&core)));
         }
         core.client.let_go();
         out.set(fill(&core, epoch, &memory, true)?);
@@ -106,8 +106,8 @@ pub unsafe extern "C" fn outlive_copy_region(
         let core = JOBS.get(job)?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
         let memory = unsafe { Memory::plain(name, buffer, bytes) };
-        let memory = memory.map_err(|failure| core.declined(failure))?;
-        let _turn = core.turn();
+        let turn = core.turn()?;
+        let memory = memory.map_err(|failure| core.declined(&turn, failure))?;
         out.set(fill(&core, epoch, &[memory], false)?);
         Ok(())
     })

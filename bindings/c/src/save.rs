@@ -136,16 +136,17 @@ pub(crate) fn save(
     regions: &dyn Fn(&Core) -> Result<Vec<Memory>, Failure>,
 ) -> Outcome {
     out.set(null_mut());
+    let turn = core.turn()?;
     if flags & !(OUTLIVE_FORCE | OUTLIVE_WAIT) != 0 {
-        return Err(core.declined(invalid(format!(
+        let wrong = invalid(format!(
             "flags = {flags:#x}: must be OUTLIVE_DUE, or OUTLIVE_FORCE and OUTLIVE_WAIT, joined by |"
-        ))));
+        ));
+        return Err(core.declined(&turn, wrong));
     }
     let is_due = core.client.due()?;
     if !(is_due || flags & OUTLIVE_FORCE != 0 || core.next().forces()) {
         return Ok(());
     }
-    let turn = core.turn();
     let memory = regions(core).and_then(|memory| match memory.is_empty() {
         false => Ok(memory),
         true => Err(invalid(format!(
@@ -153,12 +154,17 @@ pub(crate) fn save(
             core.job().name()
         ))),
     });
-    let memory = memory.map_err(|failure| core.declined(failure))?;
+    let memory = memory.map_err(|failure| core.declined(&turn, failure))?;
     let taken = std::mem::take(&mut *core.next());
-    let saved = taken.to_notes().and_then(|notes| {
-        core.client.save(memory.iter().map(Memory::region).collect(), Vec::new(), notes)
-    });
-    let handle = match saved {
+    let notes = match taken.to_notes() {
+        Ok(notes) => notes,
+        Err(error) => {
+            *core.next() = taken;
+            return Err(core.declined(&turn, error.into()));
+        }
+    };
+    let regions = memory.iter().map(Memory::region).collect();
+    let handle = match core.client.save(regions, Vec::new(), notes) {
         Ok(handle) => handle,
         Err(error) => {
             // They are for a checkpoint that is still to come.

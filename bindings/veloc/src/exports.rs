@@ -323,11 +323,8 @@ pub extern "C" fn VELOC_Checkpoint_finished() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VELOC_Checkpoint(name: *const c_char, version: c_int) -> c_int {
     status("VELOC_Checkpoint", |session| {
-        session.wait()?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        session.checkpoint_begin(unsafe { text(name, "the name")? }, version)?;
-        let chosen = session.checkpoint_choose(Choice::All);
-        session.checkpoint_end(chosen.is_ok()).and(chosen)
+        session.checkpoint(unsafe { text(name, "the name") }, version)
     })
 }
 
@@ -335,7 +332,7 @@ pub unsafe extern "C" fn VELOC_Checkpoint(name: *const c_char, version: c_int) -
 pub unsafe extern "C" fn VELOC_Restart_test(name: *const c_char, version: c_int) -> c_int {
     answer("VELOC_Restart_test", FAILURE, || {
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        let name = unsafe { text(name, "the name")? };
+        let name = unsafe { text(name, "the name") };
         Ok(with(|session| session.newest_version(name, version))?.unwrap_or(FAILURE))
     })
 }
@@ -344,7 +341,7 @@ pub unsafe extern "C" fn VELOC_Restart_test(name: *const c_char, version: c_int)
 pub unsafe extern "C" fn VELOC_Restart_begin(name: *const c_char, version: c_int) -> c_int {
     status("VELOC_Restart_begin", |session| {
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        session.restart_begin(unsafe { text(name, "the name")? }, version)
+        session.restart_begin(unsafe { text(name, "the name") }, version)
     })
 }
 
@@ -384,8 +381,6 @@ pub extern "C" fn VELOC_Restart_end(_success: c_int) -> c_int {
 pub unsafe extern "C" fn VELOC_Restart(name: *const c_char, version: c_int) -> c_int {
     status("VELOC_Restart", |session| {
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        session.restart_begin(unsafe { text(name, "the name")? }, version)?;
-        let recovered = session.recover(&Choice::All);
-        recovered.and(session.restart_end())
+        session.restart(unsafe { text(name, "the name") }, version)
     })
 }

@@ -32,10 +32,11 @@ impl Memory {
         self.count * self.element_bytes
     }
 
-    fn region(&self, id: i32) -> Region {
+    /// Ranks of a group may count in elements of other sizes, so theirs are bytes.
+    fn region(&self, id: i32, is_of_group: bool) -> Region {
         let start = std::ptr::with_exposed_provenance(self.start);
         let (dtype, shape) = match self.element_bytes {
-            1 => ("|u1".to_owned(), vec![self.count as u64]),
+            bytes if bytes == 1 || is_of_group => ("|u1".to_owned(), vec![self.bytes() as u64]),
             bytes => (format!("|V{bytes}"), vec![self.count as u64]),
         };
         // SAFETY: a region is made only inside a call that ends a checkpoint. VELOC asks of a program that
@@ -165,7 +166,11 @@ impl Session {
                 Some(_) => name.to_owned(),
                 None => format!("{name}-{}", self.id),
             };
-            let group = self.group.map(|functions| GroupOptions::new(Arc::new(functions)));
+            let group = self.group.map(|functions| GroupOptions {
+                // A rank names its files as it likes, or has none.
+                is_lone: |name| name.starts_with(PREFIX),
+                ..GroupOptions::new(Arc::new(functions))
+            });
             let options = JobOptions { group, ..JobOptions::default() };
             let client = Client::open(&self.pool, &job, options)?;
             self.clients.insert(name.to_owned(), client);
@@ -180,6 +185,25 @@ impl Session {
             ))),
             Begun::Nothing | Begun::Restart { .. } => Ok(()),
         }
+    }
+
+    /// This rank cannot do what the others of its group begin: they are told.
+    fn declined(&self, version: i32, error: Error) -> Error {
+        if let Some(group) = &self.group {
+            drop(same_version::<()>(group, version, Err(error.clone())));
+        }
+        error
+    }
+
+    /// Saves all protected memory, once what is under way is over.
+    pub fn checkpoint(&mut self, name: Result<&str>, version: i32) -> Result<()> {
+        let begun = name.and_then(|name| {
+            self.wait()?;
+            self.checkpoint_begin(name, version)
+        });
+        begun.map_err(|error| self.declined(version, error))?;
+        let chosen = self.checkpoint_choose(Choice::All);
+        self.checkpoint_end(chosen.is_ok()).and(chosen)
     }
 
     pub fn checkpoint_begin(&mut self, name: &str, version: i32) -> Result<()> {
@@ -211,37 +235,37 @@ impl Session {
         let begun = std::mem::take(&mut self.begun);
         let Begun::Checkpoint { name, version, choice, routed } = begun else {
             self.begun = begun;
-            return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
+            let nothing = Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin");
+            return Err(self.declined(0, nothing));
         };
         if !is_good {
             let given_up = format!("checkpoint {name} {version} was given up by the program");
             say("note", &given_up);
             // The other ranks of a group drop it as well.
-            if let Some(group) = &self.group {
-                let given_up: Result<()> = Err(Error::invalid(given_up));
-                let _ = same_version(group, version, given_up);
-            }
+            drop(self.declined(version, Error::invalid(given_up)));
             return routed.iter().try_for_each(|file| forget(&file.place));
         }
         let ready = self.regions(&name, version, choice.as_ref(), &routed);
         let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
         let group = self.group;
-        let client = self.client(&name)?;
-        // What an earlier checkpoint left to be dropped goes now: it is committed by the time of this.
+        let client = self.client(&name);
         let ready = ready.and_then(|regions| {
+            let client = client?;
+            // What an earlier checkpoint in the background has made superfluous goes now.
             client.job().wait()?;
-            prune(client, max_versions.map(|count| count.saturating_sub(1).max(1)))?;
-            Ok((regions, notes(version)?))
+            prune(client, max_versions)?;
+            Ok((client, regions, notes(version)?))
         });
         let ready = match &group {
             Some(group) => same_version(group, version, ready),
             None => ready,
         };
-        let (regions, notes) = ready?;
+        let (client, regions, notes) = ready?;
         let handle = client.save(regions, Vec::new(), notes)?;
         routed.iter().try_for_each(|file| forget(&file.place))?;
         if is_sync {
             handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
+            prune(client, max_versions)?;
         }
         Ok(())
     }
@@ -256,7 +280,9 @@ impl Session {
     ) -> Result<Vec<Region>> {
         let memory = self.memory_of(name);
         let chosen = memory.iter().filter(|(id, _)| choice.is_some_and(|c| c.has(**id)));
-        let mut regions: Vec<Region> = chosen.map(|(id, memory)| memory.region(*id)).collect();
+        let is_group = self.group.is_some();
+        let mut regions: Vec<Region> =
+            chosen.map(|(id, memory)| memory.region(*id, is_group)).collect();
         for file in routed {
             regions.push(file.region()?);
         }
@@ -284,31 +310,46 @@ impl Session {
 
     /// The highest version, up to this one, of which a checkpoint can be restored; 0 is any. In a group, by
     /// every rank.
-    pub fn newest_version(&mut self, name: &str, needed: i32) -> Result<Option<i32>> {
-        check_name(name, needed)?;
+    pub fn newest_version(&mut self, name: Result<&str>, needed: i32) -> Result<Option<i32>> {
+        let name = name.and_then(|name| check_name(name, needed).map(|()| name));
         let is_wanted = |version: i32| needed == 0 || version <= needed;
         Ok(self.find(name, &is_wanted)?.map(|found| found.version))
     }
 
-    pub fn restart_begin(&mut self, name: &str, version: i32) -> Result<()> {
-        self.nothing_begun("VELOC_Restart_begin")?;
-        check_name(name, version)?;
-        let Found { version, epoch, regions } =
-            self.find(name, &|there| there == version)?.ok_or_else(|| {
-                Error::invalid(format!(
-                    "there is no version {version} of checkpoint {name} that can be restored; \
-                     VELOC_Restart_test says which there are"
-                ))
-            })?;
+    pub fn restart_begin(&mut self, name: Result<&str>, version: i32) -> Result<()> {
+        let ready = name.and_then(|name| {
+            self.nothing_begun("VELOC_Restart_begin")?;
+            check_name(name, version).map(|()| name)
+        });
+        let found = self.find(ready.clone(), &|there| there == version)?;
+        let name = ready?;
+        let Found { version, epoch, regions } = found.ok_or_else(|| {
+            Error::invalid(format!(
+                "there is no version {version} of checkpoint {name} that can be restored; \
+                 VELOC_Restart_test says which there are"
+            ))
+        })?;
         self.begun = Begun::Restart { name: name.to_owned(), version, epoch, regions };
         Ok(())
     }
 
-    /// The newest checkpoint of the highest version that is wanted and can be restored.
-    fn find(&mut self, name: &str, is_wanted: &dyn Fn(i32) -> bool) -> Result<Option<Found>> {
+    /// Fills all protected memory from a version.
+    pub fn restart(&mut self, name: Result<&str>, version: i32) -> Result<()> {
+        self.restart_begin(name, version)?;
+        let recovered = self.recover(&Choice::All);
+        recovered.and(self.restart_end())
+    }
+
+    /// The newest checkpoint of the highest version that is wanted and can be restored. In a group every rank
+    /// takes part, also one that has no `name`.
+    fn find(
+        &mut self,
+        name: Result<&str>,
+        is_wanted: &dyn Fn(i32) -> bool,
+    ) -> Result<Option<Found>> {
         let (group, is_checked) = (self.group, self.config.is_checked);
-        let client = self.client(name)?;
-        let there = || {
+        let client = name.and_then(|name| self.client(name));
+        let there = |client: &Client| {
             client.job().wait()?;
             versions(&client.job().epochs()?)
                 .into_iter()
@@ -317,7 +358,7 @@ impl Session {
                 .map(Ok)
                 .collect::<Result<Vec<(i32, Epoch)>>>()
         };
-        let mut ready = there();
+        let mut ready = client.clone().and_then(there);
         loop {
             // Rank 0 says which is next.
             let ours = ready.as_ref().map(|there| there.last().copied()).map_err(Error::clone);
@@ -326,7 +367,7 @@ impl Session {
                 Some(group) => next_of(group, ours)?,
             };
             let Some((version, epoch)) = next else { return Ok(None) };
-            let tried = look(client, epoch, is_checked);
+            let tried = client.clone().and_then(|client| look(client, epoch, is_checked));
             let outcome = match &group {
                 None => tried.as_ref().map(drop).map_err(Error::clone),
                 Some(group) => {

@@ -38,7 +38,7 @@ impl LogMedium for EtcdMedium {
 
     fn jobs(&self) -> Result<Vec<JobName>> {
         let names = self.cluster.wait(|cluster| async move { cluster.folders("log").await })?;
-        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+        Ok(names.iter().filter_map(|name| JobName::listed_from_escaped(name)).collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {

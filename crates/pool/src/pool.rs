@@ -17,6 +17,7 @@ use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct Pool {
     said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
     policy: Arc<Mutex<Policy>>,
+    /// Counts what was done.
+    progress: Arc<AtomicU64>,
 }
 
 impl Pool {
@@ -108,6 +111,7 @@ impl Pool {
             home,
             written: Arc::default(),
             said: Arc::default(),
+            progress: Arc::default(),
             policy,
         }
     }
@@ -314,6 +318,16 @@ impl Pool {
     /// The bounded memory that all I/O goes through.
     pub fn staging(&self) -> &Arc<StagingPool> {
         &self.staging
+    }
+
+    /// Counts a step of work: something was read or written, or a block was looked at.
+    pub fn note_progress(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many steps of work this process has done. If the number stands still while there is work, it hangs.
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
     }
 
     /// What saves have learnt of the target's speed and of compression, and decide by.

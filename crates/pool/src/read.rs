@@ -48,7 +48,11 @@ impl Pool {
         }
         drop(buffer.split_off(length));
         let skip = (u64::from(span.offset) - first) as usize;
-        let there = move |buffer| SpanBytes { buffer, skip, length: span.length as usize };
+        let pool = self.clone();
+        let there = move |buffer| {
+            pool.note_progress();
+            SpanBytes { buffer, skip, length: span.length as usize }
+        };
         let geometry = self.config().geometry();
         if (geometry.k, geometry.m) == (1, 0) {
             let range = ReadRange { offset: SHARD_HEADER_BYTES as u64 + first, buffer };

@@ -36,7 +36,7 @@ impl LogMedium for S3Medium {
 
     fn jobs(&self) -> Result<Vec<JobName>> {
         let names = self.bucket.wait(|bucket| async move { bucket.folders("log").await })?;
-        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+        Ok(names.iter().filter_map(|name| JobName::listed_from_escaped(name)).collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {

@@ -145,9 +145,9 @@ impl Actor {
             let coordinator = Arc::new(Wire { inner, me: me.clone() });
             let options = JobOptions {
                 group: Some(GroupOptions {
-                    coordinator,
                     patience: run.patience,
                     schedule: group.schedule,
+                    ..GroupOptions::new(coordinator)
                 }),
                 ..JobOptions::default()
             };

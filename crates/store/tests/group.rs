@@ -2,6 +2,7 @@
 //! there for all, the checkpoint before stands, and nobody waits for ever.
 
 mod common;
+mod stepped;
 
 use common::{State, Vectors, Warnings, noise, regions_of, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
@@ -13,9 +14,10 @@ use outlive_target::{FaultProcess, FaultWorld, ManifestLog, ShardName, Target};
 use outlive_types::{Coordinator, Epoch, Error, ErrorKind, Rank, Result, SeededRng, ThreadRank};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
+use stepped::{SteppedTarget, Steps};
 
 const RANKS: u32 = 3;
 /// Long enough for nobody to be missed who is there.
@@ -56,7 +58,7 @@ impl Program {
             _ if patience < PATIENT => Schedule::Striped(2),
             _ => Schedule::Coordinated,
         };
-        let group = GroupOptions { coordinator, patience, schedule };
+        let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
         let options = JobOptions { group: Some(group), ..JobOptions::default() };
         let job = Job::open(pool, "job", options).unwrap();
         Program { rank, job, tracker: Arc::new(ChangeTracker::new()) }
@@ -97,10 +99,20 @@ fn run<T: Send>(
     patience: Duration,
     work: impl Fn(Program, FaultProcess) -> T + Sync,
 ) -> (Vec<T>, Arc<Warnings>) {
+    run_over(world, patience, &|_, target| target, work)
+}
+
+/// The same, with what `over` makes of each rank's target.
+fn run_over<T: Send>(
+    world: &FaultWorld,
+    patience: Duration,
+    over: &(dyn Fn(Rank, Arc<dyn Target>) -> Arc<dyn Target> + Sync),
+    work: impl Fn(Program, FaultProcess) -> T + Sync,
+) -> (Vec<T>, Arc<Warnings>) {
     let warnings = Arc::new(Warnings::default());
     let start = |coordinator: Arc<ThreadRank>| {
         let (target, log, process) = world.process();
-        let pool = pool(target, log, &warnings);
+        let pool = pool(over(coordinator.rank(), target), log, &warnings);
         work(Program::start(&pool, coordinator, patience), process)
     };
     let start = &start;
@@ -312,6 +324,40 @@ fn a_rank_that_hangs_is_missed() {
             process.kill_after(0);
         }
         program.save(2).unwrap_err()
+    });
+    for rank in [0, 2] {
+        let error = &results[rank];
+        assert_eq!(error.kind(), ErrorKind::Retry);
+        let is_told = error.message().contains("rank 1");
+        assert!(is_told && error.message().contains("heard of"), "rank {rank}: {error}");
+    }
+    assert_eq!(restored(&world), Some((1, 1)));
+}
+
+/// A rank whose target never answers shows no sign of life any more, although its log does answer.
+#[test]
+fn a_rank_whose_target_hangs_is_missed() {
+    let world = FaultWorld::new();
+    let steps = Steps::default();
+    let over = |rank, target| -> Arc<dyn Target> {
+        if rank == 1 { Arc::new(SteppedTarget(target, steps.clone())) } else { target }
+    };
+    let told = Arc::new((Mutex::new(0), Condvar::new()));
+    let (results, _) = run_over(&world, Duration::from_secs(3), &over, |program, _| {
+        program.save(1).unwrap();
+        if program.rank == 1 {
+            let told = told.clone();
+            steps.hook(move |_, what| {
+                if what == "create" {
+                    let others = told.1.wait_while(told.0.lock().unwrap(), |told| *told < 2);
+                    drop(others.unwrap());
+                }
+            });
+        }
+        let error = program.save(2).unwrap_err();
+        *told.0.lock().unwrap() += 1;
+        told.1.notify_all();
+        error
     });
     for rank in [0, 2] {
         let error = &results[rank];

@@ -327,7 +327,7 @@ fn a_program_saves_and_restores() -> Result<()> {
         run(&world, &start.to_string(), 3, &[0, 1, 2], PATIENT, |coordinator| {
             let (rank, pool) = (coordinator.rank(), pool(&world));
             let (patience, schedule) = (PATIENT, Schedule::default());
-            let group = Some(GroupOptions { coordinator, patience, schedule });
+            let group = Some(GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) });
             let job = Job::open(&pool, "job", JobOptions { group, every: None }).unwrap();
             let restored = job
                 .restore_together(Select::Newest, &mut |_, _| Ok(()), &mut |manifest, as_of| {

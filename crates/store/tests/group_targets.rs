@@ -80,7 +80,7 @@ fn by_ranks<R: Send>(ranks: u32, work: &(dyn Fn(Arc<ThreadRank>) -> R + Sync)) -
 
 fn open_job(dir: &Path, coordinator: Arc<ThreadRank>) -> Job {
     let (patience, schedule) = (Duration::from_secs(3600), Schedule::Coordinated);
-    let group = Some(GroupOptions { coordinator, patience, schedule });
+    let group = Some(GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) });
     Job::open(&another(dir), "job", JobOptions { group, ..JobOptions::default() }).unwrap()
 }
 

@@ -161,7 +161,7 @@ fn run<T: Send>(
         let (rank, is_deaf) = (inner.rank(), AtomicBool::new(false));
         let ear = Arc::new(Ear { inner, is_deaf, before: Mutex::default() });
         let (coordinator, schedule) = (ear.clone(), Schedule::Coordinated);
-        let group = GroupOptions { coordinator, patience, schedule };
+        let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
         let options = JobOptions { group: Some(group), ..JobOptions::default() };
         let job = Job::open(&pool, "job", options).unwrap();
         work(Program { rank, ear, pool, job, tracker: Arc::new(ChangeTracker::new()) })

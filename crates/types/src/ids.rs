@@ -202,7 +202,7 @@ impl JobName {
         self.0 == GC_JOB
     }
 
-    /// Whether it is a name that no program's job can have: media do not list those.
+    /// Whether it is a name that no program's job can have.
     pub fn is_reserved(&self) -> bool {
         RESERVED.iter().any(|(reserved, _)| self.0 == *reserved) || self.0.contains('\0')
     }
@@ -218,14 +218,14 @@ impl JobName {
         JobName(format!("{}{REMOVED}", self.0))
     }
 
-    /// The name under which a rank of this job tells the others what has become of its image. It is not
-    /// listed among jobs.
+    /// The name under which a rank of this job tells the others what has become of its image. It is no job,
+    /// but media list it.
     pub fn mail_of(&self, rank: Rank) -> JobName {
         JobName(format!("{}{MAIL}{rank}", self.0))
     }
 
     /// The name under which a rank of this job makes its part of collective calls, if nothing but the pool
-    /// connects the ranks. It is not listed among jobs.
+    /// connects the ranks. It is no job, but media list it.
     pub fn calls_of(&self, rank: Rank) -> JobName {
         JobName(format!("{}{CALLS}{rank}", self.0))
     }
@@ -276,8 +276,17 @@ impl JobName {
         (job.escaped() == file_name).then_some(job)
     }
 
-    /// The same for what [`JobName::mail_of`] and [`JobName::calls_of`] give.
-    pub fn of_rank_from_escaped(file_name: &str) -> Option<JobName> {
+    /// The same for the names that media list: also those that [`JobName::mail_of`] and [`JobName::calls_of`] give.
+    pub fn listed_from_escaped(file_name: &str) -> Option<JobName> {
+        JobName::from_escaped(file_name).or_else(|| JobName::of_rank_from_escaped(file_name))
+    }
+
+    /// Whether media list it: not what only a log keeps for itself.
+    pub fn is_listed(&self) -> bool {
+        !self.is_reserved() || JobName::of_rank_from_escaped(&self.escaped()).is_some()
+    }
+
+    fn of_rank_from_escaped(file_name: &str) -> Option<JobName> {
         let (job, rank) = file_name.rsplit_once('-')?;
         let rank: Rank = rank.parse().ok()?;
         let (job, _) = job.rsplit_once("%00")?;

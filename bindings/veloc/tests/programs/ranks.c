@@ -1,4 +1,4 @@
-/* Ranks that compute and checkpoint by VELOC's names, each with memory of its own size:
+/* Ranks that compute and checkpoint by VELOC's names, each with memory and files of its own:
 
        ranks CONFIG STEPS    goes on from the newest version up to so many steps, and prints a sum */
 #include <mpi.h>
@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     int step = 0, version, last = argc > 2 ? atoi(argv[2]) : 10;
     size_t count, at;
     double *cells, sum = 0, all = 0, left;
-    char routed[VELOC_MAX_NAME], word[32];
+    char routed[VELOC_MAX_NAME], word[32], name[32], *bytes;
     FILE *file;
 
     MPI_Init(&argc, &argv);
@@ -35,18 +35,22 @@ int main(int argc, char **argv)
         cells[at] = (double)at + rank;
     CHECK(VELOC_Mem_protect(0, &step, 1, sizeof step));
     CHECK(VELOC_Mem_protect(1, cells, count, sizeof *cells));
+    /* One element, of another size on each rank. */
+    bytes = calloc(1, 100 + (size_t)rank);
+    CHECK(VELOC_Mem_protect(2, bytes, 1, 100 + (size_t)rank));
+    snprintf(name, sizeof name, "word-%d", rank);
 
     version = VELOC_Restart_test("ranks", 0);
     if (version >= 0) {
         CHECK(VELOC_Restart_begin("ranks", version));
         CHECK(VELOC_Recover_mem());
-        CHECK(VELOC_Route_file("word", routed));
+        CHECK(VELOC_Route_file(name, routed));
         file = fopen(routed, "r");
         if (file == NULL || fscanf(file, "%31s", word) != 1 || atoi(word) != 100 * version + rank)
             MPI_Abort(MPI_COMM_WORLD, 2);
         fclose(file);
         CHECK(VELOC_Restart_end(1));
-        if (step != version)
+        if (step != version || bytes[99 + rank] != (char)step)
             MPI_Abort(MPI_COMM_WORLD, 3);
     }
     if (rank == 0)
@@ -61,6 +65,7 @@ int main(int argc, char **argv)
             left = mine;
         }
         step++;
+        bytes[99 + rank] = (char)step;
         if (step % 7 == 3) { /* given up by one rank: no rank has it */
             CHECK(VELOC_Checkpoint_begin("ranks", step));
             CHECK(VELOC_Checkpoint_mem());
@@ -70,10 +75,16 @@ int main(int argc, char **argv)
         }
         CHECK(VELOC_Checkpoint_wait());
         CHECK(VELOC_Checkpoint_begin("ranks", step));
-        CHECK(VELOC_Route_file("word", routed));
+        CHECK(VELOC_Route_file(name, routed));
         file = fopen(routed, "w");
         if (file == NULL || fprintf(file, "%d\n", 100 * step + rank) < 0 || fclose(file) != 0)
             MPI_Abort(MPI_COMM_WORLD, 5);
+        if (rank == 0) { /* a file of one rank alone */
+            CHECK(VELOC_Route_file("header", routed));
+            file = fopen(routed, "w");
+            if (file == NULL || fputs("header", file) < 0 || fclose(file) != 0)
+                MPI_Abort(MPI_COMM_WORLD, 7);
+        }
         CHECK(VELOC_Checkpoint_mem());
         CHECK(VELOC_Checkpoint_end(1));
     }
@@ -83,6 +94,7 @@ int main(int argc, char **argv)
     MPI_Reduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0)
         printf("step %d: %.17g\n", step, all);
+    free(bytes);
     free(cells);
     MPI_Finalize();
     return 0;

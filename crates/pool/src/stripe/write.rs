@@ -79,12 +79,24 @@ impl Losses {
         Ok(())
     }
 
+    /// Takes notice of how something ended that was done for a shard.
+    ///
+    /// # Errors
+    /// As [`Losses::note`].
+    fn see(&mut self, shard: u8, outcome: Result<()>) -> Result<()> {
+        match outcome {
+            Ok(()) => {
+                self.pool.note_progress();
+                Ok(())
+            }
+            Err(error) => self.note(shard, error),
+        }
+    }
+
     /// Takes notice of the writes that are over, and answers how many are not.
     fn check(&mut self, in_flight: &mut WritesInFlight) -> Result<usize> {
         while let Some(((shard, _), written)) = in_flight.try_next() {
-            if let Err(fault) = written {
-                self.note(shard, fault.error)?;
-            }
+            self.see(shard, written.map_err(|fault| fault.error))?;
         }
         Ok(in_flight.len())
     }
@@ -287,16 +299,16 @@ impl ShardsEnd {
     pub fn wait(mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(((shard, _), written)) = self.writes.wait_next() {
-            let noted = written.or_else(|fault| self.losses.note(shard, fault.error));
-            outcome = outcome.and(noted);
+            let seen = self.losses.see(shard, written.map_err(|fault| fault.error));
+            outcome = outcome.and(seen);
         }
         let mut durable_on = Vec::new();
         for Finish { shard, target, ticket } in self.finishes {
-            match ticket.wait() {
-                Ok(()) if !self.losses.lost.contains(&shard) => durable_on.push(target),
-                Ok(()) => {}
-                Err(error) => outcome = outcome.and(self.losses.note(shard, error)),
+            let finished = ticket.wait();
+            if finished.is_ok() && !self.losses.lost.contains(&shard) {
+                durable_on.push(target);
             }
+            outcome = outcome.and(self.losses.see(shard, finished));
         }
         if outcome.is_ok() {
             self.losses.pool.written().note(durable_on);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A target of a pool.
 pub(crate) struct Member {
@@ -34,11 +34,19 @@ pub(crate) struct Member {
     pace: Arc<Mutex<Pace>>,
 }
 
+/// Reads after which it is known what the fastest take.
+const READS_MIN: u64 = 8;
+/// A read that has waited for so long is no chance.
+const STUCK: Duration = Duration::from_secs(2);
+
 /// How fast a target reads, however many reads it has to do: from one that is over to the next.
 #[derive(Default)]
 struct Pace {
     /// Microseconds for a read: a mean that forgets; 0 if none is over.
     mean_us: u64,
+    /// Microseconds for the fastest of them: a least value that forgets, after so many reads.
+    least_us: u64,
+    reads: u64,
     /// When those were asked for that are not over, by number.
     asked: BTreeMap<u64, Instant>,
     /// When the last one was over.
@@ -62,15 +70,31 @@ impl Pace {
             let mean_us =
                 if self.mean_us == 0 { took_us } else { self.mean_us / 8 * 7 + took_us / 8 };
             self.mean_us = mean_us.max(1);
+            let grown_us = self.least_us + self.least_us / 8 + 1;
+            self.least_us = if self.reads == 0 { took_us } else { took_us.min(grown_us) };
+            self.reads += 1;
         }
+    }
+
+    /// What even the fastest reads take; 0 if there were too few to tell. Behind somebody's writes any read
+    /// takes long, so the mean of a few says nothing of the target.
+    fn least_us(&self, now: Instant) -> u64 {
+        let waited = self.waited(now).filter(|waited| *waited >= STUCK).unwrap_or_default();
+        let least_us = if self.reads < READS_MIN { 0 } else { self.least_us };
+        least_us.max(waited.as_micros() as u64)
+    }
+
+    /// How long the oldest read that is not over has been at it.
+    fn waited(&self, now: Instant) -> Option<Duration> {
+        let oldest = self.asked.first_key_value().map(|(_, asked)| *asked);
+        let since = oldest.map(|oldest| self.last.map_or(oldest, |last| oldest.max(last)));
+        since.map(|since| now.saturating_duration_since(since))
     }
 
     /// One that does not come counts with the time that it has taken so far.
     fn read_us(&self, now: Instant) -> u64 {
-        let oldest = self.asked.first_key_value().map(|(_, asked)| *asked);
-        let waited = oldest.map(|oldest| self.last.map_or(oldest, |last| oldest.max(last)));
-        let waited = waited.map(|since| now.saturating_duration_since(since).as_micros() as u64);
-        waited.unwrap_or(0).max(self.mean_us)
+        let waited_us = self.waited(now).map_or(0, |waited| waited.as_micros() as u64);
+        waited_us.max(self.mean_us)
     }
 
     /// Until all that was asked for is over, if one takes `unknown_us` where that is not known.
@@ -202,6 +226,11 @@ impl Member {
         self.pace().read_us(Instant::now())
     }
 
+    /// Microseconds that even its fastest reads take; 0 if too little is known.
+    pub fn least_read_us(&self) -> u64 {
+        self.pace().least_us(Instant::now())
+    }
+
     /// Microseconds until it has done what it was asked for. `unknown_us` is what one takes, where that is
     /// not known.
     pub fn wait_us(&self, unknown_us: u64) -> u64 {
@@ -211,7 +240,8 @@ impl Member {
     /// Makes it seem slow, or quick.
     #[cfg(test)]
     pub fn set_read_us(&self, micros: u64) {
-        self.pace().mean_us = micros;
+        let mut pace = self.pace();
+        (pace.mean_us, pace.least_us, pace.reads) = (micros, micros, READS_MIN);
     }
 
     /// Bytes that this process may still put there.
@@ -248,7 +278,40 @@ impl Drop for UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    /// Most reads wait for writes. Those that do not tell how fast the target is.
+    #[test]
+    fn a_target_is_as_fast_as_its_fastest_reads() {
+        let start = Instant::now();
+        let mut now = start;
+        let mut read = |pace: &mut Pace, ms| {
+            let number = pace.begin(now);
+            now += Duration::from_millis(ms);
+            pace.end(number, true, now);
+            now
+        };
+        let mut busy = Pace::default();
+        for _ in 0..READS_MIN - 1 {
+            let now = read(&mut busy, 300);
+            assert_eq!(busy.least_us(now), 0, "too few to tell");
+        }
+        read(&mut busy, 1);
+        for _ in 0..5 {
+            let now = read(&mut busy, 300);
+            assert!((1000..3000).contains(&busy.least_us(now)));
+        }
+        // All of them: it has become slow.
+        for _ in 0..100 {
+            read(&mut busy, 300);
+        }
+        let now = read(&mut busy, 300);
+        assert_eq!(busy.least_us(now), 300_000);
+        // Or it does not answer at all.
+        let mut stuck = Pace::default();
+        stuck.begin(now);
+        assert_eq!(stuck.least_us(now + Duration::from_secs(1)), 0);
+        assert_eq!(stuck.least_us(now + Duration::from_secs(3)), 3_000_000);
+    }
 
     /// Ten reads at once, each of which takes 10 ms of the target's time.
     #[test]

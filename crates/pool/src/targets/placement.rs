@@ -29,7 +29,8 @@ struct Rate {
 /// so many packs that all become full together.
 pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: u64) -> Vec<usize> {
     let members = targets.members();
-    let typical = if targets.reads_around() { typical_read_us(members) } else { 0 };
+    let typical_us =
+        if targets.reads_around() { typical(members, Member::least_read_us) } else { 0 };
     let mut there = Vec::with_capacity(members.len());
     for (turn, number) in preferred(members, tier, pack).into_iter().enumerate() {
         let member = &members[number];
@@ -46,7 +47,7 @@ pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: 
         let under_way = member.under_way();
         let rate = Rate {
             lacks_room: capacity.free_bytes.saturating_sub(under_way) < bytes_max,
-            is_slow: is_slow(member, typical),
+            is_slow: typical_us > 0 && member.least_read_us() > SLOW * typical_us.max(500),
             under_way,
             is_passed_over: passes_over(pack, member.id, free_permille(capacity), freest),
             turn,
@@ -108,7 +109,11 @@ fn hash(of: &[u8], id: u32) -> u64 {
 
 /// What a read takes at the target in the middle; 0 if too few have been read from.
 pub(super) fn typical_read_us(members: &[Member]) -> u64 {
-    let mut known: Vec<u64> = members.iter().map(Member::read_us).filter(|us| *us > 0).collect();
+    typical(members, Member::read_us)
+}
+
+fn typical(members: &[Member], of: fn(&Member) -> u64) -> u64 {
+    let mut known: Vec<u64> = members.iter().map(of).filter(|us| *us > 0).collect();
     known.sort_unstable();
     if known.len() < 2 { 0 } else { known[(known.len() - 1) / 2] }
 }

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// The rank that meets the others.
 const FIRST: Rank = 0;
+/// The most ranks that can meet: a word that names all of them has 1 MiB, which every log takes.
+const RANKS_MAX: u32 = 1 << 16;
 /// The shortest and the longest pause between two looks: an eighth of the time that has passed.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(250)];
 /// After so many calls what all have read is removed.
@@ -68,6 +70,11 @@ impl PoolRanks {
         if rank >= size {
             return Err(Error::invalid(format!(
                 "rank {rank} of a group of {size}: ranks are counted from 0, and there is at least one"
+            )));
+        }
+        if size > RANKS_MAX {
+            return Err(Error::invalid(format!(
+                "{size} ranks cannot meet in the log, at most {RANKS_MAX} can: connect them by MPI"
             )));
         }
         if run.trim().is_empty() || run.len() > RUN_BYTES_MAX {

@@ -9,9 +9,10 @@ use outlive_types::{Distribution, Error, RegionDesc};
 pub struct Claims(String);
 
 impl Claims {
-    /// Of a rank that saves these regions of `job` to the pool `id`.
-    pub fn new(id: &str, job: &str, regions: &[RegionDesc]) -> Claims {
-        let mut lines: Vec<String> = regions.iter().map(line).collect();
+    /// Of a rank that saves these regions of `job` to the pool `id`, but for those that `is_lone` names.
+    pub fn new(id: &str, job: &str, regions: &[RegionDesc], is_lone: fn(&str) -> bool) -> Claims {
+        let shared = regions.iter().filter(|region| !is_lone(&region.name));
+        let mut lines: Vec<String> = shared.map(line).collect();
         lines.sort_unstable();
         Claims(format!("the pool {id}\nthe job {job:?}\n{}", lines.join("\n")))
     }
@@ -85,9 +86,11 @@ mod tests {
     #[test]
     fn a_difference_is_named() {
         let part = |offset| Distribution::Subarray { global_shape: vec![9], offset: vec![offset] };
-        let of = |regions: &[RegionDesc]| Claims::new("07", "job", regions);
+        let is_lone = |name: &str| name.starts_with("lone");
+        let of = |regions: &[RegionDesc]| Claims::new("07", "job", regions, is_lone);
         let (u, v) = (region("u", "<f8", part(0)), region("v", "<f8", Distribution::Local));
-        let same = [region("v", "<f8", Distribution::Local), region("u", "<f8", part(4))];
+        let lone = region("lone 7", "<f8", Distribution::Local);
+        let same = [lone, region("v", "<f8", Distribution::Local), region("u", "<f8", part(4))];
         assert_eq!(of(&[u.clone(), v.clone()]).digest(), of(&same).digest());
         let difference = |other: &[RegionDesc]| {
             let all = [of(&[u.clone(), v.clone()]), of(&same), of(other)];

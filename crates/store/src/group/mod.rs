@@ -48,6 +48,8 @@ pub struct GroupOptions {
     pub patience: Duration,
     /// When each rank writes.
     pub schedule: Schedule,
+    /// Names of regions that a rank may have without the others. All others are on every rank.
+    pub is_lone: fn(&str) -> bool,
 }
 
 impl GroupOptions {
@@ -60,6 +62,7 @@ impl GroupOptions {
             coordinator,
             patience: GroupOptions::PATIENCE,
             schedule: Schedule::default(),
+            is_lone: |_| false,
         }
     }
 }

@@ -37,6 +37,7 @@ pub(crate) struct Part {
     is_settled: AtomicBool,
     job: JobName,
     patience: Duration,
+    is_lone: fn(&str) -> bool,
     outbox: Outbox,
     /// Of rank 0: of all others. Of others: of rank 0.
     inboxes: Mutex<Vec<Inbox>>,
@@ -62,16 +63,19 @@ pub(crate) struct Begun {
     pub ticket: Ticket,
     /// How many ranks write at a time.
     pub width: u32,
+    /// For how long ranks wait for word of each other: as rank 0 has it.
+    pub patience: Duration,
 }
 
 impl Part {
     pub fn new(job: &JobName, options: GroupOptions) -> Part {
-        let GroupOptions { coordinator, patience, schedule } = options;
+        let GroupOptions { coordinator, patience, schedule, is_lone } = options;
         let rank = coordinator.rank();
         let turns = Turns::new(schedule, coordinator.size());
         Part {
             job: job.clone(),
             patience,
+            is_lone,
             outbox: Outbox::new(job, rank),
             inboxes: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
@@ -136,8 +140,10 @@ impl Part {
             return Ok(());
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let (host, process) = (host.trim(), std::process::id());
-        let mine = format!("{host} {process}").into_bytes();
+        let host = host.trim();
+        // In containers each process may have the number 1.
+        let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let mine = format!("{host} {} {}", space.display(), std::process::id()).into_bytes();
         let all =
             self.agree(what, Ok(mine), &mut |all| unless_failed(all).map(|all| all.join(&b'\n')))?;
         let all = String::from_utf8_lossy(&all);
@@ -164,7 +170,8 @@ impl Part {
         self.settle(pool, "a save")?;
         let id = &pool.config().format.pool_id;
         let regions = ready.and_then(|()| source.regions());
-        let claims = regions.map(|regions| Claims::new(id, self.job.as_str(), &regions));
+        let job = self.job.as_str();
+        let claims = regions.map(|regions| Claims::new(id, job, &regions, self.is_lone));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
         let mut decided = self.agree("a save", digest, &mut |all| {
             let digests = unless_failed(all)?;
@@ -190,6 +197,8 @@ impl Part {
         let mut bytes = [epoch.to_le_bytes(), save.to_le_bytes()].concat();
         bytes.extend(width.to_le_bytes());
         bytes.extend(led.next_pack.to_le_bytes());
+        let patience_ns = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
+        bytes.extend(patience_ns.to_le_bytes());
         bytes.extend(Message::Session(opened).encode()?);
         Ok(bytes)
     }
@@ -201,6 +210,8 @@ impl Part {
         let (save, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (width, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let (next_pack, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let (patience_ns, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let patience = Duration::from_nanos(u64::from_le_bytes(*patience_ns));
         let (epoch, save) = (u64::from_le_bytes(*epoch), u64::from_le_bytes(*save));
         let width = u32::from_le_bytes(*width);
         let Message::Session(opened) = Message::decode(rest)? else { return Err(wrong()) };
@@ -212,7 +223,7 @@ impl Part {
         // Where a pack goes is decided by its number and its rank: the ranks spread their packs evenly as
         // long as they count alike, also if one has written more than others, or once had to merge an index.
         packs.go_on_at(u32::from_le_bytes(*next_pack));
-        Ok(Begun { epoch, packs, ticket, width })
+        Ok(Begun { epoch, packs, ticket, width, patience })
     }
 
     /// This rank has no image: says so to the others, and answers why.
@@ -243,16 +254,16 @@ impl Part {
         let mut first = Inbox::new(&self.job, before, now);
         let mut leader = Inbox::new(&self.job, LEADER, now);
         let pauses = Pauses::begin(pool);
-        let mut watch = self.watch(pool, begun.ticket);
+        let mut watch = self.watch(pool, begun);
         loop {
             // Whether it has an image or none, it writes no more.
-            if first.next(pool, begun.ticket, self.patience)?.is_some() {
+            if first.next(pool, begun.ticket, begun.patience)?.is_some() {
                 return Ok(());
             }
             // What rank 0 says before this rank has an image can only be that the save has failed.
             if before != LEADER
                 && let Some(Message::Failed(error)) =
-                    leader.next(pool, begun.ticket, self.patience)?
+                    leader.next(pool, begun.ticket, begun.patience)?
             {
                 return Err(error);
             }
@@ -261,8 +272,8 @@ impl Part {
         }
     }
 
-    fn watch(&self, pool: &Pool, ticket: Ticket) -> Watch<'_> {
-        Watch::begin(pool, &self.job, ticket, self.patience)
+    fn watch(&self, pool: &Pool, begun: &Begun) -> Watch<'_> {
+        Watch::begin(pool, &self.job, begun.ticket, begun.patience)
     }
 
     /// Carries out this rank's `plan` of the save that has `begun`, up to the commit. `live_done` is called
@@ -283,11 +294,14 @@ impl Part {
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
         self.tidy(pool);
-        let pulse = self.pulse(pool, begun.ticket);
+        let is_storing = Arc::new(AtomicBool::new(false));
+        let pulse = self.pulse(pool, begun, is_storing.clone());
         // Who stands still must not wait for others.
         let turn = if plan.live_blocks == 0 { self.await_turn(pool, begun) } else { Ok(()) };
+        is_storing.store(true, Ordering::Relaxed);
         let store = |()| writer.rank.store(pool, &begun.packs, plan, frozen, order, live_done);
         let stored = turn.and_then(store);
+        is_storing.store(false, Ordering::Relaxed);
         let draft = draft_of(pool, plan, order);
         let committed = self.commit(pool, writer, begun, &draft, stored);
         drop(pulse);
@@ -322,24 +336,24 @@ impl Part {
         begun: &Begun,
         stored: Result<StoredImage>,
     ) -> Result<(StoredImage, Committed)> {
-        let mut stored = stored.map_err(|error| self.fail(pool, begun.ticket, error))?;
+        let mut stored = stored.map_err(|error| self.fail(pool, begun, error))?;
         loop {
             let spread = writer.rank.targets.as_ref().map(TargetsThen::spread).unwrap_or_default();
             let image = Message::Image(RankImage { spread, ..stored.image().clone() });
             if let Err(error) = self.outbox.post(pool, begun.ticket, image) {
                 // It may be there all the same, and rank 0 commits.
-                let committed = self.withdraw(pool, begun.ticket, error)?;
+                let committed = self.withdraw(pool, begun, error)?;
                 writer.committer.events.committed(pool, begun.epoch);
                 return Ok((stored, committed));
             }
-            match self.verdict(pool, begun.ticket)? {
+            match self.verdict(pool, begun)? {
                 Message::Committed(committed) => {
                     writer.committer.events.committed(pool, begun.epoch);
                     return Ok((stored, committed));
                 }
                 Message::Changed(changes) => {
                     let mended = writer.rank.mend(pool, &begun.packs, &mut stored, changes);
-                    mended.map_err(|error| self.fail(pool, begun.ticket, error))?;
+                    mended.map_err(|error| self.fail(pool, begun, error))?;
                 }
                 Message::Failed(error) => return Err(error),
                 _ => return Err(Error::bug("rank 0 has said something that ranks do not say")),
@@ -348,20 +362,20 @@ impl Part {
     }
 
     /// This rank has no image. Rank 0 knows better why, if the session is over.
-    fn fail(&self, pool: &Pool, ticket: Ticket, error: Error) -> Error {
-        match self.withdraw(pool, ticket, error) {
+    fn fail(&self, pool: &Pool, begun: &Begun, error: Error) -> Error {
+        match self.withdraw(pool, begun, error) {
             Ok(_) => Error::bug("a save was committed without the image of a rank"),
             Err(error) => error,
         }
     }
 
     /// Says that this rank has no image, for a reason, and waits for what rank 0 makes of it.
-    fn withdraw(&self, pool: &Pool, ticket: Ticket, error: Error) -> Result<Committed> {
+    fn withdraw(&self, pool: &Pool, begun: &Begun, error: Error) -> Result<Committed> {
         // Whoever could not say so must be missed, and shows no sign of life any more.
-        if !self.tell(pool, ticket, &Message::Failed(error.clone())) {
+        if !self.tell(pool, begun.ticket, &Message::Failed(error.clone())) {
             return Err(unconfirmed(error));
         }
-        match self.verdict(pool, ticket) {
+        match self.verdict(pool, begun) {
             Ok(Message::Committed(committed)) => Ok(committed),
             Ok(Message::Failed(verdict)) => Err(verdict),
             _ => Err(unconfirmed(error)),
@@ -369,7 +383,7 @@ impl Part {
     }
 
     /// What rank 0 says next.
-    fn verdict(&self, pool: &Pool, ticket: Ticket) -> Result<Message> {
+    fn verdict(&self, pool: &Pool, begun: &Begun) -> Result<Message> {
         let now = pool.env().clock.monotonic();
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         if inboxes.is_empty() {
@@ -378,9 +392,9 @@ impl Part {
         let leader = &mut inboxes[0];
         leader.expect(now);
         let pauses = Pauses::begin(pool);
-        let mut watch = self.watch(pool, ticket);
+        let mut watch = self.watch(pool, begun);
         loop {
-            let next = leader.next(pool, ticket, self.patience);
+            let next = leader.next(pool, begun.ticket, begun.patience);
             let next = match next {
                 Ok(None) => watch.look(pool).map(|()| None),
                 next => next,
@@ -434,7 +448,7 @@ impl Part {
         }
         let mut is_first = true;
         loop {
-            let images = self.collect(pool, begun.ticket, stored.image());
+            let images = self.collect(pool, begun, stored.image());
             let images = images.map_err(|error| writer.committer.blame(pool, error));
             if let (Ok(images), true) = (&images, is_first) {
                 self.learn(pool, begun, images, started);
@@ -472,7 +486,7 @@ impl Part {
     }
 
     /// The images of all ranks.
-    fn collect(&self, pool: &Pool, ticket: Ticket, own: &RankImage) -> Result<Vec<RankImage>> {
+    fn collect(&self, pool: &Pool, begun: &Begun, own: &RankImage) -> Result<Vec<RankImage>> {
         let now = pool.env().clock.monotonic();
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         if inboxes.is_empty() {
@@ -482,10 +496,10 @@ impl Part {
         let mut images: Vec<Option<RankImage>> = vec![None; inboxes.len()];
         inboxes.iter_mut().for_each(|inbox| inbox.expect(now));
         let pauses = Pauses::begin(pool);
-        let mut watch = self.watch(pool, ticket);
+        let mut watch = self.watch(pool, begun);
         loop {
             for (inbox, image) in inboxes.iter_mut().zip(&mut images).filter(|it| it.1.is_none()) {
-                match inbox.next(pool, ticket, self.patience)? {
+                match inbox.next(pool, begun.ticket, begun.patience)? {
                     Some(Message::Image(stored)) => *image = Some(stored),
                     Some(Message::Failed(error)) => return Err(of_rank(inbox.rank, error)),
                     Some(_) => {
@@ -517,14 +531,30 @@ impl Part {
         self.led().turns.learnt()
     }
 
-    /// Says that this rank is at work, from time to time, until the answer is dropped.
-    fn pulse(self: &Arc<Part>, pool: &Pool, ticket: Ticket) -> Option<Pulse> {
-        if self.patience > FOR_EVER {
+    /// Says that this rank is at work, from time to time, until the answer is dropped. It says nothing if it
+    /// stores, and has not got on for as long as the others are patient: then they are to miss it.
+    fn pulse(
+        self: &Arc<Part>,
+        pool: &Pool,
+        begun: &Begun,
+        is_storing: Arc<AtomicBool>,
+    ) -> Option<Pulse> {
+        if begun.patience > FOR_EVER {
             return None;
         }
-        let (part, of) = (self.clone(), pool.clone());
-        let beat = move || drop(part.outbox.post(&of, ticket, Message::Alive));
-        let pulse = Pulse::start(self.patience / 4, beat);
+        let (part, of, ticket, patience) =
+            (self.clone(), pool.clone(), begun.ticket, begun.patience);
+        let (mut seen, mut since) = (pool.progress(), pool.env().clock.monotonic());
+        let beat = move || {
+            let (done, now) = (of.progress(), of.env().clock.monotonic());
+            if done != seen || !is_storing.load(Ordering::Relaxed) {
+                (seen, since) = (done, now);
+            }
+            if now.saturating_sub(since) < patience {
+                let _ = part.outbox.post(&of, ticket, Message::Alive);
+            }
+        };
+        let pulse = Pulse::start(begun.patience / 4, beat);
         // Then this rank may be missed: the save fails, and says so.
         pulse
             .inspect_err(|error| pool.warn(Error::no_thread("a sign of life", error).message()))

@@ -13,7 +13,7 @@ impl Pulse {
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn start(every: Duration, beat: impl Fn() + Send + 'static) -> io::Result<Pulse> {
+    pub fn start(every: Duration, mut beat: impl FnMut() + Send + 'static) -> io::Result<Pulse> {
         let pulse = Pulse(Arc::default());
         let over = pulse.0.clone();
         let beats = move || {

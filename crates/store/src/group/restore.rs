@@ -6,7 +6,9 @@ use crate::commit::history;
 use crate::read::{Kind, Select, Skipped, first_manifest, suspect};
 use outlive_format::Manifest;
 use outlive_pool::Pool;
+use outlive_types::sync::sleep;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+use std::time::Duration;
 
 /// There is no checkpoint.
 const NONE: u8 = 0;
@@ -20,6 +22,10 @@ const DAMAGED: u8 = 3;
 const AWAY: u8 = 5;
 /// A prune has dropped it since rank 0 found it.
 const GONE: u8 = 4;
+
+/// How often a checkpoint may be gone that rank 0 finds again. Between two times the pause grows, up to a second.
+const GONE_TIMES: u32 = 60;
+const GONE_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// What a rank has restored together with the others.
 #[derive(Debug)]
@@ -64,6 +70,7 @@ impl Together<'_> {
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<TogetherRestored<T>>> {
         let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
+        let mut gone = (0, 0);
         let what = self.what();
         self.part.settle(self.pool, &what)?;
         loop {
@@ -89,8 +96,16 @@ impl Together<'_> {
                 Outcome::Done(value) => {
                     return Ok(Some(TogetherRestored { epoch, value, skipped }));
                 }
-                // There is a newer one, or there was.
-                Outcome::Gone if self.select == Select::Newest => {}
+                // There is a newer one, or there was; or a rank does not see yet what rank 0 sees.
+                Outcome::Gone if self.select == Select::Newest => {
+                    gone = if gone.0 == epoch { (epoch, gone.1 + 1) } else { (epoch, 1) };
+                    if gone.1 > GONE_TIMES {
+                        return Err(self.unseen(epoch));
+                    }
+                    if gone.1 > 1 {
+                        sleep((GONE_PAUSES[0] * gone.1).min(GONE_PAUSES[1]));
+                    }
+                }
                 Outcome::Gone => {
                     return Err(Error::bug("the ranks do not agree what they have restored"));
                 }
@@ -106,6 +121,16 @@ impl Together<'_> {
                 }
             }
         }
+    }
+
+    /// Some rank does not see a checkpoint that rank 0 finds again and again.
+    fn unseen(&self, epoch: Epoch) -> Error {
+        Error::retry(format!(
+            "rank 0 finds checkpoint {epoch} of job {} in {}, and another rank does not: its file system may \
+             show what others write too late. Give all ranks the same view of the log",
+            self.name,
+            self.pool.log().describe()
+        ))
     }
 
     /// One step of all ranks with a checkpoint. Collective.

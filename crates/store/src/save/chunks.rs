@@ -287,6 +287,7 @@ impl<'a> Chunker<'a> {
                 });
                 match self.block(&mut lane, &mut scratch, runs, &frozen) {
                     Ok(extents) => {
+                        self.packer.pool.note_progress();
                         let done =
                             BlockExtents { stream: block.stream, block: block.block, extents };
                         out.lock().unwrap_or_else(PoisonError::into_inner).push(done);

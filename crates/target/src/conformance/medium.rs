@@ -122,6 +122,13 @@ fn jobs(make: &Make<dyn LogMedium>) {
     for (job, name) in jobs.iter().zip(names) {
         assert_eq!(get(&*medium, job, 1).expect("its record"), name.as_bytes());
     }
+    // What ranks tell each other is listed as well, and what a log keeps for itself is not.
+    let of_ranks = [jobs[1].mail_of(3), jobs[0].calls_of(0)];
+    let unlisted = [JobName::gc(), jobs[0].removed(), jobs[1].mail_of(3).removed()];
+    for name in of_ranks.iter().chain(&unlisted) {
+        assert_eq!(put_new(&*medium, name, 1, b"words"), Put::Made);
+    }
+    jobs.extend(of_ranks);
     let mut there = medium.jobs().expect("jobs");
     there.sort_unstable();
     jobs.sort_unstable();

@@ -23,7 +23,7 @@ impl LogMedium for FaultMedium {
         let mut world = self.world.lock();
         world.read_step(&self.owner, || "list jobs".to_owned())?;
         let here = world.records.keys().filter(|(place, _)| *place == self.place);
-        Ok(here.map(|(_, job)| job.clone()).filter(|job| !job.is_reserved()).collect())
+        Ok(here.map(|(_, job)| job.clone()).filter(|job| job.is_listed()).collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {

@@ -113,7 +113,7 @@ impl LogMedium for DirectoryMedium {
 
     fn jobs(&self) -> Result<Vec<JobName>> {
         let names = file_names(&self.root.join("log"))?;
-        Ok(names.iter().filter_map(|name| JobName::from_escaped(name)).collect())
+        Ok(names.iter().filter_map(|name| JobName::listed_from_escaped(name)).collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {

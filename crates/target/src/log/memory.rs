@@ -56,7 +56,7 @@ impl LogMedium for MemoryMedium {
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
-        Ok(self.records().keys().filter(|job| !job.is_reserved()).cloned().collect())
+        Ok(self.records().keys().filter(|job| job.is_listed()).cloned().collect())
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {

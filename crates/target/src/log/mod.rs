@@ -71,7 +71,8 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// What and where, for messages.
     fn describe(&self) -> String;
 
-    /// All jobs that have a record, in any order; others may be among them.
+    /// All jobs that have a record, in any order; others may be among them. What the ranks of a job tell each
+    /// other has names of its own ([`JobName::mail_of`], [`JobName::calls_of`]), which are listed as well.
     ///
     /// # Errors
     /// What the medium reports.

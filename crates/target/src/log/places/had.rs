@@ -1,7 +1,7 @@
 //! What a log had when it was moved: of each job the first and the last record.
 
 use crate::LogMedium;
-use outlive_types::{Error, JobName, Rank, Result};
+use outlive_types::{Error, JobName, Result};
 
 const TITLE: &str = "outlive: what the log had when it was moved";
 
@@ -21,17 +21,6 @@ pub(super) fn gather(mover: &dyn LogMedium) -> Result<Vec<JobHad>> {
     jobs.dedup();
     let mut had = Vec::new();
     for job in jobs {
-        let of_ranks: [&dyn Fn(Rank) -> JobName; 2] =
-            [&|rank| job.mail_of(rank), &|rank| job.calls_of(rank)];
-        for of_rank in of_ranks {
-            // Rank 0 speaks last in a save: the first one that has said nothing is behind it.
-            for rank in 0.. {
-                match had_of(mover, of_rank(rank))? {
-                    None if rank > 0 => break,
-                    chain => had.extend(chain),
-                }
-            }
-        }
         had.extend(had_of(mover, job)?);
     }
     Ok(had)
@@ -75,8 +64,7 @@ fn parse(line: &str) -> Option<JobHad> {
     let name = words.next()?;
     let reserved = [JobName::gc(), JobName::targets()];
     let job = reserved.into_iter().find(|job| job.escaped() == name);
-    let job = job.or_else(|| JobName::from_escaped(name));
-    let job = job.or_else(|| JobName::of_rank_from_escaped(name))?;
+    let job = job.or_else(|| JobName::listed_from_escaped(name))?;
     (1 <= first && first <= last).then_some(JobHad { job, first, last })
 }
 
