@@ -26,9 +26,8 @@ def rows_of(found: dict[str, Any], name: str) -> dict[tuple[str, int], dict[str,
 
 
 def bound_of(found: dict[str, Any], name: str) -> float:
-    """Bytes per second that the devices of a place take, the last time it was measured."""
-    bounds = [row for row in found["bounds"] if row["on"] == name]
-    return float(bounds[-1]["bytes_per_s"])
+    """Bytes per second that the devices of a place take: the most that was measured."""
+    return max(float(row["bytes_per_s"]) for row in found["bounds"] if row["on"] == name)
 
 
 def sides_of(rows: dict[tuple[str, int], Any]) -> list[int]:

@@ -11,11 +11,11 @@ use crate::commit::Commit;
 use crate::save::{
     Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
 };
-use outlive_format::{Changes, Committed, Message};
+use outlive_format::{Changes, Committed, Message, SegmentKind};
 use outlive_pool::{Pool, TargetsThen};
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
-    Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
+    Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PackId, PageSource, Rank, Result,
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -481,7 +481,16 @@ impl Part {
         let bytes = images.iter().map(|image| image.figures.new_bytes).sum();
         let next_pack = images.iter().map(|image| image.image.next_pack).max();
         let mut led = self.led();
-        led.turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
+        // Every eighth save merges its index, which takes time that no width is to blame for.
+        let is_new =
+            |pack: PackId| pack.session() == begun.ticket.session && pack.count() >= led.next_pack;
+        let merges = |image: &RankImage| {
+            let mut segments = image.image.segments.iter();
+            segments.any(|segment| segment.kind == SegmentKind::Segment && is_new(segment.pack))
+        };
+        if !images.iter().any(merges) {
+            led.turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
+        }
         led.next_pack = next_pack.unwrap_or_default();
     }
 
