@@ -170,6 +170,13 @@ impl Coordinator for PyCoordinator {
         all.pop().ok_or_else(|| Error::bug("a broadcast has brought nothing"))
     }
 
+    fn check(&self) -> Result<()> {
+        match &self.means {
+            Means::Object(_) => Ok(()),
+            Means::Pool(ranks) => ranks.check(),
+        }
+    }
+
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {
         match &self.means {
             Means::Object(_) => None,

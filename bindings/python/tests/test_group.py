@@ -84,6 +84,13 @@ def test_ranks_go_on_where_they_were_and_on_other_numbers(tmp_path: Path) -> Non
         out = finish(start(size, "run", place, steps, -1, -1))
         assert all(f"step {steps - 4}" in text for text in out), out
         check(out, steps)
+        alone = outlive.open(place).job("cells", group=outlive.ranks(0, 1, run=f"after {size}"))
+        if size > 1:
+            with pytest.raises(outlive.InvalidError, match=f"by {size} ranks, .* which part of"):
+                alone.restore()
+        else:
+            assert alone.restore()
+        alone.close()
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -55,7 +55,7 @@ fn status(name: &str, work: impl FnOnce(&mut Session) -> Result<()>) -> c_int {
 fn with<T>(work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
     let mut session = SESSION.lock();
     let session = session.as_mut().ok_or_else(|| {
-        Error::invalid("VELOC was not initialised in this process: call VELOC_Init_single first")
+        Error::invalid("VELOC was not initialised in this process: call VELOC_Init, or VELOC_Init_single, first")
     })?;
     work(session)
 }

@@ -13,9 +13,9 @@ use outlive_pool::{Environment, Pool, open_or_create};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::group::{GroupOptions, agree, unless_failed};
 use outlive_store::retention::Rules;
-use outlive_store::{JobOptions, RestoreSink, Select};
+use outlive_store::{EpochInfo, JobOptions, RestoreSink, Select};
 use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::sync::Arc;
 
@@ -350,8 +350,13 @@ impl Session {
         let (group, is_checked) = (self.group, self.config.is_checked);
         let client = name.and_then(|name| self.client(name));
         let there = |client: &Client| {
-            client.job().wait()?;
-            versions(&client.job().epochs()?)
+            let job = client.job();
+            job.wait()?;
+            let epochs = job.epochs()?;
+            if job.rank() == 0 {
+                tell_of_others(&epochs, job.ranks());
+            }
+            versions(&epochs, job.ranks())
                 .into_iter()
                 .filter(|(version, _)| is_wanted(*version))
                 .flat_map(|(version, epochs)| epochs.into_iter().map(move |epoch| (version, epoch)))
@@ -551,13 +556,6 @@ fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDes
     }
     let (job, select) = (client.job(), Select::Epoch(epoch));
     let found = job.attempt_rank(select, job.rank(), &mut |image| {
-        let ranks = image.manifest().world_size;
-        if ranks != job.ranks() {
-            return Err(Error::damaged(format!(
-                "{ranks} ranks have saved it, and these are {}: VELOC's names restore on as many ranks only",
-                job.ranks()
-            )));
-        }
         if is_checked {
             let all: Vec<usize> = (0..image.streams().len()).collect();
             image.read(&all, &Nowhere)?;
@@ -598,7 +596,20 @@ fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) ->
     }
 }
 
-/// Keeps the newest checkpoints.
+/// What other numbers of ranks have saved cannot be restored by VELOC's names.
+fn tell_of_others(epochs: &[EpochInfo], ranks: u32) {
+    let others = epochs.iter().rev().find(|it| it.manifest.world_size != ranks);
+    if let Some(newest) = others.filter(|it| !it.manifest.is_of_files()) {
+        let (epoch, count) = (newest.epoch, newest.manifest.world_size);
+        let text = format!(
+            "{count} ranks have saved checkpoint {epoch}, and these are {ranks}: VELOC's names restore on as many \
+             ranks only, so such versions are left alone"
+        );
+        say("warning", &text);
+    }
+}
+
+/// Keeps the newest checkpoints that as many ranks have saved, and all others.
 fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     let job = client.job();
     // One rank does it for all.
@@ -607,8 +618,17 @@ fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     if plan.dropped().is_empty() {
         return Ok(());
     }
+    let epochs = job.epochs()?;
+    let (ours, others): (Vec<_>, Vec<_>) =
+        epochs.iter().partition(|it| it.manifest.world_size == job.ranks());
+    let newest = ours.into_iter().rev().take(usize::try_from(last).unwrap_or(usize::MAX));
+    let kept: BTreeSet<Epoch> = newest.chain(others).map(|it| it.epoch).collect();
+    let dropped = &plan.dropped() - &kept;
+    if dropped.is_empty() {
+        return Ok(());
+    }
     let mut options = GcOptions { keep_one: plan.keeps_any(), ..GcOptions::default() };
-    options.drop.insert(job.name().clone(), plan.dropped());
+    options.drop.insert(job.name().clone(), dropped);
     collect(job.pool(), &options).map(drop)
 }
 

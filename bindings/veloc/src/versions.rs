@@ -21,10 +21,11 @@ fn version_of(manifest: &Manifest) -> Option<i32> {
         .then_some(*value as i32)
 }
 
-/// The epochs of each version, oldest first.
-pub(crate) fn versions(epochs: &[EpochInfo]) -> BTreeMap<i32, Vec<Epoch>> {
+/// The epochs of each version that so many ranks have saved, oldest first.
+pub(crate) fn versions(epochs: &[EpochInfo], ranks: u32) -> BTreeMap<i32, Vec<Epoch>> {
     let mut versions: BTreeMap<i32, Vec<Epoch>> = BTreeMap::new();
-    for info in epochs.iter().filter(|info| !info.manifest.is_of_files()) {
+    let is_ours = |it: &&EpochInfo| !it.manifest.is_of_files() && it.manifest.world_size == ranks;
+    for info in epochs.iter().filter(is_ours) {
         if let Some(version) = version_of(&info.manifest) {
             versions.entry(version).or_default().push(info.epoch);
         }

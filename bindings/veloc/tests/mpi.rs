@@ -93,6 +93,24 @@ impl Mpi {
     }
 }
 
+/// What ranks of one number save does not push out what those of another have saved.
+#[test]
+fn each_number_of_ranks_keeps_its_versions() {
+    for name in MPIS {
+        if !is_here(&format!("mpicc.{name}")) || !is_here(&format!("mpirun.{name}")) {
+            continue;
+        }
+        let mpi = Mpi::build(name);
+        let config = mpi.dir.path().join("veloc.cfg");
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(config, text + "max_versions = 3\n").unwrap();
+        assert_eq!(mpi.run(3, 9).0, -1);
+        assert_eq!(mpi.run(2, 12).0, -1);
+        assert_eq!(mpi.run(2, 12).0, 12);
+        assert_eq!(mpi.run(3, 9).0, 9);
+    }
+}
+
 /// A process, or with a minus before its number a group of them; one that has ended is no error.
 fn kill(process: &str) {
     Command::new("kill").args(["-KILL", "--", process]).stderr(Stdio::null()).status().unwrap();
@@ -138,7 +156,8 @@ fn ranks_of_veloc_run_unchanged() {
         let other = parts.command(2, 0).output().unwrap();
         assert!(text_of(&other).contains("from version -1"));
         let told = String::from_utf8_lossy(&other.stderr).into_owned();
-        assert!(told.contains("3 ranks have saved it, and these are 2"), "{told}");
+        assert!(told.contains("3 ranks have saved checkpoint"), "{told}");
+        assert!(told.contains("these are 2"), "{told}");
         assert_eq!(parts.run(3, 20).0, 20);
         // Damage of one rank's data: all go back to a version that is whole.
         let mut found = Vec::new();

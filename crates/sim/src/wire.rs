@@ -37,6 +37,10 @@ impl Coordinator for Wire {
         self.step("broadcast", || self.inner.broadcast(bytes))
     }
 
+    fn check(&self) -> Result<()> {
+        self.step("check", || self.inner.check())
+    }
+
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {
         self.inner.at_work()
     }

@@ -82,8 +82,8 @@ pub fn images_of(pool: &Pool, manifest: &Manifest) -> Result<Vec<Image>> {
 pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     manifest.images.one().ok_or_else(|| {
         Error::invalid(format!(
-            "checkpoint {} has {} ranks, and this works for checkpoints of one",
-            manifest.epoch, manifest.world_size
+            "it has {} ranks, and this works for checkpoints of one: open the job with a group, or name a rank",
+            manifest.world_size
         ))
     })
 }

@@ -9,7 +9,10 @@ use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, Select};
 use outlive_target::FaultWorld;
-use outlive_types::{Clock, Coordinator, ErrorKind, JobName, Rank, Result};
+use outlive_types::{
+    Clock, Coordinator, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank, RegionDesc,
+    Result,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -316,6 +319,53 @@ fn what_cannot_be_is_refused() {
     for run in ["", " ", &"x".repeat(201)] {
         assert!(new(0, 1, run).message().contains("new for every start of the program"));
     }
+}
+
+/// Memory; something happens before it is frozen.
+struct Source<F> {
+    inner: MemorySource,
+    before: F,
+}
+
+impl<F: FnMut()> PageSource for Source<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        (self.before)();
+        self.inner.freeze(request)
+    }
+
+    fn regions(&mut self) -> Result<Vec<RegionDesc>> {
+        self.inner.regions()
+    }
+}
+
+/// A save is on its way when the next run begins: it would be newer than what that restores.
+#[test]
+fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
+    let world = FaultWorld::new();
+    let open = |run: &str| {
+        let pool = pool(&world);
+        let ranks = PoolRanks::new(&pool, "job", 0, 1, run, PATIENT).unwrap();
+        let group = Some(GroupOptions::new(Arc::new(ranks)));
+        Job::open(&pool, "job", JobOptions { group, every: None }).unwrap()
+    };
+    let save = |job: &Job, before: &mut dyn FnMut()| {
+        let memory = noise(7, 4096);
+        let region = Region::from_bytes("a", "|u1", vec![4096], memory.as_slice());
+        let tracker = Arc::new(ChangeTracker::new());
+        let inner = MemorySource::new(tracker, vec![region], Vec::new(), 1);
+        job.save(&mut Source { inner, before })?.wait(None).unwrap()
+    };
+    let (earlier, later) = (open("earlier"), open("later"));
+    assert_eq!(save(&earlier, &mut || ()).unwrap().epoch, 1);
+    let mut restored = None;
+    let overtaken = save(&earlier, &mut || {
+        let mut nothing = |_: &_, _| Ok(());
+        let found = later.restore_together(Select::Newest, &mut |_, _| Ok(()), &mut nothing);
+        restored = found.unwrap().map(|found| found.epoch);
+    });
+    assert_eq!(overtaken.unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(restored, Some(1));
+    assert_eq!(save(&later, &mut || ()).unwrap().epoch, 2);
 }
 
 /// Saves and restores of a program, one run after the other.

@@ -178,6 +178,26 @@ fn usual() -> Arc<dyn Clock> {
     Arc::new(SystemClock::default())
 }
 
+/// Another group saves while the ranks of this one come together. They restore that, and go on from there.
+#[test]
+fn what_was_saved_before_all_have_come_is_gone_on_from() {
+    let world = FaultWorld::new();
+    run(&world, PATIENT, &usual(), |program| drop(program.save(1).unwrap()));
+    run(&world, PATIENT, &usual(), |program| {
+        if program.rank == 0 {
+            let world = world.clone();
+            *program.ear.before.lock().unwrap() = Some(Box::new(move || {
+                run(&world, PATIENT, &usual(), |other| {
+                    assert_eq!(other.restore(1), 1);
+                    assert_eq!(other.save(2).unwrap().epoch, 2);
+                });
+            }));
+        }
+        assert_eq!(program.restore(2), 2);
+        assert_eq!(program.save(3).unwrap().epoch, 3);
+    });
+}
+
 /// Rank 1 cannot store its image, nor say so for a while. Its signs of life alone must not keep the others
 /// waiting, who keep it waiting by theirs.
 #[test]

@@ -37,6 +37,15 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
         self.broadcast(&[]).map(drop)
     }
 
+    /// Whether the ranks still are the job's, as far as the connection knows: asked before a commit, by any thread,
+    /// so it must call no other rank. Only for who can be replaced by a later start of the program.
+    ///
+    /// # Errors
+    /// `Fenced` if others have taken their place.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Until what this returns is dropped, this rank is at work inside of a call of outlive's, which may take
     /// long: others must not take it for dead. Only for who waits with a limit; usually nothing has to be done.
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {

@@ -64,6 +64,8 @@ class Rebuild:
         self.kept: set[str] = set()
         self.mine = {name: at for at, name in enumerate(self.here.names)}
         self.planned = False
+        # How many ranks restore.
+        self.ranks = 1
 
     # --- Before anything is read ------------------------------------------------------------------
 
@@ -108,6 +110,7 @@ class Rebuild:
         self.fortran = frozenset(fortran)
         self.chosen = chosen = self.selection.of(there, epoch)
         self._refuse_missing_regions(ranks)
+        self._refuse_parts_of_others(ranks)
         self.objects: list[Any] = [_build.ABSENT] * len(names)
         # Arrays that were filled in the place of others: number of the leaf, and what to do then.
         self.later: list[tuple[int, Callable[[], Any]]] = []
@@ -149,6 +152,19 @@ class Rebuild:
                 "many ranks"
             )
 
+    def _refuse_parts_of_others(self, ranks: int) -> None:
+        """Which part a rank has without `into` only ranks of the same number know."""
+        if not self.fresh or ranks == self.ranks:
+            return
+        parts = [self.there.names[at] for at in self.there.parts if self.chosen[at]]
+        if parts:
+            some = ", ".join(map(shown, parts[:10])) + (", …" if len(parts) > 10 else "")
+            raise InvalidError(
+                f"checkpoint {self.epoch} was saved by {ranks} ranks, and this is one of "
+                f"{self.ranks}: say which part of {some} it has, by `into` with "
+                "`outlive.sharded(array, global_shape, offset)`"
+            )
+
     def run(
         self,
         core: _core.Job,
@@ -161,6 +177,7 @@ class Rebuild:
         Raises:
             Error: Those of the native restore and of `plan`.
         """
+        _, self.ranks = core.group() or (0, 1)
         while True:
             with contextlib.suppress(UnsureError):
                 return core.restore(self.plan, tick, epoch=epoch, user_only=user_only)

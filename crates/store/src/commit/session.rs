@@ -141,9 +141,10 @@ impl LogHead {
     ///
     /// # Errors
     /// What the log reports.
-    pub fn note_position(&mut self, pool: &Pool) -> Result<()> {
-        self.expected = Some(Position::of(pool, &self.job)?);
-        Ok(())
+    pub fn note_position(&mut self, pool: &Pool) -> Result<Position> {
+        let position = Position::of(pool, &self.job)?;
+        self.expected = Some(position);
+        Ok(position)
     }
 
     /// The next session is opened whoever has saved meanwhile: what they saved is left behind.

@@ -313,6 +313,10 @@ impl Coordinator for PoolRanks {
         self.broadcast_while(bytes, &|| Ok(()))
     }
 
+    fn check(&self) -> Result<()> {
+        self.mouth.check()
+    }
+
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {
         if self.patience > FOR_EVER {
             return None;

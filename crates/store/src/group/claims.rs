@@ -64,7 +64,12 @@ fn line(region: &RegionDesc) -> String {
         | Distribution::BlockCyclic { global_shape, .. } => {
             format!("region \"{name}\" ({dtype}, part of {global_shape:?})")
         }
-        Distribution::Replicated => format!("region \"{name}\" ({dtype}, {shape:?} on all ranks)"),
+        Distribution::Replicated if shape.is_empty() => {
+            format!("region \"{name}\" ({dtype}, one value, the same on all ranks)")
+        }
+        Distribution::Replicated => {
+            format!("region \"{name}\" ({dtype}, {shape:?}, the same on all ranks)")
+        }
     }
 }
 

@@ -454,6 +454,8 @@ impl Part {
                 self.learn(pool, begun, images, started);
             }
             is_first = false;
+            // A later run restores what is committed before it begins, and nothing must follow.
+            let images = images.and_then(|images| self.coordinator.check().map(|()| images));
             let outcome = images.and_then(|images| writer.committer.commit(pool, draft, &images));
             // What this save could not deal with, the next one must.
             let put_back = |writer: &mut Writer, stored: &StoredImage| {

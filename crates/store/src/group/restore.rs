@@ -52,6 +52,8 @@ pub(crate) struct Together<'a> {
     pub pool: &'a Pool,
     pub name: &'a JobName,
     pub select: Select,
+    /// Has the next save refused if others save from now on, and answers the newest epoch that there is now.
+    pub note: &'a dyn Fn() -> Result<Epoch>,
 }
 
 impl Together<'_> {
@@ -76,7 +78,7 @@ impl Together<'_> {
         loop {
             let ready = std::mem::replace(&mut ready, Ok(()));
             let choice = self.part.decide(&what, ready, &mut || {
-                Ok(match self.next_below(below, &mut skipped)? {
+                Ok(match self.choose(below, &mut skipped)? {
                     Some(epoch) => [&[TRY][..], &epoch.to_le_bytes()].concat(),
                     None => vec![NONE],
                 })
@@ -173,6 +175,23 @@ impl Together<'_> {
         };
         let pool = &self.pool.config().format.pool_id;
         format!("a restore of {which} of job {:?} in pool {pool}", self.name.as_str())
+    }
+
+    /// On rank 0: what is tried next. The first time, the next save goes on from where the log is then: it is
+    /// refused if others have saved after what was chosen, and not if that is what others have saved.
+    fn choose(&self, below: Epoch, skipped: &mut Skipped) -> Result<Option<Epoch>> {
+        if below < Epoch::MAX {
+            return self.next_below(below, skipped);
+        }
+        let mut newest = (self.note)()?;
+        let mut chosen = self.next_below(below, skipped)?;
+        // Saved in between.
+        while self.select == Select::Newest && chosen.is_some_and(|chosen| chosen > newest) {
+            newest = (self.note)()?;
+            skipped.clear();
+            chosen = self.next_below(below, skipped)?;
+        }
+        Ok(chosen)
     }
 
     /// The newest checkpoint of memory below an epoch that is worth a try. `None` if there is none at all.

@@ -8,7 +8,7 @@ use crate::restore::LazyFill;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
-use outlive_types::{Error, Frozen, JobName, PageSource, Result};
+use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Result};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -74,9 +74,9 @@ impl Inner {
     }
 
     /// A first save after this is refused if others have saved meanwhile. A job that has a session
-    /// open hears of others by being fenced.
-    pub fn note_position(&self) -> Result<()> {
-        self.writer().committer.head.note_position(&self.pool)
+    /// open hears of others by being fenced. Answers the newest epoch that there is now.
+    pub fn note_position(&self) -> Result<Epoch> {
+        Ok(self.writer().committer.head.note_position(&self.pool)?.epoch)
     }
 
     pub fn wait_filled(&self) -> Result<()> {

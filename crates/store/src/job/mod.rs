@@ -141,10 +141,11 @@ impl Job {
     pub fn due(&self) -> Result<bool> {
         match (&self.inner.part, self.inner.every) {
             (Some(part), Some(_)) => {
-                let decided =
-                    part.decide("the question whether a save is due", Ok(()), &mut || {
-                        Ok(vec![u8::from(self.is_due())])
-                    })?;
+                let decided = part.decide(
+                    "the question whether a save is due (every_s)",
+                    Ok(()),
+                    &mut || Ok(vec![u8::from(self.is_due())]),
+                )?;
                 Ok(decided == [1])
             }
             _ => Ok(self.is_due()),

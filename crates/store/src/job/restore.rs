@@ -50,9 +50,11 @@ impl Job {
             if part.rank() == 0 {
                 self.go_on_without_memory();
             }
-            self.inner.note_position()
+            Ok(())
         };
-        let together = Together { part, pool: self.pool(), name: self.name(), select };
+        // Not before all ranks have come: an earlier run may commit until then, and what is restored is newer.
+        let note = &|| self.inner.note_position();
+        let together = Together { part, pool: self.pool(), name: self.name(), select, note };
         together.restore(ready(), look, attempt)
     }
 
@@ -62,7 +64,7 @@ impl Job {
     /// # Errors
     /// What the log reports.
     pub fn note_position(&self) -> Result<()> {
-        self.inner.note_position()
+        self.inner.note_position().map(drop)
     }
 
     /// Makes the image that a rank has restored as a whole, and that is its own, what its next save
