@@ -136,17 +136,19 @@ pub(crate) fn save(
     regions: &dyn Fn(&Core) -> Result<Vec<Memory>, Failure>,
 ) -> Outcome {
     out.set(null_mut());
-    let turn = core.turn()?;
     if flags & !(OUTLIVE_FORCE | OUTLIVE_WAIT) != 0 {
         let wrong = invalid(format!(
             "flags = {flags:#x}: must be OUTLIVE_DUE, or OUTLIVE_FORCE and OUTLIVE_WAIT, joined by |"
         ));
-        return Err(core.declined(&turn, wrong));
+        return Err(core.declined(&core.turn()?, wrong));
     }
+    // In a group the question is a call of all ranks; else whoever need not save need not wait.
+    let asking = core.job().is_group().then(|| core.turn()).transpose()?;
     let is_due = core.client.due()?;
     if !(is_due || flags & OUTLIVE_FORCE != 0 || core.next().forces()) {
         return Ok(());
     }
+    let turn = asking.map_or_else(|| core.turn(), Ok)?;
     let memory = regions(core).and_then(|memory| match memory.is_empty() {
         false => Ok(memory),
         true => Err(invalid(format!(

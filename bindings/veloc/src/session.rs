@@ -253,7 +253,7 @@ impl Session {
             let client = client?;
             // What an earlier checkpoint in the background has made superfluous goes now.
             client.job().wait()?;
-            prune(client, max_versions)?;
+            keep_newest(client, max_versions);
             Ok((client, regions, notes(version)?))
         });
         let ready = match &group {
@@ -265,7 +265,7 @@ impl Session {
         routed.iter().try_for_each(|file| forget(&file.place))?;
         if is_sync {
             handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
-            prune(client, max_versions)?;
+            keep_newest(client, max_versions);
         }
         Ok(())
     }
@@ -493,7 +493,8 @@ impl Session {
         let max_versions = self.config.max_versions;
         let mut first = Ok(());
         for client in self.clients.values() {
-            let closed = client.job().wait().and_then(|()| prune(client, max_versions));
+            let closed = client.job().wait();
+            keep_newest(client, max_versions);
             let closed = closed.and(client.close(true));
             first = first.and(closed);
         }
@@ -596,16 +597,23 @@ fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) ->
     }
 }
 
-/// What other numbers of ranks have saved cannot be restored by VELOC's names.
+/// The newest checkpoint cannot be restored by VELOC's names if another number of ranks has saved it.
 fn tell_of_others(epochs: &[EpochInfo], ranks: u32) {
-    let others = epochs.iter().rev().find(|it| it.manifest.world_size != ranks);
-    if let Some(newest) = others.filter(|it| !it.manifest.is_of_files()) {
+    let newest = epochs.iter().rev().find(|it| !it.manifest.is_of_files());
+    if let Some(newest) = newest.filter(|it| it.manifest.world_size != ranks) {
         let (epoch, count) = (newest.epoch, newest.manifest.world_size);
         let text = format!(
             "{count} ranks have saved checkpoint {epoch}, and these are {ranks}: VELOC's names restore on as many \
              ranks only, so such versions are left alone"
         );
         say("warning", &text);
+    }
+}
+
+/// As [`prune`]. What cannot be deleted now is no reason to call a checkpoint failed.
+fn keep_newest(client: &Client, keep_last: Option<u64>) {
+    if let Err(error) = prune(client, keep_last) {
+        say("warning", &format!("older versions are left: {error}"));
     }
 }
 

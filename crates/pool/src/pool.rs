@@ -54,8 +54,8 @@ pub struct Pool {
     said: Arc<Mutex<Option<String>>>,
     /// Whether compression pays: what saves have learnt.
     policy: Arc<Mutex<Policy>>,
-    /// Counts what was done.
-    progress: Arc<AtomicU64>,
+    /// Counts what was done: for who must tell work from a hang.
+    pub(crate) progress: Arc<AtomicU64>,
 }
 
 impl Pool {

@@ -9,6 +9,7 @@ use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
+use std::sync::atomic::Ordering;
 
 /// A range of one container to read in one go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -48,9 +49,9 @@ impl Pool {
         }
         drop(buffer.split_off(length));
         let skip = (u64::from(span.offset) - first) as usize;
-        let pool = self.clone();
+        let progress = self.progress.clone();
         let there = move |buffer| {
-            pool.note_progress();
+            progress.fetch_add(1, Ordering::Relaxed);
             SpanBytes { buffer, skip, length: span.length as usize }
         };
         let geometry = self.config().geometry();

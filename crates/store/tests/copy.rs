@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stepped::{Steps, World};
+use stepped::{Steps, World, at_each_failure};
 
 fn name(job: &str) -> JobName {
     JobName::new(job).unwrap()
@@ -346,26 +346,14 @@ fn a_copy_that_is_cut_anywhere_goes_on() {
 fn a_copy_one_of_whose_steps_fails() {
     let from = memory_pool();
     let states = past(&from, "job");
-    for kind in [ErrorKind::Retry, ErrorKind::Full] {
-        let (mut number, mut failures) = (0, 0);
-        loop {
-            let world = FaultWorld::new();
-            world.fail_at(number, kind);
-            let to = pool_of(world.target(), world.log());
-            let failed = copy(&from, &to, &one("job"));
-            let over = world.ops() <= number;
-            if failed.is_err() {
-                failures += 1;
-                copy(&from, &to, &one("job")).unwrap();
-            }
-            check(&to, "job", &states, &format!("{kind:?} at {number}: {failed:?}"));
-            if over {
-                break;
-            }
-            number += 1;
+    at_each_failure(&mut |to, what| {
+        let failed = copy(&from, to, &one("job"));
+        if failed.is_err() {
+            copy(&from, to, &one("job")).unwrap();
         }
-        assert!(number > 8 && failures > 4, "{failures} failures in {number} steps");
-    }
+        check(to, "job", &states, &format!("{what}: {failed:?}"));
+        failed.is_err()
+    });
 }
 
 /// A whole gc, in one pool or the other, before each step that the copy makes there.

@@ -9,9 +9,9 @@ use members::{Group, check, gc, states};
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, CopyReport, copy};
 use outlive_target::{CutMode, FaultWorld};
-use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Rank, Result};
+use outlive_types::{Epoch, JobName, PAGE_BYTES, Rank, Result};
 use std::collections::BTreeMap;
-use stepped::{Steps, World};
+use stepped::{Steps, World, at_each_failure};
 
 const RANKS: Rank = 3;
 
@@ -83,28 +83,16 @@ fn a_copy_of_ranks_that_is_cut_anywhere_goes_on() {
 fn a_copy_of_ranks_one_of_whose_steps_fails() {
     let from = memory_pool();
     let all = past(&from, "job");
-    for kind in [ErrorKind::Retry, ErrorKind::Full] {
-        let (mut number, mut failures) = (0, 0);
-        loop {
-            let world = FaultWorld::new();
-            world.fail_at(number, kind);
-            let to = pool_of(world.target(), world.log());
-            let failed = copied(&from, &to);
-            let is_over = world.ops() <= number;
-            let what = format!("{kind:?} at {number}: {failed:?}");
-            if failed.is_err() {
-                failures += 1;
-                check(&to, "job", &there(&to, &all), &what);
-                copied(&from, &to).unwrap_or_else(|error| panic!("{what}: {error}"));
-            }
-            check(&to, "job", &all, &what);
-            if is_over {
-                break;
-            }
-            number += 1;
+    at_each_failure(&mut |to, what| {
+        let failed = copied(&from, to);
+        let what = format!("{what}: {failed:?}");
+        if failed.is_err() {
+            check(to, "job", &there(to, &all), &what);
+            copied(&from, to).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        assert!(number > 8 && failures > 4, "{failures} failures in {number} steps");
-    }
+        check(to, "job", &all, &what);
+        failed.is_err()
+    });
 }
 
 /// A whole gc, in one pool or the other, before each step that the copy makes there.

@@ -313,6 +313,16 @@ fn a_second_group_fences_the_first_on_all_ranks() {
     assert_eq!(restored(&world), Some((2, 7)));
 }
 
+/// By the two others, in these errors of all three.
+fn rank_1_is_missed(errors: &[Error]) {
+    for rank in [0, 2] {
+        let error = &errors[rank];
+        assert_eq!(error.kind(), ErrorKind::Retry);
+        let is_told = error.message().contains("rank 1");
+        assert!(is_told && error.message().contains("heard of"), "rank {rank}: {error}");
+    }
+}
+
 /// A rank that says nothing is missed by name.
 #[test]
 fn a_rank_that_hangs_is_missed() {
@@ -325,12 +335,7 @@ fn a_rank_that_hangs_is_missed() {
         }
         program.save(2).unwrap_err()
     });
-    for rank in [0, 2] {
-        let error = &results[rank];
-        assert_eq!(error.kind(), ErrorKind::Retry);
-        let is_told = error.message().contains("rank 1");
-        assert!(is_told && error.message().contains("heard of"), "rank {rank}: {error}");
-    }
+    rank_1_is_missed(&results);
     assert_eq!(restored(&world), Some((1, 1)));
 }
 
@@ -359,12 +364,7 @@ fn a_rank_whose_target_hangs_is_missed() {
         told.1.notify_all();
         error
     });
-    for rank in [0, 2] {
-        let error = &results[rank];
-        assert_eq!(error.kind(), ErrorKind::Retry);
-        let is_told = error.message().contains("rank 1");
-        assert!(is_told && error.message().contains("heard of"), "rank {rank}: {error}");
-    }
+    rank_1_is_missed(&results);
     assert_eq!(restored(&world), Some((1, 1)));
 }
 

@@ -3,16 +3,13 @@
 
 mod common;
 
-use common::{noise, small_config, until};
+use common::{Interrupted, noise, small_config, until};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, Select};
 use outlive_target::FaultWorld;
-use outlive_types::{
-    Clock, Coordinator, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank, RegionDesc,
-    Result,
-};
+use outlive_types::{Clock, Coordinator, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -316,25 +313,9 @@ fn what_cannot_be_is_refused() {
         PoolRanks::new(&pool(&world), "job", rank, size, run, PATIENT).map(drop).unwrap_err()
     };
     assert!(new(2, 2, "run").message().contains("rank 2 of a group of 2"));
+    assert!(new(0, 65_537, "run").message().contains("at most 65536 can"));
     for run in ["", " ", &"x".repeat(201)] {
         assert!(new(0, 1, run).message().contains("new for every start of the program"));
-    }
-}
-
-/// Memory; something happens before it is frozen.
-struct Source<F> {
-    inner: MemorySource,
-    before: F,
-}
-
-impl<F: FnMut()> PageSource for Source<F> {
-    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
-        (self.before)();
-        self.inner.freeze(request)
-    }
-
-    fn regions(&mut self) -> Result<Vec<RegionDesc>> {
-        self.inner.regions()
     }
 }
 
@@ -353,7 +334,7 @@ fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
         let region = Region::from_bytes("a", "|u1", vec![4096], memory.as_slice());
         let tracker = Arc::new(ChangeTracker::new());
         let inner = MemorySource::new(tracker, vec![region], Vec::new(), 1);
-        job.save(&mut Source { inner, before })?.wait(None).unwrap()
+        job.save(&mut Interrupted { inner, before })?.wait(None).unwrap()
     };
     let (earlier, later) = (open("earlier"), open("later"));
     assert_eq!(save(&earlier, &mut || ()).unwrap().epoch, 1);

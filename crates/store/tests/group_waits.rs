@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{State, Vectors, noise, regions_of, small_config};
+use common::{Interrupted, State, Vectors, noise, regions_of, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, collect};
@@ -10,8 +10,7 @@ use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, SaveStats, Select};
 use outlive_target::{FaultWorld, Previous};
 use outlive_types::{
-    Clock, Coordinator, Epoch, Error, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank,
-    Result, SystemClock, ThreadRank,
+    Clock, Coordinator, Epoch, Error, ErrorKind, JobName, Rank, Result, SystemClock, ThreadRank,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,23 +74,6 @@ impl Clock for Fast {
     }
 }
 
-/// Memory; something happens before it is frozen.
-struct Source<F> {
-    inner: MemorySource,
-    before: F,
-}
-
-impl<F: FnMut()> PageSource for Source<F> {
-    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
-        (self.before)();
-        self.inner.freeze(request)
-    }
-
-    fn regions(&mut self) -> Result<Vec<outlive_types::RegionDesc>> {
-        self.inner.regions()
-    }
-}
-
 /// What a rank has at a step: each step other pages, and most of them stay.
 fn state(rank: Rank, step: u64) -> State {
     let mut big = noise(u64::from(rank), 40 * 4096);
@@ -123,7 +105,7 @@ impl Program {
         };
         let regions = memory.iter().map(region).collect();
         let inner = MemorySource::new(self.tracker.clone(), regions, Vec::new(), 1);
-        self.job.save(&mut Source { inner, before })?.wait(None).unwrap()
+        self.job.save(&mut Interrupted { inner, before })?.wait(None).unwrap()
     }
 
     /// The newest epoch, if it is whole and of that step.

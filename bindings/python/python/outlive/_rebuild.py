@@ -29,6 +29,10 @@ from outlive._tree import (
 FRESH: Any = object()
 
 
+def _some(names: list[str]) -> str:
+    return ", ".join(map(shown, names[:10])) + (", …" if len(names) > 10 else "")
+
+
 class Rebuild:
     """`plan` says where the engine shall put the data; `finish` makes the tree.
 
@@ -143,7 +147,7 @@ class Rebuild:
         leaves = zip(self.there.names, self.order, self.chosen, strict=True)
         missing = [name for name, at, chosen in leaves if chosen and at is None]
         if missing:
-            some = ", ".join(map(shown, missing[:10])) + (", …" if len(missing) > 10 else "")
+            some = _some(missing)
             raise InvalidError(
                 f"checkpoint {self.epoch} was saved by {ranks} ranks, and this is none of them. It "
                 f"has nothing for this rank in {some}, which each rank has saved for itself: name "
@@ -158,7 +162,7 @@ class Rebuild:
             return
         parts = [self.there.names[at] for at in self.there.parts if self.chosen[at]]
         if parts:
-            some = ", ".join(map(shown, parts[:10])) + (", …" if len(parts) > 10 else "")
+            some = _some(parts)
             raise InvalidError(
                 f"checkpoint {self.epoch} was saved by {ranks} ranks, and this is one of "
                 f"{self.ranks}: say which part of {some} it has, by `into` with "
@@ -223,9 +227,9 @@ class Rebuild:
         if self.allow_pickle or PICKLE not in self.there.dtypes:
             return
         leaves = zip(self.there.names, self.there.dtypes, self.chosen, strict=True)
-        found = [shown(name) for name, dtype, chosen in leaves if chosen and dtype == PICKLE]
+        found = [name for name, dtype, chosen in leaves if chosen and dtype == PICKLE]
         if found:
-            some = ", ".join(found[:10]) + (", …" if len(found) > 10 else "")
+            some = _some(found)
             raise InvalidError(
                 f"checkpoint {self.epoch} holds pickled objects ({some}). Unpickling runs code: if "
                 "you trust everybody who can write to the pool, open the job with "

@@ -88,6 +88,14 @@ int main(int argc, char **argv)
         CHECK(VELOC_Checkpoint_mem());
         CHECK(VELOC_Checkpoint_end(1));
     }
+    CHECK(VELOC_Checkpoint_wait());
+    /* What one rank does wrong all are told, and nobody waits for it. */
+    if (VELOC_Checkpoint(rank == 1 ? NULL : "ranks", last) == VELOC_SUCCESS ||
+        VELOC_Checkpoint("ranks", rank == 1 ? -1 : last) == VELOC_SUCCESS ||
+        VELOC_Checkpoint_end(1) == VELOC_SUCCESS || VELOC_Restart_test(rank == 1 ? NULL : "ranks", 0) >= 0 ||
+        VELOC_Restart_begin(rank == 1 ? "a/b" : "ranks", last) == VELOC_SUCCESS ||
+        VELOC_Restart(rank == 1 ? NULL : "ranks", last) == VELOC_SUCCESS)
+        MPI_Abort(MPI_COMM_WORLD, 8);
     CHECK(VELOC_Finalize(1));
     for (at = 0; at < count; at++)
         sum += cells[at];

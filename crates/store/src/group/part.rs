@@ -5,17 +5,17 @@ use super::agree::{Step, agree_in_step, of_rank, unless_failed};
 use super::claims::{Claims, are_equal};
 use super::mail::{Inbox, Outbox, Pauses, Ticket};
 use super::pulse::Pulse;
-use super::turns::Turns;
+use super::turns::{Turns, has_merged};
 use super::watch::Watch;
 use crate::commit::Commit;
 use crate::save::{
     Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
 };
-use outlive_format::{Changes, Committed, Message, SegmentKind};
+use outlive_format::{Changes, Committed, Message};
 use outlive_pool::{Pool, TargetsThen};
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
-    Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PackId, PageSource, Rank, Result,
+    Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +35,8 @@ pub(crate) struct Part {
     calls: AtomicU64,
     /// The ranks know which of them are on one host, and share its memory.
     is_settled: AtomicBool,
+    /// How often this rank has looked, in vain, for what others do: that is getting on, too.
+    looks: AtomicU64,
     job: JobName,
     patience: Duration,
     is_lone: fn(&str) -> bool,
@@ -81,6 +83,7 @@ impl Part {
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
             is_settled: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             coordinator,
         }
     }
@@ -268,7 +271,7 @@ impl Part {
                 return Err(error);
             }
             watch.look(pool)?;
-            pauses.pause(pool);
+            self.pause(pool, &pauses);
         }
     }
 
@@ -294,14 +297,11 @@ impl Part {
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
         self.tidy(pool);
-        let is_storing = Arc::new(AtomicBool::new(false));
-        let pulse = self.pulse(pool, begun, is_storing.clone());
+        let pulse = self.pulse(pool, begun);
         // Who stands still must not wait for others.
         let turn = if plan.live_blocks == 0 { self.await_turn(pool, begun) } else { Ok(()) };
-        is_storing.store(true, Ordering::Relaxed);
         let store = |()| writer.rank.store(pool, &begun.packs, plan, frozen, order, live_done);
         let stored = turn.and_then(store);
-        is_storing.store(false, Ordering::Relaxed);
         let draft = draft_of(pool, plan, order);
         let committed = self.commit(pool, writer, begun, &draft, stored);
         drop(pulse);
@@ -406,7 +406,7 @@ impl Part {
                 // For those who wait for their turn.
                 Some(Message::Image(_)) => {}
                 Some(message) => return Ok(message),
-                None => pauses.pause(pool),
+                None => self.pause(pool, &pauses),
             }
         }
     }
@@ -484,13 +484,8 @@ impl Part {
         let next_pack = images.iter().map(|image| image.image.next_pack).max();
         let mut led = self.led();
         // Every eighth save merges its index, which takes time that no width is to blame for.
-        let is_new =
-            |pack: PackId| pack.session() == begun.ticket.session && pack.count() >= led.next_pack;
-        let merges = |image: &RankImage| {
-            let mut segments = image.image.segments.iter();
-            segments.any(|segment| segment.kind == SegmentKind::Segment && is_new(segment.pack))
-        };
-        if !images.iter().any(merges) {
+        let (session, first_pack) = (begun.ticket.session, led.next_pack);
+        if !images.iter().any(|image| has_merged(&image.image, session, first_pack)) {
             led.turns.learn(begun.width, bytes, took + Duration::from_nanos(own));
         }
         led.next_pack = next_pack.unwrap_or_default();
@@ -526,7 +521,7 @@ impl Part {
                     .collect());
             }
             watch.look(pool)?;
-            pauses.pause(pool);
+            self.pause(pool, &pauses);
         }
     }
 
@@ -542,23 +537,25 @@ impl Part {
         self.led().turns.learnt()
     }
 
-    /// Says that this rank is at work, from time to time, until the answer is dropped. It says nothing if it
-    /// stores, and has not got on for as long as the others are patient: then they are to miss it.
-    fn pulse(
-        self: &Arc<Part>,
-        pool: &Pool,
-        begun: &Begun,
-        is_storing: Arc<AtomicBool>,
-    ) -> Option<Pulse> {
+    fn pause(&self, pool: &Pool, pauses: &Pauses) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        pauses.pause(pool);
+    }
+
+    /// Says that this rank is at work, from time to time, until the answer is dropped; not if it has got on with
+    /// nothing for as long as the others are patient, as they are to miss it then.
+    fn pulse(self: &Arc<Part>, pool: &Pool, begun: &Begun) -> Option<Pulse> {
         if begun.patience > FOR_EVER {
             return None;
         }
         let (part, of, ticket, patience) =
             (self.clone(), pool.clone(), begun.ticket, begun.patience);
-        let (mut seen, mut since) = (pool.progress(), pool.env().clock.monotonic());
+        let done = move || (of.progress(), part.looks.load(Ordering::Relaxed));
+        let (mut seen, mut since) = (done(), pool.env().clock.monotonic());
+        let (part, of) = (self.clone(), pool.clone());
         let beat = move || {
-            let (done, now) = (of.progress(), of.env().clock.monotonic());
-            if done != seen || !is_storing.load(Ordering::Relaxed) {
+            let (done, now) = (done(), of.env().clock.monotonic());
+            if done != seen {
                 (seen, since) = (done, now);
             }
             if now.saturating_sub(since) < patience {

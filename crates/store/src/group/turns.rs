@@ -3,7 +3,8 @@
 //! Computer": coordinated, staggered and striped writers.) The freeze is coordinated in any case, so this
 //! decides how long a save takes, and never what is in it.
 
-use outlive_types::{Error, Result};
+use outlive_format::Image;
+use outlive_types::{Error, PackId, Result, SessionId};
 use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
@@ -178,9 +179,46 @@ impl Turns {
     }
 }
 
+/// Whether an image joins parts of the index in packs that its rank has written from number `first_pack` on.
+pub fn has_merged(image: &Image, session: SessionId, first_pack: u32) -> bool {
+    let is_new = |pack: PackId| pack.session() == session && pack.count() >= first_pack;
+    image.segments.iter().any(|segment| segment.level > 0 && is_new(segment.pack))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_format::{ImageKind, ImageRef, SegmentKind, SegmentRef, TreeRef};
+    use outlive_types::Fingerprint;
+
+    #[test]
+    fn a_save_that_merges_is_told_from_one_that_keeps_what_was_merged() {
+        let session = SessionId([1; 12]);
+        let image = |pack: PackId, level| Image {
+            reference: ImageRef {
+                rank: 0,
+                kind: ImageKind::Memory,
+                regions: 0,
+                state_bytes: 0,
+                catalog: TreeRef::EMPTY,
+                packed: TreeRef::EMPTY,
+            },
+            next_pack: 9,
+            segments: vec![SegmentRef {
+                pack,
+                offset: 0,
+                length: 1,
+                kind: SegmentKind::Segment,
+                level,
+                fp: Fingerprint::ZERO,
+            }],
+        };
+        let pack = |session, count| PackId::new(session, 0, count);
+        assert!(has_merged(&image(pack(session, 8), 1), session, 8));
+        assert!(!has_merged(&image(pack(session, 7), 1), session, 8), "of an earlier save");
+        assert!(!has_merged(&image(pack(SessionId([2; 12]), 8), 1), session, 8), "of another run");
+        assert!(!has_merged(&image(pack(session, 8), 0), session, 8), "what it shares with others");
+    }
 
     #[test]
     fn schedules_have_names() {

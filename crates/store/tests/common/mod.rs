@@ -6,7 +6,10 @@ use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, StoredShard, Tuning};
 use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink, SaveStats, Select};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, ShardName, Target};
-use outlive_types::{Epoch, Event, Observer, PACKED_STREAM, PAGE_BYTES, RegionPlace, Result};
+use outlive_types::{
+    Epoch, Event, FreezeRequest, Frozen, Observer, PACKED_STREAM, PAGE_BYTES, PageSource,
+    RegionDesc, RegionPlace, Result,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -217,4 +220,21 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub fn smooth(seed: u64, length: usize) -> Vec<u8> {
     let value = |at: usize| ((at as u64 / 64).wrapping_add(seed.wrapping_mul(0x9E37)) as u32) << 3;
     (0..length.div_ceil(4)).flat_map(|at| value(at).to_le_bytes()).take(length).collect()
+}
+
+/// Memory; something happens before it is frozen.
+pub struct Interrupted<F> {
+    pub inner: MemorySource,
+    pub before: F,
+}
+
+impl<F: FnMut()> PageSource for Interrupted<F> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        (self.before)();
+        self.inner.freeze(request)
+    }
+
+    fn regions(&mut self) -> Result<Vec<RegionDesc>> {
+        self.inner.regions()
+    }
 }

@@ -6,10 +6,10 @@ use crate::common::pool_of;
 use outlive_io::{SharedBuf, Ticket};
 use outlive_pool::Pool;
 use outlive_target::{
-    Append, Capacity, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange, ReadTicket,
-    ShardName, ShardWriter, Target, WriteTicket,
+    Append, Capacity, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange,
+    ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
 };
-use outlive_types::{JobName, Result};
+use outlive_types::{ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -206,5 +206,24 @@ impl Gate {
     pub fn open(&self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).open = true;
         self.0.1.notify_all();
+    }
+}
+
+/// Lets one operation after the other fail, in every way, each in a pool of its own, until there is none
+/// more. `attempt` gets the pool and what fails, and answers whether it has failed.
+pub fn at_each_failure(attempt: &mut dyn FnMut(&Pool, &str) -> bool) {
+    for kind in [ErrorKind::Retry, ErrorKind::Full] {
+        let (mut number, mut failures) = (0, 0);
+        loop {
+            let world = FaultWorld::new();
+            world.fail_at(number, kind);
+            let to = pool_of(world.target(), world.log());
+            failures += usize::from(attempt(&to, &format!("{kind:?} at {number}")));
+            if world.ops() <= number {
+                break;
+            }
+            number += 1;
+        }
+        assert!(number > 8 && failures > 4, "{failures} failures in {number} steps");
     }
 }
