@@ -47,11 +47,13 @@ impl Pool {
             return Ok(moved(&old, vec![None; places.len()], true));
         }
         check_writable(home)?;
-        let bytes = needed_bytes(&**self.log())?;
-        for (named, at) in new.named.iter().zip(&new.at) {
-            prepare(home, format, named, at)?;
-            check_room(at, bytes, &*self.env().rng)?;
-        }
+        prepare(home, format, &old, || {
+            let bytes = needed_bytes(&**self.log())?;
+            new.named.iter().zip(&new.at).try_for_each(|(named, at)| {
+                prepare_place(home, format, named, at)?;
+                check_room(at, bytes, &*self.env().rng)
+            })
+        })?;
         let lock = self.log().lock_collecting()?;
         if matches!(lock, Lock::Busy) {
             return Err(Error::retry(
@@ -70,11 +72,7 @@ impl Pool {
         let decided = Moved::parse(&succeed(&from, ASKING, &wanted.to_bytes()?)?)?;
         if decided != wanted {
             follow(home, format, &decided)?;
-            return Err(Error::retry(format!(
-                "another command has moved the log to {}: look at `outlive pool status`, and give this command \
-                 again if it is still wanted",
-                home.log().describe()
-            )));
+            return Err(overtaken(home));
         }
         let trouble = finish(home, format, &old, &new, &wanted, true)?;
         home.log_moved(new.clone());
@@ -128,8 +126,29 @@ fn new_set(home: &Home, old: &LogSet, places: &[String]) -> Result<LogSet> {
     Ok(new)
 }
 
+fn overtaken(home: &Home) -> Error {
+    Error::retry(format!(
+        "another command has moved the log to {}: look at `outlive pool status`, and give this command again if it \
+         is still wanted",
+        home.log().describe()
+    ))
+}
+
+/// Prepares the new places by `each`. What is wrong with them may come of another mover, who takes them for his own
+/// set of the same number: then that is said, and not that the places hold records.
+fn prepare(
+    home: &Home,
+    format: &FormatConfig,
+    old: &LogSet,
+    each: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Err(error) = each() else { return Ok(()) };
+    check_log(home, format)?;
+    Err(if home.log().number == old.number { error } else { overtaken(home) })
+}
+
 /// Sees to it that a place can take a new set, before anything is decided.
-fn prepare(home: &Home, format: &FormatConfig, named: &Location, at: &Location) -> Result<()> {
+fn prepare_place(home: &Home, format: &FormatConfig, named: &Location, at: &Location) -> Result<()> {
     if let Some(dir) = named.as_directory().filter(|dir| dir.exists() && !dir.is_dir()) {
         return Err(Error::invalid(format!(
             "{} is a file, not a directory: name another place for the log",
