@@ -148,7 +148,12 @@ fn prepare(
 }
 
 /// Sees to it that a place can take a new set, before anything is decided.
-fn prepare_place(home: &Home, format: &FormatConfig, named: &Location, at: &Location) -> Result<()> {
+fn prepare_place(
+    home: &Home,
+    format: &FormatConfig,
+    named: &Location,
+    at: &Location,
+) -> Result<()> {
     if let Some(dir) = named.as_directory().filter(|dir| dir.exists() && !dir.is_dir()) {
         return Err(Error::invalid(format!(
             "{} is a file, not a directory: name another place for the log",

@@ -41,6 +41,8 @@ pub(crate) struct Part {
     patience: Duration,
     is_lone: fn(&str) -> bool,
     outbox: Outbox,
+    /// Messages of this rank below this number are about earlier saves, and still there.
+    stale_below: Mutex<Option<u64>>,
     /// Of rank 0: of all others. Of others: of rank 0.
     inboxes: Mutex<Vec<Inbox>>,
     /// Of rank 0: how many saves it has begun, and when ranks write.
@@ -79,6 +81,7 @@ impl Part {
             patience,
             is_lone,
             outbox: Outbox::new(job, rank),
+            stale_below: Mutex::default(),
             inboxes: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
@@ -296,7 +299,7 @@ impl Part {
         order: &Order,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
-        self.tidy(pool);
+        *self.stale_below() = self.outbox.stale_below();
         let pulse = self.pulse(pool, begun);
         // Who stands still must not wait for others.
         let turn = if plan.live_blocks == 0 { self.await_turn(pool, begun) } else { Ok(()) };
@@ -305,6 +308,7 @@ impl Part {
         let draft = draft_of(pool, plan, order);
         let committed = self.commit(pool, writer, begun, &draft, stored);
         drop(pulse);
+        self.tidy(pool);
         let (stored, committed) = committed?;
         let mut stats = writer.rank.follow(pool, stored, &committed);
         if self.leads() {
@@ -346,6 +350,7 @@ impl Part {
                 writer.committer.events.committed(pool, begun.epoch);
                 return Ok((stored, committed));
             }
+            self.tidy(pool);
             match self.verdict(pool, begun)? {
                 Message::Committed(committed) => {
                     writer.committer.events.committed(pool, begun.epoch);
@@ -520,14 +525,21 @@ impl Part {
                     .chain(images.into_iter().flatten())
                     .collect());
             }
+            self.tidy(pool);
             watch.look(pool)?;
             self.pause(pool, &pauses);
         }
     }
 
-    /// Removes what is about earlier saves. Every rank has read it: it has come to begin this one.
+    fn stale_below(&self) -> MutexGuard<'_, Option<u64>> {
+        self.stale_below.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what is about earlier saves, once in each. Every rank has read it: it has come to begin this one.
+    /// That takes as long as some writes to the log, so it is done while this rank waits for others anyway.
     fn tidy(&self, pool: &Pool) {
-        if let Err(error) = self.outbox.tidy(pool) {
+        let Some(below) = self.stale_below().take() else { return };
+        if let Err(error) = self.outbox.tidy(pool, below) {
             pool.warn(format!("old messages of rank {} are left: {error}", self.rank()));
         }
     }

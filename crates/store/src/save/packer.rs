@@ -128,11 +128,8 @@ impl State {
         Ok(in_flight)
     }
 
-    fn open(&mut self, container: Container) -> Result<()> {
-        match self.current.as_mut() {
-            Some(pack) => pack.open(container),
-            None => Err(Error::bug("no pack is open")),
-        }
+    fn open_pack(&mut self) -> Result<&mut PackWriter> {
+        self.current.as_mut().ok_or_else(|| Error::bug("no pack is open"))
     }
 }
 
@@ -209,12 +206,9 @@ impl<'a> Packer<'a> {
                     break self.own_buffer()?;
                 }
             };
-            state.open(Container::new(buffer))?;
+            state.open_pack()?.open(Container::new(buffer))?;
         }
-        match state.current.as_mut() {
-            Some(pack) => pack.append(bytes, fp, kind),
-            None => Err(Error::bug("no pack is open")),
-        }
+        state.open_pack()?.append(bytes, fp, kind)
     }
 
     /// How many lanes the staging pool can feed.
@@ -233,7 +227,7 @@ impl<'a> Packer<'a> {
         self.lanes.store(lanes.max(1), Ordering::Relaxed);
     }
 
-    /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.
+    /// A lane's full container; `waited` is how long the lane waited for buffers.
     pub(super) fn send(&self, container: Container, waited: Duration) -> Result<()> {
         let mut state = self.state();
         let container_bytes = self.pool.config().format.container_bytes;
@@ -242,7 +236,7 @@ impl<'a> Packer<'a> {
         state.meter.waited += waited;
         let arrived = state.meter.sent_bytes.saturating_sub(in_flight);
         state.meter.tell(&mut self.pool.policy(), self.lanes(), arrived, METER_BYTES);
-        self.place(&mut state, container)
+        self.with_room(&mut state, &container)?.add_full(container)
     }
 
     /// Keeps what a lane has not filled for whoever comes next.
@@ -267,11 +261,15 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Makes a full container, or the last one, part of a pack.
-    fn place(&self, state: &mut State, container: Container) -> Result<()> {
+    /// A pack that has room for a container.
+    fn with_room<'s>(
+        &self,
+        state: &'s mut State,
+        container: &Container,
+    ) -> Result<&'s mut PackWriter> {
         let entries = container.entries().len();
         self.current(state, |pack| pack.fits_container(entries))?;
-        state.open(container)
+        state.open_pack()
     }
 
     /// Joins what the lanes have left over. To be called when all of them are done, and before the
@@ -286,7 +284,7 @@ impl<'a> Packer<'a> {
                 open.take_from(&mut left);
             }
             if left.used() > 0 {
-                self.place(&mut state, left)?;
+                self.with_room(&mut state, &left)?.open(left)?;
             }
         }
         Ok(())
