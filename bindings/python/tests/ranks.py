@@ -191,6 +191,12 @@ def more(hub: Hub | outlive.Ranks, place: str) -> None:
     assert job.restore(only="st*") == {"step": 7}
 
 
+def fresh(hub: Hub | outlive.Ranks, place: str) -> None:
+    """Restores without `into` what another number of ranks has saved."""
+    with outlive.open(place).job("cells", group=hub) as job:
+        told("fresh", job.restore)
+
+
 def cyclic(hub: Hub | outlive.Ranks, place: str, blocks: str, step: int) -> None:
     """Restores step `step` - 1, if there is one, and saves `step`: a matrix divided by `blocks`.
 
@@ -262,6 +268,8 @@ def main() -> None:
         apart(hub, *arguments)
     elif command == "more":
         more(hub, *arguments)
+    elif command == "fresh":
+        fresh(hub, *arguments)
     elif command == "cyclic":
         place, blocks, step = arguments
         cyclic(hub, place, blocks, int(step))

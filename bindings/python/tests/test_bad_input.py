@@ -174,8 +174,28 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     save_raw(job, Flat(names, dtypes, shapes, leaves), b"")
     same(job.restore(), {"x/y": array, "n": np.array(5, np.int32), "text": "abc"})
     same(job.restore(only="n"), {"n": np.array(5, np.int32)})
-    with pytest.raises(outlive.InvalidError, match="not written from Python"):
-        job.restore(into={"n": np.array(0, np.int32)})
+
+    # And they fill what the program has under their names.
+    into = {"n": np.array(0, np.int32), "more": [np.zeros(2)]}
+    assert job.restore(into=into, only="n")
+    same(into, {"n": np.array(5, np.int32), "more": [np.zeros(2)]})
+    by_key: Any = {"text": "", "n": np.array(0, np.int32), "x/y": np.zeros(20_000)}
+    by_path: Any = {"x": {"y": np.zeros(20_000)}, "text": "", "n": np.array(0, np.int32)}
+    kept = by_path["x"]["y"]
+    assert job.restore(into=by_key)
+    assert job.restore(into=by_path)
+    same(by_key, {"text": "abc", "n": np.array(5, np.int32), "x/y": array})
+    same(by_path, {"x": {"y": array}, "text": "abc", "n": np.array(5, np.int32)})
+    assert by_path["x"]["y"] is kept
+    for wrong, told in [
+        ({"n": np.array(0, np.int32)}, "'text' is missing from `into`"),
+        ({**by_key, "m": np.zeros(3)}, "'m' is not in the checkpoint"),
+        ({**by_key, "x/y": np.zeros(3)}, r"shape \(3,\) in `into`"),
+        ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint"),
+        (np.zeros(20_000), "missing from `into`"),
+    ]:
+        with pytest.raises(outlive.InvalidError, match=told):
+            job.restore(into=wrong)
 
 
 @pytest.mark.parametrize("nodes", [[Node(0, "b", "dict")], [Node(0, "", "list")], []])

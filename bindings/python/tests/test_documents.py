@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import outlive
@@ -28,6 +29,9 @@ GIVEN = {
     ("README.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
     ("docs/groups.md", "from typing import Any"): "def advance(cells: object) -> None: ...",
+    ("docs/groups.md", 'job = outlive.open("ckpt").job("heat")  # no group'): (
+        "import numpy as np\nimport outlive"
+    ),
     ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "import signal"): TYPES,
@@ -97,6 +101,16 @@ def test_the_other_calls_of_the_readme(
     run("README.md", first_line, pool=pool, job=job, state=some(8))
     assert "SaveStats(epoch=8" in capsys.readouterr().out
     assert (tmp_path / "restored" / "data").read_text() == "data"
+
+
+def test_a_look_at_ranks_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = np.arange(4096.0 * 4096).reshape(4096, 4096)
+    with outlive.open("ckpt").job("heat", group=outlive.ranks(0, 1, run="run")) as job:
+        job.save({"step": 7, "cells": outlive.sharded(cells, cells.shape, (0, 0))})
+    names = run("docs/groups.md", 'job = outlive.open("ckpt").job("heat")  # no group', np=np)
+    assert np.array_equal(names["state"]["cells"], cells)
+    assert np.array_equal(names["cells"], cells[:100])
 
 
 def test_a_lazy_restore(folder: Path) -> None:

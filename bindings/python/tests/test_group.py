@@ -84,13 +84,26 @@ def test_ranks_go_on_where_they_were_and_on_other_numbers(tmp_path: Path) -> Non
         out = finish(start(size, "run", place, steps, -1, -1))
         assert all(f"step {steps - 4}" in text for text in out), out
         check(out, steps)
-        alone = outlive.open(place).job("cells", group=outlive.ranks(0, 1, run=f"after {size}"))
-        if size > 1:
-            with pytest.raises(outlive.InvalidError, match=f"by {size} ranks, .* which part of"):
-                alone.restore()
-        else:
-            assert alone.restore()
-        alone.close()
+        # One process has the whole, also as a group of one.
+        whole = ranks.first(0, ranks.ROWS)
+        for _ in range(steps):
+            ranks.advance(whole)
+        for group in (None, outlive.ranks(0, 1, run=f"after {size}")):
+            with outlive.open(place).job("cells", group=group) as alone:
+                state = alone.restore()
+                assert np.array_equal(state["cells"], whole)
+                assert (state["step"], state["note"]) == (steps, "same")
+                into = {"cells": np.zeros_like(whole)}
+                assert alone.restore(into=into, only="cells")
+                assert np.array_equal(into["cells"], whole)
+
+
+def test_ranks_of_another_number_say_which_part_they_have(tmp_path: Path) -> None:
+    finish(start(3, "run", tmp_path / "pool", 1, -1, -1))
+    with pytest.raises(outlive.InvalidError, match="3 ranks, .* restore it at once, not lazily"):
+        outlive.open(tmp_path / "pool").job("cells").restore(lazy=True)
+    for text in finish(start(2, "fresh", tmp_path / "pool")):
+        assert "checkpoint 1 was saved by 3 ranks, and this is one of 2: say which part of" in text
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -260,6 +273,8 @@ def test_blocks_that_are_dealt_out_are_restored_by_any_ranks(tmp_path: Path) -> 
     for step, (size, blocks) in enumerate(runs, 1):
         out = finish(start(size, "cyclic", place, blocks, step))
         assert all(text.startswith("saved") for text in out), out
+        alone = outlive.open(place).job("cyclic").restore()
+        assert np.array_equal(alone["matrix"], np.arange(60_000.0).reshape(300, 200) * step)
     assert out[3] == "saved <part of (300, 200) at (3, 0), blocks of (1, 1) every (5, 1)>\n"
 
 

@@ -3,7 +3,7 @@
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
-use outlive_types::{Distribution, Error, Result};
+use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A job as the program that saves by it has it: the job, and what is known of its memory. All methods
@@ -135,10 +135,5 @@ impl Client {
         self.tracker.let_go();
         self.last().take();
         closed
-    }
-
-    /// The error of a restore that the engine has carried out without asking what is wanted.
-    pub(crate) fn unasked() -> Error {
-        Error::bug("a checkpoint was restored without a plan")
     }
 }

@@ -41,7 +41,7 @@ pub enum Wish {
     /// other is filled at the end, in the order of the regions, as a program would do it.
     Into(MutRegion),
     /// This part of the global array that the region is part of, in memory that holds just that. Another
-    /// part than was saved can be had only in a group.
+    /// part than was saved cannot be restored lazily.
     Part(Part, MutRegion),
 }
 
@@ -91,8 +91,8 @@ impl FillPlan {
                 (Wish::Nothing, _, _) => {}
                 (Wish::Part(..), ..) => {
                     return Err(Error::invalid(format!(
-                        "of the array {:?} another part is wanted than was saved: open the job with its \
-                         group of ranks, be it a group of one",
+                        "of the array {:?} another part is wanted than was saved: that cannot be restored \
+                         lazily",
                         region.name
                     )));
                 }

@@ -112,25 +112,10 @@ impl Client {
         leave: &Arc<Leave>,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<Filled>> {
-        if self.job.is_group() {
-            return self.restore_together(select, leave, ask);
+        match self.job.is_group() {
+            true => self.restore_together(select, leave, ask),
+            false => self.restore_alone(select, leave, ask),
         }
-        let mut prepare = |checkpoint: &MemoryImage| {
-            let plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
-            sink(checkpoint, plan, leave)
-        };
-        let mut sink = None;
-        let mut done = |_: &MemoryImage, filled: Sink| {
-            leave.with(|| ()).ok_or_else(interrupted)?;
-            sink = Some(filled);
-            Ok(())
-        };
-        let Some(restored) = self.job.restore(select, &mut prepare, &mut done)? else {
-            return Ok(None);
-        };
-        let sink = sink.ok_or_else(Client::unasked)?;
-        let image = self.conclude(sink, Some(restored.epoch), leave)?;
-        Ok(Some(Filled { restored, image, common: None }))
     }
 
     /// An image is read: what a save after it needs is remembered, if it `follows` that epoch and all of it

@@ -1,12 +1,14 @@
 //! Restores of a group: all ranks together, each its own image, what is the same on all ranks, and parts
-//! of global arrays from whichever ranks have saved them.
+//! of global arrays from whichever ranks have saved them; and of one process, for which it is the same.
 
 use crate::client::Client;
 use crate::leave::{Leave, interrupted};
 use crate::parts::{PartWish, PartsPlan, plan_parts, read_parts};
 use crate::plan::{FillPlan, Offer, Wish, is_part};
 use crate::restore::{Filled, FilledImage, Sink, sink};
-use outlive_store::{MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select};
+use outlive_store::{
+    MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select, Skipped,
+};
 use outlive_types::{Distribution, Epoch, Rank, RegionDesc, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ struct Planned {
 
 /// What a rank has read of one checkpoint.
 struct Attempt {
+    epoch: Epoch,
     own: Option<(MemoryImage, Sink)>,
     common: Option<Sink>,
     /// All of the own image was read, and it is that of a rank like this one.
@@ -76,20 +79,47 @@ impl Client {
         };
         let done = self.job.restore_together(select, &mut look, &mut attempt)?;
         let Some(done) = done else { return Ok(None) };
-        let Attempt { own, common, follows, stats } = done.value;
-        if let Some((of, _)) = own.as_ref().filter(|_| rank == 0) {
-            self.tell_of_fewer(of, ranks);
+        self.finish(done.value, done.skipped, leave).map(Some)
+    }
+
+    /// As [`Client::restore`], without a group: what one process has of a checkpoint, however many ranks
+    /// have saved it.
+    ///
+    /// # Errors
+    /// As [`Client::restore`].
+    pub(crate) fn restore_alone(
+        &self,
+        select: Select,
+        leave: &Arc<Leave>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+    ) -> Result<Option<Filled>> {
+        let (pool, name) = (self.job.pool(), self.job.name());
+        let done = self.job.restore_alone(select, &mut |manifest, as_of| {
+            let images = RankImages::new(pool, name, manifest, as_of);
+            let found = Found::look(&images, 0)?;
+            let offer = found.offer(&images, 0);
+            let regions = offer.regions.clone();
+            found.plan(&images, &regions, ask(offer)?, 1)?.read(&images, leave)
+        })?;
+        let Some((attempt, skipped)) = done else { return Ok(None) };
+        self.finish(attempt, skipped, leave).map(Some)
+    }
+
+    /// A checkpoint was read.
+    fn finish(&self, attempt: Attempt, skipped: Skipped, leave: &Leave) -> Result<Filled> {
+        let Attempt { epoch, own, common, follows, stats } = attempt;
+        if let Some((of, _)) = own.as_ref().filter(|_| self.job.rank() == 0) {
+            self.tell_of_fewer(of, self.job.ranks());
         }
-        let restored = Restored { epoch: done.epoch, stats, skipped: done.skipped };
         let mut image = FilledImage::default();
         if let Some((of, sink)) = own {
-            image = self.conclude(sink, follows.then_some(done.epoch), leave)?;
+            image = self.conclude(sink, follows.then_some(epoch), leave)?;
             if follows {
                 self.job.follow_restored(&of);
             }
         }
         let common = common.map(|sink| self.conclude(sink, None, leave)).transpose()?;
-        Ok(Some(Filled { restored, image, common }))
+        Ok(Filled { restored: Restored { epoch, stats, skipped }, image, common })
     }
 }
 
@@ -240,7 +270,8 @@ impl Planned {
     fn read(self, images: &RankImages<'_>, leave: &Arc<Leave>) -> Result<Attempt> {
         let Planned { own, common, parts, follows } = self;
         let stats = RestoreStats::default();
-        let mut attempt = Attempt { own: None, common: None, follows, stats };
+        let epoch = images.epoch();
+        let mut attempt = Attempt { epoch, own: None, common: None, follows, stats };
         if let Some((own, plan)) = own {
             let sink = read_image(&own, plan, leave, &mut attempt.stats)?;
             attempt.follows &= sink.whole;

@@ -82,7 +82,8 @@ pub fn images_of(pool: &Pool, manifest: &Manifest) -> Result<Vec<Image>> {
 pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     manifest.images.one().ok_or_else(|| {
         Error::invalid(format!(
-            "it has {} ranks, and this works for checkpoints of one: open the job with a group, or name a rank",
+            "it has {} ranks, and this works for checkpoints of one: name a rank, or restore it at once, \
+             not lazily",
             manifest.world_size
         ))
     })

@@ -159,7 +159,9 @@ class _Comparison:
             None if part is None else part[0]
             for part in (self.there.parts.get(at), self.here.parts.get(my))
         )
-        if whole != own_whole:
+        if own_whole is None and own_shape == whole:
+            pass  # it is filled with the whole of the global array
+        elif whole != own_whole:
             own_kind, kind = map(_kind_of_part, (own_whole, whole))
             self.found.append(f"{shown(name)} is {own_kind} in `into`, {kind} in the checkpoint")
         elif whole is None and shape != own_shape:

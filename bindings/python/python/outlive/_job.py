@@ -245,7 +245,8 @@ class Job:
         interruption they may hold parts of a checkpoint. No other thread may use the state during
         the call.
 
-        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays.
+        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. Of
+        global arrays that many ranks have saved in parts, a single process gets the whole.
 
         With `lazy`, the call returns once the page tree is read, with all values and small arrays.
         Large arrays follow while the program runs: what it touches first comes first, and the rest

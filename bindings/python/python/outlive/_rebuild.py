@@ -3,6 +3,8 @@
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from outlive._tree import (
     ROOT,
     SCALAR,
     Flat,
+    Node,
+    escape,
     flatten,
     is_value,
     read_skeleton,
@@ -31,6 +35,12 @@ FRESH: Any = object()
 
 def _some(names: list[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", …" if len(names) > 10 else "")
+
+
+def _whole(part: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """All of the global array of which there is a part."""
+    shape = part[0]
+    return shape, (0,) * len(shape)
 
 
 class Rebuild:
@@ -92,6 +102,10 @@ class Rebuild:
         self.epoch, count = epoch, len(names)
         self.kept.clear()
         skeleton = read_skeleton(attachment)
+        self.flat_dict = self.fresh and skeleton is None
+        if skeleton is None and not self.fresh:
+            names = self._in_into(names)
+            skeleton = self._skeleton_of_into(names)
         # By number of the leaf that of its region; None if the checkpoint has none for this rank.
         self.order: list[int | None] = list(range(len(names)))
         if skeleton is not None and skeleton[2] is not None:
@@ -102,12 +116,6 @@ class Rebuild:
             shapes = [(0,) if at is None else shapes[at] for at in self.order]
             lengths = [0 if at is None else lengths[at] for at in self.order]
             distributions = [None if at is None else distributions[at] for at in self.order]
-        if skeleton is None and not self.fresh:
-            raise InvalidError(
-                f"checkpoint {epoch} was not written from Python: use `restore()` without `into`, "
-                "which gives its regions by name"
-            )
-        self.flat_dict = skeleton is None
         nodes, fortran, _ = skeleton or ([], [], None)
         self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
         there.parts = {at: part for at, part in enumerate(distributions) if isinstance(part, tuple)}
@@ -131,16 +139,42 @@ class Rebuild:
                 continue
             if dtype in values:
                 wishes[at] = True
-            elif self.fresh:
-                wishes[at] = self._make(at, self.parsed[dtype])
-            else:
+            elif not self.fresh:
                 wishes[at] = self._fill(at, self.mine[names[at]])
+            elif at in there.parts and ranks != self.ranks:
+                wishes[at] = self._make_whole(at, self.parsed[dtype])
+            else:
+                wishes[at] = self._make(at, self.parsed[dtype])
         self.planned = True
         ordered: list[Any] = [None] * count
         for region, wish in zip(self.order, wishes, strict=True):
             if region is not None:
                 ordered[region] = wish
         return ordered
+
+    def _in_into(self, regions: list[str]) -> list[str]:
+        """The names that regions of another front door have in `into`.
+
+        A region "grid/u" is `into["grid"]["u"]` or `into["grid/u"]`, as the program has it.
+        """
+        taken = set(regions)
+        names = []
+        for region in regions:
+            as_key = escape(region)
+            is_key = region not in self.mine and as_key in self.mine and as_key not in taken
+            names.append(as_key if is_key else region)
+        return names
+
+    def _skeleton_of_into(self, names: list[str]) -> tuple[list[Node], list[int], list[str]]:
+        """The containers of `into` around these leaves, and the leaves in their order there."""
+        theirs = set(names)
+        # How many leaves before each one of `into` the checkpoint has.
+        before = [0, *accumulate(name in theirs for name in self.here.names)]
+        nodes = [replace(node, at=before[node.at]) for node in self.here.nodes]
+        ordered = [name for name in self.here.names if name in theirs]
+        # What it lacks is told; what is not wanted may have no container there.
+        ordered += [n for n in names if n not in self.mine and self.selection.has(n)]
+        return nodes, [], ordered
 
     def _refuse_missing_regions(self, ranks: int) -> None:
         """What each rank has for itself a new rank must not ask for."""
@@ -157,8 +191,11 @@ class Rebuild:
             )
 
     def _refuse_parts_of_others(self, ranks: int) -> None:
-        """Which part a rank has without `into` only ranks of the same number know."""
-        if not self.fresh or ranks == self.ranks:
+        """Which part a rank has without `into` only ranks of the same number know.
+
+        One process has the whole.
+        """
+        if not self.fresh or self.ranks in (ranks, 1):
             return
         parts = [self.there.names[at] for at in self.there.parts if self.chosen[at]]
         if parts:
@@ -284,11 +321,19 @@ class Rebuild:
         self.objects[at] = made
         return made.T if fortran else made
 
+    def _make_whole(self, at: int, dtype: "np.dtype[Any]") -> Any:
+        """A new array for the whole of the global array that a region is a part of."""
+        part = _whole(self.there.parts[at])
+        made = self.objects[at] = _memory.empty(part[0], dtype)
+        return (made, part, made.shape)
+
     def _fill(self, at: int, my: int) -> Any:
         """The program's array for a region, or another one that is put there later."""
         target = self.here.leaves[my]
         original = self.here.originals.get(my, target)
         part = self.here.parts.get(my)
+        if part is None and at in self.there.parts:
+            part = _whole(self.there.parts[at])
         if part is not None:
             return self._fill_part(at, target, original, part)
         fortran = at in self.fortran

@@ -4,7 +4,9 @@ use super::Job;
 use crate::anew::make_anew;
 use crate::commit::{Entry, history};
 use crate::group::{Together, TogetherRestored};
-use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good};
+use crate::read::{
+    MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good, first_with_rank,
+};
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
 use outlive_types::{Epoch, Error, Result};
@@ -70,7 +72,36 @@ impl Job {
     /// Makes the image that a rank has restored as a whole, and that is its own, what its next save
     /// follows.
     pub fn follow_restored(&self, image: &MemoryImage) {
+        // A save that began meanwhile goes on from the base it was planned for.
+        let current = self.inner.starting();
+        if let Some(handle) = current.as_ref() {
+            handle.wait_done(None);
+        }
         self.inner.adopt(image);
+    }
+
+    /// What every restore without a group does first.
+    fn before_restore(&self) -> Result<()> {
+        self.wait()?;
+        self.wait_filled()?;
+        self.go_on_without_memory();
+        self.note_position()
+    }
+
+    /// Restores for one process, whoever has saved: makes `attempt` with one checkpoint of memory after the
+    /// other, newest first, until that succeeds. It gets the manifest, and the number of the newest record that
+    /// was read; it fails with `Damaged` to pass on. A save under way is waited for. `None` if there is no checkpoint.
+    ///
+    /// # Errors
+    /// As [`Job::image`], and those of `attempt`.
+    pub fn restore_alone<T>(
+        &self,
+        select: Select,
+        attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    ) -> Result<Option<(T, Skipped)>> {
+        self.before_restore()?;
+        let found = first_with_rank(self.pool(), self.name(), select, 0, attempt)?;
+        Ok(found.map(|(_, value, skipped)| (value, skipped)))
     }
 
     /// A program that restores goes on from there. If what was lost with a target in memory cannot be recorded
@@ -97,10 +128,7 @@ impl Job {
         prepare: &mut dyn FnMut(&MemoryImage) -> Result<Prepared<S>>,
         done: &mut dyn FnMut(&MemoryImage, S) -> Result<()>,
     ) -> Result<Option<Restored>> {
-        self.wait()?;
-        self.wait_filled()?;
-        self.go_on_without_memory();
-        self.inner.note_position()?;
+        self.before_restore()?;
         let mut attempt = |checkpoint: &MemoryImage| {
             let (selected, sink) = prepare(checkpoint)?;
             let stats = checkpoint.read(&selected, &sink)?;
@@ -113,12 +141,7 @@ impl Job {
         };
         done(&checkpoint, sink)?;
         if selected == checkpoint.streams().len() {
-            // A save that began meanwhile goes on from the base it was planned for.
-            let current = self.inner.starting();
-            if let Some(handle) = current.as_ref() {
-                handle.wait_done(None);
-            }
-            self.inner.adopt(&checkpoint);
+            self.follow_restored(&checkpoint);
         }
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
     }
@@ -138,11 +161,8 @@ impl Job {
         prepare: &mut dyn FnMut(&MemoryImage) -> Result<Prepared<S>>,
         ends: LazyEnds<S>,
     ) -> Result<Option<(Restored, LazyFill)>> {
-        self.wait()?;
-        self.wait_filled()?;
+        self.before_restore()?;
         let (pool, name) = (self.pool(), self.name());
-        self.go_on_without_memory();
-        self.inner.note_position()?;
         // Taken before the log is read: what is in use then stays until memory is filled.
         let reading = pool.log().lock_reading()?;
         let listed = pool.log().latest(name)?;

@@ -70,16 +70,30 @@ pub fn first_of_rank<T>(
     rank: Rank,
     attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
 ) -> Result<Option<(MemoryImage, T, Skipped)>> {
-    let open = |manifest: &Manifest| MemoryImage::open_rank(pool, name, manifest.clone(), rank);
-    let is_memory = |manifest: &Manifest| !manifest.is_of_files();
-    let opens = |manifest: &Manifest| open(manifest).is_ok();
-    let kind = Kind { is: &is_memory, opens: &opens };
-    let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
+    let found = first_with_rank(pool, name, select, rank, &mut |manifest, as_of| {
         let image = image_of(pool, manifest, rank)?;
         let found = MemoryImage::open_image(pool, name, manifest.clone(), image, as_of)?;
         attempt(&found).map(|value| (found, value))
     })?;
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
+}
+
+/// The newest manifest of memory that opens for a rank, and on which `attempt`, which gets the number of the
+/// newest record besides, succeeds; otherwise as [`first_good`].
+///
+/// # Errors
+/// As [`first_good`].
+pub fn first_with_rank<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    rank: Rank,
+    attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+) -> Result<Option<Selection<T>>> {
+    let open = |manifest: &Manifest| MemoryImage::open_rank(pool, name, manifest.clone(), rank);
+    let is_memory = |manifest: &Manifest| !manifest.is_of_files();
+    let opens = |manifest: &Manifest| open(manifest).is_ok();
+    first_manifest(pool, name, select, Kind { is: &is_memory, opens: &opens }, attempt)
 }
 
 /// The newest manifest of a kind on which `attempt`, which gets the number of the newest record
