@@ -444,7 +444,8 @@ outlive_status outlive_epochs(struct outlive_job *job,
                               size_t *count);
 
 // Looks up a checkpoint: the newest that can be opened (`epoch` 0), or this one. Only its catalog is
-// read. `*checkpoint` is its handle, to be closed with outlive_checkpoint_close().
+// read; of several ranks that of this one's number. `*checkpoint` is its handle, to be closed with
+// outlive_checkpoint_close().
 //
 // Returns OUTLIVE_NOTHING if the job has no checkpoint.
 outlive_status outlive_checkpoint_open(struct outlive_job *job,

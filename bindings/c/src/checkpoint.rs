@@ -186,7 +186,8 @@ pub unsafe extern "C" fn outlive_epochs(
 }
 
 /// Looks up a checkpoint: the newest that can be opened (`epoch` 0), or this one. Only its catalog is
-/// read. `*checkpoint` is its handle, to be closed with outlive_checkpoint_close().
+/// read; of several ranks that of this one's number. `*checkpoint` is its handle, to be closed with
+/// outlive_checkpoint_close().
 ///
 /// Returns OUTLIVE_NOTHING if the job has no checkpoint.
 #[unsafe(no_mangle)]
@@ -201,7 +202,9 @@ pub unsafe extern "C" fn outlive_checkpoint_open(
         out.set(null_mut());
         let core = JOBS.get(job)?;
         core.settle_last();
-        let (image, _) = core.job().image(select(epoch))?.ok_or_else(|| no_checkpoint(&core))?;
+        let (job, select) = (core.job(), select(epoch));
+        let found = job.image_of_rank(select, job.rank())?;
+        let (image, _) = found.ok_or_else(|| no_checkpoint(&core))?;
         out.set(CHECKPOINTS.add(Arc::new(Look::of(&image))));
         Ok(())
     })

@@ -8,7 +8,7 @@ use crate::save::chosen;
 use crate::status::outlive_status;
 use outlive_client::{Leave, Offer, Target, Wish, wish_for};
 use outlive_store::Select;
-use outlive_types::{Epoch, Error};
+use outlive_types::{Epoch, Error, RegionDesc};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -137,6 +137,13 @@ fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epo
                     region.name, offer.epoch, region.bytes, memory.bytes
                 )));
             }
+            if !is_same && offer.ranks != core.job().ranks() && is_part(region) {
+                return Err(Error::invalid(format!(
+                    "{} ranks have saved parts of {:?} of checkpoint {}: protect the part that is wanted with \
+                     outlive_protect_sharded, and restore it",
+                    offer.ranks, region.name, offer.epoch
+                )));
+            }
             if !matches!(wishes[at], Wish::Nothing) {
                 return Err(Error::invalid(format!(
                     "the region {:?} is named twice: name each once",
@@ -169,4 +176,8 @@ fn nothing_protected(core: &Core) -> Failure {
         "job {} has no memory to restore into: first protect what is to be filled",
         core.job().name()
     ))
+}
+
+fn is_part(region: &RegionDesc) -> bool {
+    region.distribution.global_shape().is_some()
 }

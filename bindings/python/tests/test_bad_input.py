@@ -13,7 +13,7 @@ import pytest
 
 import outlive
 from outlive import _core
-from outlive._tree import Flat, Node
+from outlive._tree import Flat, Node, flatten
 
 Same = Callable[[Any, Any], None]
 
@@ -176,9 +176,9 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     same(job.restore(only="n"), {"n": np.array(5, np.int32)})
 
     # And they fill what the program has under their names.
-    into = {"n": np.array(0, np.int32), "more": [np.zeros(2)]}
+    into = {"n": np.array(0, np.int32), "more": [np.zeros(2), 7], "x": [1, 2]}
     assert job.restore(into=into, only="n")
-    same(into, {"n": np.array(5, np.int32), "more": [np.zeros(2)]})
+    same(into, {"n": np.array(5, np.int32), "more": [np.zeros(2), 7], "x": [1, 2]})
     by_key: Any = {"text": "", "n": np.array(0, np.int32), "x/y": np.zeros(20_000)}
     by_path: Any = {"x": {"y": np.zeros(20_000)}, "text": "", "n": np.array(0, np.int32)}
     kept = by_path["x"]["y"]
@@ -187,15 +187,24 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     same(by_key, {"text": "abc", "n": np.array(5, np.int32), "x/y": array})
     same(by_path, {"x": {"y": array}, "text": "abc", "n": np.array(5, np.int32)})
     assert by_path["x"]["y"] is kept
+    for only in ("x/y", "x", "x*"):
+        for some in ({"x/y": np.zeros(20_000)}, {"x": {"y": np.zeros(20_000)}}):
+            assert job.restore(into=some, only=only)
+            same(flatten(some).leaves, [array])
+    with pytest.raises(outlive.InvalidError, match=r"'z' selects nothing .* 'x/y', 'n', 'text'"):
+        job.restore(into=by_key, only="z")
     for wrong, told in [
         ({"n": np.array(0, np.int32)}, "'text' is missing from `into`"),
         ({**by_key, "m": np.zeros(3)}, "'m' is not in the checkpoint"),
+        ({**by_key, "hist": [1.0, 2.0]}, "'hist/0' is not in the checkpoint"),
+        ({**by_key, "deep": {"hist": [[1.0]]}}, "'deep/hist/0/0' is not in the checkpoint"),
         ({**by_key, "x/y": np.zeros(3)}, r"shape \(3,\) in `into`"),
         ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint"),
-        (np.zeros(20_000), "missing from `into`"),
+        (np.zeros(20_000), "'.' is not in the checkpoint"),
     ]:
         with pytest.raises(outlive.InvalidError, match=told):
             job.restore(into=wrong)
+        assert not isinstance(wrong, dict) or wrong.get("hist", [1.0, 2.0]) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("nodes", [[Node(0, "b", "dict")], [Node(0, "", "list")], []])

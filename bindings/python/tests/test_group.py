@@ -100,7 +100,7 @@ def test_ranks_go_on_where_they_were_and_on_other_numbers(tmp_path: Path) -> Non
 
 def test_ranks_of_another_number_say_which_part_they_have(tmp_path: Path) -> None:
     finish(start(3, "run", tmp_path / "pool", 1, -1, -1))
-    with pytest.raises(outlive.InvalidError, match=r"3 ranks, .* restore it at once, not lazily"):
+    with pytest.raises(outlive.InvalidError, match=r"3 ranks, .* restore it without `lazy`"):
         outlive.open(tmp_path / "pool").job("cells").restore(lazy=True)
     for text in finish(start(2, "fresh", tmp_path / "pool")):
         assert "checkpoint 1 was saved by 3 ranks, and this is one of 2: say which part of" in text

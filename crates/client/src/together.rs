@@ -19,6 +19,8 @@ struct Planned {
     /// Of rank 0's image.
     common: Option<(MemoryImage, FillPlan)>,
     parts: Option<PartsPlan>,
+    /// A region that is wanted, and each rank's own.
+    local: Option<String>,
     /// If all of the own image is read: it is that of a rank like this one.
     follows: bool,
 }
@@ -28,6 +30,8 @@ struct Attempt {
     epoch: Epoch,
     own: Option<(MemoryImage, Sink)>,
     common: Option<Sink>,
+    /// A region that was wanted, and is each rank's own.
+    local: Option<String>,
     /// All of the own image was read, and it is that of a rank like this one.
     follows: bool,
     stats: RestoreStats,
@@ -107,9 +111,9 @@ impl Client {
 
     /// A checkpoint was read.
     fn finish(&self, attempt: Attempt, skipped: Skipped, leave: &Leave) -> Result<Filled> {
-        let Attempt { epoch, own, common, follows, stats } = attempt;
-        if let Some((of, _)) = own.as_ref().filter(|_| self.job.rank() == 0) {
-            self.tell_of_fewer(of, self.job.ranks());
+        let Attempt { epoch, own, common, local, follows, stats } = attempt;
+        if let (Some((of, _)), Some(region), 0) = (&own, local, self.job.rank()) {
+            self.tell_of_fewer(of, &region);
         }
         let mut image = FilledImage::default();
         if let Some((of, sink)) = own {
@@ -124,17 +128,15 @@ impl Client {
 }
 
 impl Client {
-    /// Says what nobody restores, if there are fewer ranks than before.
-    fn tell_of_fewer(&self, image: &MemoryImage, ranks: u32) {
-        let before = image.manifest().world_size;
-        let is_own = |it: &&RegionDesc| it.distribution == Distribution::Local;
-        if let Some(region) = image.regions().iter().find(is_own).filter(|_| ranks < before) {
+    /// Says what nobody restores, if there are fewer ranks than before; `region` is each rank's own.
+    fn tell_of_fewer(&self, image: &MemoryImage, region: &str) {
+        let (before, ranks) = (image.manifest().world_size, self.job.ranks());
+        if ranks < before {
             self.job.pool().warn(format!(
                 "checkpoint {} of job {} was saved by {before} ranks, and these are {ranks}: what the others had \
-                 for themselves, such as {:?}, is left out",
+                 for themselves, such as {region:?}, is left out",
                 image.epoch(),
                 self.job.name(),
-                region.name
             ));
         }
     }
@@ -221,6 +223,7 @@ impl Found {
         let Found { own, first } = self;
         let count = own.as_ref().map_or(0, |own| own.regions().len());
         let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut local = None;
         for (at, (wish, region)) in wishes.into_iter().zip(regions).enumerate() {
             let wish = match wish {
                 // As this rank has saved it, it is in its own image.
@@ -230,6 +233,9 @@ impl Found {
                 }
                 wish => wish,
             };
+            if region.distribution == Distribution::Local && !matches!(wish, Wish::Nothing) {
+                local.get_or_insert_with(|| region.name.clone());
+            }
             match (at < count, &region.distribution) {
                 (true, _) => mine.push(wish),
                 (false, Distribution::Replicated) => common.push((&region.name, wish)),
@@ -262,16 +268,16 @@ impl Found {
             None => None,
         };
         let parts = (!parts.is_empty()).then(|| plan_parts(images, parts)).transpose()?;
-        Ok(Planned { own, common, parts, follows })
+        Ok(Planned { own, common, parts, local, follows })
     }
 }
 
 impl Planned {
     fn read(self, images: &RankImages<'_>, leave: &Arc<Leave>) -> Result<Attempt> {
-        let Planned { own, common, parts, follows } = self;
+        let Planned { own, common, parts, local, follows } = self;
         let stats = RestoreStats::default();
         let epoch = images.epoch();
-        let mut attempt = Attempt { epoch, own: None, common: None, follows, stats };
+        let mut attempt = Attempt { epoch, own: None, common: None, local, follows, stats };
         if let Some((own, plan)) = own {
             let sink = read_image(&own, plan, leave, &mut attempt.stats)?;
             attempt.follows &= sink.whole;

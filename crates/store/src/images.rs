@@ -82,8 +82,8 @@ pub fn images_of(pool: &Pool, manifest: &Manifest) -> Result<Vec<Image>> {
 pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     manifest.images.one().ok_or_else(|| {
         Error::invalid(format!(
-            "it has {} ranks, and this works for checkpoints of one: name a rank, or restore it at once, \
-             not lazily",
+            "it has {} ranks, and this works for checkpoints of one: name a rank, or restore it \
+             without `lazy`",
             manifest.world_size
         ))
     })

@@ -50,12 +50,13 @@ def refuse_differences(
         found += owners.unseen_lists(comparison.lists())
         what, advice = "cannot take", "Keep what holds these in a variable"
     if found:
-        raise _refusal(f"`into` {what} checkpoint {epoch}", found, advice)
+        raise refusal(f"`into` {what} checkpoint {epoch}", found, advice)
     if owners.unsure:
         raise UnsureError
 
 
-def _refusal(what: str, found: list[str], advice: str) -> InvalidError:
+def refusal(what: str, found: list[str], advice: str) -> InvalidError:
+    """An error that names all places; `what` is wrong, and `advice` says what to do."""
     listed = found[:_SHOWN_MAX]
     if len(found) > len(listed):
         listed.append(f"… and {len(found) - len(listed)} more")

@@ -3,14 +3,12 @@
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from outlive import _build, _core, _dtypes, _memory
-from outlive._compare import UnsureError, refuse_differences
+from outlive._compare import UnsureError, refusal, refuse_differences
 from outlive._errors import DamagedError, InvalidError
 from outlive._same import same
 from outlive._saves import LazyRestored, Restored
@@ -67,7 +65,8 @@ class Rebuild:
         """
         self.fresh = into is FRESH
         self.into = into
-        self.selection = Selection(only)
+        # What the caller selects, and that for the checkpoint that is looked at.
+        self.asked = self.selection = Selection(only)
         self.allow_pickle = allow_pickle
         self.here = Flat()
         if not self.fresh:
@@ -103,7 +102,10 @@ class Rebuild:
         self.kept.clear()
         skeleton = read_skeleton(attachment)
         self.flat_dict = self.fresh and skeleton is None
+        self.selection = self.asked
         if skeleton is None and not self.fresh:
+            self.asked.of(Flat(names), epoch)  # every pattern selects something
+            self.selection = self.asked.of_regions()
             names = self._in_into(names)
             skeleton = self._skeleton_of_into(names)
         # By number of the leaf that of its region; None if the checkpoint has none for this rank.
@@ -166,15 +168,22 @@ class Rebuild:
         return names
 
     def _skeleton_of_into(self, names: list[str]) -> tuple[list[Node], list[int], list[str]]:
-        """The containers of `into` around these leaves, and the leaves in their order there."""
+        """The containers of `into`, its leaves, and those that it lacks.
+
+        Raises:
+            InvalidError: If it has leaves, selected ones, that the checkpoint has not.
+        """
         theirs = set(names)
-        # How many leaves before each one of `into` the checkpoint has.
-        before = [0, *accumulate(name in theirs for name in self.here.names)]
-        nodes = [replace(node, at=before[node.at]) for node in self.here.nodes]
-        ordered = [name for name in self.here.names if name in theirs]
-        # What it lacks is told; what is not wanted may have no container there.
-        ordered += [n for n in names if n not in self.mine and self.selection.has(n)]
-        return nodes, [], ordered
+        mine = (name for name in self.here.names if name not in theirs)
+        if lacking := [name for name in mine if self.selection.has(name)]:
+            raise refusal(
+                f"`into` does not match checkpoint {self.epoch}",
+                [f"{shown(name)} is not in the checkpoint" for name in lacking],
+                "Correct `into`",
+            )
+        # What is not wanted need not have a container there.
+        more = [name for name in names if name not in self.mine and self.selection.has(name)]
+        return self.here.nodes, [], self.here.names + more
 
     def _refuse_missing_regions(self, ranks: int) -> None:
         """What each rank has for itself a new rank must not ask for."""
@@ -324,7 +333,16 @@ class Rebuild:
     def _make_whole(self, at: int, dtype: "np.dtype[Any]") -> Any:
         """A new array for the whole of the global array that a region is a part of."""
         part = _whole(self.there.parts[at])
-        made = self.objects[at] = _memory.empty(part[0], dtype)
+        try:
+            made = _memory.empty(part[0], dtype)
+        except (MemoryError, OverflowError, ValueError):
+            name = self.there.names[at]
+            raise InvalidError(
+                f"there is no memory for all of {shown(name)} of checkpoint {self.epoch}, an array "
+                f"of shape {part[0]} and dtype {dtype}: restore a part, by `into` with "
+                "`outlive.sharded(array, global_shape, offset)`, or leave it out with `only`"
+            ) from None
+        self.objects[at] = made
         return (made, part, made.shape)
 
     def _fill(self, at: int, my: int) -> Any:
@@ -384,9 +402,11 @@ class Rebuild:
     def select(self) -> Callable[[str], list[str]]:
         """A function that gives the names of the regions that a name means, as in `only`."""
         there, epoch = self.there, self.epoch  # and not the program's arrays
+        of_regions = self.selection is not self.asked
 
         def select(wanted: str) -> list[str]:
-            chosen = Selection(wanted).of(there, epoch)
+            selection = Selection(wanted)
+            chosen = (selection.of_regions() if of_regions else selection).of(there, epoch)
             return [name for name, wish in zip(there.names, chosen, strict=True) if wish]
 
         return select

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from outlive._errors import InvalidError
-from outlive._tree import RANDOMS, Flat
+from outlive._tree import RANDOMS, Flat, unescape
 
 Test = Callable[[str], bool]
 
@@ -21,6 +21,13 @@ class Selection:
                 raise InvalidError(f"`only` must consist of names, and {pattern!r} is not one")
         self.everything = only is None
         self._tests = [(pattern, _test(pattern)) for pattern in patterns]
+
+    def of_regions(self) -> "Selection":
+        """The same, of names of regions: a key "a/b", escaped in a path, is a region "a/b"."""
+        of_regions = Selection(None)
+        of_regions.everything = self.everything
+        of_regions._tests = [(pattern, _of_region(test)) for pattern, test in self._tests]
+        return of_regions
 
     def has(self, name: str) -> bool:
         """Whether a name is selected."""
@@ -60,6 +67,10 @@ def _empty_containers(there: Flat) -> list[str]:
     paths = [node.path for node in there.nodes if node.path]
     above = {path.rpartition("/")[0] for path in [*there.names, *paths]}
     return [path for path in paths if path not in above]
+
+
+def _of_region(test: Test) -> Test:
+    return lambda path: test("/".join(map(unescape, path.split("/"))))
 
 
 def _test(pattern: str) -> Test:

@@ -17,7 +17,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub(crate) struct Part {
     stale_below: Mutex<Option<u64>>,
     /// Of rank 0: of all others. Of others: of rank 0.
     inboxes: Mutex<Vec<Inbox>>,
+    /// Of ranks for which this one has waited to write: what they said about earlier saves is not read again.
+    turns: Mutex<BTreeMap<Rank, Inbox>>,
     /// Of rank 0: how many saves it has begun, and when ranks write.
     led: Mutex<Led>,
 }
@@ -83,6 +85,7 @@ impl Part {
             outbox: Outbox::new(job, rank),
             stale_below: Mutex::default(),
             inboxes: Mutex::default(),
+            turns: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
             is_settled: AtomicBool::new(false),
@@ -257,19 +260,24 @@ impl Part {
     fn await_turn(&self, pool: &Pool, begun: &Begun) -> Result<()> {
         let Some(before) = self.rank().checked_sub(begun.width) else { return Ok(()) };
         let now = pool.env().clock.monotonic();
-        let mut first = Inbox::new(&self.job, before, now);
-        let mut leader = Inbox::new(&self.job, LEADER, now);
+        let mut inboxes = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        for rank in [before, LEADER] {
+            inboxes.entry(rank).or_insert_with(|| Inbox::new(&self.job, rank, now)).expect(now);
+        }
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, begun);
         loop {
             // Whether it has an image or none, it writes no more.
-            if first.next(pool, begun.ticket, begun.patience)?.is_some() {
+            let mut next = |rank| match inboxes.get_mut(&rank) {
+                Some(inbox) => inbox.next(pool, begun.ticket, begun.patience),
+                None => Ok(None),
+            };
+            if next(before)?.is_some() {
                 return Ok(());
             }
             // What rank 0 says before this rank has an image can only be that the save has failed.
             if before != LEADER
-                && let Some(Message::Failed(error)) =
-                    leader.next(pool, begun.ticket, begun.patience)?
+                && let Some(Message::Failed(error)) = next(LEADER)?
             {
                 return Err(error);
             }
