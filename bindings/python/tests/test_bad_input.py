@@ -196,10 +196,11 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     for wrong, told in [
         ({"n": np.array(0, np.int32)}, "'text' is missing from `into`"),
         ({**by_key, "m": np.zeros(3)}, "'m' is not in the checkpoint"),
-        ({**by_key, "hist": [1.0, 2.0]}, "'hist/0' is not in the checkpoint"),
-        ({**by_key, "deep": {"hist": [[1.0]]}}, "'deep/hist/0/0' is not in the checkpoint"),
+        ({**by_key, "hist": [1.0, 2.0]}, "'hist' is not in the checkpoint"),
+        ({**by_key, "deep": {"hist": [[1.0]]}}, "'deep/hist/0' is not in the checkpoint"),
         ({**by_key, "x/y": np.zeros(3)}, r"shape \(3,\) in `into`"),
-        ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint"),
+        ({"m": np.zeros(3)}, "(?s)'m' is not in the checkpoint.*'x/y' is missing from `into`"),
+        ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint: an array of"),
         (np.zeros(20_000), "'.' is not in the checkpoint"),
     ]:
         with pytest.raises(outlive.InvalidError, match=told):

@@ -110,6 +110,7 @@ def test_a_look_at_ranks_in_one_process(tmp_path: Path, monkeypatch: pytest.Monk
         job.save({"step": 7, "cells": outlive.sharded(cells, cells.shape, (0, 0))})
     names = run("docs/groups.md", 'job = outlive.open("ckpt").job("heat")  # no group', np=np)
     assert np.array_equal(names["state"]["cells"], cells)
+    assert np.array_equal(names["whole"], cells)
     assert np.array_equal(names["cells"], cells[:100])
 
 

@@ -151,8 +151,10 @@ class _Comparison:
             return
         if is_value(dtype) or is_value(own):
             kinds = ("an array", "a value") if is_value(dtype) else ("a value", "an array")
+            shape = (*self.there.shapes[at], *self.here.shapes[my])
+            how = "" if shape else ": an array of shape () and a number are not the same"
             self.found.append(
-                f"{shown(name)} is {kinds[0]} in `into`, {kinds[1]} in the checkpoint"
+                f"{shown(name)} is {kinds[0]} in `into`, {kinds[1]} in the checkpoint{how}"
             )
             return
         shape, own_shape = self.there.shapes[at], self.here.shapes[my]
@@ -162,6 +164,11 @@ class _Comparison:
         )
         if own_whole is None and own_shape == whole:
             pass  # it is filled with the whole of the global array
+        elif own_whole is None and whole is not None:
+            self.found.append(
+                f"{shown(name)} has shape {own_shape} in `into`; in the checkpoint it is a part of "
+                f"an array of shape {whole}: give an array of that shape, or `outlive.sharded`"
+            )
         elif whole != own_whole:
             own_kind, kind = map(_kind_of_part, (own_whole, whole))
             self.found.append(f"{shown(name)} is {own_kind} in `into`, {kind} in the checkpoint")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from outlive import _build, _core, _dtypes, _memory
-from outlive._compare import UnsureError, refusal, refuse_differences
+from outlive._compare import UnsureError, refusal, refuse_differences, value_lists
 from outlive._errors import DamagedError, InvalidError
 from outlive._same import same
 from outlive._saves import LazyRestored, Restored
@@ -23,6 +23,7 @@ from outlive._tree import (
     escape,
     flatten,
     is_value,
+    parent,
     read_skeleton,
     shown,
 )
@@ -173,16 +174,17 @@ class Rebuild:
         Raises:
             InvalidError: If it has leaves, selected ones, that the checkpoint has not.
         """
-        theirs = set(names)
-        mine = (name for name in self.here.names if name not in theirs)
-        if lacking := [name for name in mine if self.selection.has(name)]:
-            raise refusal(
-                f"`into` does not match checkpoint {self.epoch}",
-                [f"{shown(name)} is not in the checkpoint" for name in lacking],
-                "Correct `into`",
-            )
+        theirs, of_values = set(names), value_lists(self.here)
+        lacking = [n for n in self.here.names if n not in theirs and self.selection.has(n)]
         # What is not wanted need not have a container there.
-        more = [name for name in names if name not in self.mine and self.selection.has(name)]
+        more = [n for n in names if n not in self.mine and self.selection.has(n)]
+        if lacking:
+            # A list of values counts as one.
+            paths = (parent(name) if parent(name) in of_values else name for name in lacking)
+            found = [f"{shown(path)} is not in the checkpoint" for path in dict.fromkeys(paths)]
+            found += [f"{shown(name)} is missing from `into`" for name in more]
+            what = f"`into` does not match checkpoint {self.epoch}"
+            raise refusal(what, found, "Correct `into`")
         return self.here.nodes, [], self.here.names + more
 
     def _refuse_missing_regions(self, ranks: int) -> None:
