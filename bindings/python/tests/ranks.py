@@ -197,6 +197,13 @@ def fresh(hub: Hub | outlive.Ranks, place: str) -> None:
         told("fresh", job.restore)
 
 
+def huge(hub: Hub | outlive.Ranks, place: str) -> None:
+    """Saves two elements of an array that fits into no memory."""
+    with outlive.open(place).job("huge", group=hub) as job:
+        part = outlive.sharded(np.ones(1), (1 << 50,), (hub.rank,))
+        job.save({"few": part, "own": hub.rank}, wait=True)
+
+
 def cyclic(hub: Hub | outlive.Ranks, place: str, blocks: str, step: int) -> None:
     """Restores step `step` - 1, if there is one, and saves `step`: a matrix divided by `blocks`.
 
@@ -270,6 +277,8 @@ def main() -> None:
         more(hub, *arguments)
     elif command == "fresh":
         fresh(hub, *arguments)
+    elif command == "huge":
+        huge(hub, *arguments)
     elif command == "cyclic":
         place, blocks, step = arguments
         cyclic(hub, place, blocks, int(step))

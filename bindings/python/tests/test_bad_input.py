@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
         ({**by_key, "deep": {"hist": [[1.0]]}}, "'deep/hist/0' is not in the checkpoint"),
         ({**by_key, "x/y": np.zeros(3)}, r"shape \(3,\) in `into`"),
         ({"m": np.zeros(3)}, "(?s)'m' is not in the checkpoint.*'x/y' is missing from `into`"),
-        ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint: an array of"),
+        ({**by_key, "n": 5}, "'n' is a value in `into`, an array in the checkpoint: put an array"),
         (np.zeros(20_000), "'.' is not in the checkpoint"),
     ]:
         with pytest.raises(outlive.InvalidError, match=told):

@@ -98,6 +98,33 @@ def test_ranks_go_on_where_they_were_and_on_other_numbers(tmp_path: Path) -> Non
                 assert np.array_equal(into["cells"], whole)
 
 
+def test_one_process_looks_beside_ranks_that_save(tmp_path: Path) -> None:
+    place = tmp_path / "pool"
+    whole, step, looks = ranks.first(0, ranks.ROWS), 0, 0
+    programs = start(3, "run", place, 30, -1, -1)
+    while looks == 0 or any(program.poll() is None for program in programs):
+        state = place.exists() and outlive.open(place).job("cells").restore(only=["cells", "step"])
+        if not state:
+            continue
+        looks += 1
+        for _ in range(step, state["step"]):
+            ranks.advance(whole)
+        step = state["step"]
+        assert np.array_equal(state["cells"], whole)
+    check(finish(programs), 30)
+
+
+def test_more_than_there_is_memory_for_is_told(tmp_path: Path) -> None:
+    finish(start(2, "huge", tmp_path / "pool"))
+    job = outlive.open(tmp_path / "pool").job("huge")
+    with pytest.raises(outlive.InvalidError, match=r"no memory for all of 'few' of checkpoint 1"):
+        job.restore()
+    assert job.restore(only="own") == {"own": 0}
+    part = np.zeros(2)
+    assert job.restore(into={"few": outlive.sharded(part, (1 << 50,), (0,))}, only="few")
+    assert list(part) == [1, 1]
+
+
 def test_ranks_of_another_number_say_which_part_they_have(tmp_path: Path) -> None:
     finish(start(3, "run", tmp_path / "pool", 1, -1, -1))
     with pytest.raises(outlive.InvalidError, match=r"3 ranks, .* restore it without `lazy`"):

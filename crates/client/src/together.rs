@@ -59,11 +59,7 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let ask = RefCell::new(ask);
         let plan = |images: &RankImages<'_>| {
-            let found = Found::look(images, rank)?;
-            let offer = found.offer(images, rank);
-            let regions = offer.regions.clone();
-            let wishes = ask.borrow_mut()(offer)?;
-            found.plan(images, &regions, wishes, ranks)
+            Found::look(images, rank)?.plan(images, rank, ranks, &mut **ask.borrow_mut())
         };
         // A rank that reads its own image keeps the device busy on which another's catalog is.
         let planned = RefCell::new(None);
@@ -100,10 +96,7 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let done = self.job.restore_alone(select, &mut |manifest, as_of| {
             let images = RankImages::new(pool, name, manifest, as_of);
-            let found = Found::look(&images, 0)?;
-            let offer = found.offer(&images, 0);
-            let regions = offer.regions.clone();
-            found.plan(&images, &regions, ask(offer)?, 1)?.read(&images, leave)
+            Found::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, leave)
         })?;
         let Some((attempt, skipped)) = done else { return Ok(None) };
         self.finish(attempt, skipped, leave).map(Some)
@@ -213,15 +206,22 @@ impl Found {
         offer
     }
 
+    /// Asks what is wanted, and plans how to read it.
     fn plan(
         self,
         images: &RankImages<'_>,
-        regions: &[RegionDesc],
-        wishes: Vec<Wish>,
+        rank: Rank,
         ranks: u32,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Planned> {
+        let offer = self.offer(images, rank);
         let Found { own, first } = self;
-        let count = own.as_ref().map_or(0, |own| own.regions().len());
+        let own_regions = own.as_ref().map_or(&[][..], MemoryImage::regions);
+        let count = own_regions.len();
+        // There may be a million of its own.
+        let more = offer.regions[count..].to_vec();
+        let wishes = ask(offer)?;
+        let regions = own_regions.iter().chain(&more);
         let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut local = None;
         for (at, (wish, region)) in wishes.into_iter().zip(regions).enumerate() {
@@ -238,7 +238,7 @@ impl Found {
             }
             match (at < count, &region.distribution) {
                 (true, _) => mine.push(wish),
-                (false, Distribution::Replicated) => common.push((&region.name, wish)),
+                (false, Distribution::Replicated) => common.push((&more[at - count].name, wish)),
                 // No element is there for a rank that is new.
                 (false, _) => {}
             }

@@ -154,15 +154,6 @@ impl PackWriter {
         Ok(())
     }
 
-    /// Sends a full container off at once, behind the open one.
-    ///
-    /// # Errors
-    /// `Bug` after the end.
-    pub fn add_full(&mut self, container: Container) -> Result<()> {
-        self.open(container)?;
-        self.flush()
-    }
-
     /// The open container.
     pub fn open_container(&mut self) -> Option<&mut Container> {
         self.container.as_mut()

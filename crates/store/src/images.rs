@@ -82,8 +82,7 @@ pub fn images_of(pool: &Pool, manifest: &Manifest) -> Result<Vec<Image>> {
 pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     manifest.images.one().ok_or_else(|| {
         Error::invalid(format!(
-            "it has {} ranks, and this works for checkpoints of one: name a rank, or restore it \
-             without `lazy`",
+            "it has {} ranks, and this reads what one has: restore it without `lazy`, or choose a rank with `--rank`",
             manifest.world_size
         ))
     })

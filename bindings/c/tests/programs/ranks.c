@@ -42,6 +42,34 @@ static void be_rank(char **argv, int rank, int size, uint64_t found)
     exit(0);
 }
 
+/* One process, of no group, has any part of what ranks have saved. */
+static void look(const char *place, int size, uint64_t saved)
+{
+    size_t whole[1] = {CELLS}, shape[1] = {CELLS - 10}, offset[1] = {5}, at;
+    outlive_pool *pool;
+    outlive_job *job;
+    outlive_checkpoint *checkpoint;
+    uint64_t epoch = 0;
+    int64_t step = 0;
+
+    OK(outlive_open(place, &pool));
+    OK(outlive_job_open(pool, "job", 0, &job));
+    OK(outlive_checkpoint_open(job, 0, &checkpoint));
+    OK(outlive_checkpoint_about(checkpoint, &epoch, NULL, NULL));
+    CHECK(epoch == saved);
+    OK(outlive_checkpoint_close(checkpoint));
+    INVALID(outlive_copy_region(job, 0, "cells", cells, CELLS / (size_t)size * sizeof *cells, NULL),
+            "ranks have saved parts of \"cells\"");
+    OK(outlive_protect_sharded(job, "cells", cells, OUTLIVE_FLOAT64, 1, shape, whole, offset));
+    OK(outlive_protect_replicated(job, "step", &step, OUTLIVE_INT64, 0, NULL));
+    OK(outlive_restore(job, 0, &epoch));
+    CHECK(epoch == saved && step == (int64_t)saved);
+    for (at = 0; at < shape[0]; at++)
+        CHECK(cells[at] == (double)(at + 5) * (double)saved);
+    OK(outlive_job_close(job));
+    OK(outlive_close(pool));
+}
+
 int main(int argc, char **argv)
 {
     int rank, size, status, failed = 0;
@@ -59,6 +87,7 @@ int main(int argc, char **argv)
         failed |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     CHECK(!failed);
+    look(argv[1], size, (uint64_t)atoi(argv[4]) + 1);
     puts("done");
     return 0;
 }

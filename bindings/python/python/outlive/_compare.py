@@ -151,8 +151,8 @@ class _Comparison:
             return
         if is_value(dtype) or is_value(own):
             kinds = ("an array", "a value") if is_value(dtype) else ("a value", "an array")
-            shape = (*self.there.shapes[at], *self.here.shapes[my])
-            how = "" if shape else ": an array of shape () and a number are not the same"
+            is_number = is_value(own) and self.there.shapes[at] == ()
+            how = ": put an array of shape () there" if is_number else ""
             self.found.append(
                 f"{shown(name)} is {kinds[0]} in `into`, {kinds[1]} in the checkpoint{how}"
             )

@@ -246,7 +246,8 @@ class Job:
         the call.
 
         Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. Of
-        global arrays that many ranks have saved in parts, a single process gets the whole.
+        global arrays that many ranks have saved in parts, a single process gets the whole, as does
+        an array of `into` that has the global shape.
 
         With `lazy`, the call returns once the page tree is read, with all values and small arrays.
         Large arrays follow while the program runs: what it touches first comes first, and the rest

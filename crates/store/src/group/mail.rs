@@ -8,15 +8,12 @@ use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result, SessionId};
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often an append is tried again while somebody else, from a process that was thought dead, appends.
 const ATTEMPTS: usize = 8;
 /// How often last words are said, if the log does not answer.
 const LAST_WORDS: usize = 4;
-/// So many messages about earlier saves are removed at a time: that takes some writes to the log.
-const STALE: u64 = 8;
 /// The shortest and the longest pause between two looks; it grows with the time that has passed.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
 
@@ -34,14 +31,12 @@ pub struct Ticket {
 pub struct Outbox {
     chain: JobName,
     newest: Mutex<Option<Previous>>,
-    /// Messages below this number were removed.
-    oldest: AtomicU64,
 }
 
 impl Outbox {
     /// That of `rank`.
     pub fn new(job: &JobName, rank: Rank) -> Outbox {
-        Outbox { chain: job.mail_of(rank), newest: Mutex::default(), oldest: AtomicU64::new(0) }
+        Outbox { chain: job.mail_of(rank), newest: Mutex::default() }
     }
 
     /// Leaves a message.
@@ -82,21 +77,13 @@ impl Outbox {
         self.post(pool, ticket, message.clone())
     }
 
-    /// The number below which messages are worth removing, if none said so far is needed but the newest.
-    pub fn stale_below(&self) -> Option<u64> {
-        let newest = (*self.newest.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let oldest = self.oldest.load(Ordering::Relaxed);
-        (newest.number >= oldest + STALE).then_some(newest.number)
-    }
-
-    /// Removes the messages below a number, but never the newest.
+    /// Removes all messages but the newest: nobody needs what is about earlier saves.
     ///
     /// # Errors
     /// What the log reports.
-    pub fn tidy(&self, pool: &Pool, below: u64) -> Result<()> {
-        pool.log().remove_before(&self.chain, below)?;
-        self.oldest.store(below, Ordering::Relaxed);
-        Ok(())
+    pub fn tidy(&self, pool: &Pool) -> Result<()> {
+        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.map_or(Ok(()), |newest| pool.log().remove_before(&self.chain, newest.number))
     }
 
     fn look(&self, pool: &Pool) -> Result<Previous> {

@@ -17,7 +17,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -41,12 +41,8 @@ pub(crate) struct Part {
     patience: Duration,
     is_lone: fn(&str) -> bool,
     outbox: Outbox,
-    /// Messages of this rank below this number are about earlier saves, and still there.
-    stale_below: Mutex<Option<u64>>,
     /// Of rank 0: of all others. Of others: of rank 0.
     inboxes: Mutex<Vec<Inbox>>,
-    /// Of ranks for which this one has waited to write: what they said about earlier saves is not read again.
-    turns: Mutex<BTreeMap<Rank, Inbox>>,
     /// Of rank 0: how many saves it has begun, and when ranks write.
     led: Mutex<Led>,
 }
@@ -83,9 +79,7 @@ impl Part {
             patience,
             is_lone,
             outbox: Outbox::new(job, rank),
-            stale_below: Mutex::default(),
             inboxes: Mutex::default(),
-            turns: Mutex::default(),
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
             is_settled: AtomicBool::new(false),
@@ -260,24 +254,19 @@ impl Part {
     fn await_turn(&self, pool: &Pool, begun: &Begun) -> Result<()> {
         let Some(before) = self.rank().checked_sub(begun.width) else { return Ok(()) };
         let now = pool.env().clock.monotonic();
-        let mut inboxes = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        for rank in [before, LEADER] {
-            inboxes.entry(rank).or_insert_with(|| Inbox::new(&self.job, rank, now)).expect(now);
-        }
+        let mut first = Inbox::new(&self.job, before, now);
+        let mut leader = Inbox::new(&self.job, LEADER, now);
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, begun);
         loop {
             // Whether it has an image or none, it writes no more.
-            let mut next = |rank| match inboxes.get_mut(&rank) {
-                Some(inbox) => inbox.next(pool, begun.ticket, begun.patience),
-                None => Ok(None),
-            };
-            if next(before)?.is_some() {
+            if first.next(pool, begun.ticket, begun.patience)?.is_some() {
                 return Ok(());
             }
             // What rank 0 says before this rank has an image can only be that the save has failed.
             if before != LEADER
-                && let Some(Message::Failed(error)) = next(LEADER)?
+                && let Some(Message::Failed(error)) =
+                    leader.next(pool, begun.ticket, begun.patience)?
             {
                 return Err(error);
             }
@@ -307,7 +296,7 @@ impl Part {
         order: &Order,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
-        *self.stale_below() = self.outbox.stale_below();
+        self.tidy(pool);
         let pulse = self.pulse(pool, begun);
         // Who stands still must not wait for others.
         let turn = if plan.live_blocks == 0 { self.await_turn(pool, begun) } else { Ok(()) };
@@ -316,7 +305,6 @@ impl Part {
         let draft = draft_of(pool, plan, order);
         let committed = self.commit(pool, writer, begun, &draft, stored);
         drop(pulse);
-        self.tidy(pool);
         let (stored, committed) = committed?;
         let mut stats = writer.rank.follow(pool, stored, &committed);
         if self.leads() {
@@ -358,7 +346,6 @@ impl Part {
                 writer.committer.events.committed(pool, begun.epoch);
                 return Ok((stored, committed));
             }
-            self.tidy(pool);
             match self.verdict(pool, begun)? {
                 Message::Committed(committed) => {
                     writer.committer.events.committed(pool, begun.epoch);
@@ -533,21 +520,14 @@ impl Part {
                     .chain(images.into_iter().flatten())
                     .collect());
             }
-            self.tidy(pool);
             watch.look(pool)?;
             self.pause(pool, &pauses);
         }
     }
 
-    fn stale_below(&self) -> MutexGuard<'_, Option<u64>> {
-        self.stale_below.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes what is about earlier saves, once in each. Every rank has read it: it has come to begin this one.
-    /// That takes as long as some writes to the log, so it is done while this rank waits for others anyway.
+    /// Removes what is about earlier saves. Every rank has read it: it has come to begin this one.
     fn tidy(&self, pool: &Pool) {
-        let Some(below) = self.stale_below().take() else { return };
-        if let Err(error) = self.outbox.tidy(pool, below) {
+        if let Err(error) = self.outbox.tidy(pool) {
             pool.warn(format!("old messages of rank {} are left: {error}", self.rank()));
         }
     }

@@ -128,17 +128,14 @@ impl Job {
         prepare: &mut dyn FnMut(&MemoryImage) -> Result<Prepared<S>>,
         done: &mut dyn FnMut(&MemoryImage, S) -> Result<()>,
     ) -> Result<Option<Restored>> {
-        self.before_restore()?;
-        let mut attempt = |checkpoint: &MemoryImage| {
-            let (selected, sink) = prepare(checkpoint)?;
+        let found = self.restore_alone(select, &mut |manifest, as_of| {
+            let (pool, name) = (self.pool(), self.name());
+            let checkpoint = MemoryImage::open_as_of(pool, name, manifest.clone(), as_of)?;
+            let (selected, sink) = prepare(&checkpoint)?;
             let stats = checkpoint.read(&selected, &sink)?;
-            Ok((selected.len(), sink, stats))
-        };
-        let Some((checkpoint, (selected, sink, stats), skipped)) =
-            first_good(self.pool(), self.name(), select, &mut attempt)?
-        else {
-            return Ok(None);
-        };
+            Ok((checkpoint, selected.len(), sink, stats))
+        })?;
+        let Some(((checkpoint, selected, sink, stats), skipped)) = found else { return Ok(None) };
         done(&checkpoint, sink)?;
         if selected == checkpoint.streams().len() {
             self.follow_restored(&checkpoint);

@@ -128,8 +128,11 @@ impl State {
         Ok(in_flight)
     }
 
-    fn open_pack(&mut self) -> Result<&mut PackWriter> {
-        self.current.as_mut().ok_or_else(|| Error::bug("no pack is open"))
+    fn open(&mut self, container: Container) -> Result<()> {
+        match self.current.as_mut() {
+            Some(pack) => pack.open(container),
+            None => Err(Error::bug("no pack is open")),
+        }
     }
 }
 
@@ -206,9 +209,12 @@ impl<'a> Packer<'a> {
                     break self.own_buffer()?;
                 }
             };
-            state.open_pack()?.open(Container::new(buffer))?;
+            state.open(Container::new(buffer))?;
         }
-        state.open_pack()?.append(bytes, fp, kind)
+        match state.current.as_mut() {
+            Some(pack) => pack.append(bytes, fp, kind),
+            None => Err(Error::bug("no pack is open")),
+        }
     }
 
     /// How many lanes the staging pool can feed.
@@ -227,7 +233,7 @@ impl<'a> Packer<'a> {
         self.lanes.store(lanes.max(1), Ordering::Relaxed);
     }
 
-    /// A lane's full container; `waited` is how long the lane waited for buffers.
+    /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.
     pub(super) fn send(&self, container: Container, waited: Duration) -> Result<()> {
         let mut state = self.state();
         let container_bytes = self.pool.config().format.container_bytes;
@@ -236,7 +242,7 @@ impl<'a> Packer<'a> {
         state.meter.waited += waited;
         let arrived = state.meter.sent_bytes.saturating_sub(in_flight);
         state.meter.tell(&mut self.pool.policy(), self.lanes(), arrived, METER_BYTES);
-        self.with_room(&mut state, &container)?.add_full(container)
+        self.place(&mut state, container)
     }
 
     /// Keeps what a lane has not filled for whoever comes next.
@@ -261,15 +267,11 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// A pack that has room for a container.
-    fn with_room<'s>(
-        &self,
-        state: &'s mut State,
-        container: &Container,
-    ) -> Result<&'s mut PackWriter> {
+    /// Makes a full container, or the last one, part of a pack.
+    fn place(&self, state: &mut State, container: Container) -> Result<()> {
         let entries = container.entries().len();
         self.current(state, |pack| pack.fits_container(entries))?;
-        state.open_pack()
+        state.open(container)
     }
 
     /// Joins what the lanes have left over. To be called when all of them are done, and before the
@@ -284,7 +286,7 @@ impl<'a> Packer<'a> {
                 open.take_from(&mut left);
             }
             if left.used() > 0 {
-                self.with_room(&mut state, &left)?.open(left)?;
+                self.place(&mut state, left)?;
             }
         }
         Ok(())
