@@ -19,8 +19,11 @@ JSON; after a fault the pools stay, and what happened last is told.
     storm.py FOLDER SEED --minutes 10
     storm.py FOLDER SEED --minutes 10 --striped
 
-`--striped`: the pool has four targets, of which one may be lost, and is repaired again and again.
-Its log is in three places, of which one at a time goes away, and comes back.
+`--striped`: the pool has four targets or more, of which one may be lost. An operator adds, drains,
+removes, replaces and repairs targets and moves the log, and is killed and suspended like the
+others. Bits flip in one shard of each pack. The log is in three places, of which one at a time
+goes away, and comes back. When all lives have ended, a scrub and a repair must make the pool whole,
+and then any one target may be away.
 """
 
 import argparse
@@ -33,6 +36,7 @@ import signal
 import struct
 import sys
 import time
+import tomllib
 import traceback
 import warnings
 from collections import Counter, deque
@@ -48,7 +52,7 @@ from outlive.__main__ import main as command
 
 warnings.simplefilter("ignore")  # newer Pythons warn of forks
 RECORD = struct.Struct("<cQQ")  # what, token, epoch
-FENCED, RETRY = 5, 6
+INVALID, DAMAGED, FENCED, RETRY = 2, 3, 5, 6
 SAVERS = ("left", "right", "rival", "rival")
 """Jobs, one for each saver: two programs want the same one."""
 JOBS = tuple(sorted(set(SAVERS)))
@@ -61,8 +65,12 @@ SHOWN = (
 KEEP_MIN = 1
 PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
 """Pages of which states are made, so that they share most of what they hold."""
-TARGETS, PLACES = 4, 3
+TARGETS, TARGETS_MAX, PLACES = 4, 6, 3
 """Of a striped pool."""
+STRIPE = 3
+"""Shards of a pack there, of which one may be lost."""
+CHANGES = ("repair", "repair", "add", "drain", "remove", "replace", "move-log")
+"""What an operator does."""
 ROUND_LIVES = 60
 HANGS_S = 120.0
 """A life takes a second; one that takes so long, however busy the machine is, never ends."""
@@ -191,7 +199,9 @@ class Life:
 class Storm:
     def __init__(self, folder: Path, seed: int, striped: bool) -> None:
         self.folder = folder
-        self.commands = COMMANDS + ("pool",) * striped
+        self.commands = COMMANDS + ("pool",) * 2 * striped
+        self.places = TARGETS + PLACES
+        """Directories that were named so far, so that each gets a name of its own."""
         self.striped = striped
         self.away: Path | None = None
         """The place of the log that is."""
@@ -259,12 +269,56 @@ class Storm:
         elif what == "scrub":
             life = self.run("scrub", where)
         elif what == "pool":
-            life = self.run("pool", "repair", self.pool)
+            life = self.operator()
         else:
             jobs = (job,) if luck.random() < 0.7 else ()
             # Prunes of both may leave no checkpoint that both have.
             life = self.run("copy", self.pool, self.copy, *jobs, "--same-history")
         return self.with_fate(life, 0.4)
+
+    def operator(self) -> Life:
+        """Changes the targets or the log, by what `pool.toml` says; it may be old."""
+        luck, what = self.luck, self.luck.choice(CHANGES)
+        config = tomllib.loads((Path(self.pool) / "pool.toml").read_text())
+        rows = config["target"]
+        spare = [row["id"] for row in rows if row.get("state", "active") != "active"]
+        target = str(
+            luck.choice(spare if spare and luck.random() < 0.5 else [r["id"] for r in rows])
+        )
+        self.places += 1
+        new = f"../target {self.places}"
+        if what == "add" and len(rows) < TARGETS_MAX:
+            words = ["add", self.pool, new]
+        elif what in ("drain", "remove"):
+            words = [what, self.pool, target]
+        elif what == "replace":
+            words = ["replace", self.pool, target, new]
+        elif what == "move-log" and self.away is None:
+            logs = list(config["log"]["locations"])
+            logs[luck.randrange(len(logs))] = f"../log {self.places}"
+            words = ["move-log", self.pool, *(word for log in logs for word in ("--log", log))]
+        else:
+            words = ["repair", self.pool]
+        return self.run("pool", *words)
+
+    def flip(self) -> None:
+        """A bit flips, of a pack always in the same shard: more than one may not be damaged."""
+        shards = sorted(self.folder.glob("target */packs/*/*.shard"))
+        flips = [
+            shard
+            for shard in shards
+            if int(shard.name.split(".")[-2]) == int(shard.name[:2], 16) % STRIPE
+        ]
+        if not flips:
+            return
+        shard = self.luck.choice(flips)
+        with contextlib.suppress(FileNotFoundError), shard.open("r+b") as file:
+            file.seek(self.luck.randrange(max(os.fstat(file.fileno()).st_size, 1)))
+            byte = file.read(1)
+            file.seek(-len(byte), os.SEEK_CUR)
+            file.write(bytes(b ^ 1 << self.luck.randrange(8) for b in byte))
+            self.story.append(f"{time.monotonic():.3f} a bit of {shard.name} flips")
+            self.counts["flipped"] += 1
 
     def with_fate(self, life: Life, longest_s: float) -> Life:
         way = self.luck.random()
@@ -323,6 +377,9 @@ class Storm:
             self.counts[f"{life.what} fenced"] += 1
         elif code == RETRY:
             self.counts[f"{life.what} told to retry"] += 1
+        elif self.striped and (life.what, code) in (("pool", INVALID), ("scrub", DAMAGED)):
+            # The targets are others by now; or other commands kept it from mending what it found.
+            self.counts[f"{life.what} ended with {code}"] += 1
         else:
             said = "" if life.what == "save" else life.heard.decode(errors="replace")
             self.fault(f"{life.number}: {life.what} {life.job} ended with {code}: {said}")
@@ -401,13 +458,14 @@ class Storm:
                 self.fault(f"epoch {epoch} of {name} in {pool} is not what was saved")
         return there
 
-    def to_its_end(self, life: Life) -> None:
+    def to_its_end(self, life: Life) -> int:
         """Where nobody else is at work it must end well."""
         while life not in self.listen([life]):
             self.check_time(life)
         code = self.end(life)
-        if code in (FENCED, RETRY):
+        if code != 0 and not self.faults:
             self.fault(f"{life.number}: {life.what} {life.job} ended with {code}, all alone")
+        return code
 
     def check_time(self, life: Life) -> None:
         if time.monotonic() - life.started > HANGS_S and not life.asleep:
@@ -423,13 +481,19 @@ class Storm:
     # The storm.
 
     def weather(self) -> None:
-        """A place of the log goes, or comes back."""
-        if not self.striped or self.luck.random() < 0.9:
+        """Bits flip; a place of the log goes, or comes back."""
+        if not self.striped or self.luck.random() < 0.7:
             return
+        self.flip()
+        if self.luck.random() < 0.7:
+            return
+        # A move makes the places that it names, and would make one that is away.
+        is_moved = any("move-log" in life.job for life in self.alive.values())
         if self.away is not None:
             self.come_back()
-        else:
-            self.away = self.folder / f"log {self.luck.randrange(PLACES)}"
+        elif not is_moved:
+            places = [at for at in self.folder.glob("log *") if at.suffix != ".away"]
+            self.away = self.luck.choice(sorted(places))
             self.away.rename(self.away.with_suffix(".away"))
             self.story.append(f"{time.monotonic():.3f} {self.away.name} goes")
             self.counts["place away"] += 1
@@ -475,9 +539,35 @@ class Storm:
     def has_shown_all(self) -> bool:
         return all(self.counts[what] > 0 for what in SHOWN)
 
+    def make_whole(self) -> None:
+        """A scrub and a repair mend everything, and then any target may be away."""
+        for words in (("scrub", self.pool), ("pool", "repair", self.pool)):
+            if self.to_its_end(self.run(*words)) != 0:
+                self.fault(f"{' '.join(words)} did not make the pool whole")
+        status = self.json("pool", "status", self.pool, "--json")
+        for checkpoint in status["redundancy"]:
+            if checkpoint["survives"] != 1:
+                self.fault(f"not whole: {checkpoint}")
+        for row in status["config"]["target"]:
+            there = Path(self.pool, row["location"]).resolve()
+            if there.exists() and not self.faults:
+                away = there.with_suffix(".away")
+                there.rename(away)
+                if self.to_its_end(self.run("verify", self.pool)) != 0:
+                    self.fault(f"{there.name} is away, and checkpoints cannot be read")
+                away.rename(there)
+
+    def json(self, *words: str) -> Any:
+        life = self.run(*words)
+        self.to_its_end(life)
+        text = life.heard.decode()
+        return json.loads(text[text.index("{") :])
+
     def check(self) -> None:
         for name in JOBS:
             self.look(name)
+        if self.striped:
+            self.make_whole()
         for pool in (self.pool, self.copy):
             self.to_its_end(self.run("verify", pool))
         self.counts["rounds"] += 1
@@ -504,6 +594,8 @@ class Storm:
             self.told(self.pool, name, None)
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
+        if self.striped:
+            self.make_whole()
         fences = [argument for name in JOBS for argument in ("--fence", name)]
         for _ in range(2):
             self.to_its_end(self.run("gc", self.pool, "--max-unused", "0.001", *fences))

@@ -118,10 +118,11 @@ impl Config {
         Ok(Config { scratch, persistent, is_checked, is_sync, max_versions, warnings })
     }
 
-    /// Where the pool is: `persistent` itself if it is one or a bucket, else a directory in it.
+    /// Where the pool is: `persistent` itself if it is one or a bucket, else a directory in it. A pool that has lost
+    /// its `pool.toml` stays one, and is refused when it is opened.
     pub fn pool(&self) -> PathBuf {
         let is_bucket = self.persistent.to_str().is_some_and(|text| text.starts_with("s3:"));
-        let is_pool = self.persistent.join("pool.toml").exists()
+        let is_pool = outlive_pool::is_pool(&self.persistent)
             || self.persistent.file_name().is_some_and(|name| name == "pool.toml");
         if is_bucket || is_pool { self.persistent.clone() } else { self.persistent.join("outlive") }
     }
@@ -154,6 +155,20 @@ mod tests {
         let config = Config::parse(text, &variable).unwrap();
         assert_eq!(config.pool(), Path::new("s3://bucket/prefix"));
         assert!(config.is_sync && config.max_versions.is_none());
+    }
+
+    /// With its `pool.toml` lost, another pool was made below it.
+    #[test]
+    fn a_pool_that_has_lost_its_descriptor_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::parse(&format!("scratch = {}", dir.path().display()), &nothing);
+        let config = config.unwrap();
+        assert_eq!(config.pool(), dir.path().join("outlive"));
+        let name = dir.path().join(".pool.toml");
+        fs::write(&name, "x").unwrap();
+        assert_eq!(config.pool(), dir.path());
+        fs::rename(&name, dir.path().join("pool.toml")).unwrap();
+        assert_eq!(config.pool(), dir.path());
     }
 
     #[test]

@@ -231,6 +231,9 @@ pub struct ReplaceArgs {
     pub drain: DrainArgs,
     /// Directory that takes its place, new or empty; a relative path starts at the pool's directory
     pub location: String,
+    /// Give the old target up with all that only it has, if it is away
+    #[arg(long)]
+    pub lost: bool,
 }
 
 /// `pool move-log`.

@@ -5,7 +5,7 @@ use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use crate::tiers::tiers_json;
 use outlive_pool::{
     Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
-    TargetUsage, Tier, Tuning,
+    TargetState, TargetUsage, Tier, Tuning,
 };
 use outlive_store::retention::check_keep;
 use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, make_anew};
@@ -256,6 +256,9 @@ fn targets_text(targets: &[TargetUsage]) -> String {
     }
     let mut text = table.text();
     for usage in targets {
+        if usage.state != TargetState::Active {
+            let _ = writeln!(text, "{} target {}", usage.state.name().to_uppercase(), usage.id);
+        }
         if let Some(away) = &usage.away {
             let _ = writeln!(text, "AWAY {}", shown(away));
         }
@@ -357,6 +360,7 @@ fn target_json(usage: &TargetUsage) -> Value {
         "id": usage.id,
         "target": usage.target,
         "tier": usage.tier.name(),
+        "state": usage.state.name(),
         "away": usage.away,
         "shards": usage.shards,
         "stored_bytes": usage.stored_bytes,

@@ -25,30 +25,87 @@ pub fn repair(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
         left_over -= report.lost.len();
     }
     teller.finish();
-    let code = match (&report.lost[..], &report.failed[..]) {
-        ([], []) if args.dry_run || report.missing == 0 => 0,
-        ([], _) => exit_code(ErrorKind::Retry),
-        _ => EXIT_DAMAGED,
-    };
+    let code = if args.dry_run { 0 } else { ends_with(&report) };
     let text = text(&pool, args, &report, left_over as u64);
     Ok(Answer { text, json: json_of(args, &report), code })
 }
 
+/// The exit code of a command that has repaired.
+pub fn ends_with(report: &RepairReport) -> i32 {
+    match report {
+        RepairReport { lost, .. } if !lost.is_empty() => EXIT_DAMAGED,
+        RepairReport { failed, .. } if !failed.is_empty() => exit_code(ErrorKind::Retry),
+        RepairReport { missing, crowded, .. } if *missing + *crowded > 0 => {
+            exit_code(ErrorKind::Retry)
+        }
+        RepairReport { left, .. } => {
+            let why = left.values().find_map(|(_, why)| why.as_ref());
+            let unknown = if left.is_empty() { 0 } else { exit_code(ErrorKind::Retry) };
+            why.map_or(unknown, |why| exit_code(why.kind()))
+        }
+    }
+}
+
+/// What a repair did, and what it could not do.
+pub fn done_text(pool: &Pool, report: &RepairReport) -> String {
+    let mut text = String::new();
+    let RepairReport { shards, written_bytes, moved, moved_bytes, surplus, .. } = report;
+    if *moved > 0 {
+        let moved = count(*moved, "shard");
+        let _ = writeln!(text, "{moved} of {} moved to other targets.", bytes(*moved_bytes));
+    }
+    if *shards > 0 {
+        let shards = count(*shards, "shard");
+        let _ = writeln!(text, "{shards} of {} written anew.", bytes(*written_bytes));
+    }
+    if *surplus > 0 {
+        let copies = if *surplus == 1 { "copy" } else { "copies" };
+        let _ = writeln!(text, "{surplus} surplus {copies} deleted.");
+    }
+    for id in &report.removed {
+        let _ = writeln!(text, "Target {id} has left the pool.");
+    }
+    for (id, (left, why)) in &report.left {
+        let why = why.as_ref().map_or("put there meanwhile", |why| why.message());
+        let left = count(*left, "shard");
+        let _ =
+            writeln!(text, "{left} still on target {id}, which is to be emptied: {}", shown(why));
+    }
+    if report.missing > 0 {
+        let _ = writeln!(
+            text,
+            "{} still missing: there is no target for them. Bring back those that are away, or replace \
+             them, and repair again.",
+            count(report.missing, "shard")
+        );
+    }
+    if report.crowded > 0 {
+        let _ = writeln!(
+            text,
+            "{} still beside another one of the pack, on targets that fail together: there is no other target \
+             for them. Add one, and run `{}`.",
+            count(report.crowded, "shard"),
+            pool.command("pool repair", &[])
+        );
+    }
+    text
+}
+
 fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport, left_over: u64) -> String {
-    let RepairReport { packs, incomplete, unfinished, shards, written_bytes, missing, .. } = report;
+    let RepairReport { packs, incomplete, unfinished, missing, .. } = report;
     let mut text = format!("{}: ", count(*packs, "pack"));
     let _ = match (*incomplete, args.dry_run) {
-        (0, _) => writeln!(text, "nothing is missing"),
-        (_, true) => {
-            writeln!(text, "{incomplete} lack something, {} in all", count(*missing, "shard"))
-        }
-        _ => writeln!(
+        (0, _) => writeln!(text, "nothing is missing, and all is where it should be"),
+        (_, true) => writeln!(
             text,
-            "{incomplete} lacked something; {} of {} written anew",
-            count(*shards, "shard"),
-            bytes(*written_bytes)
+            "{incomplete} lack something or are not where they should be; {} in all are missing",
+            count(*missing, "shard")
         ),
+        _ => writeln!(text, "{incomplete} lacked something or were not where they should be"),
     };
+    if !args.dry_run {
+        text.push_str(&done_text(pool, report));
+    }
     if report.trimmed > 0 {
         let _ = writeln!(
             text,
@@ -80,14 +137,6 @@ fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport, left_over: u64) -
             count(*unfinished, "pack")
         );
     }
-    if *missing > 0 && !args.dry_run {
-        let _ = writeln!(
-            text,
-            "{} still missing: there is no target for them. Bring back those that are away, or replace \
-             them, and repair again.",
-            count(*missing, "shard")
-        );
-    }
     if !report.lost.is_empty() {
         let scrub = pool.command("scrub", &[]);
         let _ = writeln!(text, "`{scrub}` says which checkpoints, if any, needed what is lost.");
@@ -109,7 +158,17 @@ fn json_of(args: &RepairArgs, report: &RepairReport) -> Value {
         "trimmed": report.trimmed,
         "shards_written": report.shards,
         "written_bytes": report.written_bytes,
+        "shards_moved": report.moved,
+        "moved_bytes": report.moved_bytes,
+        "surplus_deleted": report.surplus,
         "shards_missing": report.missing,
+        "shards_crowded": report.crowded,
+        "left": report.left.iter().map(|(id, (shards, why))| json!({
+            "id": id,
+            "shards": shards,
+            "why": why.as_ref().map(Error::message),
+        })).collect::<Vec<_>>(),
+        "removed": report.removed,
         "lost": each(&report.lost),
         "failed": each(&report.failed),
     })

@@ -3,7 +3,7 @@
 use crate::args::ScrubArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, ShardFault};
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
 use outlive_store::{Job, JobOptions, Sample};
 use outlive_types::{JobName, PackId, Result};
@@ -31,41 +31,36 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
-    let ScrubReport { packs, read_bytes, incomplete, repaired, copies, damaged, heal, blocked } =
-        report;
+    let ScrubReport { packs, read_bytes, incomplete, copies, damaged, heal, blocked, .. } = report;
     let mut text = format!(
         "packs: {} of {packs} whole, {} read\n",
         packs.saturating_sub(damaged.len() as u64),
         bytes(*read_bytes)
     );
-    for (pack, shard, error) in incomplete {
+    for (what, faults) in [("SHARD", incomplete), ("SLOW COPY", copies)] {
+        for (pack, fault) in faults {
+            let on = fault.target.map_or(String::new(), |id| format!(" on target {id}"));
+            let (shard, why) = (fault.shard, shown(fault.error.message()));
+            let _ = writeln!(text, "  {what} {shard} of pack {pack}{on}: {why}");
+        }
+    }
+    let faults = (incomplete.len() + copies.len()) as u64;
+    if faults > 0 {
         let _ = writeln!(
             text,
-            "  REDUNDANCY of pack {pack}: shard {shard}: {}",
-            shown(error.message())
+            "{} missing, damaged or away, which others make up for; {} written anew",
+            count(faults, "shard"),
+            report.repaired
         );
     }
-    if !incomplete.is_empty() {
+    for (pack, why) in &report.unmended {
+        let _ = writeln!(text, "  NOT MENDED pack {pack}: {}", shown(why.message()));
+    }
+    if !report.unmended.is_empty() {
+        let scrub = pool.command("scrub", &[]);
         let _ = writeln!(
             text,
-            "{} missing or damaged, which redundancy makes up for; {repaired} written anew",
-            count(incomplete.len() as u64, "shard"),
-        );
-    }
-    for (pack, shard, error) in copies {
-        let _ =
-            writeln!(text, "  SLOW COPY of pack {pack}: shard {shard}: {}", shown(error.message()));
-    }
-    if !copies.is_empty() {
-        let again = match args.dry_run {
-            true => "the next scrub deletes damaged ones",
-            false => "damaged ones that the fast tier has were deleted",
-        };
-        let _ = writeln!(
-            text,
-            "{} on slow targets not whole; {again}, and `{}` copies them again",
-            count(copies.len() as u64, "shard"),
-            pool.command("pool fill", &[])
+            "All of it can be read still. Mend it with `{scrub}` before more is lost."
         );
     }
     for (_, error) in damaged {
@@ -143,8 +138,25 @@ fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
 }
 
 fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
-    let ScrubReport { packs, read_bytes, incomplete, repaired, copies, damaged, heal, blocked } =
-        report;
+    let ScrubReport {
+        packs,
+        read_bytes,
+        incomplete,
+        repaired,
+        unmended,
+        copies,
+        damaged,
+        heal,
+        blocked,
+    } = report;
+    let fault = |(pack, fault): &(PackId, ShardFault)| {
+        json!({
+            "pack": pack.to_string(),
+            "shard": fault.shard,
+            "target": fault.target,
+            "message": fault.error.message(),
+        })
+    };
     let names = |packs: &BTreeSet<PackId>| packs.iter().map(PackId::to_string).collect::<Vec<_>>();
     json!({
         "dry_run": args.dry_run,
@@ -155,15 +167,11 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
             "pack": pack.to_string(),
             "message": error.message(),
         })).collect::<Vec<_>>(),
-        "incomplete": incomplete.iter().map(|(pack, shard, error)| json!({
+        "incomplete": incomplete.iter().map(fault).collect::<Vec<_>>(),
+        "slow_copies": copies.iter().map(fault).collect::<Vec<_>>(),
+        "unmended": unmended.iter().map(|(pack, why)| json!({
             "pack": pack.to_string(),
-            "shard": shard,
-            "message": error.message(),
-        })).collect::<Vec<_>>(),
-        "slow_copies": copies.iter().map(|(pack, shard, error)| json!({
-            "pack": pack.to_string(),
-            "shard": shard,
-            "message": error.message(),
+            "message": why.message(),
         })).collect::<Vec<_>>(),
         "shards_written": repaired,
         "condemned": names(&heal.condemned),

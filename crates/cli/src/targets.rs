@@ -1,9 +1,11 @@
 //! `outlive pool add`, `drain`, `remove` and `replace`.
 
 use crate::args::{AddArgs, DrainArgs, RemoveArgs, ReplaceArgs, StatusArgs};
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Teller, shown};
+use crate::repair::{done_text, ends_with};
 use crate::{exit_code, pool};
-use outlive_pool::{DrainReport, Pool, Tier};
+use outlive_pool::{Pool, TargetChange, Tier};
+use outlive_store::Uses;
 use outlive_types::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -38,37 +40,34 @@ pub fn add(args: &AddArgs, teller: &Arc<Teller>) -> Result<Answer> {
 /// `outlive pool drain`.
 pub fn drain(args: &DrainArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let report = pool.drain_target(args.id, args.rate)?;
+    let change = pool.drain_target(args.id, args.rate, &Uses)?;
     teller.finish();
-    let mut text = moved(&report);
-    let code = match &report.why {
+    let mut text = done_text(&pool, &change.repair);
+    let code = match &change.why {
         None => {
             let remove = pool.command("pool remove", &[&args.id.to_string()]);
             let _ =
                 writeln!(text, "Target {} is empty; `{remove}` takes it out of the pool.", args.id);
-            0
+            ends_with(&change.repair)
         }
-        Some(why) => {
-            let left = count(report.left, "shard");
-            let _ = writeln!(text, "{left} still on it: {}", shown(why.message()));
-            exit_code(why.kind())
-        }
+        Some(why) => exit_code(why.kind()),
     };
-    Ok(Answer { text, json: json_of(&pool, args, &report), code })
+    Ok(Answer { text, json: json_of(&pool, args, &change), code })
 }
 
 /// `outlive pool remove`.
 pub fn remove(args: &RemoveArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.drain.pool, teller)?;
     let id = args.drain.id;
-    let report = pool.remove_target(id, args.lost, args.drain.rate)?;
+    let change = pool.remove_target(id, args.lost, args.drain.rate, &Uses)?;
     teller.finish();
-    let mut text = moved(&report);
-    let _ = writeln!(text, "Target {id} is no part of the pool any more.");
+    let mut text = done_text(&pool, &change.repair);
+    text.push_str(&left_text(&pool, id, &change));
     if args.lost {
-        text.push_str(&repair_hint(&pool));
+        text.push_str(&lost_hint(&pool));
     }
-    Ok(Answer::new(text, json_of(&pool, &args.drain, &report)))
+    let code = ends_with(&change.repair);
+    Ok(Answer { text, json: json_of(&pool, &args.drain, &change), code })
 }
 
 /// `outlive pool release`.
@@ -77,8 +76,8 @@ pub fn release(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let path = args.pool.display().to_string();
     let holder = pool.release_targets()?;
     let text = match &holder {
-        Some(holder) => format!("{} does not change the targets any more.\n", shown(holder)),
-        None => "Nobody changes the targets of this pool.\n".to_owned(),
+        Some(holder) => format!("{} does not move shards any more.\n", shown(holder)),
+        None => "No command moves shards of this pool.\n".to_owned(),
     };
     Ok(Answer::new(text, json!({ "pool": path, "released": holder })))
 }
@@ -87,53 +86,57 @@ pub fn release(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
 pub fn replace(args: &ReplaceArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.drain.pool, teller)?;
     let id = args.drain.id;
-    let (new, was_there, report) = pool.replace_target(id, &args.location, args.drain.rate)?;
+    let (new, was_there, change) =
+        pool.replace_target(id, &args.location, args.lost, args.drain.rate, &Uses)?;
     teller.finish();
-    let mut text = moved(&report);
+    let mut text = done_text(&pool, &change.repair);
     let _ =
         writeln!(text, "Target {new}, {}, takes the place of target {id}.", shown(&args.location));
     if !was_there {
-        text.push_str(&repair_hint(&pool));
+        text.push_str(&left_text(&pool, id, &change));
+        text.push_str(&lost_hint(&pool));
     }
-    let mut json = json_of(&pool, &args.drain, &report);
+    let mut json = json_of(&pool, &args.drain, &change);
     json["new_id"] = json!(new);
-    Ok(Answer::new(text, json))
+    Ok(Answer { text, json, code: ends_with(&change.repair) })
 }
 
-fn repair_hint(pool: &Pool) -> String {
-    match pool.has_redundancy() {
-        true => format!(
-            "What was on it is missing now: `{}` writes it anew.\n",
-            pool.command("pool repair", &[])
+/// Whether a target has left the pool, or is given up and leaves it with a later repair.
+fn left_text(pool: &Pool, id: u32, change: &TargetChange) -> String {
+    match &change.why {
+        None => format!("Target {id} is no part of the pool any more.\n"),
+        Some(why) => format!(
+            "Target {id} is given up. `{}` does the rest, which is not possible yet: {}\n",
+            pool.command("pool repair", &[]),
+            shown(why.message())
         ),
+    }
+}
+
+/// What to do about a target that was given up.
+fn lost_hint(pool: &Pool) -> String {
+    let add = pool.command("pool add", &["PLACE"]);
+    match pool.has_redundancy() {
+        true => format!("Should it come back with what it had: `{add}` takes it in again.\n"),
         false => format!(
-            "What was on it is lost: `{}` says which checkpoints needed it.\n",
+            "What was on it is lost: `{}` says which checkpoints needed it. Should it come back: `{add}`.\n",
             pool.command("scrub", &[])
         ),
     }
 }
 
-fn moved(report: &DrainReport) -> String {
-    match report.shards {
-        0 => String::new(),
-        shards => {
-            format!(
-                "{} of {} moved to other targets.\n",
-                count(shards, "shard"),
-                bytes(report.moved_bytes)
-            )
-        }
-    }
-}
-
-fn json_of(pool: &Pool, args: &DrainArgs, report: &DrainReport) -> Value {
+fn json_of(pool: &Pool, args: &DrainArgs, change: &TargetChange) -> Value {
+    let TargetChange { repair, left, why, .. } = change;
     json!({
         "pool": args.pool.display().to_string(),
         "id": args.id,
-        "shards_moved": report.shards,
-        "moved_bytes": report.moved_bytes,
-        "shards_left": report.left,
-        "why": report.why.as_ref().map(|why| why.message()),
+        "shards_moved": repair.moved,
+        "moved_bytes": repair.moved_bytes,
+        "shards_written": repair.shards,
+        "written_bytes": repair.written_bytes,
+        "shards_missing": repair.missing,
+        "shards_left": left,
+        "why": why.as_ref().map(|why| why.message()),
         "survives": pool.config().redundancy.survives(),
     })
 }

@@ -84,6 +84,31 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     place.done(&["verify", "pool"]);
 }
 
+/// Log and packs are below other prefixes: nothing told of the pool once its `pool.toml` was lost, and another one was
+/// made there.
+#[test]
+fn a_pool_in_a_bucket_is_not_forgotten_with_its_descriptor() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = Place::new(server);
+    let more = ["--log", "s3://ckpt/log", "--target", "s3://ckpt/packs"];
+    place.init("s3://ckpt/p", &more);
+    put(&place, "s3://ckpt/p", 1);
+    let there = place.server.bucket_dir().join("p");
+    fs::remove_file(there.join("pool.toml")).unwrap();
+    let again = place.run(&["pool", "init", "s3://ckpt/p"]);
+    for refused in [again, place.put("s3://ckpt/p", "job", 2)] {
+        assert!(refused.code == 2, "{refused:?}");
+        assert!(
+            refused.err.contains("put it back (a copy is in s3://ckpt/p/.pool.toml)"),
+            "{refused:?}"
+        );
+    }
+    assert!(!there.join("pool.toml").exists() && !there.join("log").exists());
+    fs::copy(there.join(".pool.toml"), there.join("pool.toml")).unwrap();
+    put(&place, "s3://ckpt/p", 2);
+    (1..=2).for_each(|epoch| place.check("s3://ckpt/p", "job", epoch));
+}
+
 #[test]
 fn places_in_buckets_that_cannot_take_a_log_change_nothing() {
     let Some(server) = Server::versitygw() else { return };

@@ -207,7 +207,9 @@ fn impossible_places_are_refused_before_anything_is_made() {
 #[test]
 fn a_pool_has_one_set_of_places() {
     let place = Place::with_log(&["../a", "../b", "../c"]);
+    // As a maker leaves it that was killed before the descriptor was there, and so before its copy.
     fs::remove_file(place.path("a pool/pool.toml")).unwrap();
+    fs::remove_file(place.path("a pool/.pool.toml")).unwrap();
     for other in
         [&["../a", "../d", "../e"][..], &["../a", "../b", "../c", "../d", "../e"], &["../a"]]
     {
@@ -338,7 +340,7 @@ fn a_log_in_etcd_serves_several_hosts() {
     // Targets are changed by one at a time, although there are no locks.
     alone.done(&["pool", "add", "POOL", "../disk 2"]);
     let nobody = alone.done(&["pool", "release", "POOL"]);
-    assert!(nobody.out.contains("Nobody"), "{nobody:?}");
+    assert!(nobody.out.contains("No command"), "{nobody:?}");
     alone.done(&["verify", "POOL"]);
 
     cluster.stop(0);

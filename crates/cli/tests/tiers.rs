@@ -203,12 +203,13 @@ fn what_was_filled_outlives_the_fast_tier() {
         for number in 1..=fast {
             place.good(&["pool", "add", &format!("../new {number}")]);
         }
-        for number in 1..=fast {
-            place.good(&["pool", "remove", &number.to_string(), "--lost"]);
-        }
+        let remove =
+            |number: usize| place.good(&["pool", "remove", &number.to_string(), "--lost"]).out;
+        let removed: String = (1..=fast).map(remove).collect();
+        assert!(removed.contains("written anew"), "{removed}");
         place.check(3);
         let repaired = place.good(&["pool", "repair"]);
-        assert!(repaired.out.contains("written anew"), "{}", repaired.out);
+        assert!(repaired.out.contains("nothing is missing"), "{}", repaired.out);
         assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"], ["fast", "slow"]]);
         assert_eq!(place.put(4).code, 0);
         (1..=4).for_each(|epoch| place.check(epoch));
@@ -282,16 +283,14 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
     assert!(scrub.out.contains("whole"), "{}", scrub.out);
     assert!(place.shards("fast 1") == whole, "the same bytes again");
 
-    // What is damaged on the slow tier goes, and is copied again.
+    // What is damaged on the slow tier is written anew where it is.
     let copies = place.shards("slow 1");
     let (path, mut bytes) = copies[0].clone();
     bytes[5000] ^= 1;
     fs::write(place.at("slow 1").join(&path), bytes).unwrap();
     assert_eq!(place.run(&["verify"]).code, 3);
     let scrub = place.good(&["scrub"]);
-    assert!(scrub.out.contains("SLOW COPY of pack"), "{}", scrub.out);
-    assert_eq!(place.shards("slow 1").len(), copies.len() - 1);
-    place.good(&["pool", "fill"]);
+    assert!(scrub.out.contains("SLOW COPY "), "{}", scrub.out);
     assert!(place.shards("slow 1") == copies);
     place.check(1);
     place.good(&["verify"]);

@@ -151,7 +151,7 @@ impl<'a> Shared<'a> {
             return Err(in_the_way(self.to, path));
         }
         let whole = self.to.join(shown_path(path));
-        Err(Error::io("making", &whole, &error.into()))
+        Err(Error::io_named("making", &whole, &error.into()))
     }
 
     fn file(&self, making: &Arc<Making>, whole: bool) -> rustix::io::Result<Option<Arc<OwnedFd>>> {

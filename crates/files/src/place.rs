@@ -168,10 +168,14 @@ impl Placer {
         Ok(file)
     }
 
-    /// Removes a file that is not to be finished.
+    /// Removes a file that is not to be finished. Something else that has its name by now is left alone.
     pub fn discard(&self, name: &Name) {
-        // It may be gone already; more cannot be done.
-        let _ = unlinkat(&*name.dir, name.now(), AtFlags::empty());
+        let is_other = name.identity != (0, 0)
+            && identity_of(name, name.now()).is_ok_and(|there| there != name.identity);
+        if !is_other {
+            // It may be gone already; more cannot be done.
+            let _ = unlinkat(&*name.dir, name.now(), AtFlags::empty());
+        }
     }
 
     /// Gives a file all but its content, and its name.
@@ -285,8 +289,10 @@ impl Placer {
             |name: &Name| linkat(&*target_dir, target, &*name.dir, name.now(), AtFlags::empty());
         let name = self.make(&item.path, &make)?;
         self.publish(&name)?;
-        // Between two names of one file a rename does nothing.
-        if name.temporary.is_some() {
+        // Between two names of one file a rename does nothing. After one that did something the
+        // temporary name is free: a get in another container may have given it to a file of its own.
+        let both = (identity_of(&name, name.now()), identity_of(&name, &name.own));
+        if name.temporary.is_some() && matches!(both, (Ok(one), Ok(other)) if one == other) {
             self.discard(&name);
         }
         Ok(())
@@ -302,6 +308,12 @@ impl Placer {
             made => made.map(|()| name),
         }
     }
+}
+
+/// Device and inode of what is called `at` in the directory of a name.
+fn identity_of(name: &Name, at: &[u8]) -> Result<(u64, u64)> {
+    let there = statat(&*name.dir, at, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((there.st_dev, there.st_ino))
 }
 
 /// There is no `chmod` that does not follow, but one for what is held.
@@ -323,4 +335,29 @@ fn times_of(item: &Item) -> Timestamps {
     let spec = |time: FileTime| Timespec { tv_sec: time.s, tv_nsec: time.ns.into() };
     // Access times are not kept: a file was last read when it was written.
     Timestamps { last_access: spec(item.mtime), last_modification: spec(item.mtime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_has_taken_a_name_is_not_discarded() {
+        let dir = tempfile::tempdir().unwrap();
+        for overwrite in [false, true] {
+            let placer = Placer::new(dir.path(), overwrite).unwrap();
+            for taken in [false, true] {
+                let (name, file) = placer.file(b"file").unwrap();
+                let path = dir.path().join(std::str::from_utf8(name.now()).unwrap());
+                if taken {
+                    fs::remove_file(&path).unwrap();
+                    fs::write(&path, "mine").unwrap();
+                }
+                placer.discard(&name);
+                assert_eq!(path.exists(), taken);
+                drop((file, fs::remove_file(&path)));
+            }
+        }
+    }
 }

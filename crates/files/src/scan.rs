@@ -56,7 +56,7 @@ pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
     let mut roots = Vec::new();
     for path in paths {
         let io = |e: std::io::Error| {
-            let kind = Error::io("reading", path, &e);
+            let kind = Error::io_named("reading", path, &e);
             // What a user names and is not there is no damage.
             Error::invalid(kind.message())
         };

@@ -316,7 +316,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 10));
+    assert_eq!((VERSION, REVISION), (0, 11));
     let document = include_str!("../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

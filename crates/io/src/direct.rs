@@ -30,9 +30,37 @@ impl DirectFile {
     /// # Errors
     /// What the operating system reports.
     pub fn open(options: &mut OpenOptions, path: &Path, direct: bool) -> io::Result<DirectFile> {
+        DirectFile::open_after(options, path, direct, || Ok(()))
+    }
+
+    /// Makes a new file at `path` and opens it for writing, as [`DirectFile::open`] does.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something is there; what the operating system reports.
+    pub fn create_new(path: &Path, direct: bool) -> io::Result<DirectFile> {
+        // A system that refuses O_DIRECT has made the file before it says so. Should another program
+        // have made one since, that one loses its name.
+        let remove_made = || match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let mut options = OpenOptions::new();
+        DirectFile::open_after(options.write(true).create_new(true), path, direct, remove_made)
+    }
+
+    /// Opens a file, and does `refused` before it is opened again because O_DIRECT was refused.
+    fn open_after(
+        options: &mut OpenOptions,
+        path: &Path,
+        direct: bool,
+        refused: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<DirectFile> {
         let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) fit an int");
         let opened = match direct.then(|| options.custom_flags(flags).open(path)) {
-            Some(Err(error)) if is_refusal(&error) => None,
+            Some(Err(error)) if is_refusal(&error) => {
+                refused()?;
+                None
+            }
             other => other.transpose()?,
         };
         let is_direct = opened.is_some();
@@ -141,6 +169,22 @@ mod tests {
         let (first, mut calls) = (file.file().as_raw_fd(), 0);
         let got = file.run(|f| refuse(first, &mut calls, f, |f| read_at(f, &mut page, 4096)));
         assert_eq!((got.unwrap(), calls, page[0]), (4096, 2, 7));
+    }
+
+    #[test]
+    fn a_new_file_takes_no_other_one_s_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for direct in [false, true] {
+            let file = DirectFile::create_new(&path, direct).unwrap();
+            let mut page = AlignedBuf::zeroed(4096);
+            page.fill(7);
+            file.run(|file| write_all_at(file, &page, 0)).unwrap();
+            let again = DirectFile::create_new(&path, direct).unwrap_err();
+            assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read(&path).unwrap(), [7; 4096]);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub fn raw_write(
     let slices = (data.len() - layout.write_bytes) / PAGE_BYTES + 1;
     let started = Instant::now();
     run.each(
+        Error::io,
         || OpenOptions::new().write(true).create(true).truncate(true).clone(),
         |file, index, offset| {
             // A prime step, so that neighbours differ and nothing is written twice in a row.
@@ -90,6 +91,7 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
     }
     let started = Instant::now();
     run.each(
+        Error::io_stored,
         || OpenOptions::new().read(true).clone(),
         |file, _, offset| {
             let mut buffer = lock(&buffers).pop().expect("there is one buffer a thread");
@@ -171,9 +173,10 @@ impl Run<'_> {
     }
 
     /// Does `work` at every place, in order, on `depth` threads; who does a file's first opens it,
-    /// who does its last ends it.
+    /// who does its last ends it. `fault` says what an error means.
     fn each(
         &self,
+        fault: fn(&str, &Path, &io::Error) -> Error,
         how: impl Fn() -> OpenOptions + Sync,
         work: impl Fn(&File, u64, u64) -> io::Result<()> + Sync,
         opened: impl Fn(&File, u64) -> io::Result<()> + Sync,
@@ -220,7 +223,7 @@ impl Run<'_> {
                 }
                 one(index).map_err(|error| {
                     next.store(self.count, Ordering::Relaxed); // the others may stop, too
-                    Error::io("measuring raw I/O on", &self.path(index / self.per_file), &error)
+                    fault("measuring raw I/O on", &self.path(index / self.per_file), &error)
                 })?;
             }
         };

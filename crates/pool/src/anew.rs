@@ -2,10 +2,10 @@
 //! saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
+use crate::alone::Alone;
 use crate::log_room::is_log_in_memory;
-use crate::membership::Alone;
 use crate::redundancy::{TargetConfig, Tier};
-use crate::targets::TargetTable;
+use crate::targets::{Rows, TargetTable};
 use outlive_types::{PackId, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// changes the targets.
 pub struct Anew {
     pool: Pool,
-    table: Arc<dyn TargetTable>,
+    table: Arc<TargetTable>,
     /// The lock or claim.
     _alone: Alone,
     /// What took the place of what, for messages.
@@ -38,8 +38,9 @@ impl Pool {
         if volatile.all(|member| !member.is_unsettled && member.check().is_ok()) {
             return Ok(false);
         }
-        for row in table.rows()?.iter().filter(|row| table.is_ours(row)) {
-            if row.unsettled || table.is_wiped(row)? {
+        let places = table.places();
+        for row in table.rows()?.iter().filter(|row| places.is_ours(row)) {
+            if row.unsettled || places.is_wiped(row)? {
                 return Ok(true);
             }
         }
@@ -54,32 +55,37 @@ impl Pool {
     /// reports.
     pub fn make_anew(&self) -> Result<Option<Anew>> {
         let (table, alone) = self.changing()?;
-        let (mut rows, mut made) = (table.rows()?, Vec::new());
-        let mut new = Vec::new();
-        let mut id = table.next_id()?;
-        for row in rows.iter_mut().filter(|row| table.is_ours(row)) {
-            if !table.is_wiped(row)? {
-                continue;
+        let places = table.places();
+        // Places as this process sees them.
+        let here = table.rows()?;
+        let here = |row: &TargetConfig| here.iter().find(|here| here.id == row.id).cloned();
+        let (mut made, mut new, mut is_unsettled) = (Vec::new(), Vec::new(), false);
+        // The table first: a place without a marker is found to be lost, whichever process has begun this.
+        table.change(&mut |Rows { next_id, targets, .. }| {
+            (made, new, is_unsettled) = (Vec::new(), Vec::new(), false);
+            for row in targets.iter_mut() {
+                let Some(there) = here(row).filter(|there| places.is_ours(there)) else { continue };
+                if places.is_wiped(&there)? {
+                    places.make_place(&there)?;
+                    made.push(format!(
+                        "target {}, {}, was in memory and is lost; it is made anew as target {next_id}",
+                        row.id.unwrap_or(1),
+                        there.location
+                    ));
+                    row.id = Some(*next_id);
+                    row.unsettled = true;
+                    new.push(TargetConfig { id: row.id, unsettled: true, ..there });
+                    *next_id += 1;
+                }
+                is_unsettled |= row.unsettled;
             }
-            table.make_place(row)?;
-            made.push(format!(
-                "target {}, {}, was in memory and is lost; it is made anew as target {id}",
-                row.id.unwrap_or(1),
-                row.location
-            ));
-            *row = TargetConfig { id: Some(id), unsettled: true, ..row.clone() };
-            new.push(row.clone());
-            id += 1;
-        }
-        if new.is_empty() && !rows.iter().any(|row| table.is_ours(row) && row.unsettled) {
+            Ok(())
+        })?;
+        if !is_unsettled {
             return Ok(None);
         }
-        if !new.is_empty() {
-            // The table first: a place without a marker is found to be lost, whoever has begun this.
-            table.replace(&rows)?;
-            new.iter().try_for_each(|row| table.mark(row))?;
-            self.refresh_targets()?;
-        }
+        new.iter().try_for_each(|row| places.mark(row))?;
+        self.refresh_targets()?;
         Ok(Some(Anew { pool: self.clone(), table, _alone: alone, made }))
     }
 }
@@ -112,12 +118,17 @@ impl Anew {
     /// # Errors
     /// What the table reports.
     pub fn settle(self) -> Result<()> {
-        let mut rows = self.table.rows()?;
-        for row in rows.iter_mut().filter(|row| row.unsettled && self.table.is_ours(row)) {
-            // Lost again: who comes next begins again.
-            row.unsettled = self.table.is_wiped(row)?;
-        }
-        self.table.replace(&rows)?;
+        let places = self.table.places();
+        let here = self.table.rows()?;
+        let here = |row: &TargetConfig| here.iter().find(|here| here.id == row.id).cloned();
+        self.table.change(&mut |rows| {
+            for row in rows.targets.iter_mut().filter(|row| row.unsettled) {
+                let Some(there) = here(row).filter(|there| places.is_ours(there)) else { continue };
+                // Lost again: the next process begins again.
+                row.unsettled = places.is_wiped(&there)?;
+            }
+            Ok(())
+        })?;
         self.pool.refresh_targets()
     }
 }

@@ -2,7 +2,7 @@
 //! does, or pack by pack.
 
 use crate::Pool;
-use crate::stripe::{OpenShard, Scan};
+use crate::stripe::{Breadth, OpenShard, Scan, ShardFault};
 use crate::targets::TargetSet;
 use outlive_format::{Directory, SHARD_HEADER_BYTES, checksum};
 use outlive_io::AlignedBuf;
@@ -34,11 +34,11 @@ impl fmt::Display for StoredShard {
 /// A pack that was read whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackCheck {
-    /// Bytes of its shards.
+    /// Bytes of all copies of its shards, on both tiers.
     pub stored_bytes: u64,
-    /// What its redundancy makes up for: shards, by number, that are missing or damaged, or could not be
-    /// read.
-    pub faults: Vec<(u8, Error)>,
+    /// What its redundancy makes up for: shards that the fast tier lacks, and copies on either tier that are damaged
+    /// or could not be read.
+    pub faults: Vec<ShardFault>,
 }
 
 /// Takes the directory of a pack, and the logical offset and the bytes of a container.
@@ -104,7 +104,7 @@ impl Pool {
         Ok(open.stored_bytes)
     }
 
-    /// Reads a whole pack, all its shards, and checks it; `each` takes its directory with the logical
+    /// Reads a whole pack, all copies of its shards, and checks it; `each` takes its directory with the logical
     /// offset and the bytes of each container, and may find more wrong.
     ///
     /// # Errors
@@ -112,9 +112,9 @@ impl Pool {
     /// is why; those of `each`.
     pub fn check_pack(&self, pack: PackId, each: &mut EachContainer<'_>) -> Result<PackCheck> {
         let mut check = || {
-            let mut scan = Scan::open(self, pack, true)?;
-            let directory = scan.directory()?.clone();
-            while let Some(fragments) = scan.next(&[])? {
+            let mut scan = Scan::open(self, pack, Breadth::All)?;
+            let (directory, data) = (scan.directory()?.clone(), scan.data());
+            while let Some(fragments) = scan.next(&data)? {
                 let offset = fragments.number * self.config().format.container_bytes;
                 match &fragments.bytes[..] {
                     // Without a copy.

@@ -1,12 +1,15 @@
 //! Makes a pool in a directory or a bucket, and opens one.
 
 use crate::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
+use crate::descriptor::make_copy;
 use crate::environment::Environment;
-use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
+use crate::home_targets::HomeTargets;
 use crate::location::{Location, as_if_made};
 use crate::log_open::{check_log, open_log};
 use crate::log_places::{check_place, marker_in};
-use crate::marker::{Marker, targets_of};
+use crate::marker::Marker;
+use crate::membership::staying;
 use crate::place::{check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_place, check_outside, check_outside_prefixes,
@@ -15,10 +18,9 @@ use crate::places::{
 };
 use crate::pool::Pool;
 use crate::redundancy::{TargetConfig, Tier};
-use crate::table::HomeTable;
-use crate::targets::Member;
+use crate::targets::{Member, TargetTable};
 use outlive_s3::S3Place;
-use outlive_target::{LogMedium, Target, sync_dir};
+use outlive_target::{LogMedium, ManifestLog, Target, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs;
 use std::io::ErrorKind;
@@ -110,11 +112,19 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
         )));
     }
     let log = open_log(&home, &config.format)?;
-    let marker = HomeTable::new(&home, &config.format, &log, &env).with_table(marker)?;
-    let checked =
-        |targets: Vec<TargetConfig>| config.redundancy.check_targets(&targets).map(|()| targets);
-    let targets = targets_of(&config, &marker).and_then(checked);
-    config.target = targets.map_err(|error| error.context(home.descriptor()))?;
+    let targets = table_of(&home, &config.format, &log, &env).rows()?;
+    let fits = config.redundancy.check_targets(&staying(&targets));
+    fits.map_err(|error| error.context(home.descriptor()))?;
+    // A pool's only target needs no number.
+    let own = |row: &TargetConfig| TargetConfig { id: row.id, ..TargetConfig::at(".") };
+    let named = |row: &TargetConfig| match &config.target[..] {
+        [] => *row == own(row),
+        [only] => *row == TargetConfig { id: row.id, ..only.clone() },
+        _ => false,
+    };
+    if !matches!(&targets[..], [only] if named(only)) {
+        config.target = targets;
+    }
     // A program may change its directory between now and its saves.
     let named = root.to_string();
     let (moved, then) = (home.has_moved(), home.log().clone());
@@ -131,7 +141,7 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
             home.descriptor()
         )));
     }
-    let table = Arc::new(HomeTable::new(&home, &config.format, &log, &env));
+    let table = Arc::new(table_of(&home, &config.format, &log, &env));
     let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
@@ -163,6 +173,17 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
         pool.warn(format!("the pool does without a target: {}", away.message()));
     }
     Ok(pool)
+}
+
+/// The table of a pool's targets.
+fn table_of(
+    home: &Home,
+    format: &FormatConfig,
+    log: &Arc<dyn ManifestLog>,
+    env: &Environment,
+) -> TargetTable {
+    let places = Arc::new(HomeTargets::new(home, format, env));
+    TargetTable::new(log.clone(), places, env.rng.clone())
 }
 
 /// Opens the pool in `dir`, or makes one there if that is empty or missing.
@@ -208,7 +229,8 @@ fn refuse_strangers(root: &Location) -> Result<()> {
 }
 
 fn refuse_strangers_in(dir: &Path) -> Result<()> {
-    let is_made = || dir.join(MARKER).exists();
+    refuse_lost_descriptor(&Location::Directory(dir.to_owned()))?;
+    let is_made = || [MARKER, DESCRIPTOR].iter().any(|it| dir.join(it).exists());
     // Looked at again: another may have made this very pool meanwhile.
     if !is_made()
         && let Err(error) = check_outside(dir)
@@ -224,6 +246,7 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
                 // Another process may be making the same pool right now.
                 let ours = name.to_str().is_some_and(|n| n.starts_with(".pool.toml."))
                     || name == DESCRIPTOR
+                    || name == COPY
                     || name == "packs"
                     || name == "log"
                     || name == "lost+found";
@@ -254,10 +277,12 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
 /// In a bucket only what is ours counts: other objects are in nobody's way.
 fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
     place.check()?;
+    refuse_lost_descriptor(root)?;
     // Another may have made this very pool meanwhile, or have begun to.
-    if !root.has(MARKER)?
+    let is_made = || Ok::<bool, Error>(root.has(MARKER)? || root.has(DESCRIPTOR)?);
+    if !is_made()?
         && let Err(error) = check_outside_prefixes(place)
-        && !root.has(MARKER)?
+        && !is_made()?
     {
         return Err(error);
     }
@@ -265,6 +290,15 @@ fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
         place.open_medium()?.jobs()?.is_empty() && place.open_target()?.list()?.is_empty();
     // Looked at last, as above.
     if is_empty || root.has(DESCRIPTOR)? { Ok(()) } else { Err(descriptor_is_missing(root)) }
+}
+
+/// A pool was here, whose log and targets are elsewhere.
+fn refuse_lost_descriptor(root: &Location) -> Result<()> {
+    // In this order: another may make this very pool meanwhile.
+    if root.has(COPY)? && !root.has(DESCRIPTOR)? {
+        return Err(descriptor_is_missing(root));
+    }
+    Ok(())
 }
 
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
@@ -320,6 +354,8 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()
     }
     root.publish(DESCRIPTOR, &config.to_text()?, rng)?;
     root.sync("")?;
+    // Last: without the descriptor it says that this is lost, and not that the maker has died.
+    make_copy(root, rng)?;
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made the directory.
     let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());

@@ -1,13 +1,14 @@
 //! Copies shards from the fast tier to the slow one, behind the saves.
 
 use crate::Pool;
-use crate::membership::Alone;
+use crate::alone::Alone;
 use crate::redundancy::Tier;
-use crate::stripe::OpenShard;
+use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
 use crate::targets::{Member, TargetSet, rather};
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What slow targets have, and how much of a pack they should have.
 #[derive(Clone, Debug)]
@@ -18,8 +19,8 @@ pub struct FillNeed {
     apart: bool,
     /// Which slow targets have which shards of a pack, as they are numbered in the set.
     there: BTreeMap<PackId, Vec<(u8, usize)>>,
-    /// The version of the table that the numbers are of.
-    version: u64,
+    /// The targets that the numbers are of.
+    targets: Arc<TargetSet>,
     /// Why a slow target could not be asked what it has.
     unasked: Option<Error>,
 }
@@ -32,7 +33,7 @@ impl FillNeed {
 
     /// Whether it is of the targets that the pool has now.
     pub fn is_of(&self, pool: &Pool) -> bool {
-        pool.targets().version() == self.version
+        Arc::ptr_eq(&pool.targets(), &self.targets)
     }
 
     /// Why it is not known what all slow targets have, if it is not.
@@ -82,6 +83,11 @@ impl Pool {
         self.targets().has_slow()
     }
 
+    /// Whether a slow target takes copies: not if every one of them is being emptied.
+    pub fn has_slow_to_fill(&self) -> bool {
+        self.targets().of_tier(Tier::Slow).any(|(_, member)| member.is_active())
+    }
+
     /// Whether too few fast targets are there, so that only what is on slow ones can be read.
     pub fn is_slow_alone(&self) -> bool {
         let targets = self.targets();
@@ -105,7 +111,7 @@ impl Pool {
         let (mut domains, mut away) = (BTreeSet::new(), None);
         for (_, member) in targets.of_tier(Tier::Slow) {
             match member.look() {
-                Ok(()) if !member.is_leaving => drop(domains.insert(member.domain.clone())),
+                Ok(()) if member.is_active() => drop(domains.insert(member.domain.clone())),
                 Ok(()) => {}
                 Err(error) => away = away.or(Some(error)),
             }
@@ -134,7 +140,7 @@ impl Pool {
             }
         }
         let wanted = if apart { all } else { k };
-        Ok(FillNeed { wanted, apart, there, version: targets.version(), unasked })
+        Ok(FillNeed { wanted, apart, there, targets, unasked })
     }
 
     /// Copies those shards of a pack that the slow tier lacks, each part of them checked. It may be stopped
@@ -145,7 +151,7 @@ impl Pool {
     /// what is answered.
     pub fn fill_pack(&self, pack: PackId, need: &FillNeed) -> Result<PackFill> {
         let targets = self.targets();
-        if targets.version() != need.version {
+        if !need.is_of(self) {
             return Err(Error::retry("the targets of the pool have changed: fill again"));
         }
         let mut fill = PackFill::default();
@@ -166,15 +172,15 @@ impl Pool {
                     member
                 }
                 // Where a log has no locks, another may have copied it meanwhile.
-                Err(error) => match targets.find_elsewhere_on(Tier::Slow, shard, &[]) {
-                    Ok(Some(member)) => member,
-                    not_found => {
+                Err(error) => match targets.find_on(Tier::Slow, shard) {
+                    Ok(member) => member,
+                    Err(not_found) => {
                         // Whether it is there already could not be asked.
-                        let error = not_found.err().unwrap_or(error);
+                        let error = rather(Some(error), not_found);
                         // Or moved it to a target that came meanwhile.
                         targets.forget(shard);
                         self.refresh_targets()?;
-                        if self.targets().version() != need.version {
+                        if !need.is_of(self) {
                             return Err(Error::retry(
                                 "the targets of the pool have changed: fill again",
                             ));
@@ -196,36 +202,6 @@ impl Pool {
         Ok(fill)
     }
 
-    /// Reads the copies of a pack's shards on slow targets, every byte of them, and answers how many bytes
-    /// are whole, and what is wrong with which shard. With `delete`, a damaged copy is deleted, so that the
-    /// next fill makes it anew: to be given only if the fast tier has the whole pack.
-    pub fn check_copies(&self, pack: PackId, delete: bool) -> (u64, Vec<(u8, Error)>) {
-        let targets = self.targets();
-        let (mut whole_bytes, mut faults) = (0, Vec::new());
-        for shard in self.shards_of(pack) {
-            for number in targets.slow_copies(shard) {
-                let target = targets.members()[number].target();
-                let fault = match self.verify_on(&targets, shard, number) {
-                    Ok(bytes) => {
-                        whole_bytes += bytes;
-                        continue;
-                    }
-                    Err(error) => error,
-                };
-                // A gc may have deleted it meanwhile, or a drain moved it.
-                if !targets.members()[number].has(shard).unwrap_or(true) {
-                    continue;
-                }
-                targets.forget(shard);
-                let is_damaged = fault.kind() == ErrorKind::Damaged;
-                let deleted = if delete && is_damaged { target.delete(shard) } else { Ok(()) };
-                let fault = deleted.err().unwrap_or(fault);
-                faults.push((shard.shard, fault.context(target.describe())));
-            }
-        }
-        (whole_bytes, faults)
-    }
-
     /// Deletes a pack from the fast tier that the slow one has as a whole: every byte is read there before.
     /// Answers how many bytes that frees. To be called under [`Pool::lock_trimming`].
     ///
@@ -233,12 +209,13 @@ impl Pool {
     /// Why the slow tier cannot be relied on: then nothing was deleted. What a fast target reports.
     pub fn trim_pack(&self, pack: PackId, need: &FillNeed) -> Result<u64> {
         let targets = self.targets();
-        if targets.version() != need.version {
+        if !need.is_of(self) {
             return Err(Error::retry("the targets of the pool have changed: trim again"));
         }
         let (mut whole, mut why) = (0, None);
         for shard in self.shards_of(pack) {
-            let mut copies = targets.slow_copies(shard).into_iter();
+            let slow = |number: &usize| targets.members()[*number].tier == Tier::Slow;
+            let mut copies = targets.copies(shard).members.into_iter().filter(slow);
             let is_whole = copies.any(|number| match self.verify_on(&targets, shard, number) {
                 Ok(_) => true,
                 Err(error) => {
@@ -286,15 +263,16 @@ impl Pool {
         there: &[(u8, usize)],
         apart: bool,
     ) -> Result<(usize, u64)> {
-        let from = targets.find_on(Tier::Fast, shard)?;
         let named = |error: Error| error.context(format!("shard {shard}"));
-        let open = OpenShard::open(self, targets, shard, from).map_err(named)?;
+        let mut scan =
+            Scan::open(self, shard.pack, Breadth::Shards(&[shard.shard])).map_err(named)?;
         let there: Vec<usize> = there.iter().map(|(_, number)| *number).collect();
-        let begun = targets.begin_slow(shard, &there, apart, open.stored_bytes)?;
+        let begun = targets.begin_slow(shard, &there, apart, shard_bytes(&scan)?)?;
         let (member, writer) = begun.ok_or_else(|| {
             Error::new(ErrorKind::Full, format!("no slow target has room for shard {shard}"))
         })?;
-        let bytes = self.copy_open(targets, (shard, from), &open, (member, writer))?;
+        let new = vec![NewShard::new(shard.shard, writer)];
+        let bytes = write_shards(self, &mut scan, new).map_err(named)?.into_iter().sum();
         Ok((member, bytes))
     }
 }

@@ -6,10 +6,14 @@ use crate::log_set::LogSet;
 use crate::marker::ThisPlace;
 use outlive_types::Result;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The descriptor of a pool, at its root.
 pub(crate) const DESCRIPTOR: &str = "pool.toml";
+/// A copy of the descriptor, beside it, where the log's marker is not. If it is there and the descriptor is not, that
+/// is lost: the copy is made last.
+pub(crate) const COPY: &str = ".pool.toml";
 /// What says that a log is the pool's, and how that was made. No job has this name (jobs begin with
 /// another character).
 pub(crate) const MARKER: &str = "log/.pool.toml";
@@ -21,6 +25,8 @@ pub(crate) struct Home {
     pub root: Location,
     /// Of the log, with a marker in each: the set that was found first.
     log: Arc<Link>,
+    /// Whether somebody has seen to the copy of the descriptor.
+    has_copy: Arc<AtomicBool>,
 }
 
 /// A set of places, and the one that came after it. Nobody ever waits for a lock here: a forked child may inherit
@@ -52,13 +58,19 @@ impl Home {
     /// `Invalid` for a location that is not possible.
     pub fn of(root: Location, config: &PoolConfig) -> Result<Home> {
         let log = Arc::new(Link::new(LogSet::of(&root, config.log.as_ref())?));
-        Ok(Home { root, log })
+        Ok(Home { root, log, has_copy: Arc::default() })
     }
 
     /// That of a pool which is all in one directory.
     pub fn directory(dir: &Path) -> Home {
         let root = Location::Directory(dir.to_owned());
-        Home { log: Arc::new(Link::new(LogSet::beside(&root))), root }
+        Home { log: Arc::new(Link::new(LogSet::beside(&root))), root, has_copy: Arc::default() }
+    }
+
+    /// Whether somebody should see to the copy of the descriptor: true once, if the log is elsewhere.
+    pub fn wants_copy(&self) -> bool {
+        let is_elsewhere = || self.log_places().all(|(log, _)| self.is_elsewhere(log));
+        !self.has_copy.swap(true, Ordering::Relaxed) && is_elsewhere()
     }
 
     /// The places of the log now, as far as that is known.

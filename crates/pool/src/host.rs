@@ -1,7 +1,11 @@
-//! Which host this is, and which directories are in its memory.
+//! Which host and process this is, whether another process of this host still runs, and which directories are
+//! in the host's memory.
 
 use outlive_types::{Error, Result};
 use rustix::fs::statfs;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
 use std::path::Path;
 
 /// Names this host, where its own name does not tell it from others.
@@ -14,7 +18,7 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 pub(crate) fn this_host() -> String {
     let given = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty());
     given.unwrap_or_else(|| {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         name.trim().to_owned()
     })
 }
@@ -39,4 +43,82 @@ pub(crate) fn is_in_memory(dir: &Path) -> bool {
     let there = dir.ancestors().find(|above| above.exists());
     let stat = there.and_then(|there| statfs(there).ok());
     stat.is_some_and(|stat| IN_MEMORY.contains(&(stat.f_type.cast_unsigned() & 0xFFFF_FFFF)))
+}
+
+/// A process, told from all others: also from a later one with its number, and from those of other hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ProcessMark {
+    /// Its number.
+    process: u32,
+    /// When it was started, in ticks since the host was.
+    started: u64,
+    host: String,
+    /// The running system whose processes these numbers are of: its boot, and the namespace of numbers.
+    system: String,
+}
+
+impl ProcessMark {
+    /// That of this process.
+    pub fn of_this() -> ProcessMark {
+        let process = std::process::id();
+        let started = started(process).unwrap_or_default();
+        ProcessMark { process, started, host: this_host(), system: this_system() }
+    }
+
+    /// Whether the process is known to have ended. Of those of other systems nothing is known.
+    pub fn is_dead(&self) -> bool {
+        let is_here = !self.system.is_empty() && self.system == this_system();
+        is_here && started(self.process) != Some(self.started)
+    }
+}
+
+impl fmt::Display for ProcessMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.process, self.host)
+    }
+}
+
+/// When a process was started; `None` if there is none of that number, or it has ended and was not waited for.
+fn started(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Empty if it cannot be told.
+fn this_system() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let numbers = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    match boot.trim() {
+        "" => String::new(),
+        boot => format!("{boot} {}", numbers.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_dead_once_it_has_ended() {
+        let ours = ProcessMark::of_this();
+        assert!(ours.started > 0 && !ours.is_dead());
+        let later = ProcessMark { started: ours.started + 1, ..ours.clone() };
+        assert!(later.is_dead(), "another one has its number");
+        let elsewhere = ProcessMark { system: "another".to_owned(), ..later };
+        assert!(!elsewhere.is_dead(), "nothing is known of it");
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = child.id();
+        let started = started(process).unwrap();
+        let child_mark = ProcessMark { process, started, ..ours };
+        assert!(!child_mark.is_dead());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(child_mark.is_dead());
+    }
 }

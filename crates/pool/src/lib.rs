@@ -3,6 +3,7 @@
 //! Everything above speaks of packs and places only. Nobody above has a target in hand; whoever checks
 //! what lies on the media sees [`StoredShard`]s.
 
+mod alone;
 mod anew;
 mod check;
 mod command;
@@ -10,9 +11,11 @@ mod compare;
 mod config;
 mod container;
 mod create;
+mod descriptor;
 mod environment;
 mod fill;
 mod home;
+mod home_targets;
 mod host;
 mod layout;
 mod location;
@@ -32,7 +35,6 @@ mod read;
 mod redundancy;
 mod repair;
 mod stripe;
-mod table;
 mod targets;
 mod texts;
 mod written;
@@ -45,14 +47,15 @@ pub use create::{create, open, open_or_create};
 pub use environment::Environment;
 pub use fill::{FillNeed, PackFill, Trimming};
 pub use log_move::LogMoved;
-pub use membership::{DrainReport, TargetsThen};
+pub use membership::{TargetChange, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};
 pub use packs::{PoolUsage, TargetUsage};
+pub use place::is_pool;
 pub use places::check_outside;
 pub use pool::Pool;
 pub use read::{Span, SpanBytes};
-pub use redundancy::{Erasure, Redundancy, TargetConfig, Tier, TiersConfig, Writes};
-pub use repair::{PackRedundancy, RepairOptions, RepairReport};
-pub use stripe::PackRepair;
-pub use targets::{Claim, OpenTarget, StillThere, TargetTable};
+pub use redundancy::{Erasure, Redundancy, TargetConfig, TargetState, Tier, TiersConfig, Writes};
+pub use repair::{AllNamed, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport};
+pub use stripe::ShardFault;
+pub use targets::{FoundPlace, OpenTarget, Rows, StillThere, TargetPlaces, TargetTable};
 pub use written::Spread;

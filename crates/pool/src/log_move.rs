@@ -1,15 +1,16 @@
 //! Moves a pool's log to other places, while programs may save (docs/pool.md; docs/design/028-moving-a-log.md).
 
 use crate::Pool;
-use crate::config::{FormatConfig, LogConfig, PoolConfig};
-use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::config::{FormatConfig, LogConfig};
+use crate::descriptor::rewrite;
+use crate::home::{Home, MARKER};
 use crate::location::Location;
 use crate::log_open::{check_log, finish, follow};
-use crate::log_places::{ASKING, find_set, is_there, open_places};
+use crate::log_places::{ASKING, Lasting, find_set, is_there, open_places};
 use crate::log_room::{check_room, check_writable, needed_bytes};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved};
-use crate::place::{TARGET_MARKER, read_descriptor, read_text};
+use crate::place::TARGET_MARKER;
 use crate::places::{
     LOG_STAYS, check_log_place, check_outside, check_outside_prefixes, refuse_memory,
 };
@@ -42,9 +43,12 @@ impl Pool {
         check_log(home, format)?; // what others have begun comes first
         let old = home.log().clone();
         let new = new_set(home, &old, places)?;
-        if old.is_same(&new) && find_set(home, format, &old).iter().all(is_there) {
-            self.write_down(home, &old)?;
-            return Ok(moved(&old, vec![None; places.len()], true));
+        if old.is_same(&new) {
+            let found = find_set(home, format, &old, Lasting::Durably);
+            if found.iter().all(is_there) {
+                let named = self.write_down(home)?;
+                return moved(&old, &named, vec![None; places.len()], true);
+            }
         }
         check_writable(home)?;
         prepare(home, format, &old, || {
@@ -72,27 +76,24 @@ impl Pool {
         let decided = Moved::parse(&succeed(&from, ASKING, &wanted.to_bytes()?)?)?;
         if decided != wanted {
             follow(home, format, &decided)?;
-            return Err(overtaken(home));
+            return Err(overtaken(home.log()));
         }
         let trouble = finish(home, format, &old, &new, &wanted, true)?;
         home.log_moved(new.clone());
-        self.write_down(home, &new)?;
+        let named = self.write_down(home)?;
         if trouble.iter().all(Option::is_none) {
             // What stays of it is in nobody's way.
             let _ = forget(&from, ASKING, &wanted.to_bytes()?);
         }
-        Ok(moved(&new, trouble, false))
+        moved(&new, &named, trouble, false)
     }
 
-    /// Where the log is, for whoever opens the pool next.
-    fn write_down(&self, home: &Home, set: &LogSet) -> Result<()> {
-        let before = read_descriptor(&home.root)?;
-        let wanted = PoolConfig { log: Some(set.config()), ..before.clone() };
-        if before == wanted {
-            return Ok(());
-        }
-        let text = descriptor_text(&wanted, &read_text(&home.root)?)?;
-        home.root.replace(DESCRIPTOR, &text, &*self.env().rng).map_err(|error| {
+    /// Writes down where the log is, for the next program that opens the pool. Returns what `pool.toml` says then:
+    /// another command may have moved the log on meanwhile.
+    fn write_down(&self, home: &Home) -> Result<LogSet> {
+        let written = rewrite(home, &self.config().format, &*self.env().rng, &Ok);
+        written.map_err(|error| {
+            let set = home.log();
             error.context(format!(
                 "the log is in {} now, and {} does not say so yet: set [log] there to that, and to number = {}, or \
                  give the command again",
@@ -104,9 +105,21 @@ impl Pool {
     }
 }
 
-fn moved(set: &LogSet, trouble: Vec<Option<Error>>, was_there: bool) -> LogMoved {
+/// What became of a move to `set`, if `pool.toml` says `named` by now.
+///
+/// # Errors
+/// `Retry` if another command has moved the log on.
+fn moved(
+    set: &LogSet,
+    named: &LogSet,
+    trouble: Vec<Option<Error>>,
+    was_there: bool,
+) -> Result<LogMoved> {
+    if named.number != set.number {
+        return Err(overtaken(named));
+    }
     let names = set.named.iter().map(Location::to_string);
-    LogMoved { places: names.zip(trouble).collect(), was_there }
+    Ok(LogMoved { places: names.zip(trouble).collect(), was_there })
 }
 
 fn new_set(home: &Home, old: &LogSet, places: &[String]) -> Result<LogSet> {
@@ -126,11 +139,11 @@ fn new_set(home: &Home, old: &LogSet, places: &[String]) -> Result<LogSet> {
     Ok(new)
 }
 
-fn overtaken(home: &Home) -> Error {
+fn overtaken(log: &LogSet) -> Error {
     Error::retry(format!(
         "another command has moved the log to {}: look at `outlive pool status`, and give this command again if it \
          is still wanted",
-        home.log().describe()
+        log.describe()
     ))
 }
 
@@ -144,7 +157,7 @@ fn prepare(
 ) -> Result<()> {
     let Err(error) = each() else { return Ok(()) };
     check_log(home, format)?;
-    Err(if home.log().number == old.number { error } else { overtaken(home) })
+    Err(if home.log().number == old.number { error } else { overtaken(home.log()) })
 }
 
 /// Sees to it that a place can take a new set, before anything is decided.
@@ -216,36 +229,6 @@ fn refuse_foreign(format: &FormatConfig, place: &Location, marker: &str) -> Resu
         false => Err(Error::invalid(format!(
             "{place} belongs to another pool ({name} says {owner}): name another place for the log"
         ))),
-    }
-}
-
-/// The descriptor with another `[log]`: what a person wrote in it stays as it is, if that can be.
-fn descriptor_text(wanted: &PoolConfig, text: &str) -> Result<String> {
-    let log = wanted.log.as_ref().map(toml::to_string).transpose();
-    let log = log.map_err(|e| Error::bug(format!("[log] cannot be written: {e}")))?;
-    let table = format!("[log]\n{}\n", log.unwrap_or_default());
-    let (mut edited, mut is_log, mut table) = (String::new(), false, Some(table));
-    for line in text.lines() {
-        let header = line.trim_start();
-        if header.starts_with('[') {
-            is_log = header.starts_with("[log]");
-            // In its old place, or before the tables of targets, which are the last.
-            if is_log || header.starts_with("[[") {
-                edited.push_str(&table.take().unwrap_or_default());
-            }
-        }
-        if !is_log {
-            edited.push_str(line);
-            edited.push('\n');
-        }
-    }
-    if let Some(table) = table {
-        edited = format!("{}\n\n{}", edited.trim_end(), table.trim_end());
-        edited.push('\n');
-    }
-    match PoolConfig::parse(&edited, DESCRIPTOR) {
-        Ok(config) if config == *wanted => Ok(edited),
-        _ => wanted.to_text(),
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::config::FormatConfig;
 use crate::home::{Home, MARKER};
 use crate::location::Location;
-use crate::log_places::{ASKING, Found, LogPlace, check_place, find_set, is_there, open_places};
+use crate::log_places::{
+    ASKING, Found, Lasting, LogPlace, check_place, find_set, is_there, open_places,
+};
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved, ThisPlace};
 use outlive_target::places::{NewPlace, move_to};
@@ -34,7 +36,7 @@ pub(crate) fn open_log(home: &Home, format: &FormatConfig) -> Result<Arc<dyn Man
 pub(crate) fn check_log(home: &Home, format: &FormatConfig) -> Result<(Marker, Vec<Error>)> {
     let set = home.log();
     let (mut marker, mut away, mut moved) = (None, Vec::new(), None);
-    for found in find_set(home, format, set) {
+    for found in find_set(home, format, set, Lasting::Now) {
         match found {
             Found::There(there) => {
                 moved = moved.or(there.moved.clone());
@@ -98,15 +100,16 @@ pub(crate) fn finish(
     moved: &Moved,
     all: bool,
 ) -> Result<Vec<Option<Error>>> {
-    let found = find_set(home, format, new);
+    let found = find_set(home, format, new, Lasting::Durably);
     let open = found.iter().filter(|found| is_there(found)).count();
     if open == found.len() || !all && open > found.len() / 2 {
         return Ok(found.iter().map(|_| None).collect());
     }
-    let there = find_set(home, format, old).into_iter().find_map(|found| match found {
-        Found::There(marker) => Some(*marker),
-        Found::Away(_) | Found::Another(_) => None,
-    });
+    let there =
+        find_set(home, format, old, Lasting::Now).into_iter().find_map(|found| match found {
+            Found::There(marker) => Some(*marker),
+            Found::Away(_) | Found::Another(_) => None,
+        });
     let marker = there.ok_or_else(|| {
         Error::retry(format!(
             "none of the places is there that it was moved from: {}",
@@ -121,7 +124,8 @@ pub(crate) fn finish(
             open: open_with(home, format, location, new.number, &marker),
         }
     };
-    let look = || Ok(new.places().zip(find_set(home, format, new)).map(place).collect());
+    let look =
+        || Ok(new.places().zip(find_set(home, format, new, Lasting::Durably)).map(place).collect());
     move_to(&open_places(home, format, old)?, ASKING, &moved.to_bytes()?, &look)
 }
 

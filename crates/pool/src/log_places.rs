@@ -9,7 +9,7 @@ use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved, ThisPlace};
 use outlive_target::{Asking, Lock, LockGuard, LogMedium, Put};
 use outlive_types::sync::pause;
-use outlive_types::{Error, JobName, Result, SystemRng};
+use outlive_types::{Error, ErrorKind, JobName, Result, SystemRng};
 use std::fmt;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -58,11 +58,25 @@ pub(crate) fn is_there(found: &Found) -> bool {
     matches!(found, Found::There(_))
 }
 
+/// How long a marker that is found must last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    /// It is only looked at.
+    Now,
+    /// A power cut must not take it back: something is written or deleted elsewhere because of it.
+    Durably,
+}
+
 /// What is in each place of a set. Several are looked at at once: one may hang.
-pub(crate) fn find_set(home: &Home, format: &FormatConfig, set: &LogSet) -> Vec<Found> {
+pub(crate) fn find_set(
+    home: &Home,
+    format: &FormatConfig,
+    set: &LogSet,
+    lasting: Lasting,
+) -> Vec<Found> {
     let number_of_set = set.number;
     if let [only] = &set.at[..] {
-        return vec![find_place(home, format, only, number_of_set, None)];
+        return vec![find_place(home, format, only, number_of_set, None, lasting)];
     }
     let (tell, told) = mpsc::channel();
     for (number, (location, place)) in set.places().enumerate() {
@@ -70,7 +84,7 @@ pub(crate) fn find_set(home: &Home, format: &FormatConfig, set: &LogSet) -> Vec<
         let tell = tell.clone();
         let look = move || {
             // Whoever has asked may have gone on.
-            let found = find_place(&home, &format, &location, number_of_set, place);
+            let found = find_place(&home, &format, &location, number_of_set, place, lasting);
             let _ = tell.send((number, found));
         };
         // Without a thread it is as one that does not answer.
@@ -99,6 +113,7 @@ fn find_place(
     location: &Location,
     number: u32,
     place: Option<ThisPlace>,
+    lasting: Lasting,
 ) -> Found {
     let marker = match marker_in(home, location, place) {
         Ok(marker) => marker,
@@ -116,7 +131,10 @@ fn find_place(
         )));
     }
     if marker.place == place {
-        return Found::There(Box::new(marker));
+        // The process that sealed the place, or opened it, may have died before that was durable.
+        let must_last = marker.moved.is_some() || lasting == Lasting::Durably;
+        let kept = if must_last { location.keep(MARKER) } else { Ok(()) };
+        return kept.map_or_else(Found::Away, |()| Found::There(Box::new(marker)));
     }
     let said = |place: Option<ThisPlace>| match place {
         None => "the only place of a log".to_owned(),
@@ -142,7 +160,7 @@ pub(crate) fn check_place(
     number: u32,
     place: Option<ThisPlace>,
 ) -> Result<Marker> {
-    match find_place(home, format, location, number, place) {
+    match find_place(home, format, location, number, place, Lasting::Now) {
         Found::There(marker) => Ok(*marker),
         Found::Away(error) | Found::Another(error) => Err(error),
     }
@@ -235,8 +253,12 @@ impl LogPlace {
     fn marker(&self) -> Result<Marker> {
         let checked =
             check_place(&self.home, &self.format, &self.location, self.number, self.place);
-        // To those who ask several places, one that is not there is one that does not answer.
-        checked.map_err(|error| self.as_one_of_several(&error))
+        // To those who ask several places, one that is not there is one that does not answer. The only one was there
+        // when the pool was opened: nothing is known of its records now.
+        checked.map_err(|error| match error.kind() {
+            ErrorKind::Damaged => Error::retry(error.message()),
+            _ => self.as_one_of_several(&error),
+        })
     }
 
     fn as_one_of_several(&self, error: &Error) -> Error {

@@ -92,6 +92,13 @@ impl Moved {
 }
 
 impl Marker {
+    /// One that says nothing but whose it is.
+    pub fn bare(format: FormatConfig) -> Marker {
+        let (this, place, log, moved, next_target) = Default::default();
+        let (redundancy, target) = Default::default();
+        Marker { format, redundancy, this, place, log, moved, next_target, target }
+    }
+
     /// That of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
         let PoolConfig { format, redundancy, target, log, .. } = config.clone();
@@ -192,20 +199,11 @@ pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec
             }
             // A copy of a descriptor from before it came makes no fast target of it.
             Some(target) => {
-                let TargetConfig { tier, volatile, unsettled, .. } = *target;
                 // Whose memory it is decides who makes it anew.
-                let host = if volatile { target.host.clone() } else { row.host.clone() };
-                let location = row.location.clone();
-                let leaving = row.leaving;
-                *target = TargetConfig {
-                    id: Some(id),
-                    location,
-                    host,
-                    leaving,
-                    tier,
-                    volatile,
-                    unsettled,
-                };
+                if !target.volatile {
+                    target.host.clone_from(&row.host);
+                }
+                target.location.clone_from(&row.location);
             }
             // It has left since this descriptor was written.
             None if marker.next_target.is_some_and(|next| id < next) => {}

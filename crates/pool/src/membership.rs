@@ -1,17 +1,16 @@
-//! Which targets a pool has, and how that changes while programs save: targets come, are emptied, and go.
-//! docs/pool.md says what an operator sees of it, docs/faults.md why nothing is lost.
+//! Which targets a pool has, and how that changes while programs save: a command says in the table what is to become
+//! of a target, by one append, and a repair brings the pool to that. docs/pool.md says what an operator sees of it,
+//! docs/faults.md why nothing is lost.
 
-use crate::redundancy::{TargetConfig, Tier};
-use crate::targets::{Claim, TargetSet, TargetTable, members};
+use crate::Pool;
+use crate::alone::Alone;
+use crate::redundancy::{TargetConfig, TargetState, Tier};
+use crate::repair::{PackUses, RepairOptions, RepairReport};
+use crate::targets::{FoundPlace, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};
-use crate::{Pool, PoolConfig};
-use outlive_chunk::parallel;
-use outlive_io::Pace;
-use outlive_target::{Lock, ShardName};
-use outlive_types::{Error, ErrorKind, Event, Progress, Result};
-use std::collections::BTreeSet;
+use outlive_types::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The targets of a pool at some time, and what this process has written to which since.
 #[derive(Clone, Debug)]
@@ -29,21 +28,18 @@ impl TargetsThen {
     }
 }
 
-/// What became of the emptying of a target.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct DrainReport {
-    /// Shards that were moved elsewhere.
-    pub shards: u64,
-    /// Bytes of these.
-    pub moved_bytes: u64,
-    /// Shards that are still there, and why the first of them is.
+/// What became of a change of the targets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetChange {
+    /// The target that was changed, or that was added.
+    pub id: u32,
+    /// What the repair behind the change did.
+    pub repair: RepairReport,
+    /// Shards that are still on the target that is to be emptied.
     pub left: u64,
     /// Why.
     pub why: Option<Error>,
 }
-
-/// What keeps others from changing the targets meanwhile.
-pub(crate) type Alone = (Lock, Option<Claim>);
 
 impl Pool {
     /// Takes notice of targets that came and went since this was asked last.
@@ -56,15 +52,17 @@ impl Pool {
         if self.targets().version() == version {
             return Ok(());
         }
-        let rows = table.rows()?;
-        let config = PoolConfig { target: rows.clone(), ..self.config().clone() };
-        let now = TargetSet::new(members(&**table, &rows)?, &config);
-        self.set_targets(Arc::new(now.of_table(table.clone(), version)));
+        let rows = table.seen()?;
+        if self.targets().is_still(&rows, version) {
+            return Ok(());
+        }
+        let now = TargetSet::new(members(table, &rows.targets)?, self.config());
+        self.set_targets(Arc::new(now.of_table(table.clone(), rows, version)));
         Ok(())
     }
 
     /// The targets that there are now: to be asked before anything is written that a record is to name,
-    /// and before those look at the table who write it. `None` if a target may leave without harm.
+    /// and before those look at the table that write it. `None` if a target may leave without harm.
     ///
     /// # Errors
     /// What the table reports.
@@ -81,8 +79,8 @@ impl Pool {
 
     /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
     /// at the table later, enough is on targets that have not left: to be asked once all of it is durable,
-    /// before the record is appended. Who removes a target takes it out of the table before he looks at it for
-    /// the last time; so either he sees what was written, or this sees that the target has left.
+    /// before the record is appended. A repair closes a target in the table before it looks at it for the last time;
+    /// so either it sees what was written, or this sees that the target is closed.
     ///
     /// # Errors
     /// `Retry` if too many have left: what was saved must be saved again. What the table reports.
@@ -91,20 +89,23 @@ impl Pool {
         if table.version().or_else(|error| self.place_says().and(Err(error)))? == then.version {
             return Ok(());
         }
-        let rows = table.rows()?;
-        let row_of = |id: u32| rows.iter().find(|row| row.id.unwrap_or(1) == id);
+        let rows = table.read()?;
+        // One that left and came back has not kept what was put there before.
+        let counts = |row: &&TargetConfig| row.state.counts() && row.since <= then.version;
+        let row_of = |id: u32| rows.get(id).filter(counts);
         // Those that came since, too: one may have come and left.
-        let came = then.ids.iter().max().map_or(1, |id| id + 1)..table.next_id()?;
+        let came = then.ids.iter().max().map_or(1, |id| id + 1)..rows.next_id;
         let known = then.ids.iter().copied().chain(came);
         let left: BTreeSet<u32> = known.filter(|id| row_of(*id).is_none()).collect();
         let needed = usize::from(self.config().geometry().k);
         for pack in then.spread().iter().chain(others) {
             let has_left = |id: &u32| row_of(*id).is_none();
-            let is_leaving = |id: &&u32| row_of(**id).is_some_and(|row| row.leaving);
+            let is_draining =
+                |id: &&u32| row_of(**id).is_some_and(|row| row.state == TargetState::Draining);
             let gone = pack.iter().filter(|id| has_left(id)).count();
             // What was on one that is being emptied may be on another by now, which may have left.
             let elsewhere = left.iter().filter(|id| pack.binary_search(id).is_err());
-            let moved = pack.iter().filter(is_leaving).count().min(elsewhere.clone().count());
+            let moved = pack.iter().filter(is_draining).count().min(elsewhere.clone().count());
             let first = pack.iter().find(|id| has_left(id)).or(elsewhere.clone().next());
             if let Some(id) = first.filter(|_| pack.len() - gone - moved < needed) {
                 return Err(Error::retry(format!(
@@ -115,39 +116,9 @@ impl Pool {
         Ok(())
     }
 
-    pub(crate) fn changing(&self) -> Result<(Arc<dyn TargetTable>, Alone)> {
-        let table = self.table().cloned().ok_or_else(|| {
-            Error::invalid(
-                "the targets of this pool cannot be changed: nothing says which they are",
-            )
-        })?;
-        let lock = self.lock_collecting()?;
-        if matches!(lock, Lock::Busy) {
-            return Err(Error::retry(
-                "a gc, scrub, repair or another change of the targets is at work in this pool: try \
-                 again when it has ended",
-            ));
-        }
-        let claim = match lock {
-            Lock::None => table.claim()?,
-            _ => None,
-        };
-        self.refresh_targets()?;
-        Ok((table, (lock, claim)))
-    }
-
-    /// Ends the claim of a command that was killed while it changed the targets, where the log has no locks.
-    /// Answers whose it was. That command must not be at work any more.
-    ///
-    /// # Errors
-    /// What the log reports.
-    pub fn release_targets(&self) -> Result<Option<String>> {
-        self.table().map_or(Ok(None), |table| table.release())
-    }
-
     /// Refuses rows that do not fit the pool's redundancy.
-    fn fits(&self, rows: &[TargetConfig]) -> Result<()> {
-        let staying: Vec<TargetConfig> = rows.iter().filter(|row| !row.leaving).cloned().collect();
+    fn fits(&self, rows: &Rows) -> Result<()> {
+        let staying = staying(&rows.targets);
         if staying.iter().all(|row| row.tier == Tier::Slow) {
             return Err(Error::invalid(
                 "a pool needs a fast target to save to: add another one first",
@@ -157,18 +128,11 @@ impl Pool {
         fits.map_err(|error| error.context("without that target, and before another one is added"))
     }
 
-    /// Puts another table in the place of this one, if it fits the pool's redundancy.
-    fn change_to(&self, table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<()> {
-        self.fits(rows)?;
-        table.replace(rows)?;
-        self.refresh_targets()
-    }
-
-    /// Adds a target at a new or empty place; programs that save use it from their next checkpoint on.
-    /// Answers its number.
+    /// Adds a target at a new or empty place, or takes one back that the pool has or had; programs that save use it
+    /// from their next checkpoint on. A target of the pool that is there already stays as it is. Answers its number.
     ///
     /// # Errors
-    /// `Invalid` for a place that is used, or cannot be; `Retry` while another command collects.
+    /// `Invalid` for a place that is used by something else, or cannot be; `Retry` while another command collects.
     pub fn add_target(&self, location: &str, host: Option<&str>, tier: Tier) -> Result<u32> {
         let row = TargetConfig::at(location).on_tier(tier);
         self.add_row(TargetConfig { host: host.map(str::to_owned), ..row })
@@ -184,222 +148,304 @@ impl Pool {
     }
 
     fn add_row(&self, row: TargetConfig) -> Result<u32> {
-        let (table, _lock) = self.changing()?;
-        let id = table.next_id()?;
-        let row = TargetConfig { id: Some(id), ..row };
-        let mut rows = table.rows()?;
-        rows.push(row.clone());
-        self.fits(&rows)?;
-        table.prepare(&row)?;
-        self.change_to(&*table, &rows)?;
+        let (table, _alone) = self.changing()?;
+        let mut id = 0;
+        self.change(&table, &mut |table, rows| {
+            id = self.put_row(table, rows, &row)?;
+            Ok(())
+        })?;
         Ok(id)
     }
 
-    /// Empties a target: nothing new is put there, and what is there is moved to the others. It may be
-    /// stopped at any moment, and begun again.
+    /// Changes the table to one that fits the pool's redundancy.
+    fn change(
+        &self,
+        table: &TargetTable,
+        change: &mut dyn FnMut(&TargetTable, &mut Rows) -> Result<()>,
+    ) -> Result<()> {
+        table.change(&mut |rows| {
+            let before = rows.clone();
+            change(table, rows)?;
+            if *rows == before { Ok(()) } else { self.fits(rows) }
+        })?;
+        self.refresh_targets()
+    }
+
+    /// Puts a row into the table for the place that it names, which is made ready. Answers its number.
+    fn put_row(&self, table: &TargetTable, rows: &mut Rows, row: &TargetConfig) -> Result<u32> {
+        let places = table.places();
+        let here = table.rows()?;
+        // As this process calls the places, or as the table does.
+        let both = || here.iter().chain(&rows.targets);
+        let own = both().find(|other| places.is_same(other, row));
+        if let Some(own) = own.and_then(|own| rows.get(own.id.unwrap_or(1))) {
+            let id = own.id.unwrap_or(1);
+            if own.tier != row.tier || own.volatile != row.volatile {
+                return Err(Error::invalid(format!(
+                    "{} is target {id} of this pool already, of another kind",
+                    row.location
+                )));
+            }
+            return self.take_back(table, rows, id, row);
+        }
+        match places.find(row)? {
+            FoundPlace::Own { id, .. } if rows.get(id).is_some_and(|own| own.state.counts()) => {
+                Err(Error::invalid(format!(
+                    "{} holds target {id} of this pool, which is in the table at another place: if it was moved, \
+                     set its location in pool.toml",
+                    row.location
+                )))
+            }
+            FoundPlace::Own { id, .. } if rows.get(id).is_some() => {
+                self.take_back(table, rows, id, row)
+            }
+            // It was given up, or removed, and has what it had.
+            FoundPlace::Own { id, holds_shards: true } if id < rows.next_id => {
+                let since = table.version()? + 1;
+                rows.targets.push(TargetConfig { id: Some(id), since, ..row.clone() });
+                self.fits(rows)?;
+                Ok(id)
+            }
+            _ => {
+                let id = rows.push(row.clone());
+                self.fits(rows)?;
+                let new = TargetConfig { id: Some(id), ..row.clone() };
+                places.prepare(&new, &rows.targets)?;
+                Ok(id)
+            }
+        }
+    }
+
+    /// Makes a target of the table active again, at the place that `row` names.
+    fn take_back(
+        &self,
+        table: &TargetTable,
+        rows: &mut Rows,
+        id: u32,
+        row: &TargetConfig,
+    ) -> Result<u32> {
+        let since = table.version()? + 1;
+        if let Some(own) = rows.get_mut(id).filter(|own| own.state != TargetState::Active) {
+            (own.state, own.remove, own.since) = (TargetState::Active, false, since);
+            own.location.clone_from(&row.location);
+            if row.host.is_some() {
+                own.host.clone_from(&row.host);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Empties a target: nothing new is put there, and what is there is moved to the others.
     ///
     /// # Errors
     /// `Invalid` if the others are too few, or there is no such target; `Retry` if it is away.
-    pub fn drain_target(&self, id: u32, bytes_per_s: Option<u64>) -> Result<DrainReport> {
-        let (table, _lock) = self.changing()?;
-        self.drain(&*table, id, bytes_per_s)
+    pub fn drain_target(
+        &self,
+        id: u32,
+        bytes_per_s: Option<u64>,
+        uses: &dyn PackUses,
+    ) -> Result<TargetChange> {
+        let (table, alone) = self.changing()?;
+        self.change(&table, &mut |_, rows| {
+            let row = rows.get_mut(id).ok_or_else(|| no_target(id))?;
+            if row.state == TargetState::Active {
+                row.state = TargetState::Draining;
+            }
+            Ok(())
+        })?;
+        self.look_at(id)?;
+        self.bring(&alone, id, bytes_per_s, uses)
     }
 
-    fn drain(&self, table: &dyn TargetTable, id: u32, rate: Option<u64>) -> Result<DrainReport> {
-        let mut rows = table.rows()?;
-        let row = rows.iter_mut().find(|row| row.id == Some(id)).ok_or_else(|| no_target(id))?;
-        if !row.leaving {
-            row.leaving = true;
-            self.change_to(table, &rows)?;
-        }
-        let targets = self.targets();
-        let from = targets.number_of(id).ok_or_else(|| no_target(id))?;
-        targets.members()[from].look()?;
-        self.empty(&targets, from, rate)
-    }
-
-    /// Moves all that is on a target, until nothing is, or it does not become less.
-    fn empty(&self, targets: &TargetSet, from: usize, rate: Option<u64>) -> Result<DrainReport> {
-        let pace = Pace::new(rate);
-        let mut report = DrainReport::default();
-        loop {
-            let shards = targets.members()[from].target().list()?;
-            if shards.is_empty() {
-                (report.left, report.why) = (0, None);
-                return Ok(report);
-            }
-            let (total, done) = (shards.len() as u64, AtomicU64::new(0));
-            let moved = parallel(shards, self.config().tuning.threads(), |shard| {
-                let moved = self.move_shard(targets, shard, from);
-                pace.spend(moved.as_ref().copied().unwrap_or(0));
-                let bytes = self.config().format.pack_bytes;
-                let done_bytes = (done.fetch_add(1, Ordering::Relaxed) + 1) * bytes;
-                let event = Progress { what: "drain", done_bytes, total_bytes: total * bytes };
-                self.env().observer.event(Event::Progress(event));
-                moved
-            });
-            let before = report.shards;
-            (report.left, report.why) = (0, None);
-            for outcome in moved {
-                match outcome {
-                    Ok(bytes) => {
-                        report.shards += 1;
-                        report.moved_bytes += bytes;
-                    }
-                    Err(error) => {
-                        report.left += 1;
-                        report.why = report.why.or(Some(error));
-                    }
-                }
-            }
-            if report.shards == before {
-                return Ok(report);
-            }
-        }
-    }
-
-    /// Removes a target. What is on it is moved to the others first, unless it is `lost`: then its
-    /// packs' redundancy makes up for it, as far as it can.
+    /// Removes a target: what is on it is moved to the others first. If it is `lost`, its packs' redundancy makes up
+    /// for it, as far as it can.
     ///
     /// # Errors
-    /// As [`Pool::drain_target`]; `Full` or whatever kept something on it.
-    pub fn remove_target(&self, id: u32, lost: bool, rate: Option<u64>) -> Result<DrainReport> {
-        let (table, _lock) = self.changing()?;
-        let mut report = DrainReport::default();
-        let targets = self.targets();
-        let from = targets.number_of(id).ok_or_else(|| no_target(id))?;
-        if !lost {
-            report = self.drain(&*table, id, rate)?;
-            if let Some(why) = report.why.take() {
-                let left = report.left;
-                return Err(why.context(format!("{left} shards are still on target {id}")));
+    /// As [`Pool::drain_target`]; `Full`, or whatever kept something on it.
+    pub fn remove_target(
+        &self,
+        id: u32,
+        lost: bool,
+        bytes_per_s: Option<u64>,
+        uses: &dyn PackUses,
+    ) -> Result<TargetChange> {
+        let (table, alone) = self.changing()?;
+        self.change(&table, &mut |_, rows| {
+            // Numbers are given once: one that is not there any more has left.
+            let has_left = id > 0 && id < rows.next_id;
+            match rows.get_mut(id) {
+                Some(row) => leave(row, lost),
+                None if has_left => {}
+                None => return Err(no_target(id)),
             }
-        }
-        let rows = table.rows()?;
-        let others: Vec<TargetConfig> =
-            rows.iter().filter(|row| row.id != Some(id)).cloned().collect();
-        self.change_to(&*table, &others)?;
-        if lost {
-            return Ok(report);
-        }
-        // Who has looked at the table before that may have put something there: it is moved as well. Who
-        // looks behind it, before a commit, sees that the target is gone.
-        let late = self.empty_behind(&targets, from, rate)?;
-        report.shards += late.shards;
-        report.moved_bytes += late.moved_bytes;
-        if let Some(why) = late.why {
-            table.replace(&rows)?;
-            self.refresh_targets()?;
-            return Err(why.context(format!(
-                "{} shards were put on target {id} meanwhile, so it was not removed",
-                late.left
-            )));
-        }
-        Ok(report)
+            Ok(())
+        })?;
+        self.end(&alone, id, lost, bytes_per_s, uses)
     }
 
-    /// The same for a target that the table does not name any more: what is on it goes to those that it
-    /// names.
-    fn empty_behind(&self, old: &TargetSet, from: usize, rate: Option<u64>) -> Result<DrainReport> {
-        old.members()[from].look()?;
-        self.empty(old, from, rate)
-    }
-
-    /// Puts a new target in the place of another: what is on that, if it is there, is moved. Answers the
-    /// new target's number, and whether the old one was there.
+    /// Puts a new target in the place of another: what is on that, if it is there, is moved. A target that is away is
+    /// given up if all packs can be made of the others, or if it is `lost`. Answers the new target's number, and
+    /// whether the old one was there.
     ///
     /// # Errors
-    /// As [`Pool::add_target`] and [`Pool::remove_target`].
+    /// As [`Pool::add_target`] and [`Pool::remove_target`]; `Invalid` if the target is away, not `lost`, and has
+    /// what is nowhere else.
     pub fn replace_target(
         &self,
         id: u32,
         location: &str,
-        rate: Option<u64>,
-    ) -> Result<(u32, bool, DrainReport)> {
-        let old = {
-            let table = self.table().ok_or_else(|| no_target(id))?;
-            let rows = table.rows()?;
-            let row = rows.into_iter().find(|row| row.id == Some(id));
-            row.ok_or_else(|| no_target(id))?
+        lost: bool,
+        bytes_per_s: Option<u64>,
+        uses: &dyn PackUses,
+    ) -> Result<(u32, bool, TargetChange)> {
+        let (table, alone) = self.changing()?;
+        let is_there = {
+            let targets = self.targets();
+            let number = targets.number_of(id);
+            number.is_some_and(|number| targets.members()[number].check().is_ok())
         };
-        let tier = old.tier;
-        let (leaving, unsettled) = (false, false);
-        let new = self.add_row(TargetConfig {
-            location: location.to_owned(),
-            leaving,
-            unsettled,
-            ..old
-        })?;
-        let targets = self.targets();
-        let number = targets.number_of(id).ok_or_else(|| no_target(id))?;
-        let is_there = targets.members()[number].check().is_ok();
-        if !is_there && tier == Tier::Fast && self.config().redundancy.survives() == 0 {
-            return Err(Error::invalid(format!(
-                "target {id} is away, and the pool has no redundancy: what is on it would be lost. Target \
-                 {new} was added; bring {id} back, or give it up with `outlive pool remove --lost`"
-            )));
+        let is_lost = |row: &TargetConfig| row.state == TargetState::Lost;
+        let was_lost = table.read()?.get(id).is_some_and(is_lost);
+        if !is_there && !lost && !was_lost && table.read()?.get(id).is_some() {
+            self.check_dispensable(id, uses)?;
         }
-        let report = self.remove_target(id, !is_there, rate)?;
-        Ok((new, is_there, report))
+        let lost = lost || !is_there;
+        let mut new = 0;
+        self.change(&table, &mut |table, rows| {
+            let old = match rows.get(id) {
+                Some(old) => old.clone(),
+                // It is gone already, if this very command was interrupted behind that.
+                None => self.replaced(table, rows, id, location)?,
+            };
+            if table.places().is_same(&old, &TargetConfig::at(location)) {
+                return Err(Error::invalid(format!(
+                    "{location} is target {id} itself: name another place"
+                )));
+            }
+            let row = TargetConfig { location: location.to_owned(), ..old };
+            let row = TargetConfig { since: 0, unsettled: false, ..row };
+            new = self.put_row(table, rows, &row.in_state(TargetState::Active, false))?;
+            if let Some(row) = rows.get_mut(id) {
+                leave(row, lost);
+            }
+            Ok(())
+        })?;
+        let change = self.end(&alone, id, lost, bytes_per_s, uses)?;
+        Ok((new, is_there, change))
     }
 
-    /// Moves a shard to another target, each part of it checked. Answers its length.
-    fn move_shard(&self, targets: &TargetSet, shard: ShardName, from: usize) -> Result<u64> {
-        if targets.members()[from].tier == Tier::Slow {
-            return self.move_slow(targets, shard, from);
+    /// The row of a target that was replaced by the one at `location`.
+    fn replaced(
+        &self,
+        table: &TargetTable,
+        rows: &Rows,
+        id: u32,
+        location: &str,
+    ) -> Result<TargetConfig> {
+        let here = table.rows()?;
+        let wanted = TargetConfig::at(location);
+        let own = here.iter().find(|row| table.places().is_same(row, &wanted));
+        let new = own.and_then(|own| rows.get(own.id.unwrap_or(1)));
+        let new = new.filter(|new| id < rows.next_id && new.id != Some(id));
+        new.map(|new| TargetConfig { location: String::new(), ..new.clone() })
+            .ok_or_else(|| no_target(id))
+    }
+
+    /// Makes sure that all packs that a checkpoint names can be read without a target.
+    fn check_dispensable(&self, id: u32, uses: &dyn PackUses) -> Result<()> {
+        let needed = i64::from(self.config().geometry().k);
+        let there = self.redundancy()?;
+        let refuse = |what: String| {
+            Error::invalid(format!(
+                "target {id} is away, and {what}: bring it back, or give it up, and what only it has, with --lost"
+            ))
+        };
+        let named = uses.named(self).map_err(|error| {
+            refuse(format!("it is not known what else has what is on it ({})", error.message()))
+        })?;
+        let unknown = || refuse("it is not known what else has what is on it".to_owned());
+        let named = named.ok_or_else(unknown)?;
+        let is_short = |pack: &&outlive_types::PackId| {
+            let there = there.get(pack);
+            there.is_none_or(|it| (it.shards as i64) < needed && it.slow_spare < 0)
+        };
+        match named.iter().filter(is_short).count() {
+            0 if self.config().redundancy.survives() > 0 || self.has_slow_tier() => Ok(()),
+            0 => Err(refuse("the pool has no redundancy".to_owned())),
+            count => Err(refuse(format!(
+                "{count} of {} packs that checkpoints need cannot be read without it",
+                named.len()
+            ))),
         }
-        match self.copy_shard(targets, shard, from) {
-            Ok(bytes) => {
-                targets.members()[from].target().delete(shard)?;
-                Ok(bytes)
-            }
-            // A gc has deleted it meanwhile.
-            Err(error)
-                if error.kind() == ErrorKind::Damaged
-                    && !targets.members()[from].has(shard).unwrap_or(true) =>
-            {
-                Ok(0)
-            }
-            // It is damaged: made from the others, it is somewhere else.
-            Err(error) if error.kind() == ErrorKind::Damaged && self.has_redundancy() => {
-                let repair = self.repair_pack(shard.pack, &[shard.shard])?;
-                match repair.missing {
-                    0 => Ok(repair.written_bytes),
-                    _ => Err(error),
-                }
-            }
-            Err(error) => Err(error),
+    }
+
+    fn look_at(&self, id: u32) -> Result<()> {
+        let targets = self.targets();
+        targets.number_of(id).map_or(Ok(()), |number| targets.members()[number].look())
+    }
+
+    /// Repairs behind a change.
+    fn bring(
+        &self,
+        alone: &Alone,
+        id: u32,
+        bytes_per_s: Option<u64>,
+        uses: &dyn PackUses,
+    ) -> Result<TargetChange> {
+        let options = RepairOptions { bytes_per_s, dry_run: false };
+        let repair = self.repair_alone(alone, options, uses)?;
+        let left: BTreeMap<u32, (u64, Option<Error>)> = repair.left.clone();
+        let (left, why) = left.get(&id).cloned().unwrap_or_default();
+        Ok(TargetChange { id, repair, left, why })
+    }
+
+    /// The same for a target that is to leave.
+    fn end(
+        &self,
+        alone: &Alone,
+        id: u32,
+        lost: bool,
+        bytes_per_s: Option<u64>,
+        uses: &dyn PackUses,
+    ) -> Result<TargetChange> {
+        if !lost {
+            self.look_at(id)?;
         }
+        let change = match self.bring(alone, id, bytes_per_s, uses) {
+            // It is given up, and a repair has to wait for others that are away.
+            Err(why) if lost && why.kind() == ErrorKind::Retry => {
+                let (repair, left, why) = (RepairReport::default(), 0, Some(why));
+                return Ok(TargetChange { id, repair, left, why });
+            }
+            brought => brought?,
+        };
+        if lost || self.targets().number_of(id).is_none() {
+            return Ok(change);
+        }
+        let failed = || change.repair.failed.first().map(|(_, error)| error.clone());
+        let late = || Error::retry("shards were put there meanwhile");
+        let why = change.why.clone().or_else(failed).unwrap_or_else(late);
+        Err(why.context(format!(
+            "target {id} is still in the pool, and {} shards are on it; `{}` goes on",
+            change.left,
+            self.command("pool repair", &[])
+        )))
     }
 }
 
-impl Pool {
-    /// The same of a shard on a slow target. Where no other slow target can take it, it may go if the fast
-    /// tier has the same shard, which is read for that.
-    fn move_slow(&self, targets: &TargetSet, shard: ShardName, from: usize) -> Result<u64> {
-        let member = &targets.members()[from];
-        let error = match self.copy_shard(targets, shard, from) {
-            Ok(bytes) => return member.target().delete(shard).map(|()| bytes),
-            Err(error) => error,
-        };
-        // A gc has deleted it meanwhile.
-        if !member.has(shard)? {
-            return Ok(0);
+/// The rows of targets that saves write to.
+pub(crate) fn staying(rows: &[TargetConfig]) -> Vec<TargetConfig> {
+    rows.iter().filter(|row| row.state == TargetState::Active).cloned().collect()
+}
+
+/// What a removal makes of a row. A target that is being removed already goes on with that.
+fn leave(row: &mut TargetConfig, lost: bool) {
+    match (lost, row.state) {
+        (true, _) => (row.state, row.remove) = (TargetState::Lost, true),
+        (false, TargetState::Active | TargetState::Draining) => {
+            (row.state, row.remove) = (TargetState::Draining, true);
         }
-        if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Full) {
-            return Err(error);
-        }
-        let now = self.targets();
-        let is_whole =
-            now.find_on(Tier::Fast, shard).and_then(|there| self.verify_on(&now, shard, there));
-        match is_whole {
-            Ok(_) => member.target().delete(shard).map(|()| 0),
-            Err(fast) => Err(error.context(format!(
-                "shard {shard} has no whole copy on the fast tier ({}): run `outlive pool repair`, or add a \
-                 slow target",
-                fast.message()
-            ))),
-        }
+        (false, TargetState::Closed | TargetState::Lost) => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! Packs as wholes: which there are, what they occupy, and their end.
 
 use crate::Pool;
-use crate::redundancy::Tier;
+use crate::redundancy::{TargetState, Tier};
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
@@ -14,6 +14,8 @@ pub struct TargetUsage {
     pub target: String,
     /// Its tier.
     pub tier: Tier,
+    /// What is to become of it.
+    pub state: TargetState,
     /// Why it cannot be used now; then the numbers are zero.
     pub away: Option<String>,
     /// Finished shards on it.
@@ -124,6 +126,7 @@ impl Pool {
                 id: member.id,
                 target: target.describe(),
                 tier: member.tier,
+                state: member.state,
                 away: member.look().err().map(|error| error.message().to_owned()),
                 shards: 0,
                 stored_bytes: 0,

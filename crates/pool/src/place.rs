@@ -2,12 +2,12 @@
 
 use crate::compare::{compare, look_for, text};
 use crate::config::{FormatConfig, PoolConfig};
-use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
 use crate::log_open::check_log;
 use crate::marker::{Marker, This};
-use outlive_types::{Error, Result};
-use std::path::PathBuf;
+use outlive_types::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
 
 /// What the log's marker says, on a target outside of the pool's own place: packs of this pool are there.
 pub(crate) const TARGET_MARKER: &str = "packs/.pool.toml";
@@ -18,8 +18,8 @@ pub(crate) const TARGET_MARKER: &str = "packs/.pool.toml";
 /// can put it right.
 ///
 /// # Errors
-/// `Damaged` if the log or the target is missing, `Invalid` if the descriptor or the pool is, or is
-/// another's.
+/// `Retry` if the log or the target is missing: what is on them may be whole. `Invalid` if the descriptor or the pool
+/// is missing, or is another's.
 pub(crate) fn check(
     home: &Home,
     config: &PoolConfig,
@@ -39,6 +39,10 @@ pub(crate) fn check(
         targets()
     };
     check().map_err(|error| {
+        let error = match error.kind() {
+            ErrorKind::Damaged => Error::retry(error.message()),
+            _ => error,
+        };
         error
             .context(format!("the pool {} is not as it was opened, so nothing is saved", home.root))
     })
@@ -58,18 +62,30 @@ pub(crate) fn read_text(root: &Location) -> Result<String> {
 fn read_bytes(root: &Location) -> Result<Vec<u8>> {
     match root.read(DESCRIPTOR)? {
         Some(bytes) => Ok(bytes),
-        None if root.has(MARKER)? => Err(descriptor_is_missing(root)),
+        None if root.has(MARKER)? || root.has(COPY)? => Err(descriptor_is_missing(root)),
         None => Err(Error::invalid(format!(
             "{root} is not a pool (it has no {DESCRIPTOR}): make one with `outlive pool init`"
         ))),
     }
 }
 
+/// Whether a directory is a pool's own, also if its descriptor is lost.
+pub fn is_pool(dir: &Path) -> bool {
+    [DESCRIPTOR, MARKER, COPY].iter().any(|name| dir.join(name).exists())
+}
+
+/// What to do about a pool that has lost its descriptor.
 pub(crate) fn descriptor_is_missing(root: &Location) -> Error {
+    let copy = match root.has(COPY).unwrap_or(false) {
+        true => format!("a copy is in {}", root.name(COPY)),
+        false => format!(
+            "a copy of its [format] section is in {}; that section alone will do",
+            root.name(MARKER)
+        ),
+    };
     Error::invalid(format!(
-        "{root} holds a pool whose {DESCRIPTOR} is missing: put it back (a copy of its [format] \
-         section is in {}; that section alone will do), or name an empty or new directory",
-        root.name(MARKER)
+        "{root} holds a pool whose {DESCRIPTOR} is missing: put it back ({copy}), or name an empty or new \
+         directory"
     ))
 }
 

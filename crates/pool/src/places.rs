@@ -1,7 +1,7 @@
 //! Places that a pool is made in: which belong to a pool already, and which are free.
 
 use crate::config::PoolConfig;
-use crate::home::{DESCRIPTOR, Home, MARKER};
+use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
 use crate::host::is_in_memory;
 use crate::location::{Location, real};
 use crate::marker::Marker;
@@ -38,7 +38,7 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
     let owns = |pool: &&Path| {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
         let is_own = within.is_none_or(|first| PARTS.iter().any(|own| first.as_os_str() == *own));
-        is_own && [MARKER, TARGET_MARKER].iter().any(|marker| pool.join(marker).exists())
+        is_own && [MARKER, TARGET_MARKER, COPY].iter().any(|marker| pool.join(marker).exists())
     };
     path.ancestors().find(owns).map(Path::to_owned)
 }
@@ -97,7 +97,7 @@ pub(crate) fn check_outside_prefixes(place: &S3Place) -> Result<()> {
     let own = |below: Option<&str>| below.is_none_or(|below| PARTS.contains(&below));
     let owners = place.ancestors().into_iter().filter(|(_, below)| own(below.as_deref()));
     for owner in owners.map(|(owner, _)| Location::Bucket(owner)) {
-        for text in [TARGET_MARKER, MARKER, DESCRIPTOR] {
+        for text in [TARGET_MARKER, MARKER, DESCRIPTOR, COPY] {
             if owner.has(text)? {
                 return Err(Error::invalid(format!(
                     "{place} belongs to a pool ({} is there): name another place",

@@ -2,11 +2,12 @@
 
 use crate::PoolConfig;
 use crate::command::command;
+use crate::descriptor::make_copy;
 use crate::environment::Environment;
 use crate::home::Home;
 use crate::layout::Layout;
 use crate::location::Location;
-use crate::log_places::{Found, find_set};
+use crate::log_places::{Found, Lasting, find_set};
 use crate::place::{check, packs_elsewhere};
 use crate::targets::{Member, TargetSet, TargetTable};
 use crate::written::Written;
@@ -36,7 +37,7 @@ pub struct Pool {
     config: Arc<PoolConfig>,
     targets: Arc<RwLock<Arc<TargetSet>>>,
     /// What says which they are.
-    table: Option<Arc<dyn TargetTable>>,
+    table: Option<Arc<TargetTable>>,
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
     /// Buffers for the parity of one container each.
@@ -136,7 +137,7 @@ impl Pool {
     ///
     /// # Errors
     /// What the table reports.
-    pub fn with_table(self, table: Arc<dyn TargetTable>) -> Result<Pool> {
+    pub fn with_table(self, table: Arc<TargetTable>) -> Result<Pool> {
         let pool = Pool { table: Some(table), ..self };
         pool.refresh_targets()?;
         Ok(pool)
@@ -156,27 +157,32 @@ impl Pool {
     /// and after, and whoever commits asks before: a log that is made anew where one has vanished acknowledges what is lost.
     ///
     /// # Errors
-    /// `Damaged` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
+    /// `Retry` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
     /// another's.
     pub fn check_place(&self) -> Result<()> {
         let targets = || {
             self.refresh_targets()?;
             self.targets().check()
         };
-        match &self.home {
-            Some(home) => check(home, &self.config, targets),
-            None => targets(),
+        let Some(home) = &self.home else { return targets() };
+        check(home, &self.config, targets)?;
+        if home.wants_copy() {
+            // Pools of older builds have none. One that cannot be made, as nobody may write there, is no reason not
+            // to save.
+            let _ = make_copy(&home.root, &*self.env.rng);
         }
+        Ok(())
     }
 
     /// The places of its log, and of each why it is away, if it is.
     pub fn log_places(&self) -> Vec<(String, Option<Error>)> {
         let Some(home) = &self.home else { return vec![(self.log.describe(), None)] };
-        let found =
-            find_set(home, &self.config.format, home.log()).into_iter().map(|found| match found {
+        let found = find_set(home, &self.config.format, home.log(), Lasting::Now).into_iter().map(
+            |found| match found {
                 Found::There(_) => None,
                 Found::Away(error) | Found::Another(error) => Some(error),
-            });
+            },
+        );
         home.log().named.iter().map(Location::to_string).zip(found).collect()
     }
 
@@ -235,7 +241,7 @@ impl Pool {
     }
 
     /// What says which targets there are, if anything does.
-    pub(crate) fn table(&self) -> Option<&Arc<dyn TargetTable>> {
+    pub(crate) fn table(&self) -> Option<&Arc<TargetTable>> {
         self.table.as_ref()
     }
 

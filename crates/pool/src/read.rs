@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::layout::Layout;
 use crate::redundancy::Tier;
-use crate::stripe::{Scan, read_pieces};
+use crate::stripe::{Breadth, Scan, read_pieces};
 use crate::targets::rather;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
@@ -80,22 +80,22 @@ impl Pool {
         targets.survives() > 0 || targets.has_slow()
     }
 
-    /// Reads a span again that was not what it should be: all parts of its container, each against its
-    /// checksum, and what is damaged from the others. It costs much more than [`Pool::read`].
+    /// Reads a span again that was not what it should be, or could not be read: all of its container, each fragment
+    /// against its checksum, and what is damaged from any other copy or made from the others. It costs much more than
+    /// [`Pool::read`].
     ///
     /// # Errors
     /// `Damaged` if that does not help; what the targets report.
     pub fn read_checked(&self, span: Span) -> Result<SpanBytes> {
-        if !self.has_redundancy() {
-            return Err(Error::damaged("there is nothing to make it from"));
-        }
         let container_bytes = self.config().format.container_bytes;
         let number = u64::from(span.offset) / container_bytes;
-        let mut scan = Scan::open(self, span.pack, true)?;
-        let fragments = scan.only(number)?;
-        for (shard, error) in scan.faults() {
-            let what = format!("shard {shard} of pack {} is made from the others", span.pack);
-            self.warn(format!("{what}: {}; run: {}", error.message(), self.command("scrub", &[])));
+        let data: Vec<u8> = (0..self.config().geometry().k).collect();
+        let mut scan = Scan::open(self, span.pack, Breadth::Shards(&data))?;
+        let fragments = scan.only(number, &data)?;
+        for fault in scan.faults().iter().filter(|fault| fault.target.is_some()) {
+            let what = format!("shard {} of pack {} is read elsewhere", fault.shard, span.pack);
+            let why = fault.error.message();
+            self.warn(format!("{what}: {why}; run: {}", self.command("scrub", &[])));
         }
         let container = scan.container(&fragments)?;
         let skip = (u64::from(span.offset) % container_bytes) as usize;
@@ -105,6 +105,28 @@ impl Pool {
         let mut buffer = AlignedBuf::zeroed(length.next_multiple_of(PAGE_BYTES));
         buffer[..length].copy_from_slice(there);
         Ok(SpanBytes { buffer, skip: 0, length })
+    }
+
+    /// Reads one thing by itself, and makes sure that it is what it should be: `is_whole` says so. What the first
+    /// copy does not give is read from every other one, and made from other shards, before it is called damaged.
+    ///
+    /// # Errors
+    /// `Damaged` if it is nowhere as it should be; what the targets report.
+    #[expect(clippy::disallowed_methods, reason = "what it gives is verified here")]
+    pub fn read_verified(&self, span: Span, is_whole: &dyn Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
+        // A buffer of its own: a caller may hold some of the staging memory, and all of it may be with others like it.
+        let buffer = AlignedBuf::zeroed(span.length as usize + 2 * PAGE_BYTES);
+        let first = match self.read(span, buffer).wait() {
+            Ok(bytes) if is_whole(&bytes) => return Ok(bytes.to_vec()),
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        match self.read_checked(span) {
+            Ok(bytes) if is_whole(&bytes) => Ok(bytes.to_vec()),
+            Ok(_) => Err(Error::damaged("it does not match its fingerprint")),
+            // What cannot be read just now may be whole.
+            Err(again) => Err(first.map_or(again.clone(), |first| first.or_rather(again))),
+        }
     }
 
     /// Of how many packs reads should be under way, so that all fast targets are busy.
@@ -127,17 +149,17 @@ impl Pool {
                     let header = self.header_of(shard)?;
                     Ok(geometry.fragments_bytes(header.containers_bytes))
                 });
-                match by_header {
-                    Err(error) if error.kind() == ErrorKind::Damaged => {
+                by_header
+                    .or_else(|error| {
                         let by_footer =
                             self.any_shard(pack, |shard| Ok(self.footer_of(shard)?.fragment_bytes));
-                        by_footer.map_err(|footer| match footer.kind() {
-                            ErrorKind::Damaged => error,
-                            _ => footer,
-                        })?
-                    }
-                    by_header => by_header?,
-                }
+                        by_footer.map_err(|footer| error.or_rather(footer))
+                    })
+                    .or_else(|error| {
+                        self.ask_any_copy(pack, error, |scan| {
+                            Ok(geometry.fragments_bytes(scan.header()?.containers_bytes))
+                        })
+                    })?
             }
         };
         let layout = Layout::new(geometry, fragments_bytes)?;
@@ -187,7 +209,24 @@ impl Pool {
             }
             found => found,
         });
+        let found = found.or_else(|error| {
+            self.ask_any_copy(pack, error, |scan| {
+                let (directory, header) = (scan.directory()?.clone(), scan.header()?);
+                Ok((directory, header.containers_bytes))
+            })
+        });
         found.map_err(|error| error.context(format!("pack {pack}")))
+    }
+
+    /// What a shard did not say, as all copies of all shards say it.
+    fn ask_any_copy<T>(
+        &self,
+        pack: PackId,
+        error: Error,
+        ask: impl FnOnce(&Scan) -> Result<T>,
+    ) -> Result<T> {
+        let scan = Scan::open(self, pack, Breadth::Shards(&[])).and_then(|scan| ask(&scan));
+        scan.map_err(|again| error.or_rather(again))
     }
 
     fn directory_by_header(&self, shard: ShardName) -> Result<(Directory, u64)> {
@@ -227,29 +266,35 @@ impl Pool {
         }
     }
 
-    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard; of a pool without
-    /// redundancy not yet verified.
+    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard, and makes sure that it is what it
+    /// should be: `is_whole` says so. Every copy of it is tried.
     ///
     /// # Errors
-    /// `Damaged` if it is not there.
+    /// `Damaged` if it is nowhere as it should be.
     pub fn read_directory(
         &self,
         pack: PackId,
         fragments_bytes: u32,
         length: u32,
+        is_whole: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Vec<u8>> {
         let padded = (length as usize).next_multiple_of(PAGE_BYTES);
         let offset = SHARD_HEADER_BYTES as u64 + u64::from(fragments_bytes);
-        let is_alone = self.shards_of(pack).len() == 1;
         let directory = self.any_shard(pack, |shard| {
             let directory = self.read_now(shard, offset, padded)?[..length as usize].to_vec();
-            match is_alone {
+            match is_whole(&directory) {
                 true => Ok(directory),
-                // Only one that is whole is better than that of another shard.
-                false => Directory::decode(&directory).map(|_| directory),
+                false => Err(Error::damaged(format!(
+                    "the directory at {fragments_bytes} of pack {pack} does not match its fingerprint"
+                ))),
             }
+        });
+        let directory = directory.or_else(|error| {
+            let again = self
+                .ask_any_copy(pack, error.clone(), |scan| Ok(scan.directory_bytes()?.to_vec()))?;
+            if is_whole(&again) { Ok(again) } else { Err(error) }
         })?;
-        if !is_alone {
+        if self.shards_of(pack).len() > 1 {
             let layout = Layout::new(self.config().geometry(), fragments_bytes.into())?;
             self.knows_layout(pack, layout);
         }

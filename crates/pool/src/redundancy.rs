@@ -64,9 +64,16 @@ pub struct TargetConfig {
     /// fails by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// It is being emptied: nothing new is put there.
+    /// What is to become of it. Only the table in the log says so.
+    #[serde(default, skip_serializing_if = "TargetState::is_default")]
+    pub state: TargetState,
+    /// It leaves the pool once it is empty.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub leaving: bool,
+    pub remove: bool,
+    /// The version of the table since which it is active again, if it was not before: a save that began earlier does
+    /// not count on what it has there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: u64,
     /// Whether saves write there, or only `outlive pool fill` does.
     #[serde(default, skip_serializing_if = "Tier::is_default")]
     pub tier: Tier,
@@ -77,6 +84,45 @@ pub struct TargetConfig {
     /// meanwhile.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unsettled: bool,
+}
+
+/// What is to become of a target. `outlive pool repair` brings the pool to what the table says.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetState {
+    /// Saves write there.
+    #[default]
+    Active,
+    /// Nothing new is put there, and what is there is moved to the others.
+    Draining,
+    /// The same, and a save that has written there counts it as gone. Readers still ask it.
+    Closed,
+    /// It was given up: the pool does without what is on it. If it is there all the same, what it has is
+    /// moved to the others.
+    Lost,
+}
+
+impl TargetState {
+    fn is_default(&self) -> bool {
+        *self == TargetState::default()
+    }
+
+    /// Whether a save counts on what it has written there.
+    pub fn counts(self) -> bool {
+        matches!(self, TargetState::Active | TargetState::Draining)
+    }
+
+    /// Its word in `pool.toml`.
+    pub fn name(self) -> &'static str {
+        match self {
+            TargetState::Active => "active",
+            TargetState::Draining => "draining",
+            TargetState::Closed => "closed",
+            TargetState::Lost => "lost",
+        }
+    }
 }
 
 /// What a target is for. It is fixed when the target is added.
@@ -159,11 +205,16 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 impl TargetConfig {
     /// A target at `location`, which fails by itself, and has no number yet.
     pub fn at(location: impl Into<String>) -> TargetConfig {
-        let (id, host, leaving, tier, volatile, unsettled) = Default::default();
-        TargetConfig { id, location: location.into(), host, leaving, tier, volatile, unsettled }
+        let (id, host, state, remove, since, tier) = Default::default();
+        let (location, volatile, unsettled) = (location.into(), false, false);
+        TargetConfig { id, location, host, state, remove, since, tier, volatile, unsettled }
     }
 
     /// The same in the memory of this host, unless it names another.
@@ -176,6 +227,12 @@ impl TargetConfig {
             None => this_host_or_refuse()?,
         };
         Ok(TargetConfig { volatile: true, host: Some(host), ..self })
+    }
+
+    /// The same in another state; `remove`: until it is empty.
+    #[must_use]
+    pub fn in_state(self, state: TargetState, remove: bool) -> TargetConfig {
+        TargetConfig { state, remove, ..self }
     }
 
     /// The same on another tier.

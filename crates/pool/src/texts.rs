@@ -1,7 +1,7 @@
 //! The texts of a pool, markers and the descriptor: each is written whole or not at all.
 
 use crate::location::Location;
-use outlive_target::{make_dir_durable, publish, sync_dir};
+use outlive_target::{adopt_file, make_dir_durable, publish, sync_dir, sync_file};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -35,7 +35,7 @@ impl Location {
                     {
                         Ok(None)
                     }
-                    Err(e) => Err(Error::io("reading", &path, &e)),
+                    Err(e) => Err(Error::io_stored("reading", &path, &e)),
                 }
             }
             Location::Bucket(place) => place.open_files()?.read(name),
@@ -78,6 +78,17 @@ impl Location {
             Location::Bucket(place) => place.open_files()?.write(name, text.as_bytes()),
             Location::Etcd(place) => place.open_files()?.write(name, text.as_bytes()),
         }
+    }
+
+    /// Makes a text durable that is there, whoever wrote it: a process that dies between a rename and a sync leaves
+    /// one that a power cut may take back. Texts elsewhere than in directories are durable once they can be read.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn keep(&self, name: &str) -> Result<()> {
+        let Some(dir) = self.as_directory() else { return Ok(()) };
+        let path = dir.join(name);
+        sync_file(&path).map_err(|e| Error::io("syncing", &path, &e))
     }
 
     /// Makes a directory with `parts` in it. Others have no directories.
@@ -133,6 +144,8 @@ fn write_temporary(dir: &Path, text: &str, rng: &dyn Rng) -> Result<PathBuf> {
     let temporary = dir.join(format!("{TEMPORARY}.{:016x}", u64::from_le_bytes(random)));
     let write = || -> io::Result<()> {
         let mut file = File::create_new(&temporary)?;
+        // Root may rewrite a descriptor that another user has to read.
+        adopt_file(dir, &file);
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };

@@ -4,7 +4,7 @@ use crate::bucket::Bucket;
 use crate::errors::is_missing;
 use object_store::multipart::MultipartStore;
 use outlive_target::ShardName;
-use outlive_types::{PackId, Result};
+use outlive_types::{PackId, Result, Rng, SystemRng};
 
 /// The name of an object of `shard`, finished ("shard") or not ("part").
 pub(crate) fn name(shard: ShardName, state: &str) -> String {
@@ -20,6 +20,22 @@ pub(crate) fn parse_name(object: &str, state: &str) -> Option<ShardName> {
     let expected = name(shard, state);
     // One in the wrong folder would be listed but never found.
     (object == expected || object.starts_with(&format!("{expected}/"))).then_some(shard)
+}
+
+/// Begins the names of uploads that replace a finished shard.
+const REPLACING: &str = "replaces-";
+
+/// A new name for an upload of `shard`.
+pub(crate) fn new_marker(shard: ShardName, replaces: bool) -> String {
+    let mut random = [0; 8];
+    SystemRng.fill(&mut random);
+    let kind = if replaces { REPLACING } else { "" };
+    format!("{}/{kind}{:016x}", name(shard, "part"), u64::from_le_bytes(random))
+}
+
+/// Whether an object names an upload that replaces a finished shard.
+pub(crate) fn is_of_replacing(marker: &str) -> bool {
+    marker.rsplit('/').next().is_some_and(|last| last.starts_with(REPLACING))
 }
 
 /// Ends all uploads of `shard` that are named, so that nobody can complete them.
@@ -63,6 +79,11 @@ mod tests {
         assert_eq!(parse_name(&object, "part"), None);
         let part = name(shard, "part");
         assert_eq!(parse_name(&format!("{part}/0123"), "part"), Some(shard));
+        for replaces in [false, true] {
+            let marker = new_marker(shard, replaces);
+            assert_eq!(parse_name(&marker, "part"), Some(shard), "{marker}");
+            assert_eq!(is_of_replacing(&marker), replaces, "{marker}");
+        }
         for other in [
             "packs/.pool.toml".to_owned(),
             "packs/02/x.shard".to_owned(),

@@ -1,7 +1,7 @@
 //! A bucket as a target: one object per shard.
 
 use crate::bucket::Bucket;
-use crate::objects::{end_uploads, name, parse_name};
+use crate::objects::{end_uploads, is_of_replacing, name, parse_name};
 use crate::reads::Source;
 use crate::upload::Upload;
 use crate::writer::S3Writer;
@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// A shorter shard is one put. Nothing of it is there before its finish, so nobody can find it
 /// unfinished, nor keep it from being finished. That is safe: whoever was fenced cannot commit what
 /// refers to it, and the next gc finds a shard that nothing needs.
+///
+/// An upload that replaces a finished shard is named `replaces-…` there, and its name is removed before
+/// the replacement is acknowledged. So a gc finds it beside the finished shard, too.
 pub struct S3Target {
     bucket: Arc<Bucket>,
 }
@@ -28,6 +31,16 @@ pub struct S3Target {
 impl S3Target {
     pub(crate) fn new(bucket: Arc<Bucket>) -> S3Target {
         S3Target { bucket }
+    }
+
+    fn begin(
+        &self,
+        shard: ShardName,
+        bytes_max: u64,
+        replaces: bool,
+    ) -> Result<Box<dyn ShardWriter>> {
+        let upload = Upload::new(self.bucket.clone(), shard, bytes_max, replaces)?;
+        Ok(Box::new(S3Writer::new(Arc::new(upload))))
     }
 }
 
@@ -44,8 +57,11 @@ impl Target for S3Target {
         if there.is_some() {
             return Err(exists(&self.describe(), shard));
         }
-        let upload = Upload::new(self.bucket.clone(), shard, bytes_max)?;
-        Ok(Box::new(S3Writer::new(Arc::new(upload))))
+        self.begin(shard, bytes_max, false)
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.begin(shard, bytes_max, true)
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
@@ -80,11 +96,15 @@ impl Target for S3Target {
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         let names = self.bucket.wait(|bucket| async move { bucket.names("packs").await })?;
-        let named = |state| names.iter().filter_map(move |object| parse_name(object, state));
-        // What names an upload is removed after its end, and nobody waits for that.
-        let finished: BTreeSet<ShardName> = named("shard").collect();
-        let begun: BTreeSet<ShardName> = named("part").collect();
-        Ok(begun.difference(&finished).copied().collect())
+        let finished: BTreeSet<ShardName> =
+            names.iter().filter_map(|object| parse_name(object, "shard")).collect();
+        let begun = |object: &String| {
+            let shard = parse_name(object, "part")?;
+            // What names the upload of a new shard is removed after its end, and nobody waits for that.
+            (is_of_replacing(object) || !finished.contains(&shard)).then_some(shard)
+        };
+        let begun: BTreeSet<ShardName> = names.iter().filter_map(begun).collect();
+        Ok(begun.into_iter().collect())
     }
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {

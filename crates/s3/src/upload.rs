@@ -12,7 +12,7 @@
 
 use crate::bucket::{Bucket, Clients, PART_BYTES};
 use crate::flow::{Open, Sending, Waits};
-use crate::objects::{end_upload, name};
+use crate::objects::{end_upload, name, new_marker};
 use crate::parts::Part;
 use crate::runtime;
 use futures_util::future::{join, join_all, try_join_all};
@@ -22,7 +22,7 @@ use object_store::{ObjectStoreExt, PutPayload};
 use outlive_io::{AlignedBuf, Promise, SharedBuf, Ticket};
 use outlive_target::writes::{Writing, exists};
 use outlive_target::{Fault, ShardName, WriteTicket};
-use outlive_types::{Error, PAGE_BYTES, Result, Rng, SystemRng};
+use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +39,8 @@ pub(crate) struct Upload {
     pub handle: Handle,
     pub shard: ShardName,
     pub bytes_max: u64,
+    /// Takes the place of a finished shard.
+    replaces: bool,
     object: String,
     path: Path,
     /// All parts but the last are as long: some servers insist on it.
@@ -80,7 +82,12 @@ struct Waiting {
 type Written = std::result::Result<(), Fault<SharedBuf>>;
 
 impl Upload {
-    pub(crate) fn new(bucket: Arc<Bucket>, shard: ShardName, bytes_max: u64) -> Result<Upload> {
+    pub(crate) fn new(
+        bucket: Arc<Bucket>,
+        shard: ShardName,
+        bytes_max: u64,
+        replaces: bool,
+    ) -> Result<Upload> {
         let object = name(shard, "shard");
         let pages = bytes_max.div_ceil(PARTS_OF_UPLOAD_MAX).div_ceil(PAGE_BYTES as u64);
         let least = usize::try_from(pages * PAGE_BYTES as u64).map_err(|_| {
@@ -95,6 +102,7 @@ impl Upload {
             bucket,
             shard,
             bytes_max,
+            replaces,
             object,
             part_bytes: least.max(PART_BYTES),
             started: OnceCell::new(),
@@ -221,11 +229,8 @@ impl Upload {
     async fn start(&self) -> Result<Started> {
         let id = self.clients.uploads.create_multipart(&self.path).await;
         let id = id.map_err(|error| self.bucket.explain("beginning", &self.object, &error))?;
-        let mut random = [0; 8];
-        SystemRng.fill(&mut random);
-        let folder = name(self.shard, "part");
         // A name of its own, as an upload that was given up may still be about to lose its own.
-        let marker = format!("{folder}/{:016x}", u64::from_le_bytes(random));
+        let marker = new_marker(self.shard, self.replaces);
         if let Err(error) = self.bucket.put(&marker, id.clone().into_bytes()).await {
             let _ = end_upload(&self.bucket, self.shard, &marker, id).await;
             return Err(error);
@@ -241,6 +246,16 @@ impl Upload {
             1 if rest.len() == 1 => self.put(rest).await,
             _ => self.complete(rest, count).await,
         };
+        if self.replaces {
+            // Whether the new shard or the old one is there after an error cannot be told, as both
+            // may begin with the same page.
+            made?;
+            // A gc that found the name would take it for one of an upload still under way.
+            if let Some(started) = self.started.get() {
+                let _ = self.bucket.delete(&started.marker).await;
+            }
+            return Ok(());
+        }
         if let Err(error) = made {
             self.settle(length, error).await?;
         }

@@ -5,7 +5,7 @@ mod support;
 use outlive_io::{AlignedBuf, StagingPool};
 use outlive_s3::S3Target;
 use outlive_target::{LogMedium, Put, ShardWriter, Target, WriteTicket};
-use outlive_types::{ErrorKind, JobName, Rng, SeededRng};
+use outlive_types::{ErrorKind, JobName, Result, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -265,6 +265,79 @@ fn a_finished_shard_stays_when_it_is_deleted_as_an_unfinished_one() {
     check(&target, 1, &bytes);
     target.delete(name(1)).unwrap();
     assert_eq!(target.list().unwrap(), []);
+}
+
+fn replace(target: &S3Target, pack: u32, bytes: &[u8]) -> Result<()> {
+    let mut writer = target.replace(name(pack), bytes.len() as u64)?;
+    write_all(&mut *writer, bytes, 4 * MIB)?;
+    writer.finish(bytes.len() as u64).wait()
+}
+
+#[test]
+fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = server.place();
+    let (target, gc) = (place.open_target().unwrap(), place.open_target().unwrap());
+    let (old, new) = (content(1, 3 * PART), content(2, 2 * PART + PAGE));
+    put(&target, name(1), &old).unwrap();
+    let begin = || {
+        let mut writer = target.replace(name(1), 8 * PART as u64).unwrap();
+        write_all(&mut *writer, &new, 4 * MIB).unwrap();
+        until("its upload is found", || gc.unfinished().unwrap() == [name(1)]);
+        until("its parts are there", || uploads(&server) >= 2);
+        writer
+    };
+    // A gc ends it, as its program seems to have died.
+    let writer = begin();
+    gc.delete_unfinished(name(1)).unwrap();
+    assert_eq!(gc.unfinished().unwrap(), []);
+    let error = writer.finish(new.len() as u64).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    check(&gc, 1, &old);
+    drop(begin());
+    until("it is given up", || gc.unfinished().unwrap().is_empty());
+    check(&gc, 1, &old);
+    begin().finish(new.len() as u64).wait().unwrap();
+    assert_eq!(gc.unfinished().unwrap(), [], "its name is removed before the end");
+    check(&gc, 1, &new);
+    until("nothing is left", || uploads(&server) == 0);
+}
+
+/// A reply that is lost, or a request: the shard is the old one or the new one, and a second attempt
+/// succeeds. It is never deleted, also if the server cannot be asked.
+#[test]
+fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    let place = place_at(proxy.address());
+    let (target, reader) = (place.open_target().unwrap(), place.open_target().unwrap());
+    for (pack, length) in [(1, PART / 2), (2, 2 * PART)] {
+        let (old, new) = (content(1, length), content(2, length));
+        put(&target, name(pack), &old).unwrap();
+        for fault in [Fault::LoseReply, Fault::LoseRequest] {
+            // After the request that ends the shard nothing can be asked, and only be removed.
+            let mut is_gone = false;
+            proxy.spoil(move |method, target| {
+                let is_put = method == "PUT" && length < PART;
+                let ends = is_put || method == "POST" && target.contains("uploadId=");
+                let fault = match is_gone {
+                    true if method == "DELETE" => Fault::None,
+                    true => Fault::Refuse(400),
+                    false if ends => fault,
+                    false => Fault::None,
+                };
+                is_gone |= ends;
+                fault
+            });
+            replace(&target, pack, &new).unwrap_err();
+            proxy.spoil(|_, _| Fault::None);
+            let is_new = get(&reader, name(pack), 0, length).unwrap() == new;
+            check(&reader, pack, if is_new { &new } else { &old });
+            assert_eq!(is_new, matches!(fault, Fault::LoseReply), "{pack}: {fault:?}");
+            replace(&target, pack, &old).unwrap();
+            check(&reader, pack, &old);
+        }
+    }
 }
 
 /// How often each kind of request came.

@@ -38,11 +38,15 @@ pub enum Family {
     Crowd,
     /// Programs of several ranks, beside collectors, and beside each other.
     Group,
+    /// Operators change the targets while programs save.
+    Members,
+    /// Targets are damaged and fail, as far as redundancy makes up for it.
+    Disks,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 12] = [
+    pub const ALL: [Family; 14] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -55,6 +59,8 @@ impl Family {
         Family::Suspend,
         Family::Crowd,
         Family::Group,
+        Family::Members,
+        Family::Disks,
     ];
 
     /// Its name on a command line.
@@ -72,6 +78,8 @@ impl Family {
             Family::Suspend => "suspend",
             Family::Crowd => "crowd",
             Family::Group => "group",
+            Family::Members => "members",
+            Family::Disks => "disks",
         }
     }
 
@@ -167,6 +175,11 @@ const KINDS_OF_RESTORES: [&str; 5] =
     ["prepare a", "end a restore", "restored", "read", "append record"];
 /// The same for what ranks do together.
 const KINDS_OF_RANKS: [&str; 3] = ["gather", "broadcast", "prepare a"];
+/// Names of programs.
+const NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+/// The same for a saver whose targets go.
+const KINDS_OF_SAVERS: [&str; 5] =
+    ["create", "finish", "make the shard durable", "append record", "newest record of targets"];
 /// Steps before which a collector stands still that is overtaken.
 const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
 
@@ -174,6 +187,9 @@ impl Case {
     /// The case of a name.
     pub fn of(name: Name) -> Case {
         let rng = SeededRng::new(name.seed ^ (name.family as u64) << 56);
+        if matches!(name.family, Family::Members | Family::Disks) {
+            return about_targets(name, &rng);
+        }
         let mut roles = roles(name.family, &rng);
         let mut chances = chances(&rng);
         if name.family == Family::Group && rng.below(8) == 0 {
@@ -276,6 +292,74 @@ impl Case {
         }
         Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
     }
+}
+
+/// A case about single targets: those that come and go, or those that fail.
+fn about_targets(name: Name, rng: &SeededRng) -> Case {
+    let operated = name.family == Family::Members;
+    let space = Space::of_targets(operated, rng);
+    let mut roles = vec![saver(rng, A)];
+    let others = [
+        saver(rng, B),
+        collector(rng),
+        Role::Scrub,
+        Role::Repair { rounds: 1 + rng.below(2) },
+        Role::Reader { job: A },
+        Role::Verifier { job: A },
+    ];
+    let some = others.into_iter().filter(|_| rng.below(3) == 0);
+    roles.extend(some);
+    if operated {
+        roles.push(Role::Operator { commands: 2 + rng.below(4) });
+        if rng.below(3) == 0 {
+            roles.push(Role::Operator { commands: 1 + rng.below(3) });
+        }
+    } else {
+        roles.push(Role::Repair { rounds: 2 });
+        roles.push(Role::Scrub);
+    }
+    // In some schedules nothing is harmed, so that nothing excuses a failure.
+    if !operated || rng.below(3) == 0 {
+        roles.push(Role::Flipper { rounds: 2 + rng.below(6) });
+    }
+    if space.survives() > 0 && rng.below(3) == 0 {
+        roles.push(Role::Disks { rounds: 2 + rng.below(6) });
+    }
+    if space.slow {
+        roles.push(Role::Filler { rounds: 2 });
+        roles.push(Role::Auditor { rounds: 6 });
+        if space.keeps > 0 {
+            roles.push(Role::Trimmer { rounds: 2 });
+        }
+    }
+    roles.push(Role::Doubter { rounds: 6 });
+    let kinds = [LogKind::Plain, LogKind::Locks, LogKind::Locks, LogKind::Directory];
+    let log = kinds[rng.below(4) as usize];
+    let chances = chances(rng);
+    // The saver stands still while targets come and go.
+    let suspensions = match rng.below(5) {
+        0 | 1 => {
+            let at = match rng.below(3) {
+                0 => Moment::Decision(rng.below(MOMENTS)),
+                _ => one_of(&KINDS_OF_SAVERS, rng),
+            };
+            vec![Suspension::of("0", at)]
+        }
+        // The saver writes to a target that an operator is about to drop.
+        2 if operated => {
+            let finishes = Moment::Before("finish", rng.below(3));
+            let operator = roles.iter().position(|role| matches!(role, Role::Operator { .. }));
+            let who = NUMBERS[operator.unwrap_or(0).min(NUMBERS.len() - 1)];
+            let drops = Moment::Before("append record", rng.below(6));
+            vec![
+                Suspension { who: "0", at: finishes, until: Until::Stood(2) },
+                Suspension::of(who, drops),
+            ]
+        }
+        _ => Vec::new(),
+    };
+    let (late, scratched) = (Vec::new(), false);
+    Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
 }
 
 /// Who stands still, and when.
@@ -465,6 +549,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
         Family::Suspend => suspended(rng),
         Family::Crowd => Vec::new(),
         Family::Group => return grouped(rng),
+        Family::Members | Family::Disks => return Vec::new(), // `about_targets` has its own
     };
     let most = if family == Family::Crowd { 7 } else { 2 };
     for _ in 0..rng.below(most) {

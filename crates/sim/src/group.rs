@@ -111,7 +111,8 @@ impl Actor {
             let who = format!("{}/{}", self.number, thread(rank));
             self.place.pool_of_thread(number, &who, self.rng.next_u64())
         };
-        let processes: Vec<_> = (0..RANKS).map(process).collect();
+        let opened: Option<Vec<_>> = (0..RANKS).map(process).collect();
+        let Some(processes) = opened else { return Err(End) };
         let is_safe = self.luck.chances() == Chances::default()
             && group.kill.is_none()
             && self.place.never_fails();

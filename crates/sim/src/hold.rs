@@ -97,6 +97,10 @@ pub(crate) fn also(actor: &Actor, job: &JobName) -> Vec<ErrorKind> {
     if actor.truth.is_pruned(job) || actor.truth.is_damaged() {
         also.push(ErrorKind::Retry);
     }
+    // Operators may have removed too many of the targets that it has written to.
+    if actor.place.space.operated {
+        also.push(ErrorKind::Retry);
+    }
     also
 }
 

@@ -6,25 +6,32 @@
 
 mod actor;
 mod authors;
+mod blows;
 pub mod case;
 mod check;
+mod disks;
 pub mod explore;
 mod group;
+mod harm;
 mod hold;
 mod lazy;
 mod luck;
+mod one_step;
+mod operator;
 mod places;
 mod policy;
 mod pools;
 mod programs;
 mod roles;
 mod seen;
+mod settle;
 mod space;
 mod state;
 mod table;
 mod tiers;
 mod truth;
 mod turns;
+mod whole;
 mod wire;
 mod world;
 

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: outlive-explore [--minutes M] [--schedules N] [--seed S] [--only FAMILY] [--keep-going]
-                       [--twice]
+usage: outlive-explore [--minutes M] [--schedules N] [--seed S] [--family NAME[,NAME...]]
+                       [--keep-going] [--twice]
        outlive-explore FAMILY:SEED
 
 Runs schedules from seed S on (default: the time) for M minutes (default 1) or N schedules, and ends
@@ -59,10 +59,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
                 asked.limit = Duration::MAX;
             }
             "--seed" => asked.seed = number(&value()?)?,
-            "--only" => {
-                let name = value()?;
-                let family = Family::from_name(&name).ok_or(format!("no family {name:?}"))?;
-                asked.families = vec![family];
+            "--family" | "--only" => {
+                let names = value()?;
+                let family =
+                    |name: &str| Family::from_name(name).ok_or(format!("no family {name:?}"));
+                asked.families = names.split(',').map(family).collect::<Result<_, _>>()?;
             }
             "--twice" => asked.twice = true,
             "--keep-going" => asked.keep_going = true,

@@ -3,9 +3,11 @@
 use crate::luck::Luck;
 use crate::places::log_of;
 use crate::seen::{noted, seen, seen_log};
-use crate::table::SimTable;
+use crate::table::{SimPlaces, is_settled};
 use crate::world::{Me, PoolWorld};
-use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, TiersConfig, Tuning};
+use outlive_pool::{
+    Environment, FormatConfig, Pool, PoolConfig, TargetConfig, TargetTable, TiersConfig, Tuning,
+};
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
@@ -22,14 +24,19 @@ impl PoolWorld {
         }
     }
 
-    /// The pool as the program `number` sees it.
-    pub fn pool(&self, number: usize, seed: u64) -> (Pool, FaultProcess) {
-        let (pool, me) = self.pool_of_thread(number, &number.to_string(), seed);
-        (pool, me.process.clone())
+    /// The pool as the program `number` sees it; none if it cannot be opened.
+    pub fn pool(&self, number: usize, seed: u64) -> Option<(Pool, FaultProcess)> {
+        let (pool, me) = self.pool_of_thread(number, &number.to_string(), seed)?;
+        Some((pool, me.process.clone()))
     }
 
     /// The pool as a process of the program `number` sees it, which is a thread of that name here.
-    pub(crate) fn pool_of_thread(&self, number: usize, who: &str, seed: u64) -> (Pool, Arc<Me>) {
+    pub(crate) fn pool_of_thread(
+        &self,
+        number: usize,
+        who: &str,
+        seed: u64,
+    ) -> Option<(Pool, Arc<Me>)> {
         let (targets, mut log, process) = self.world.process_with(self.space.targets_max());
         if self.is_directory() {
             log = self.log();
@@ -40,14 +47,16 @@ impl PoolWorld {
             log = log_of(self, Some(&me));
         }
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
-        (self.pool_of(targets, seen_log(log, &me), self.env(seed), true), me)
+        let pool = self.pool_of(targets, seen_log(log, &me), self.env(seed), true);
+        pool.ok().map(|pool| (pool, me))
     }
 
     /// The pool with nobody between, and a note of each pack that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
         let targets = self.all_targets().into_iter().map(|target| noted(target, &read)).collect();
-        (self.pool_of(targets, self.log(), self.env(seed), false), read)
+        let pool = self.pool_of(targets, self.log(), self.env(seed), false);
+        (pool.expect("nothing keeps it from being opened"), read)
     }
 
     fn env(&self, seed: u64) -> Environment {
@@ -65,10 +74,10 @@ impl PoolWorld {
         log: Arc<dyn ManifestLog>,
         env: Environment,
         pauses: bool,
-    ) -> Pool {
+    ) -> outlive_types::Result<Pool> {
         let format = FormatConfig {
             container_bytes: 64 << 10,
-            pack_bytes: 64 << 10,
+            pack_bytes: self.space.containers * (64 << 10),
             chunk_bytes_max: 4 << 10,
             ..FormatConfig::new([7; 16])
         };
@@ -86,23 +95,38 @@ impl PoolWorld {
         // Threads that no schedule knows of would not repeat themselves.
         let tiers = TiersConfig {
             fill: self.luck.is_active(),
-            // Without locks, a claim keeps trims apart from others: that is no part of this table.
-            keep_fast: if self.has_locks() { self.space.keeps } else { 0 },
+            keep_fast: self.space.keeps,
             ..TiersConfig::default()
         };
         let config = PoolConfig { redundancy, tiers, ..PoolConfig::new(format, tuning) };
-        if !self.space.moves && !self.space.slow && !self.space.volatile {
-            return Pool::over(config, targets, log, env);
+        if !self.space.has_table() {
+            return Ok(Pool::over(config, targets, log, env));
         }
-        let table = Arc::new(SimTable {
-            rows: self.rows.clone(),
-            targets,
-            markers: self.markers.clone(),
-            pauses,
-            truth: self.truth.clone(),
-        });
-        let pool = Pool::over(config, Vec::new(), log, env).with_table(table);
-        pool.expect("a table in memory can be read")
+        let places = self.places_of(targets, pauses);
+        let table = TargetTable::new(log.clone(), Arc::new(places), env.rng.clone());
+        Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table))
+    }
+}
+
+impl PoolWorld {
+    /// A program has read this record of the table, or written it: from then on it may save, if nothing is to be
+    /// recorded of what was lost.
+    pub(crate) fn table_is_seen(&self, record: &[u8]) {
+        if is_settled(record, &self.markers) {
+            self.truth.settled();
+        }
+    }
+
+    fn places_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimPlaces {
+        let (space, markers) = (self.space.clone(), self.markers.clone());
+        SimPlaces { space, targets, markers, pauses }
+    }
+
+    /// The rows of the table now, for somebody whom nobody disturbs; none if there is no table.
+    pub(crate) fn rows(&self) -> Vec<TargetConfig> {
+        let places = Arc::new(self.places_of(self.all_targets(), false));
+        let table = TargetTable::new(self.log(), places, Arc::new(SeededRng::new(0)));
+        table.read().map(|rows| rows.targets).unwrap_or_default()
     }
 }
 

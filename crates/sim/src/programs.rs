@@ -15,7 +15,7 @@ use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select, repair};
+use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select, Uses, repair};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ impl Program {
     /// Does it.
     pub fn run(self) {
         let Program { number, role, place, other, rng, luck } = self;
-        let (pool, process) = place.pool(number, rng.next_u64());
+        let Some((pool, process)) = place.pool(number, rng.next_u64()) else { return };
         let truth = place.truth.clone();
         let actor = Actor { number, place, truth, pool, process, rng, luck };
         let _ = match role {
@@ -61,6 +61,10 @@ impl Program {
             Role::Filler { rounds } => actor.filler(rounds),
             Role::Trimmer { rounds } => actor.trimmer(rounds),
             Role::Auditor { rounds } => actor.auditor(rounds),
+            Role::Operator { commands } => actor.operator(commands),
+            Role::Flipper { rounds } => actor.flipper(rounds),
+            Role::Disks { rounds } => actor.disks(rounds),
+            Role::Doubter { rounds } => actor.doubter(rounds),
             Role::Loser => actor.loser(),
             Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
@@ -71,7 +75,9 @@ impl Program {
             Role::Rollback { job } => actor.rollback(job),
             Role::Group(group) => actor.group(group),
             Role::GcThere => {
-                let (pool, process) = other.pool(number, actor.rng.next_u64());
+                let Some((pool, process)) = other.pool(number, actor.rng.next_u64()) else {
+                    return;
+                };
                 let (truth, luck) = (other.truth.clone(), actor.luck.clone());
                 let done = Actor { pool, process, truth, place: other, ..actor }.gc(2, false, true);
                 done.inspect(|()| luck.achieved("gc there"))
@@ -88,7 +94,10 @@ impl Actor {
 
     fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
         let saving = self.open(job);
-        let mut state = State::random(&self.rng, 6);
+        let mut state = match self.place.space.containers {
+            1 => State::random(&self.rng, 6),
+            _ => State::large(&self.rng),
+        };
         if restores && let Some((_, restored)) = saving.restore(Select::Newest)? {
             state = restored;
         }
@@ -231,7 +240,10 @@ impl Actor {
         let job = Job::open(&self.pool, job, JobOptions::default()).expect("a job's name");
         let report = self.met("a verification", job.name(), job.verify(None), &[])?;
         match report.findings.first() {
-            Some(finding) if !self.is_excused() => {
+            // What hurts no checkpoint may be found where targets were harmed.
+            Some(finding)
+                if !self.is_excused() && (finding.epoch.is_some() || !self.truth.has_bruises()) =>
+            {
                 Err(self.violate(format!("verify found in {}: {finding:?}", job.name())))
             }
             _ => {
@@ -248,8 +260,8 @@ impl Actor {
 
     /// Errors that a collector may end with: another may hold the lock.
     pub(crate) fn busy(&self) -> &'static [ErrorKind] {
-        // Without locks, targets may also be moved meanwhile.
-        let may_meet = self.place.has_locks() || self.place.space.moves;
+        // Without locks, a claim in the table keeps those apart that move shards.
+        let may_meet = self.place.has_locks() || self.place.space.has_table();
         if may_meet { &[ErrorKind::Retry] } else { &[] }
     }
 
@@ -293,11 +305,18 @@ impl Actor {
         Ok(())
     }
 
-    fn scrub(&self) -> Done {
+    pub(crate) fn scrub(&self) -> Done {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
         let report =
             self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), self.busy())?;
-        match report.is_whole() || self.truth.has_scratches() || self.is_excused() {
+        if !report.heal.hurt.is_empty() && !self.truth.is_damaged() && !self.is_dead() {
+            return Err(self.violate(format!("a scrub finds checkpoints hurt: {report:?}")));
+        }
+        // Others at work keep it from mending what it has found.
+        let is_blocked =
+            report.blocked.as_ref().is_some_and(|why| self.busy().contains(&why.kind()));
+        let is_left = is_blocked || self.truth.has_bruises();
+        match report.is_whole() || is_left || self.truth.has_scratches() || self.is_excused() {
             true => {
                 self.luck.achieved("scrub");
                 Ok(())
@@ -385,14 +404,15 @@ impl Actor {
     fn mover(&self) -> Done {
         let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
         (0..self.rng.below(60)).for_each(|_| pause("time passes"));
-        let added = self.pool.add_target("new", None, outlive_pool::Tier::Fast);
+        let new = self.place.space.new_place().to_string();
+        let added = self.pool.add_target(&new, None, outlive_pool::Tier::Fast);
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
         self.luck.achieved("a target comes");
         (0..self.rng.below(60)).for_each(|_| pause("time passes"));
         // What others have begun with an old table may stay behind: then the target stays.
         // And who has saved there since the last look at the table saves again.
         self.luck.fail();
-        let removed = self.pool.remove_target(oldest, false, None);
+        let removed = self.pool.remove_target(oldest, false, None, &Uses);
         let mut also: Vec<ErrorKind> = self.busy().to_vec();
         also.push(ErrorKind::Retry);
         if self.truth.has_scratches() {
@@ -404,7 +424,8 @@ impl Actor {
     }
 
     fn copy(&self, to: &PoolWorld) -> Done {
-        let (pool, process) = to.pool(self.number, self.rng.next_u64());
+        let opened = to.pool(self.number, self.rng.next_u64());
+        let Some((pool, process)) = opened else { return Err(End) };
         // All that there may be: one may begin just before the copy asks which there are.
         for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
             to.truth.will_commit(self.number, &job, Pending::CopyOf(self.truth.clone()));

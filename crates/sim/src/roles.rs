@@ -93,6 +93,26 @@ pub enum Role {
     },
     /// Loses targets, as many as the pool survives: each time a new disk is in the place of an old one.
     Loser,
+    /// A person who changes the targets.
+    Operator {
+        /// So many commands.
+        commands: u64,
+    },
+    /// Bits of shards flip, never more than redundancy makes up for.
+    Flipper {
+        /// So many times.
+        rounds: u64,
+    },
+    /// Single targets fail, never more than redundancy makes up for.
+    Disks {
+        /// So many times.
+        rounds: u64,
+    },
+    /// Takes away, at one moment after the other, as many targets as the pool says that may be lost.
+    Doubter {
+        /// So many times.
+        rounds: u64,
+    },
     /// The host is started anew: all targets in its memory are lost.
     Wiper {
         /// So many times.

@@ -65,6 +65,11 @@ impl Eyes {
         let luck = &me.place.luck;
         if luck.has(luck.chances().flip_shard) {
             let offset = luck.rng.below(length);
+            // Another program may have deleted it meanwhile.
+            let stored = me.place.world.stored();
+            if !stored.iter().any(|(_, there, _)| *there == shard) {
+                return;
+            }
             luck.turns().remark(|| format!("a bit of {shard} is flipped at {offset}"));
             me.place.truth.is_flipped();
             me.place.world.corrupt(shard, offset, 1 << luck.rng.below(8));
@@ -89,6 +94,13 @@ impl Target for SeenTarget {
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         let writer =
             self.eyes.step(|| format!("create {shard}"), || self.inner.create(shard, bytes_max))?;
+        Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let writer = self
+            .eyes
+            .step(|| format!("replace {shard}"), || self.inner.replace(shard, bytes_max))?;
         Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
     }
 
@@ -209,6 +221,10 @@ impl ManifestLog for SeenLog {
                     self.me.hide(self.me.number, job, number);
                 }
                 match self.me.sees(job, number) {
+                    true if *job == JobName::targets() => {
+                        let read = self.inner.read(job, number);
+                        read.inspect(|record| self.me.place.table_is_seen(record))
+                    }
                     true => self.inner.read(job, number).map(|bytes| self.lie_of(bytes)),
                     false => Err(Error::retry("simulated: permission denied")),
                 }
@@ -222,6 +238,17 @@ impl ManifestLog for SeenLog {
             || format!("append record {number} to {job}"),
             || {
                 let place = &self.me.place;
+                if *job == JobName::targets() {
+                    let appended = self.alive(|| self.inner.append_if(job, previous, record));
+                    if place.log().read(job, number).is_ok_and(|there| there == record) {
+                        place.table_is_written(record, &self.me.process);
+                    }
+                    if matches!(appended, Ok(Append::Done)) {
+                        place.table_is_seen(record);
+                        place.check_named("a change of the targets");
+                    }
+                    return appended;
+                }
                 if is_mail(job) {
                     let appended = self.alive(|| self.inner.append_if(job, previous, record));
                     if matches!(appended, Ok(Append::Done)) {
@@ -259,6 +286,9 @@ impl ManifestLog for SeenLog {
                     place.truth.appended(self.me.number, job, record, &*place.log());
                 }
                 if there().is_ok_and(|bytes| bytes == record) {
+                    if !job.is_reserved() && !was_there {
+                        place.check_named("a commit");
+                    }
                     self.flip(job, number, record, holder);
                 }
                 appended

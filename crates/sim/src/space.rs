@@ -1,6 +1,7 @@
 //! The targets of the pools of a schedule.
 
 use outlive_pool::{Redundancy, Writes};
+use outlive_types::SeededRng;
 
 /// The targets of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,7 +18,16 @@ pub struct Space {
     pub volatile: bool,
     /// So many newest checkpoints stay on the others once the slow one has them; 0 for all.
     pub keeps: u64,
+    /// Operators change the targets. Places for so many more targets are there.
+    pub operated: bool,
+    /// Places without a target at first.
+    pub spare: usize,
+    /// Containers of a pack at most.
+    pub containers: u64,
 }
+
+/// Places that stay free for the person who comes when all programs have ended.
+const RESERVE: usize = 4;
 
 impl Space {
     /// That of a seed.
@@ -41,12 +51,48 @@ impl Space {
         let moves = moves && !volatile;
         let keeps = if slow && seed / 7 % 4 == 2 { 1 + seed / 28 % 2 } else { 0 };
         let redundancy = Redundancy { writes, ..redundancy };
-        Space { targets, redundancy, moves, slow, volatile, keeps }
+        let (operated, spare, containers) = (false, usize::from(moves), 1);
+        Space { targets, redundancy, moves, slow, volatile, keeps, operated, spare, containers }
+    }
+
+    /// That of a schedule about single targets: `operated` or not.
+    pub fn of_targets(operated: bool, rng: &SeededRng) -> Space {
+        let (targets, redundancy) = match rng.below(8) {
+            0 => (1 + rng.below(2) as usize, Redundancy::default()),
+            1..=3 => (2 + rng.below(2) as usize, Redundancy::mirror(2)),
+            4 => (3, Redundancy::mirror(3)),
+            5 | 6 => (3 + rng.below(2) as usize, Redundancy::erasure(2, 1)),
+            _ => (4, Redundancy::erasure(2, 2)),
+        };
+        let writes = if rng.below(3) > 0 { Writes::Full } else { Writes::Degraded };
+        // Without redundancy a slow target is all that makes up for damage.
+        let slow = rng.below(3) == 0 || !operated && redundancy.survives() == 0;
+        let keeps = if slow && rng.below(2) == 0 { 1 + rng.below(2) } else { 0 };
+        let spare = if operated { 3 } else { 0 };
+        let containers = 1 + rng.below(4);
+        let redundancy = Redundancy { writes, ..redundancy };
+        let (moves, volatile) = (false, false);
+        Space { targets, redundancy, moves, slow, volatile, keeps, operated, spare, containers }
     }
 
     /// How many there are ever.
     pub fn targets_max(&self) -> usize {
-        self.targets + usize::from(self.slow) + usize::from(self.moves)
+        self.used() + if self.operated { RESERVE } else { 0 }
+    }
+
+    /// How many places programs use.
+    pub fn used(&self) -> usize {
+        self.targets + usize::from(self.slow) + self.spare
+    }
+
+    /// Whether a table says which targets there are.
+    pub fn has_table(&self) -> bool {
+        self.moves || self.slow || self.volatile || self.operated
+    }
+
+    /// Where a target is put that comes.
+    pub fn new_place(&self) -> usize {
+        self.targets + usize::from(self.slow)
     }
 
     /// So many targets may be lost.

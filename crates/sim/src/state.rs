@@ -13,24 +13,38 @@ const CONTENTS: u8 = 14;
 /// Pages of the region that is packed with others, and of the one that is a stream of its own.
 const PACKED_PAGES: usize = 4;
 const OWN_PAGES: usize = 16;
+/// The same where a pack has several containers.
+const MANY_CONTENTS: u8 = 64;
+const MANY_PAGES: usize = 44;
 
 /// A program's state: what each of its pages holds.
 #[derive(Clone, PartialEq, Eq)]
-pub struct State([u8; PACKED_PAGES + OWN_PAGES]);
+pub struct State {
+    pages: Vec<u8>,
+    /// Number of contents that there are.
+    contents: u8,
+}
 
 impl State {
     /// A state of which `pages` pages are not zeros.
     pub fn random(rng: &SeededRng, pages: u64) -> State {
-        let mut state = State([0; PACKED_PAGES + OWN_PAGES]);
+        let mut state = State { pages: vec![0; PACKED_PAGES + OWN_PAGES], contents: CONTENTS };
         (0..pages).for_each(|_| state.change(rng));
         state
     }
 
+    /// A state that takes several containers.
+    pub fn large(rng: &SeededRng) -> State {
+        let contents = MANY_CONTENTS;
+        let page = |_| rng.below(u64::from(contents)) as u8;
+        State { pages: (0..PACKED_PAGES + MANY_PAGES).map(page).collect(), contents }
+    }
+
     /// Gives one page another content.
     pub fn change(&mut self, rng: &SeededRng) {
-        let page = rng.below(self.0.len() as u64) as usize;
-        let other = 1 + rng.below(u64::from(CONTENTS) - 1) as u8;
-        self.0[page] = (self.0[page] + other) % CONTENTS;
+        let page = rng.below(self.pages.len() as u64) as usize;
+        let other = 1 + rng.below(u64::from(self.contents) - 1) as u8;
+        self.pages[page] = (self.pages[page] + other) % self.contents;
     }
 
     /// Its regions, for a source.
@@ -42,7 +56,7 @@ impl State {
     }
 
     fn bytes(&self) -> BTreeMap<String, Vec<u8>> {
-        let (packed, own) = self.0.split_at(PACKED_PAGES);
+        let (packed, own) = self.pages.split_at(PACKED_PAGES);
         let bytes =
             |pages: &[u8]| pages.iter().map(|page| content(*page)).collect::<Vec<_>>().concat();
         BTreeMap::from([("packed".to_owned(), bytes(packed)), ("own".to_owned(), bytes(own))])
@@ -56,7 +70,7 @@ impl State {
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|page| write!(f, "{page:x}"))
+        self.pages.iter().try_for_each(|page| write!(f, "{page:x}"))
     }
 }
 
@@ -70,7 +84,7 @@ fn content(page: u8) -> &'static [u8] {
             }
             bytes
         };
-        (0..CONTENTS).map(page).collect()
+        (0..MANY_CONTENTS).map(page).collect()
     });
     &pages[usize::from(page)]
 }
@@ -81,7 +95,7 @@ pub struct RestoredRegions(BTreeMap<String, Vec<u8>>);
 
 impl fmt::Debug for RestoredRegions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = |page: &[u8]| (0..CONTENTS).find(|number| content(*number) == page);
+        let known = |page: &[u8]| (0..MANY_CONTENTS).find(|number| content(*number) == page);
         for page in ["packed", "own"].iter().filter_map(|name| self.0.get(*name)).flatten_pages() {
             match known(page) {
                 Some(number) => write!(f, "{number:x}")?,

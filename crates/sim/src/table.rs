@@ -1,85 +1,76 @@
-//! The table of targets of a [`PoolWorld`].
+//! The places of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the schedule's log.
 
 use crate::luck::lock;
 use crate::space::Space;
-use crate::truth::Truth;
-use outlive_pool::{OpenTarget, StillThere, TargetConfig, TargetTable, Tier};
+use outlive_pool::{
+    FoundPlace, OpenTarget, Rows, StillThere, TargetConfig, TargetPlaces, TargetState, Tier,
+};
 use outlive_target::Target;
 use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// The rows, and their version.
-pub(crate) type Rows = Arc<Mutex<(Vec<TargetConfig>, u64)>>;
-
-/// Which target is in which place that is in memory; in none where that is lost.
+/// Which target is in which place; none where a target was lost with its marker, or where there never was one.
 pub(crate) type Markers = Arc<Mutex<BTreeMap<usize, u32>>>;
 
-/// The rows of a new pool.
-pub(crate) fn rows_of(space: &Space) -> Rows {
-    let row = |id: usize| TargetConfig { id: Some(id as u32), ..TargetConfig::at("old") };
-    let mut rows: Vec<TargetConfig> = (1..=space.targets).map(row).collect();
-    if space.volatile {
-        for (place, row) in rows.iter_mut().enumerate() {
-            // Numbers change, and places stay.
-            (row.volatile, row.location) = (true, place.to_string());
-        }
-    }
+/// The table of a new pool.
+fn first(space: &Space) -> Rows {
+    let row = |place: usize| {
+        let id = Some(place as u32 + 1);
+        TargetConfig { id, volatile: space.volatile, ..TargetConfig::at(place.to_string()) }
+    };
+    let mut targets: Vec<TargetConfig> = (0..space.targets).map(row).collect();
     if space.slow {
-        rows.push(row(space.targets + 1).on_tier(Tier::Slow));
+        let slow = row(space.targets).on_tier(Tier::Slow);
+        targets.push(TargetConfig { volatile: false, ..slow });
     }
-    Arc::new(Mutex::new((rows, 1)))
-}
-
-/// The table as one program sees it.
-#[derive(Debug)]
-pub(crate) struct SimTable {
-    pub rows: Rows,
-    /// By number, those to come too.
-    pub targets: Vec<Arc<dyn Target>>,
-    /// Of those in memory.
-    pub markers: Markers,
-    /// Whether others may go on before each look.
-    pub pauses: bool,
-    pub truth: Truth,
+    Rows { next_id: targets.len() as u32 + 1, deletions: 0, targets }
 }
 
 /// The markers of a new pool.
 pub(crate) fn markers_of(space: &Space) -> Markers {
-    let all = (0..space.targets).zip(1..);
-    Arc::new(Mutex::new(if space.volatile { all.collect() } else { BTreeMap::new() }))
+    let place = |row: &TargetConfig| Some((place_of(row)?, row.id?));
+    Arc::new(Mutex::new(first(space).targets.iter().filter_map(place).collect()))
 }
 
-/// Where a target in memory is.
+/// Where a target is.
 fn place_of(row: &TargetConfig) -> Option<usize> {
-    if row.volatile { row.location.parse().ok() } else { None }
+    row.location.parse().ok()
 }
 
-impl SimTable {
+/// The places as one program sees them.
+#[derive(Debug)]
+pub(crate) struct SimPlaces {
+    pub space: Space,
+    /// By place, those to come too.
+    pub targets: Vec<Arc<dyn Target>>,
+    pub markers: Markers,
+    /// Whether others may go on before each look.
+    pub pauses: bool,
+}
+
+impl SimPlaces {
     fn pause(&self, what: &str) {
         if self.pauses {
             pause(what);
         }
     }
+
+    fn target(&self, row: &TargetConfig) -> Result<(usize, Arc<dyn Target>)> {
+        let place = place_of(row).and_then(|place| Some((place, self.targets.get(place)?.clone())));
+        place.ok_or_else(|| Error::invalid(format!("there is no place {}", row.location)))
+    }
 }
 
-impl TargetTable for SimTable {
-    fn version(&self) -> Result<u64> {
-        self.pause("look at the table of targets");
-        Ok(lock(&self.rows).1)
+impl TargetPlaces for SimPlaces {
+    fn first(&self) -> Result<Rows> {
+        Ok(first(&self.space))
     }
 
-    fn rows(&self) -> Result<Vec<TargetConfig>> {
-        self.pause("read the table of targets");
-        Ok(lock(&self.rows).0.clone())
-    }
-
-    fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
-        let place = place_of(row).unwrap_or(row.id.unwrap_or(1) as usize - 1);
-        let target = self.targets.get(place);
-        let target = target.ok_or_else(|| Error::invalid("there is no such target"))?;
-        let (markers, id, pauses) = (self.markers.clone(), row.id, self.pauses);
+    fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
+        let (place, target) = self.target(row)?;
+        let (markers, id, pauses) = (self.markers.clone(), row.id, self.pauses && row.volatile);
         let still_there: Box<StillThere> = Box::new(move || {
             if pauses {
                 pause("look at the marker of a target in memory");
@@ -89,7 +80,20 @@ impl TargetTable for SimTable {
                 there => Err(Error::damaged(format!("there is {there:?} in the place of {id:?}"))),
             }
         });
-        Ok((target.clone(), row.volatile.then_some(still_there)))
+        Ok((target, Some(still_there)))
+    }
+
+    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+        let (place, target) = self.target(row)?;
+        let marker = lock(&self.markers).get(&place).copied();
+        Ok(match marker {
+            None => FoundPlace::Free,
+            Some(id) => FoundPlace::Own { id, holds_shards: !target.list()?.is_empty() },
+        })
+    }
+
+    fn prepare(&self, row: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
+        self.mark(row)
     }
 
     fn is_ours(&self, row: &TargetConfig) -> bool {
@@ -99,37 +103,25 @@ impl TargetTable for SimTable {
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         self.pause("look whether a target in memory is lost");
         let markers = lock(&self.markers);
-        Ok(place_of(row).is_some_and(|place| !markers.contains_key(&place)))
+        Ok(place_of(row).is_some_and(|place| row.volatile && !markers.contains_key(&place)))
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
-        self.pause("mark a target in memory");
+        self.pause("mark a target");
         if let (Some(place), Some(id)) = (place_of(row), row.id) {
             lock(&self.markers).insert(place, id);
         }
         Ok(())
     }
+}
 
-    fn prepare(&self, _row: &TargetConfig) -> Result<()> {
-        Ok(())
-    }
-
-    fn next_id(&self) -> Result<u32> {
-        Ok(lock(&self.rows).0.iter().filter_map(|row| row.id).max().unwrap_or(0) + 1)
-    }
-
-    fn replace(&self, rows: &[TargetConfig]) -> Result<()> {
-        self.pause("write the table of targets");
-        let mut table = lock(&self.rows);
-        *table = (rows.to_vec(), table.1 + 1);
-        let markers = lock(&self.markers);
-        let is_there = |row: &TargetConfig| {
-            !row.unsettled
-                && place_of(row).is_none_or(|place| markers.get(&place) == row.id.as_ref())
-        };
-        if rows.iter().all(is_there) {
-            self.truth.settled();
-        }
-        Ok(())
-    }
+/// Whether nothing is to be recorded any more of what was lost, as this record of the table says.
+pub(crate) fn is_settled(record: &[u8], markers: &Markers) -> bool {
+    let Ok(rows) = Rows::parse(record) else { return false };
+    let markers = lock(markers);
+    let is_there = |row: &TargetConfig| {
+        let is_marked = place_of(row).is_none_or(|place| markers.get(&place) == row.id.as_ref());
+        !row.unsettled && (!row.volatile || is_marked || row.state != TargetState::Active)
+    };
+    rows.targets.iter().all(is_there)
 }

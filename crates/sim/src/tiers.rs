@@ -1,23 +1,24 @@
 //! Programs about a slow target: one that copies to it, and one that looks whether what was safe stays so.
 
 use crate::actor::{Actor, Done};
-use crate::check::whole_ranks;
+use crate::blows::place_of;
 use crate::luck::lock;
+use crate::one_step::in_one_step;
+use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
 use outlive_pool::Tier;
 use outlive_store::{FillOptions, Job, JobOptions, TrimOptions, checkpoint_redundancy, fill, trim};
 use outlive_target::Lock;
 use outlive_types::sync::pause;
-use outlive_types::{Epoch, JobName};
+use outlive_types::{Epoch, ErrorKind, JobName};
 use std::collections::BTreeSet;
-use std::thread;
 
 impl Actor {
     pub(crate) fn filler(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
             (0..self.rng.below(40)).for_each(|_| pause("time passes"));
             let filled = fill(&self.pool, FillOptions::default());
-            let report = self.met("a fill", &JobName::gc(), filled, self.busy())?;
+            let report = self.met("a fill", &JobName::gc(), filled, &self.without_slow())?;
             self.luck.turns().remark(|| format!("a fill: {report:?}"));
             if report.shards > 0 {
                 self.luck.achieved("fill");
@@ -30,7 +31,7 @@ impl Actor {
         for _ in 0..rounds {
             (0..self.rng.below(80)).for_each(|_| pause("time passes"));
             let trimmed = trim(&self.pool, TrimOptions::default());
-            let report = self.met("a trim", &JobName::gc(), trimmed, self.busy())?;
+            let report = self.met("a trim", &JobName::gc(), trimmed, &self.without_slow())?;
             self.luck.turns().remark(|| format!("a trim: {report:?}"));
             if report.trimmed > 0 {
                 self.luck.achieved("trim");
@@ -51,6 +52,13 @@ impl Actor {
                 return Ok(());
             }
             let (place, seed) = (&self.place, self.rng.next_u64());
+            // What is damaged on the slow tier is safe again when it was mended.
+            if place.space.operated || self.truth.is_hit() {
+                safe.clear();
+            }
+            if self.truth.has_bruises() && !in_one_step(|| place.slow_is_whole()) {
+                continue;
+            }
             safe.extend(in_one_step(|| place.safe_on_slow(seed)));
             if !safe.is_empty() {
                 self.luck.achieved("safe on the slow tier");
@@ -61,6 +69,15 @@ impl Actor {
             }
         }
         Ok(())
+    }
+
+    /// Errors of who needs a slow target: an operator may have taken the last one.
+    fn without_slow(&self) -> Vec<ErrorKind> {
+        let mut also = self.busy().to_vec();
+        if self.place.space.operated {
+            also.extend([ErrorKind::Invalid, ErrorKind::Retry]);
+        }
+        also
     }
 
     fn is_doomed(&self, job: &JobName, epoch: Epoch) -> bool {
@@ -83,7 +100,7 @@ impl Actor {
             for target in 0..place.space.targets {
                 place.world.lose_target(target);
             }
-            lock(&place.markers).clear();
+            lock(&place.markers).retain(|there, _| *there >= place.space.targets);
             if !is_away {
                 self.luck.achieved("lose the memory of the host");
             }
@@ -92,15 +109,21 @@ impl Actor {
     }
 }
 
-/// Nobody else goes on meanwhile: in a thread that the schedule does not know of, no lock lets others in.
-fn in_one_step<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")
-}
-
 impl PoolWorld {
+    /// Whether all slow targets are there, and whole.
+    fn slow_is_whole(&self) -> bool {
+        let good = self.good_places();
+        let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
+        let mut places = rows.filter_map(|row| place_of(&row));
+        places.all(|place| good.contains_key(&place)) && self.is_clean(Tier::Slow)
+    }
+
     /// The checkpoints that are called safe on the slow target. None if nothing can be known, or if nothing
     /// keeps fills and gcs apart.
     pub(crate) fn safe_on_slow(&self, seed: u64) -> BTreeSet<(JobName, Epoch)> {
+        if self.world.crashed() {
+            return BTreeSet::new();
+        }
         let (pool, _) = self.quiet_pool(seed);
         if matches!(pool.log().lock_collecting(), Ok(Lock::None) | Err(_)) {
             return BTreeSet::new();
@@ -116,8 +139,14 @@ impl PoolWorld {
         checkpoints: &BTreeSet<(JobName, Epoch)>,
         seed: u64,
     ) -> Result<(), String> {
-        let slow = self.space.targets;
-        let fast = (0..self.space.targets_max()).filter(|number| *number != slow);
+        let slow: BTreeSet<usize> = match self.space.operated {
+            false => BTreeSet::from([self.space.targets]),
+            true => {
+                let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
+                rows.filter_map(|row| place_of(&row)).collect()
+            }
+        };
+        let fast = (0..self.space.targets_max()).filter(|number| !slow.contains(number));
         let taken: Vec<usize> = fast.filter(|number| !self.world.set_away(*number, true)).collect();
         let (pool, _) = self.quiet_pool(seed);
         let restored = checkpoints.iter().try_for_each(|(name, epoch)| {

@@ -113,6 +113,10 @@ struct Facts {
     flipped: bool,
     /// Headers of shards are damaged.
     scratched: bool,
+    /// Bits of shards have flipped for which redundancy makes up.
+    bruised: bool,
+    /// Single targets were lost, or away, for which redundancy makes up.
+    struck: bool,
     /// The power was cut.
     power_cut: bool,
     /// Memory was lost that held targets.
@@ -199,6 +203,27 @@ impl Truth {
     /// Whether a scrub may find something.
     pub fn has_scratches(&self) -> bool {
         self.facts().scratched
+    }
+
+    /// Bits of shards have flipped for which redundancy makes up.
+    pub fn is_bruised(&self) {
+        self.facts().bruised = true;
+    }
+
+    /// Whether a scrub or a verification may find something that hurts nothing.
+    pub fn has_bruises(&self) -> bool {
+        let facts = self.facts();
+        facts.bruised || facts.struck
+    }
+
+    /// Whether single targets were lost, or away.
+    pub fn is_hit(&self) -> bool {
+        self.facts().struck
+    }
+
+    /// Single targets were lost, or away, for which redundancy makes up.
+    pub fn is_struck(&self) {
+        self.facts().struck = true;
     }
 
     /// The memory of targets is lost, and with it every checkpoint that is not `safe`.

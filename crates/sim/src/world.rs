@@ -2,9 +2,10 @@
 //! [`FaultWorld`].
 
 use crate::authors::PlacesTruth;
+use crate::blows::Harm;
 use crate::luck::{Luck, lock};
 use crate::space::Space;
-use crate::table::{Markers, Rows, markers_of, rows_of};
+use crate::table::{Markers, markers_of};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
@@ -39,9 +40,7 @@ pub struct PoolWorld {
     pub truth: Truth,
     /// Its targets.
     pub(crate) space: Space,
-    /// Which they are now.
-    pub(crate) rows: Rows,
-    /// Which of them are there, of those in memory.
+    /// Which target is in which place.
     pub(crate) markers: Markers,
     /// The log, if it is not that of `world`.
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
@@ -49,6 +48,8 @@ pub struct PoolWorld {
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
     /// Of its log's places, if it has several.
     pub(crate) places: Arc<PlacesTruth>,
+    /// What was done to single targets.
+    pub(crate) harm: Arc<Harm>,
     kind: LogKind,
     pub(crate) luck: Arc<Luck>,
 }
@@ -69,18 +70,18 @@ impl PoolWorld {
         let truth = Truth::default();
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
-        let (rows, markers) = (rows_of(&space), markers_of(&space));
-        let places = Arc::default();
+        let markers = markers_of(&space);
+        let (places, harm) = Default::default();
         PoolWorld {
             name,
             world,
             truth,
             space,
-            rows,
             markers,
             directory,
             unreadable,
             places,
+            harm,
             kind,
             luck,
         }
@@ -108,8 +109,14 @@ impl PoolWorld {
 
     /// Whether operations fail only where that is drawn for each.
     pub fn never_fails(&self) -> bool {
-        let Space { moves, slow, .. } = self.space;
-        !(moves || slow || self.space.survives() > 0 || self.has_places())
+        let Space { moves, slow, operated, .. } = self.space;
+        !(moves || slow || operated || self.space.survives() > 0 || self.has_places())
+    }
+
+    /// Whether a person puts it in order when all programs have ended: redundancy makes up for whatever was harmed.
+    pub fn settles(&self) -> bool {
+        let Space { volatile, redundancy, .. } = &self.space;
+        !volatile && (redundancy.survives() > 0 || self.space.has_table())
     }
 
     /// Damages the headers of some shards. No restore reads them; a scrub moves everything out.

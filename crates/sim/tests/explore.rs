@@ -88,6 +88,8 @@ families! {
     a_program_stands_still: Suspend,
     anybody_meets: Crowd,
     ranks_save_together: Group,
+    targets_come_and_go: Members,
+    disks_fail: Disks,
 }
 
 #[test]

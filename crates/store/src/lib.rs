@@ -27,6 +27,7 @@ pub mod save;
 pub mod scrub;
 pub mod tree;
 mod trim;
+mod turns;
 mod verify;
 
 pub use anew::make_anew;
@@ -42,5 +43,5 @@ pub use read::{
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
-pub use trim::{TrimOptions, TrimReport, repair, trim};
+pub use trim::{TrimOptions, TrimReport, Uses, repair, trim};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

@@ -7,10 +7,11 @@ use crate::images::each_image;
 use crate::index::Locator;
 use crate::read::{Live, Once};
 use crate::redundancy::{KnownSegments, packs_of};
+use crate::turns::{Held, Rest, Turn, Turns, sleep};
+use crate::verify::named_packs;
 use outlive_format::{Image, Manifest};
-use outlive_io::Pace;
-use outlive_pool::{Pool, RepairOptions, RepairReport};
-use outlive_types::{Error, ErrorKind, PackId, Result};
+use outlive_pool::{FillNeed, PackUses, Pool, RepairOptions, RepairReport};
+use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::{BTreeSet, HashSet};
 
 /// How to trim.
@@ -52,65 +53,182 @@ pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
              the number of newest checkpoints of each job that stay there",
         ));
     }
-    let _alone = match options.dry_run {
-        true => None,
-        false => Some(pool.lock_trimming()?),
-    };
-    let (need, pace) = (pool.fill_need()?, Pace::new(options.bytes_per_s));
-    let there = pool.redundancy()?;
-    let Wanted { kept, named } = Wanted::of(pool)?;
-    let mut report = TrimReport::default();
-    for (pack, _) in there.iter().filter(|(pack, is)| is.shards > 0 && named.contains(*pack)) {
-        report.packs += 1;
-        if kept.contains(pack) {
-            report.kept += 1;
-        } else if need.missing(*pack) > 0 {
-            report.unfilled += 1;
-        } else if options.dry_run {
-            report.trimmed += 1;
-            report.freed_bytes += pool.fast_bytes(*pack);
-        } else {
-            match pool.trim_pack(*pack, &need) {
-                Ok(bytes) => {
-                    report.trimmed += 1;
-                    report.freed_bytes += bytes;
-                    pace.spend(bytes);
-                }
-                Err(error) => report.failed.push((*pack, error)),
-            }
-        }
+    if options.dry_run {
+        return Ok(Look::at(pool)?.report(pool));
     }
-    Ok(report)
+    trim_in_turns(pool, None, &mut Turns::new(options.bytes_per_s), &sleep)
 }
 
 /// The same behind the fill of a program, if there is something to trim. What others are at work on is left to the
-/// next time.
+/// next time, and so is the rest if `rest` says so.
 ///
 /// # Errors
 /// As [`trim`]; why a copy is not whole.
-pub(crate) fn trim_behind(pool: &Pool) -> Result<()> {
-    let tiers = &pool.config().tiers;
-    if tiers.keep_fast == 0 || !pool.has_slow_tier() {
+pub(crate) fn trim_behind(pool: &Pool, turns: &mut Turns, rest: Rest<'_>) -> Result<()> {
+    if pool.config().tiers.keep_fast == 0 || !pool.has_slow_tier() {
         return Ok(());
     }
-    let bytes_per_s = Some(tiers.bytes_per_s).filter(|limit| *limit > 0);
-    let look = trim(pool, TrimOptions { bytes_per_s, dry_run: true })?;
-    if look.trimmed == 0 {
+    let look = Look::at(pool)?;
+    if look.to_trim.is_empty() {
         return Ok(());
     }
-    let report = trim(pool, TrimOptions { bytes_per_s, dry_run: false })?;
-    match report.failed.into_iter().next() {
+    let trimmed = trim_in_turns(pool, Some(look), turns, rest);
+    // Whatever becomes of it, others are not kept waiting.
+    turns.give_back(pool);
+    match trimmed?.failed.into_iter().next() {
         None => Ok(()),
+        Some((_, why)) if why.kind() == ErrorKind::Retry => Err(why),
         Some((pack, why)) => Err(why.context(format!("pack {pack}, on the slow tier"))),
     }
 }
 
-/// Writes missing parts of packs anew, as [`Pool::repair`], but for those that were trimmed.
+/// Trims a pack at a time, and gives the lock back in between. It is never held during a rest, and there is no rest
+/// behind the last pack.
+fn trim_in_turns(
+    pool: &Pool,
+    mut known: Option<Look>,
+    turns: &mut Turns,
+    rest: Rest<'_>,
+) -> Result<TrimReport> {
+    let mut report = TrimReport::default();
+    known.iter().for_each(|look| report.sees(look));
+    let mut met = BTreeSet::new();
+    loop {
+        let next = |look: &Look| look.to_trim.iter().copied().find(|pack| !met.contains(pack));
+        if known.as_ref().is_some_and(|look| next(look).is_none()) {
+            break;
+        }
+        let mut attempts = if met.is_empty() { 1 } else { LOCK_ATTEMPTS };
+        let lock = || match pool.lock_trimming() {
+            Ok(alone) => Ok(Some(Box::new(alone) as Held)),
+            Err(error) if error.kind() == ErrorKind::Retry && attempts > 1 => {
+                attempts -= 1;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        match turns.take(pool, rest, lock) {
+            Ok(Turn::Over) => break,
+            Ok(Turn::Same) => {}
+            Ok(Turn::New) => {
+                let is_current = known.as_ref().map(|look| look.is_current(pool)).transpose()?;
+                if is_current != Some(true) {
+                    report.sees(known.insert(Look::at(pool)?));
+                }
+            }
+            // What was done before is told all the same.
+            Err(error) if !met.is_empty() => {
+                let left = known.as_ref().and_then(next);
+                report.failed.extend(left.map(|pack| (pack, error)));
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        let Some((look, pack)) = known.as_ref().and_then(|look| Some((look, next(look)?))) else {
+            break;
+        };
+        met.insert(pack);
+        match pool.trim_pack(pack, &look.need) {
+            Ok(bytes) => {
+                report.trimmed += 1;
+                report.freed_bytes += bytes;
+                turns.moved(pool, bytes);
+            }
+            Err(error) => {
+                report.failed.push((pack, error));
+                turns.moved(pool, 0);
+            }
+        }
+    }
+    turns.give_back(pool);
+    Ok(report)
+}
+
+impl TrimReport {
+    /// Takes notice of what there is to trim now.
+    fn sees(&mut self, look: &Look) {
+        self.packs = look.packs + self.trimmed;
+        (self.kept, self.unfilled) = (look.kept, look.unfilled);
+    }
+}
+
+/// So often the lock is asked for again behind the first pack; each time for some seconds.
+const LOCK_ATTEMPTS: usize = 6;
+
+/// What there is to trim, as it was at one moment.
+struct Look {
+    need: FillNeed,
+    /// Packs on the fast tier that checkpoints name.
+    packs: u64,
+    /// Of these, packs that the newest checkpoints need, and packs that the slow tier lacks.
+    kept: u64,
+    unfilled: u64,
+    /// The rest.
+    to_trim: Vec<PackId>,
+    /// The newest record of each job, and of the collectors, before anything was looked at.
+    records: Vec<(JobName, u64)>,
+}
+
+impl Look {
+    fn at(pool: &Pool) -> Result<Look> {
+        let (records, need) = (newest_records(pool)?, pool.fill_need()?);
+        let there = pool.redundancy()?;
+        let Wanted { kept, named } = Wanted::of(pool)?;
+        let mut look = Look { need, packs: 0, kept: 0, unfilled: 0, to_trim: Vec::new(), records };
+        for (pack, _) in there.iter().filter(|(pack, is)| is.shards > 0 && named.contains(*pack)) {
+            look.packs += 1;
+            if kept.contains(pack) {
+                look.kept += 1;
+            } else if look.need.missing(*pack) > 0 {
+                look.unfilled += 1;
+            } else {
+                look.to_trim.push(*pack);
+            }
+        }
+        Ok(look)
+    }
+
+    /// Whether it holds still: no checkpoint, collection or target has come or gone.
+    fn is_current(&self, pool: &Pool) -> Result<bool> {
+        Ok(self.need.is_of(pool) && newest_records(pool)? == self.records)
+    }
+
+    /// What would be trimmed.
+    fn report(&self, pool: &Pool) -> TrimReport {
+        TrimReport {
+            packs: self.packs,
+            kept: self.kept,
+            unfilled: self.unfilled,
+            trimmed: self.to_trim.len() as u64,
+            freed_bytes: self.to_trim.iter().map(|pack| pool.fast_bytes(*pack)).sum(),
+            failed: Vec::new(),
+        }
+    }
+}
+
+fn newest_records(pool: &Pool) -> Result<Vec<(JobName, u64)>> {
+    let jobs = pool.jobs()?.into_iter().chain([JobName::gc()]);
+    jobs.map(|job| Ok((job.clone(), pool.log().latest(&job)?))).collect()
+}
+
+/// Brings a pool to what its table of targets says, as [`Pool::repair`] does.
 ///
 /// # Errors
 /// As [`Pool::repair`]; what the log reports.
 pub fn repair(pool: &Pool, options: RepairOptions) -> Result<RepairReport> {
-    pool.repair_but(options, &|pool| {
+    pool.repair(options, &Uses)
+}
+
+/// What the jobs of a pool say of its packs.
+#[derive(Clone, Copy, Debug)]
+pub struct Uses;
+
+impl PackUses for Uses {
+    fn named(&self, pool: &Pool) -> Result<Option<BTreeSet<PackId>>> {
+        named_packs(pool).map(|named| Some(named.into_iter().collect()))
+    }
+
+    fn trimmed(&self, pool: &Pool) -> Result<BTreeSet<PackId>> {
         if pool.config().tiers.keep_fast == 0 || !pool.has_slow_tier() {
             return Ok(BTreeSet::new());
         }
@@ -118,7 +236,7 @@ pub fn repair(pool: &Pool, options: RepairOptions) -> Result<RepairReport> {
         let there = pool.redundancy()?.into_iter();
         let trimmed = there.filter(|(pack, is)| is.is_slow_only() && !kept.contains(pack));
         Ok(trimmed.map(|(pack, _)| pack).collect())
-    })
+    }
 }
 
 /// What checkpoints want of the fast tier.

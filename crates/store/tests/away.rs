@@ -5,7 +5,8 @@ mod common;
 
 use common::{Program, State, noise, small_config};
 use outlive_pool::{
-    Environment, OpenTarget, Pool, PoolConfig, TargetConfig, TargetTable, Tier, TiersConfig,
+    Environment, FoundPlace, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetPlaces,
+    TargetTable, Tier, TiersConfig,
 };
 use outlive_store::{FillOptions, Select, fill};
 use outlive_target::{FaultWorld, Target};
@@ -15,28 +16,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A fast target and a slow one.
-struct Table {
+struct Places {
     targets: Vec<Arc<dyn Target>>,
     is_away: Arc<AtomicBool>,
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Table")
+        f.write_str("Places")
     }
 }
 
-impl TargetTable for Table {
-    fn version(&self) -> Result<u64> {
-        Ok(1)
+impl TargetPlaces for Places {
+    fn first(&self) -> Result<Rows> {
+        let row = |id: u32| TargetConfig { id: Some(id), ..TargetConfig::at(id.to_string()) };
+        let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
+        Ok(Rows { next_id: 3, deletions: 0, targets })
     }
 
-    fn rows(&self) -> Result<Vec<TargetConfig>> {
-        let row = |id| TargetConfig { id: Some(id), ..TargetConfig::at("here") };
-        Ok(vec![row(1), row(2).on_tier(Tier::Slow)])
-    }
-
-    fn open(&self, row: &TargetConfig) -> Result<OpenTarget> {
+    fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
         let (number, is_away) = (row.id.unwrap_or(1) as usize - 1, self.is_away.clone());
         let look = move || match number == 0 && is_away.load(Ordering::Relaxed) {
             true => Err(Error::damaged("it is not mounted")),
@@ -45,15 +43,15 @@ impl TargetTable for Table {
         Ok((self.targets[number].clone(), Some(Box::new(look))))
     }
 
-    fn prepare(&self, _: &TargetConfig) -> Result<()> {
+    fn find(&self, _: &TargetConfig) -> Result<FoundPlace> {
+        Ok(FoundPlace::Free)
+    }
+
+    fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
         Ok(())
     }
 
-    fn next_id(&self) -> Result<u32> {
-        Ok(3)
-    }
-
-    fn replace(&self, _: &[TargetConfig]) -> Result<()> {
+    fn mark(&self, _: &TargetConfig) -> Result<()> {
         Ok(())
     }
 }
@@ -66,12 +64,13 @@ struct Place {
 impl Place {
     fn pool(&self) -> Pool {
         let (targets, log, _) = self.world.process_with(2);
-        let table = Table { targets, is_away: self.is_away.clone() };
+        let places = Arc::new(Places { targets, is_away: self.is_away.clone() });
         // Whoever wants something on the slow tier says so.
         let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
         let config = PoolConfig { tiers, ..small_config() };
-        let pool = Pool::over(config, Vec::new(), log, Environment::system());
-        pool.with_table(Arc::new(table)).unwrap()
+        let env = Environment::system();
+        let table = TargetTable::new(log.clone(), places, env.rng.clone());
+        Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
     }
 
     /// The fast target is not where it was, or back.

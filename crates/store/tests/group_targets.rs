@@ -5,6 +5,7 @@ mod common;
 use common::{noise, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool, PoolConfig, Redundancy, TargetConfig, Tier, create, open};
+use outlive_store::Uses;
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, SaveStats};
 use outlive_types::{
@@ -115,7 +116,7 @@ fn save_and(redundancy: Redundancy, lose: &(dyn Fn(&Path) + Sync)) -> Vec<Result
 fn what_another_rank_had_on_a_lost_target_is_not_committed() {
     let lose = |dir: &Path| {
         let on = targets_of(dir, 3, 1);
-        another(dir).remove_target(*on.first().unwrap(), true, None).unwrap();
+        another(dir).remove_target(*on.first().unwrap(), true, None, &Uses).unwrap();
     };
     let saved = save_and(Redundancy::default(), &lose);
     for saved in saved {
@@ -130,7 +131,7 @@ fn a_target_without_anything_of_the_save_may_be_lost() {
     let lose = |dir: &Path| {
         let pool = another(dir);
         let unused = pool.add_target(dir.join("4").to_str().unwrap(), None, Tier::Fast).unwrap();
-        pool.remove_target(unused, true, None).unwrap();
+        pool.remove_target(unused, true, None, &Uses).unwrap();
     };
     for redundancy in [Redundancy::default(), Redundancy::mirror(2)] {
         let saved = save_and(redundancy, &lose);

@@ -42,7 +42,7 @@ fn what_vanishes_before_a_session_is_opened_is_noticed() {
             for _ in 0..2 {
                 let error = program.save(&state(9)).unwrap_err();
                 let kind =
-                    if part.starts_with("log") { ErrorKind::Damaged } else { ErrorKind::Invalid };
+                    if part.starts_with("log") { ErrorKind::Retry } else { ErrorKind::Invalid };
                 assert_eq!(error.kind(), kind, "{part}: {error}");
                 assert!(error.message().contains("nothing is saved"), "{error}");
                 assert!(!gone.exists(), "{part}: nothing was made in its place");
@@ -75,7 +75,7 @@ fn a_log_that_vanishes_while_a_session_is_opened_is_noticed() {
     let program = Program::start(&pool.in_directory(&path), "job");
     for _ in 0..2 {
         let error = program.save(&state(1)).unwrap_err();
-        assert!(error.kind() == ErrorKind::Damaged, "{error}");
+        assert!(error.kind() == ErrorKind::Retry, "{error}");
     }
     fs::remove_dir_all(path.join("log")).unwrap();
     fs::rename(dir.path().join("away"), path.join("log")).unwrap();

@@ -7,7 +7,7 @@ use common::{Program, State, changed, noise, small_config};
 use outlive_pool::{Environment, Pool, PoolConfig, Redundancy, RepairOptions};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Sample, Select, checkpoint_redundancy};
+use outlive_store::{Sample, Select, checkpoint_redundancy, repair};
 use outlive_target::{FaultWorld, ManifestLog, ShardName, Target};
 use outlive_types::ErrorKind;
 use std::sync::Arc;
@@ -122,8 +122,10 @@ fn work_goes_on_while_targets_are_away() {
         // With more targets than a stripe has parts, a pack need not have been on both.
         let left = if targets == usize::from(rule.geometry(0).k) + m { 0 } else { m as i64 - 1 };
         assert!(spare(&pool)[0] <= left, "{what}: m targets of all are away");
+        // It is not whole, and nothing is damaged.
         let report = scrub(&place.pool(), &SCRUB).unwrap();
-        assert!(report.is_whole() && report.damaged.is_empty(), "{what}: {report:?}");
+        assert!(!report.is_whole() && !report.is_hurt(), "{what}: {report:?}");
+        assert!(report.damaged.is_empty() && report.repaired == 0, "{what}: {report:?}");
         collect(&place.pool(), &GcOptions::default()).unwrap();
         // One more than it survives: nothing is said to be lost, and nothing is done.
         place.world.set_away(m, true);
@@ -134,7 +136,7 @@ fn work_goes_on_while_targets_are_away() {
         for error in [
             scrub(&place.pool(), &SCRUB).map(drop).unwrap_err(),
             collect(&place.pool(), &GcOptions::default()).map(drop).unwrap_err(),
-            place.pool().repair(RepairOptions::default()).map(drop).unwrap_err(),
+            repair(&place.pool(), RepairOptions::default()).map(drop).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
         }
@@ -144,7 +146,7 @@ fn work_goes_on_while_targets_are_away() {
         check(&place.pool(), &states[..2], &what);
         // What a gc has deleted meanwhile is seen on them again, and goes with the next.
         collect(&place.pool(), &GcOptions::default()).unwrap();
-        let repaired = place.pool().repair(RepairOptions::default()).unwrap();
+        let repaired = repair(&place.pool(), RepairOptions::default()).unwrap();
         assert!(repaired.is_whole(), "{what}: {repaired:?}");
         assert!(spare(&place.pool()).iter().all(|spare| *spare == m as i64), "{what}");
         check(&place.pool(), &states[..2], &what);
@@ -191,11 +193,11 @@ fn targets_may_be_lost_at_any_moment() {
                 committed.push(states[1].clone());
             }
             let _ = collect(&pool, &GcOptions::default());
-            let _ = pool.repair(RepairOptions::default());
+            let _ = repair(&pool, RepairOptions::default());
             world.fail_when(|_, _| None);
             let was_due = loser.join().unwrap();
             check(&place.pool(), &committed, &what);
-            let report = place.pool().repair(RepairOptions::default()).unwrap();
+            let report = repair(&place.pool(), RepairOptions::default()).unwrap();
             assert!(report.failed.is_empty() && report.missing == 0, "{what}: {report:?}");
             check(&place.pool(), &committed, &what);
             let report = scrub(&place.pool(), &SCRUB).unwrap();

@@ -9,9 +9,10 @@ use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use files::Files;
 use outlive_io::{DirectFile, DiskEngine, Ticket, read_at};
+use outlive_types::sync::pause;
 use outlive_types::{Error, NoObserver, Observer, PackId, Result};
 use std::fmt;
-use std::fs::{self, DirEntry, OpenOptions};
+use std::fs::{self, DirEntry};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,8 +46,8 @@ impl fmt::Debug for DirectoryOptions {
 
 /// Shards as files `packs/XX/PACKID.S.shard` below a root.
 ///
-/// A shard becomes visible by a rename, a moment before the rename is durable and `finish` returns;
-/// POSIX has no way to swap the two.
+/// A shard becomes visible when its file gets the finished name, a moment before the name is durable and
+/// `finish` returns; POSIX has no way to swap the two.
 pub struct DirectoryTarget {
     root: PathBuf,
     files: Arc<Files>,
@@ -133,6 +134,11 @@ impl DirectoryTarget {
         self.dir_of(shard).join(format!("{shard}.part"))
     }
 
+    /// The name of a whole file that is about to replace a finished shard.
+    fn whole_path(&self, shard: ShardName) -> PathBuf {
+        self.dir_of(shard).join(format!("{shard}.new"))
+    }
+
     /// Makes the directory of `shard`, and durably all above it, once in this target's life; or all of
     /// them durably, whatever was known, if it has vanished.
     fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
@@ -148,10 +154,7 @@ impl DirectoryTarget {
         };
         if !self.make_root {
             if !self.packs().is_dir() {
-                return Err(Error::retry(format!(
-                    "{} is not there: mount its file system, or put it back",
-                    self.packs().display()
-                )));
+                return Err(self.away());
             }
         } else if again || !self.made.packs.load(Ordering::Acquire) {
             durable(&self.root)?;
@@ -187,62 +190,48 @@ impl DirectoryTarget {
         Ok(())
     }
 
+    /// The error for a target whose place is not there.
+    fn away(&self) -> Error {
+        Error::retry(format!(
+            "{} is not there: mount its file system, or put it back",
+            self.packs().display()
+        ))
+    }
+
+    /// The error for a shard that is not there. If all of a target has gone that is not to be made again, that says
+    /// nothing of the shard.
+    fn not_there(&self, shard: ShardName) -> Error {
+        match self.make_root || self.packs().is_dir() {
+            true => missing(&self.describe(), shard),
+            false => self.away(),
+        }
+    }
+
+    /// Makes the file of a shard that is begun. It is a new one: a file that has the name may be one of a
+    /// writer that is still at work, or be the finished shard's already.
     fn create_part(&self, part: &Path) -> io::Result<DirectFile> {
-        match fs::remove_file(part) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut options = OpenOptions::new();
-        let file = self.files.open(options.write(true).create(true).truncate(true), part)?;
-        adopt_file(&self.root, &file.file());
-        Ok(file)
-    }
-
-    fn open_shard(&self, shard: ShardName) -> Result<Arc<DirectFile>> {
-        let path = self.path(shard);
-        self.files.open_to_read(shard, &path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => missing(&self.describe(), shard),
-            _ => Error::io("opening the shard", &path, &error),
-        })
-    }
-}
-
-impl DirectoryTarget {
-    /// The shards that `parse` reads from file names, as far as they lie where `path` says.
-    fn names(
-        &self,
-        parse: impl Fn(&str) -> Option<ShardName>,
-        path: impl Fn(&DirectoryTarget, ShardName) -> PathBuf,
-    ) -> Result<Vec<ShardName>> {
-        let mut shards = Vec::new();
-        for directory in entries(&self.packs())? {
-            let name = directory.file_name();
-            if name.len() != 2 || !directory.path().is_dir() {
-                continue;
-            }
-            for entry in entries(&directory.path())? {
-                let shard = entry.file_name().to_str().and_then(&parse);
-                // A file in the wrong directory would be listed but never found.
-                shards.extend(shard.filter(|shard| path(self, *shard) == entry.path()));
+        loop {
+            remove_if_there(part)?;
+            pause("make the shard's file");
+            match self.files.create_new(part) {
+                // Another writer of this shard has begun at this moment. The last one counts.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    let file = made?;
+                    adopt_file(&self.root, &file.file());
+                    return Ok(file);
+                }
             }
         }
-        shards.sort_unstable();
-        Ok(shards)
-    }
-}
-
-impl Target for DirectoryTarget {
-    fn describe(&self) -> String {
-        format!("directory {}", self.root.display())
     }
 
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        self.make_dir(shard, false)?;
-        let path = self.path(shard);
-        if path.exists() {
-            return Err(exists(&self.describe(), shard));
-        }
+    /// Begins to write a shard in its directory, which was made.
+    fn begin(&self, shard: ShardName, bytes_max: u64, replaces: bool) -> Result<DirectoryWriter> {
         let part = self.part_path(shard);
+        if replaces {
+            // A leftover, or the file of a writer that has to begin again.
+            remove(&self.whole_path(shard))?;
+        }
         let file = match self.create_part(&part) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make_dir(shard, true)?;
@@ -257,11 +246,65 @@ impl Target for DirectoryTarget {
             shard,
             file,
             path: part,
-            path_when_finished: path,
+            path_when_finished: self.path(shard),
+            path_when_whole: self.whole_path(shard),
             bytes_max,
+            replaces,
         });
         writer.reserve()?; // dropping the writer removes the file
-        Ok(Box::new(writer))
+        Ok(writer)
+    }
+
+    fn open_shard(&self, shard: ShardName) -> Result<Arc<DirectFile>> {
+        let path = self.path(shard);
+        self.files.open_to_read(shard, &path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.not_there(shard),
+            _ => Error::io_stored("opening the shard", &path, &error),
+        })
+    }
+}
+
+impl DirectoryTarget {
+    /// The shards of which there is a file with one of these endings, sorted.
+    fn named(&self, endings: &[&str]) -> Result<Vec<ShardName>> {
+        let parse = |name: &str| {
+            let (stem, ending) = name.rsplit_once('.')?;
+            if endings.contains(&ending) { parse_stem(stem) } else { None }
+        };
+        let mut shards = Vec::new();
+        for directory in entries(&self.packs())? {
+            let name = directory.file_name();
+            if name.len() != 2 || !directory.path().is_dir() {
+                continue;
+            }
+            for entry in entries(&directory.path())? {
+                let shard = entry.file_name().to_str().and_then(parse);
+                // A file in the wrong directory would be listed but never found.
+                shards.extend(shard.filter(|shard| self.dir_of(*shard) == directory.path()));
+            }
+        }
+        shards.sort_unstable();
+        shards.dedup();
+        Ok(shards)
+    }
+}
+
+impl Target for DirectoryTarget {
+    fn describe(&self) -> String {
+        format!("directory {}", self.root.display())
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.make_dir(shard, false)?;
+        if self.path(shard).exists() {
+            return Err(exists(&self.describe(), shard));
+        }
+        Ok(Box::new(self.begin(shard, bytes_max, false)?))
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.make_dir(shard, false)?;
+        Ok(Box::new(self.begin(shard, bytes_max, true)?))
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
@@ -282,7 +325,7 @@ impl Target for DirectoryTarget {
                         let end = file.file().metadata().map_or(end, |metadata| metadata.len());
                         short(&place, shard, &range, end)
                     }
-                    Err(error) => Error::io("reading the shard", &path, &error),
+                    Err(error) => Error::io_stored("reading the shard", &path, &error),
                 };
                 Err(Fault { error, buffer: range.buffer })
             })
@@ -293,30 +336,36 @@ impl Target for DirectoryTarget {
     fn length(&self, shard: ShardName) -> Result<u64> {
         let path = self.path(shard);
         match fs::metadata(&path) {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(missing(&self.describe(), shard))
+            Ok(metadata) => {
+                // Another process may have replaced the shard.
+                self.files.forget_unless(shard, &metadata);
+                Ok(metadata.len())
             }
-            Err(error) => Err(Error::io("measuring the shard", &path, &error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.files.forget(shard);
+                Err(self.not_there(shard))
+            }
+            Err(error) => Err(Error::io_stored("measuring the shard", &path, &error)),
         }
     }
 
     fn list(&self) -> Result<Vec<ShardName>> {
-        self.names(parse_shard, DirectoryTarget::path)
+        self.named(&["shard"])
     }
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {
-        let part = |name: &str| parse_shard(&format!("{}.shard", name.strip_suffix(".part")?));
-        self.names(part, DirectoryTarget::part_path)
+        self.named(&["part", "new"])
     }
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        remove(&self.part_path(shard))
+        // In this order: a writer makes the second of the first.
+        remove(&self.part_path(shard)).and_then(|()| remove(&self.whole_path(shard)))
     }
 
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.files.forget(shard);
-        remove(&self.path(shard)).and_then(|()| self.delete_unfinished(shard))
+        // In this order: then no writer makes the finished one again of an unfinished one.
+        self.delete_unfinished(shard).and_then(|()| remove(&self.path(shard)))
     }
 
     fn capacity(&self) -> Result<Capacity> {
@@ -343,10 +392,12 @@ impl fmt::Debug for DirectoryTarget {
 
 /// Removes a file, if it is there.
 fn remove(path: &Path) -> Result<()> {
+    remove_if_there(path).map_err(|error| Error::io("removing the shard", path, &error))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("removing the shard", path, &error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
@@ -357,14 +408,14 @@ fn entries(path: &Path) -> Result<Vec<DirEntry>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.and_then(Iterator::collect),
     };
-    listed.map_err(|error| Error::io("listing", path, &error))
+    listed.map_err(|error| Error::io_stored("listing", path, &error))
 }
 
-/// Reads `PACKID.S.shard`; other files are none of ours.
-fn parse_shard(file_name: &str) -> Option<ShardName> {
-    let (pack, shard) = file_name.strip_suffix(".shard")?.split_once('.')?;
+/// Reads `PACKID.S`; other files are none of ours.
+fn parse_stem(stem: &str) -> Option<ShardName> {
+    let (pack, shard) = stem.split_once('.')?;
     let name = ShardName { pack: PackId::parse(pack)?, shard: shard.parse().ok()? };
-    (name.shard.to_string() == shard).then_some(name)
+    (name.to_string() == stem).then_some(name)
 }
 
 #[cfg(test)]

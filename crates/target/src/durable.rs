@@ -1,9 +1,11 @@
 //! Directory entries that survive a power cut.
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Makes the names in the directory `path` durable.
@@ -17,6 +19,15 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
         Err(error) if errno_is(&error, &[Errno::INVAL, Errno::BADF, Errno::OPNOTSUPP]) => Ok(()),
         other => other,
     }
+}
+
+/// Makes a file and its name durable, whoever wrote it.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn sync_file(path: &Path) -> io::Result<()> {
+    sync_dir(path)?; // it opens a file as it opens a directory
+    path.parent().map_or(Ok(()), sync_dir)
 }
 
 /// Makes `path` a directory whose entry in its parent is durable, whoever created it; creates what
@@ -75,6 +86,28 @@ pub(crate) fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Gives an open file a further name, whatever has the names now that it once had: `AlreadyExists` if
+/// `to` is there, `NotFound` if the file has no name any more, `Unsupported` if this cannot be done here:
+/// there is no /proc, a sandbox forbids it, or the file system has no second names.
+pub(crate) fn link_open(file: &File, to: &Path) -> io::Result<()> {
+    let unsupported = Err(io::Error::from(io::ErrorKind::Unsupported));
+    #[cfg(test)]
+    if tests::WITHOUT_LINKS.get() {
+        return unsupported;
+    }
+    let by_number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match linkat(CWD, by_number, CWD, to, AtFlags::SYMLINK_FOLLOW) {
+        Ok(()) => Ok(()),
+        // If the file still has a name, /proc is missing, or the directory of `to` is.
+        Err(Errno::NOENT) if file.metadata()?.nlink() == 0 => Err(Errno::NOENT.into()),
+        Err(Errno::NOENT | Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            unsupported
+        }
+        Err(Errno::MLINK | Errno::XDEV | Errno::LOOP | Errno::NOTDIR | Errno::INVAL) => unsupported,
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Gives the finished file `from` its name `to` in one step that replaces nothing. `from` may be
 /// left behind.
 ///
@@ -97,7 +130,13 @@ pub(crate) fn errno_is(error: &io::Error, numbers: &[Errno]) -> bool {
 pub(crate) mod tests {
     use super::*;
     use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    use std::cell::Cell;
     use std::mem::MaybeUninit;
+
+    thread_local! {
+        /// In this thread open files cannot be named.
+        pub(crate) static WITHOUT_LINKS: Cell<bool> = const { Cell::new(false) };
+    }
 
     /// Whether `deed` opens the directory `path` itself. To make, name or remove what is in a directory
     /// does not open it; to sync it does.

@@ -22,8 +22,11 @@
 //! }
 //! ```
 
+mod disks;
 mod log;
 mod shards;
+
+pub use disks::DiskCopy;
 
 use crate::log::{LogMedium, RecordLog};
 use crate::{ManifestLog, ShardName, Target};
@@ -54,8 +57,8 @@ impl CutMode {
 
 /// A target and a log whose operations are numbered from 0, and which fail as they are told.
 ///
-/// Numbered are: a target's `create`, each `write`, `delete` and the two steps of `finish` (the shard
-/// becomes visible, then durable); of the log's medium, below the protocol of appending, each `put_new`,
+/// Numbered are: a target's `create` and `replace`, each `write`, `delete` and the two steps of `finish` (the
+/// shard becomes visible, then durable); of the log's medium, below the protocol of appending, each `put_new`,
 /// `delete` and `sync`; reads only if [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
 /// single-threaded caller meets the same numbers every time.
 ///
@@ -75,11 +78,12 @@ struct World {
     cut: Option<(u64, CutMode)>,
     failures: BTreeMap<u64, ErrorKind>,
     judge: Option<Judge>,
-    /// A name is given once, whichever target it is for.
     /// By target and name.
     shards: BTreeMap<(usize, ShardName), Kept>,
     /// What was written of shards that are not finished.
-    parts: BTreeMap<(usize, ShardName), Vec<u8>>,
+    parts: BTreeMap<(usize, ShardName), Part>,
+    /// How many parts were begun.
+    parts_begun: u64,
     /// Targets that cannot be reached now.
     away: BTreeSet<usize>,
     /// By place of the log, and job.
@@ -101,6 +105,35 @@ struct Locks {
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,
+    /// What had the name before: after a power cut it is there again, unless this became durable.
+    before: Option<Box<Kept>>,
+}
+
+impl Kept {
+    /// Bytes that are only visible yet.
+    fn visible(bytes: Vec<u8>, before: Option<Kept>) -> Kept {
+        Kept { bytes: Arc::new(bytes), durable: false, before: before.map(Box::new) }
+    }
+
+    fn make_durable(&mut self) {
+        (self.durable, self.before) = (true, None);
+    }
+
+    /// What is left under the name after a power cut.
+    fn after_cut(mut self, mode: CutMode) -> Option<Kept> {
+        if self.durable || mode == CutMode::Kept {
+            self.make_durable();
+            return Some(self);
+        }
+        self.before.and_then(|before| before.after_cut(mode))
+    }
+}
+
+/// What was written of a shard.
+struct Part {
+    /// Tells it from another one of the same name.
+    number: u64,
+    bytes: Vec<u8>,
 }
 
 /// A program on the simulated machine. Clones are of the same one.
@@ -341,6 +374,11 @@ impl FaultWorld {
     }
 }
 
+/// What is left of names after a power cut.
+fn after_cut<K: Ord>(kept: BTreeMap<K, Kept>, mode: CutMode) -> BTreeMap<K, Kept> {
+    kept.into_iter().filter_map(|(name, kept)| Some((name, kept.after_cut(mode)?))).collect()
+}
+
 fn flip(kept: &mut Kept, offset: u64, mask: u8) {
     assert_ne!(mask, 0, "a damage of no bits is none");
     let bytes = Arc::make_mut(&mut kept.bytes);
@@ -439,13 +477,9 @@ impl World {
         if mode == CutMode::Lost {
             self.parts.clear();
         }
-        let settle = |kept: &mut Kept| {
-            kept.durable |= mode == CutMode::Kept;
-            kept.durable
-        };
-        self.shards.retain(|_, shard| settle(shard));
+        self.shards = after_cut(std::mem::take(&mut self.shards), mode);
         for numbered in self.records.values_mut() {
-            numbered.retain(|_, kept| settle(kept));
+            *numbered = after_cut(std::mem::take(numbered), mode);
         }
         // Of names that vanished since the last sync each is back or not, in no order.
         for (job, removed) in std::mem::take(&mut self.removed) {

@@ -17,13 +17,14 @@ mod wrapped;
 pub mod writes;
 
 pub use directory::{DirectoryOptions, DirectoryTarget};
-pub use durable::{make_dir_durable, publish, sync_dir};
-pub use fault::{CutMode, FaultProcess, FaultWorld};
+pub use durable::{make_dir_durable, publish, sync_dir, sync_file};
+pub use fault::{CutMode, DiskCopy, FaultProcess, FaultWorld};
 pub use log::{
     Asking, DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, Movable, NUMBER_MAX,
     Places, Put, RecordLog, places,
 };
 pub use memory::MemoryTarget;
+pub use owner::adopt_file;
 pub use retry::{RetryLog, RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
 pub use wrapped::read_one;
@@ -92,7 +93,8 @@ pub type ReadTicket = Ticket<std::result::Result<AlignedBuf, Fault<AlignedBuf>>>
 /// A place that keeps shards: a directory, a device, a storage node, a bucket.
 ///
 /// Guarantees: a shard is invisible to `read_ranges`, `length` and `list` until its `finish` has
-/// succeeded; from then on it is durable and never changes. Calls may come from any thread.
+/// succeeded; from then on it is durable, and only `replace` changes its bytes. Calls may come from
+/// any thread.
 pub trait Target: Send + Sync + fmt::Debug {
     /// What and where, for messages: "directory /scratch/ckpt".
     fn describe(&self) -> String;
@@ -103,6 +105,20 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` if a finished shard of that name exists; `Full`; what the medium reports.
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>>;
+
+    /// Begins a shard of at most `bytes_max` bytes that takes the place of the finished shard of that
+    /// name. Its `finish` does that in one step: at every moment, also after a power cut, either the
+    /// old shard is there or the new one, whole. If there is no finished shard of that name, the new
+    /// one becomes visible as with `create`. A leftover of an unfinished shard of that name is
+    /// replaced.
+    ///
+    /// A repair uses it to write a damaged shard anew, with the bytes that the shard should have. A
+    /// reader that works meanwhile may get some ranges from the old shard and others from the new one.
+    /// Another process may keep reading the old one until it calls `length`.
+    ///
+    /// # Errors
+    /// `Full`; what the medium reports.
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>>;
 
     /// Reads ranges of a finished shard, overlapped; one ticket each, in the order given. The buffers
     /// may be parts of one. A read whose ticket is dropped goes on; then its buffer goes home.
@@ -122,8 +138,8 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn list(&self) -> Result<Vec<ShardName>>;
 
-    /// Shards that were begun and not finished: being written, or left behind by a crash. A target
-    /// that keeps nothing of them has none.
+    /// Shards that were begun and not finished, with `create` or `replace`: being written, or left
+    /// behind by a crash. A target that keeps nothing of them has none.
     ///
     /// # Errors
     /// What the medium reports.
@@ -132,7 +148,8 @@ pub trait Target: Send + Sync + fmt::Debug {
     }
 
     /// Removes what was written of a shard that was not finished. One that is finished by now stays,
-    /// and one that is not there is no error; whoever was about to finish it fails.
+    /// and one that is not there is no error; whoever was about to finish it fails. A finished shard
+    /// that was to be replaced stays as it is.
     ///
     /// # Errors
     /// What the medium reports.
@@ -153,7 +170,8 @@ pub trait Target: Send + Sync + fmt::Debug {
     fn capacity(&self) -> Result<Capacity>;
 }
 
-/// Writes one shard. Dropped without `finish`, the shard never existed.
+/// Writes one shard. Dropped without `finish`, the shard never existed; a finished one that it was to
+/// replace stays.
 pub trait ShardWriter: Send {
     /// Starts writing `bytes` at `offset`. That, their length and their address are multiples of 4096. No
     /// range is written twice, but that a write that failed may be repeated at the same offset once its
@@ -163,8 +181,9 @@ pub trait ShardWriter: Send {
     /// Ends the shard at `length` bytes (a multiple of 4096), makes it durable, then visible. Takes
     /// effect after every write before it; fails if one of them failed and was not repeated with
     /// success (so a wrapper that retries needs nothing but this trait). A failed finish leaves no
-    /// shard behind and must not be repeated: write the bytes again under another name. Goes on if
-    /// the ticket is dropped.
+    /// shard behind and must not be repeated: write the bytes again under another name. A failed finish
+    /// of a writer from `replace` leaves the old shard or the new one: call `replace` again. Goes on
+    /// if the ticket is dropped.
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>>;
 }
 

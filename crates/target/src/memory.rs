@@ -36,6 +36,17 @@ impl MemoryTarget {
     pub fn with_capacity(total_bytes: u64) -> MemoryTarget {
         MemoryTarget(Arc::new(Space { total_bytes, shards: Mutex::default() }))
     }
+
+    fn begin(
+        &self,
+        shard: ShardName,
+        bytes_max: u64,
+        replaces: bool,
+    ) -> Result<Box<dyn ShardWriter>> {
+        self.0.check_room(bytes_max)?;
+        let (space, writes) = (self.0.clone(), Arc::default());
+        Ok(Box::new(MemoryWriter { space, shard, bytes_max, bytes: Vec::new(), replaces, writes }))
+    }
 }
 
 impl Space {
@@ -66,9 +77,11 @@ impl Target for MemoryTarget {
         if self.0.shards().contains_key(&shard) {
             return Err(exists(PLACE, shard));
         }
-        self.0.check_room(bytes_max)?;
-        let (space, writes) = (self.0.clone(), Arc::default());
-        Ok(Box::new(MemoryWriter { space, shard, bytes_max, bytes: Vec::new(), writes }))
+        self.begin(shard, bytes_max, false)
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.begin(shard, bytes_max, true)
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
@@ -135,6 +148,8 @@ struct MemoryWriter {
     shard: ShardName,
     bytes_max: u64,
     bytes: Vec<u8>,
+    /// Takes the place of a finished shard.
+    replaces: bool,
     writes: Arc<Writes>,
 }
 
@@ -157,7 +172,7 @@ impl ShardWriter for MemoryWriter {
         Ticket::done(checked.and_then(|()| {
             self.bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
             let mut shards = self.space.shards();
-            if shards.contains_key(&self.shard) {
+            if !self.replaces && shards.contains_key(&self.shard) {
                 return Err(exists(PLACE, self.shard));
             }
             shards.insert(self.shard, Arc::new(std::mem::take(&mut self.bytes)));

@@ -13,7 +13,7 @@ const PERMISSIONS: u32 = 0o777;
 
 /// Gives a file that was made just now to the owner of `root`, as readable and writable as that is.
 /// What the file system does not allow is left as it is.
-pub(crate) fn adopt_file(root: &Path, file: &File) {
+pub fn adopt_file(root: &Path, file: &File) {
     adopt(root, file, 0o666);
 }
 

@@ -34,6 +34,11 @@ impl<M: Manner> Target for WrappedTarget<M> {
         Ok(RelayWriter::boxed(writer, self.manner.clone(), self.helpers.clone()))
     }
 
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let writer = self.manner.call(0, || self.inner.replace(shard, bytes_max))?;
+        Ok(RelayWriter::boxed(writer, self.manner.clone(), self.helpers.clone()))
+    }
+
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         let operation = |offset| {
             let inner = self.inner.clone();

@@ -9,12 +9,13 @@ use fuser::{BackgroundSession, Config, spawn_mount};
 use outlive_io::AlignedBuf;
 use outlive_target::conformance::{check_log, check_target};
 use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, ReadRange, ShardName, Target,
+    Append, DirectoryLog, DirectoryOptions, DirectoryTarget, ManifestLog, Previous, ReadRange,
+    ShardName, ShardWriter, Target,
 };
-use outlive_types::{Event, Observer, PAGE_BYTES, PackId, SessionId};
-use server::Server;
+use outlive_types::{Event, JobName, Observer, PAGE_BYTES, PackId, Result, SessionId};
+use server::{Deed, Server};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
@@ -22,6 +23,8 @@ use tempfile::TempDir;
 struct Mounted {
     session: Option<BackgroundSession>,
     refused: Arc<AtomicUsize>,
+    deeds: Arc<Mutex<Vec<Deed>>>,
+    fails: Arc<AtomicBool>,
     mountpoint: TempDir,
     _backing: TempDir,
 }
@@ -30,10 +33,12 @@ impl Mounted {
     fn new() -> Option<Mounted> {
         let (backing, mountpoint) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let server = Server::new(backing.path());
-        let refused = server.refused.clone();
+        let (refused, deeds, fails) =
+            (server.refused.clone(), server.deeds.clone(), server.fails.clone());
         match spawn_mount(server, mountpoint.path(), &Config::default()) {
             Ok(session) => {
-                Some(Mounted { session: Some(session), refused, mountpoint, _backing: backing })
+                let session = Some(session);
+                Some(Mounted { session, refused, deeds, fails, mountpoint, _backing: backing })
             }
             Err(error) => {
                 eprintln!("skipped: FUSE file systems cannot be mounted here ({error})");
@@ -44,6 +49,28 @@ impl Mounted {
 
     fn path(&self) -> &Path {
         self.mountpoint.path()
+    }
+
+    /// Makes sure that of the file that got the name `to` every byte was durable before, and the name and those of
+    /// `above` directories above it are durable now.
+    fn check_durable(&self, to: &str, above: usize) {
+        let deeds = self.deeds.lock().unwrap();
+        let is_it = |deed: &Deed| matches!(deed, Deed::Named { to: it, .. } if it.ends_with(to));
+        let named = deeds.iter().rposition(is_it).unwrap_or_else(|| panic!("{to}: {deeds:?}"));
+        let Deed::Named { from, to } = &deeds[named] else { unreachable!() };
+        // The name may be that of a link, which was renamed.
+        let linked = deeds[..named].iter().rev().find_map(|deed| match deed {
+            Deed::Named { from: file, to } if to == from => Some(file),
+            _ => None,
+        });
+        let from = linked.unwrap_or(from);
+        let wrote = deeds.iter().rposition(|deed| *deed == Deed::Wrote(from.clone())).unwrap();
+        let synced = &deeds[wrote..named];
+        assert!(synced.contains(&Deed::Synced(from.clone())), "{from:?} is written: {deeds:?}");
+        for above in to.ancestors().skip(1).take(1 + above) {
+            let synced = &deeds[if above == to.parent().unwrap() { named } else { 0 }..];
+            assert!(synced.contains(&Deed::Synced(above.to_owned())), "{above:?}: {deeds:?}");
+        }
     }
 }
 
@@ -81,6 +108,14 @@ fn put(target: &DirectoryTarget, shard: ShardName, byte: u8) {
         .collect();
     writes.into_iter().for_each(|write| write.wait().unwrap());
     writer.finish(8 * PAGE_BYTES as u64).wait().unwrap();
+}
+
+/// Ends a shard with one page of such bytes.
+fn put_page(begun: Result<Box<dyn ShardWriter>>, byte: u8) -> Result<()> {
+    let (mut writer, mut buffer) = (begun?, AlignedBuf::zeroed(PAGE_BYTES));
+    buffer.fill(byte);
+    writer.write(0, buffer.share()).wait()?;
+    writer.finish(PAGE_BYTES as u64).wait()
 }
 
 fn got(target: &DirectoryTarget, shard: ShardName) -> Vec<u8> {
@@ -121,6 +156,44 @@ fn shards_are_written_and_read_where_the_server_keeps_the_flags() {
     assert_eq!(got(&reader, shard(1)), (10..18).collect::<Vec<u8>>());
     assert_eq!(mounted.refused.load(Ordering::Relaxed), refused);
     assert_eq!(warned(&told), 1);
+}
+
+/// A file's bytes are durable before it has its name, and its name before it is acknowledged.
+#[test]
+fn what_is_acknowledged_is_durable_byte_by_byte_and_name_by_name() {
+    let Some(mounted) = Mounted::new() else { return };
+    let (target, _) = opened(mounted.path());
+    let shard = ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, 1), shard: 0 };
+    put(&target, shard, 10);
+    mounted.check_durable(&format!("{shard}.shard"), 2);
+    put_page(target.replace(shard, 1 << 20), 90).unwrap();
+    mounted.check_durable(&format!("{shard}.shard"), 0);
+
+    let (log, job) = (DirectoryLog::open(mounted.path()), JobName::new("a").unwrap());
+    assert_eq!(log.append_if(&job, Previous::NONE, b"one").unwrap(), Append::Done);
+    mounted.check_durable(&format!("{:016x}.record", 1), 2);
+    let first = Previous::of(1, b"one");
+    assert_eq!(log.append_if(&job, first, b"two").unwrap(), Append::Done);
+    mounted.check_durable(&format!("{:016x}.record", 2), 0);
+}
+
+/// Nothing is left of a new shard whose name could not be made durable. Of one that was replaced the new one is all
+/// that is left, and stays.
+#[test]
+fn a_failed_sync_leaves_no_new_shard_and_takes_no_replaced_one() {
+    let Some(mounted) = Mounted::new() else { return };
+    let (target, _) = opened(mounted.path());
+    let shard =
+        |number| ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, number), shard: 0 };
+    put(&target, shard(1), 10);
+    mounted.fails.store(true, Ordering::Relaxed);
+    put_page(target.create(shard(2), 1 << 20), 80).unwrap_err();
+    assert_eq!(target.list().unwrap(), [shard(1)]);
+    put_page(target.replace(shard(1), 1 << 20), 90).unwrap_err();
+    assert_eq!(target.list().unwrap(), [shard(1)]);
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    let read = opened(mounted.path()).0.read_ranges(shard(1), vec![range]).remove(0);
+    assert_eq!(read.wait().unwrap()[0], 90);
 }
 
 #[test]

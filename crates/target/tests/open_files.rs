@@ -61,4 +61,28 @@ fn who_finds_no_file_handle_asks_again() {
     assert!(!read.ready());
     drop(taken);
     assert_eq!(*read.wait().unwrap(), [7; 4096]);
+    a_sync_that_fails_removes_no_shard_that_was_replaced(root.path());
+}
+
+/// To sync a directory takes a file handle.
+fn a_sync_that_fails_removes_no_shard_that_was_replaced(root: &Path) {
+    let target = DirectoryTarget::open(root, &DirectoryOptions::default()).unwrap();
+    let new = ShardName { shard: 1, ..SHARD };
+    for shard in [SHARD, new] {
+        let begun =
+            if shard == new { target.create(shard, 4096) } else { target.replace(shard, 4096) };
+        let mut writer = begun.unwrap();
+        let mut page = AlignedBuf::zeroed(4096);
+        page.fill(8);
+        writer.write(0, page.share()).wait().unwrap();
+        let taken = all_handles();
+        let error = writer.finish(4096).wait().unwrap_err();
+        assert!(error.message().contains("ulimit -n"), "{shard}: {error}");
+        drop(taken);
+        assert_eq!(target.unfinished().unwrap(), []);
+    }
+    // Either would do, but the old one has no name any more.
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [8; 4096]);
+    assert_eq!(target.list().unwrap(), [SHARD], "the other one was not there before");
 }

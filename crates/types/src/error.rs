@@ -114,10 +114,53 @@ impl Error {
         Error::new(ErrorKind::Bug, message)
     }
 
-    /// What an operating-system error means to the caller. `doing` is a phrase such as
-    /// "writing a pack"; `path` is where.
+    /// What an operating-system error means to the caller that makes, writes, renames, syncs or removes something in a
+    /// store. `doing` is a phrase such as "writing a pack"; `path` is where. This is never `Damaged`: what is not
+    /// written yet cannot be damaged, and a directory that is not there is one that has gone, or is not mounted.
     pub fn io(doing: &str, path: &Path, error: &io::Error) -> Error {
+        Error::of_system(doing, path, error, |meaning| match meaning {
+            Meaning::Missing => (
+                ErrorKind::Retry,
+                ": if its directory has gone, mount its file system or put it back",
+            ),
+            Meaning::Cut => (ErrorKind::Retry, ""),
+            Meaning::BadMedium => (
+                ErrorKind::Invalid,
+                ": the device or the file system reports damage: replace it, or choose another place",
+            ),
+        })
+    }
+
+    /// The same for the caller that reads what is stored, such as a shard or a record, and has found nowhere else what
+    /// it reads: that may be `Damaged`.
+    pub fn io_stored(doing: &str, path: &Path, error: &io::Error) -> Error {
+        Error::of_system(doing, path, error, |meaning| match meaning {
+            Meaning::Missing | Meaning::Cut => (ErrorKind::Damaged, ""),
+            Meaning::BadMedium => {
+                (ErrorKind::Damaged, ": the device or the file system reports damage")
+            }
+        })
+    }
+
+    /// The same for a file that the caller named and that is not part of any store: nothing stored
+    /// is damaged if it is not there.
+    pub fn io_named(doing: &str, path: &Path, error: &io::Error) -> Error {
+        Error::of_system(doing, path, error, |meaning| match meaning {
+            Meaning::Missing | Meaning::Cut => (ErrorKind::Invalid, ""),
+            Meaning::BadMedium => {
+                (ErrorKind::Invalid, ": the device or the file system reports damage")
+            }
+        })
+    }
+
+    fn of_system(
+        doing: &str,
+        path: &Path,
+        error: &io::Error,
+        decide: fn(Meaning) -> (ErrorKind, &'static str),
+    ) -> Error {
         use io::ErrorKind as Io;
+        let is_one_of = |list: &[i32]| error.raw_os_error().is_some_and(|it| list.contains(&it));
         let (kind, advice) = match error.kind() {
             Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Full, ": free space there"),
             Io::Interrupted | Io::TimedOut | Io::WouldBlock => (ErrorKind::Retry, ""),
@@ -125,28 +168,20 @@ impl Error {
                 (ErrorKind::Invalid, ": give this user access, or choose another place")
             }
             Io::ReadOnlyFilesystem => (ErrorKind::Invalid, ": choose a place that can be written"),
-            Io::NotFound | Io::UnexpectedEof => (ErrorKind::Damaged, ""),
+            Io::NotFound => decide(Meaning::Missing),
+            Io::UnexpectedEof => decide(Meaning::Cut),
             Io::FileTooLarge => (ErrorKind::Full, ": the file size limit is too small"),
-            _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+            _ if is_one_of(&[EMFILE, ENFILE]) => {
                 (ErrorKind::Retry, ": raise the limit on open files (ulimit -n)")
             }
-            _ if error.raw_os_error().is_some_and(|errno| DAMAGE.contains(&errno)) => {
-                (ErrorKind::Damaged, ": the device or the file system reports damage")
+            _ if is_one_of(&GONE) => {
+                (ErrorKind::Retry, ": its server or device has gone: bring it back, and mount it")
             }
+            _ if is_one_of(&DAMAGE) => decide(Meaning::BadMedium),
             _ => (ErrorKind::Invalid, ""),
         };
         let message = format!("{doing} {}: {error}{advice}", path.display());
         Error { kind, message, os: Some(error.kind()), is_away: false }
-    }
-
-    /// The same for a file that the caller named and that is not part of any store: nothing stored
-    /// is damaged if it is not there.
-    pub fn io_named(doing: &str, path: &Path, error: &io::Error) -> Error {
-        let outcome = Error::io(doing, path, error);
-        match outcome.kind {
-            ErrorKind::Damaged => Error { kind: ErrorKind::Invalid, ..outcome },
-            _ => outcome,
-        }
     }
 
     /// Whether what is asked for is only on a target that is away: see [`Error::away`].
@@ -188,10 +223,23 @@ impl Error {
     }
 }
 
+/// What an error says whose kind depends on what was to be done.
+enum Meaning {
+    /// Something is not there.
+    Missing,
+    /// Something ends too early.
+    Cut,
+    /// The medium cannot give its bytes, or take them.
+    BadMedium,
+}
+
 // The numbers are the same on x86 and Arm.
 /// EIO, and what devices and file systems say of bad media and wrong checksums besides: ENODATA,
 /// EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
 const DAMAGE: [i32; 6] = [5, 61, 74, 84, 117, 121];
+/// What is said of a file system whose server or device has gone: ENXIO, ENODEV, ENOTCONN, ESHUTDOWN, EHOSTDOWN,
+/// EHOSTUNREACH, ESTALE.
+const GONE: [i32; 7] = [6, 19, 107, 108, 112, 113, 116];
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
@@ -207,25 +255,46 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
+    /// Each way to say what the system has said, and the kinds that it gives.
     #[test]
     fn what_the_system_says_has_a_meaning() {
-        for (errno, kind) in [
-            (5, ErrorKind::Damaged),   // EIO
-            (61, ErrorKind::Damaged),  // ENODATA: a bad sector, by the block layer
-            (74, ErrorKind::Damaged),  // EBADMSG: a wrong checksum, by the file system
-            (117, ErrorKind::Damaged), // EUCLEAN
-            (2, ErrorKind::Damaged),   // ENOENT
-            (13, ErrorKind::Invalid),  // EACCES
-            (30, ErrorKind::Invalid),  // EROFS
-            (28, ErrorKind::Full),     // ENOSPC
-            (24, ErrorKind::Retry),    // EMFILE
+        use ErrorKind::{Damaged, Full, Invalid, Retry};
+        for (errno, [written, read, named]) in [
+            (5, [Invalid, Damaged, Invalid]),   // EIO
+            (61, [Invalid, Damaged, Invalid]),  // ENODATA: a bad sector, by the block layer
+            (74, [Invalid, Damaged, Invalid]),  // EBADMSG: a wrong checksum, by the file system
+            (117, [Invalid, Damaged, Invalid]), // EUCLEAN
+            (2, [Retry, Damaged, Invalid]),     // ENOENT
+            (13, [Invalid; 3]),                 // EACCES
+            (20, [Invalid; 3]),                 // ENOTDIR
+            (30, [Invalid; 3]),                 // EROFS
+            (28, [Full; 3]),                    // ENOSPC
+            (24, [Retry; 3]),                   // EMFILE
+            (116, [Retry; 3]),                  // ESTALE: gone on the server
+            (107, [Retry; 3]),                  // ENOTCONN: the server of a FUSE mount has ended
         ] {
             let error = io::Error::from_raw_os_error(errno);
-            let told = Error::io("reading", Path::new("/p/x y"), &error);
-            assert_eq!(told.kind(), kind, "{told}");
-            assert!(told.message().contains("/p/x y") && told.os() == Some(error.kind()));
+            for (say, kind) in [
+                (Error::io as fn(&str, &Path, &io::Error) -> Error, written),
+                (Error::io_stored, read),
+                (Error::io_named, named),
+            ] {
+                let told = say("doing", Path::new("/p/x y"), &error);
+                assert_eq!(told.kind(), kind, "{told}");
+                assert!(told.message().contains("/p/x y") && told.os() == Some(error.kind()));
+            }
         }
-        let error = io::Error::from_raw_os_error(2);
-        assert_eq!(Error::io_named("reading", Path::new("x"), &error).kind(), ErrorKind::Invalid);
+    }
+
+    /// Whatever the system says while something is written: nothing stored is damaged.
+    #[test]
+    fn no_write_finds_damage() {
+        for errno in 1..134 {
+            let error = io::Error::from_raw_os_error(errno);
+            let told = Error::io("writing", Path::new("x"), &error);
+            assert_ne!(told.kind(), ErrorKind::Damaged, "{errno}: {told}");
+        }
+        let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+        assert_eq!(Error::io("writing", Path::new("x"), &cut).kind(), ErrorKind::Retry);
     }
 }

@@ -148,7 +148,7 @@ fn slow_targets(
         remove(&target(&path, 3))?;
         let pool = throttled(&path, &config, Second::Equal)?;
         let started = Instant::now();
-        let repaired = pool.repair(RepairOptions::default())?;
+        let repaired = outlive_store::repair(&pool, RepairOptions::default())?;
         let bytes_per_s = repaired.written_bytes as f64 / started.elapsed().as_secs_f64();
         if !repaired.is_whole() || repaired.shards == 0 {
             return Err(Error::bug(format!("a repair left something missing: {repaired:?}")));

@@ -5,7 +5,7 @@ use crate::show::packed_slice;
 use outlive_io::write_all_at;
 use outlive_store::MemoryImage;
 use outlive_target::publish;
-use outlive_types::{Error, PACKED_STREAM, RegionPlace, Result};
+use outlive_types::{Error, PACKED_STREAM, RegionPlace, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ impl FileSink {
 }
 
 fn file_place(dir: &Path, number: usize, item: &Item) -> Result<RegionOutput> {
-    let (temporary, mut file) = Temporary::create(dir, &format!("{number}"))?;
+    let (temporary, mut file) = Temporary::create(dir)?;
     let header_bytes = item.header.len() as u64;
     file.write_all(&item.header)
         .and_then(|()| file.set_len(header_bytes + item.region.bytes))
@@ -147,7 +147,7 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
 
 /// Writes a small file in one go.
 pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Result<()> {
-    let (temporary, mut file) = Temporary::create(dir, "small")?;
+    let (temporary, mut file) = Temporary::create(dir)?;
     file.write_all(bytes).map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     temporary.publish(&file, dir, name, force)
 }
@@ -156,10 +156,12 @@ pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Resul
 struct Temporary(PathBuf);
 
 impl Temporary {
-    fn create(dir: &Path, label: &str) -> Result<(Temporary, File)> {
-        let path = dir.join(format!(".outlive-export-{}-{label}", std::process::id()));
-        // A leftover of an earlier process of this number is of no use to anybody.
-        let _ = fs::remove_file(&path);
+    fn create(dir: &Path) -> Result<(Temporary, File)> {
+        // Random: in containers that share the directory, processes have equal numbers, and one would
+        // publish what the other has begun.
+        let mut random = [0; 8];
+        SystemRng.fill(&mut random);
+        let path = dir.join(format!(".outlive-export-{:016x}", u64::from_le_bytes(random)));
         let file = File::options().write(true).create_new(true).open(&path);
         match file {
             Ok(file) => Ok((Temporary(path), file)),
@@ -189,5 +191,26 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // After a rename it is gone already; otherwise it has served, or failed.
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As two programs with one process number do, in containers that share the directory.
+    #[test]
+    fn of_two_that_write_to_one_directory_each_publishes_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, mut first) = Temporary::create(dir.path()).unwrap();
+        let (other, mut second) = Temporary::create(dir.path()).unwrap();
+        second.write_all(b"begun").unwrap();
+        first.write_all(b"whole").unwrap();
+        one.publish(&first, dir.path(), "a", false).unwrap();
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"whole");
+        second.write_all(b", and ended").unwrap();
+        other.publish(&second, dir.path(), "b", true).unwrap();
+        assert_eq!(fs::read(dir.path().join("b")).unwrap(), b"begun, and ended");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }

@@ -98,7 +98,7 @@ fn a_pool_that_has_gone_is_noticed() {
     let tuned = pool.with_tuning(Tuning { threads: 1, ..Tuning::default() });
     pool.check_place().unwrap();
     for (part, kind) in
-        [("log", Kind::Damaged), ("log/.pool.toml", Kind::Damaged), (DESCRIPTOR, Kind::Invalid)]
+        [("log", Kind::Retry), ("log/.pool.toml", Kind::Retry), (DESCRIPTOR, Kind::Invalid)]
     {
         fs::rename(path.join(part), &away).unwrap();
         let error = pool.check_place().unwrap_err();
@@ -182,7 +182,7 @@ fn packs_are_kept_where_the_target_is() {
                 assert_eq!(error.kind(), Kind::Damaged);
                 assert!(error.message().contains("mount that"), "{error}");
                 let error = made.check_place().unwrap_err();
-                assert_eq!(error.kind(), Kind::Damaged);
+                assert_eq!(error.kind(), Kind::Retry);
                 assert!(error.message().contains("nothing is saved"), "{error}");
                 fs::create_dir_all(root.join("packs")).unwrap();
             }
@@ -395,21 +395,111 @@ fn what_is_left_of_a_pool_becomes_no_other_one() {
     }
 }
 
+/// A pool of which nothing is in its own directory but the descriptor.
+fn scattered(dir: &Path) -> (PathBuf, Pool) {
+    let path = dir.join("p");
+    let log = LogConfig::at(&["../a", "../b", "../c"].map(str::to_owned));
+    let config = PoolConfig { log, ..with_target(Path::new("../target")) };
+    let pool = create(&path, config, Environment::system()).unwrap();
+    (path, pool)
+}
+
+/// With the log and the targets elsewhere nothing was left where the descriptor had been: another pool was made there,
+/// without a word, and its program began anew.
+#[test]
+fn a_pool_of_which_all_is_elsewhere_is_not_forgotten_with_its_descriptor() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, made) = scattered(dir.path());
+    check_outside(&path).unwrap_err();
+    fs::remove_file(path.join(DESCRIPTOR)).unwrap();
+    for _ in 0..2 {
+        let error = refusal(&path);
+        assert_eq!(error.kind(), Kind::Invalid);
+        let copy = path.join(COPY);
+        let told = format!("is missing: put it back (a copy is in {})", copy.display());
+        assert!(error.message().contains(&told), "{error}");
+        assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
+        let config = PoolConfig::new(FormatConfig::new([9; 16]), Tuning::default());
+        assert_eq!(create(&path, config, Environment::system()).unwrap_err(), error);
+        assert_eq!(made.check_place().unwrap_err().kind(), Kind::Invalid);
+    }
+    // As the message says.
+    fs::copy(path.join(COPY), path.join(DESCRIPTOR)).unwrap();
+    let back = open(&path, Environment::system()).unwrap();
+    assert_eq!((back.config(), back.config().log.is_some()), (made.config(), true));
+    made.check_place().unwrap();
+}
+
+/// Pools of older builds get the copy when something is saved, not when they are only looked at.
+#[test]
+fn a_pool_without_a_copy_of_its_descriptor_gets_one_from_a_program_that_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = scattered(dir.path());
+    fs::remove_file(path.join(COPY)).unwrap();
+    let pool = open(&path, Environment::system()).unwrap();
+    pool.packs().unwrap();
+    assert!(!path.join(COPY).exists());
+    pool.check_place().unwrap();
+    assert!(path.join(COPY).exists());
+    // The marker of a log that is there says as much.
+    let beside = dir.path().join("q");
+    open_or_create(&beside, Environment::system()).unwrap().check_place().unwrap();
+    assert!(!beside.join(COPY).exists());
+}
+
+/// Where the log was once, nothing may be left of it.
+#[test]
+fn the_copy_of_a_descriptor_says_where_the_log_was_moved_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p");
+    let pool = open_or_create(&path, Environment::system()).unwrap();
+    pool.move_log(&[dir.path().join("a").display().to_string()]).unwrap();
+    pool.move_log(&[dir.path().join("b").display().to_string()]).unwrap();
+    for gone in ["p/log", "a"] {
+        fs::remove_dir_all(dir.path().join(gone)).unwrap();
+    }
+    let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
+    fs::remove_file(path.join(DESCRIPTOR)).unwrap();
+    assert!(refusal(&path).message().contains("put it back"));
+    fs::rename(path.join(COPY), path.join(DESCRIPTOR)).unwrap();
+    let copy = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
+    assert!(copy.ends_with(&text) && copy.lines().count() == text.lines().count() + 1, "{copy}");
+    let back = open(&path, Environment::system()).unwrap();
+    // No title is added to one that has it.
+    back.check_place().unwrap();
+    assert_eq!(fs::read_to_string(path.join(COPY)).unwrap(), copy);
+}
+
 /// Threads stand for processes with equal numbers, as in containers that share a directory.
 #[test]
 fn makers_at_the_same_time_agree() {
-    for _ in 0..50 {
+    for is_scattered in (0..50).map(|number| number % 2 == 0) {
         let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
         let start = std::sync::Barrier::new(4);
         let made: Vec<FormatConfig> = std::thread::scope(|scope| {
-            let make = || {
+            let make = |number| {
+                let format = FormatConfig::new([number; 16]);
+                let log = LogConfig::at(&["../log".to_owned()]);
+                let config = PoolConfig { log, ..PoolConfig::new(format, Tuning::default()) };
                 start.wait();
-                open_or_create(dir.path(), Environment::system()).unwrap().config().format.clone()
+                let pool = match is_scattered {
+                    // One that comes too late is told so, and may open it as soon as it is made.
+                    true => create(&path, config, Environment::system()).or_else(|error| {
+                        assert!(error.message().contains("already"), "{error}");
+                        while !path.join(DESCRIPTOR).exists() {
+                            std::thread::yield_now();
+                        }
+                        open(&path, Environment::system())
+                    }),
+                    false => open_or_create(&path, Environment::system()),
+                };
+                pool.unwrap().config().format.clone()
             };
-            let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            let makers: Vec<_> = (0..4).map(|it| scope.spawn(move || make(it))).collect();
             makers.into_iter().map(|maker| maker.join().unwrap()).collect()
         });
-        let there = open(dir.path(), Environment::system()).unwrap();
+        let there = open(&path, Environment::system()).unwrap();
         assert!(made.iter().all(|format| *format == there.config().format), "{made:?}");
     }
 }

@@ -2,8 +2,134 @@
 
 use super::*;
 use crate::log_places::Found;
-use crate::{Environment, open_or_create};
+use crate::place::read_descriptor;
+use crate::{Environment, open, open_or_create};
 use outlive_types::ErrorKind;
+use outlive_types::sync::{Scheduler, scheduled};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Does something once, right before the only thread that it schedules does `what`.
+struct Meanwhile {
+    what: &'static str,
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Scheduler for Meanwhile {
+    fn pause(&self, what: &str) {
+        let work = if what == self.what { self.work.lock().unwrap().take() } else { None };
+        work.into_iter().for_each(|work| work());
+    }
+
+    fn sleep(&self, _time: Duration) {}
+
+    fn wait(&self, _key: usize) {
+        panic!("nothing is locked");
+    }
+
+    fn wait_for(&self, _key: usize, _time: Duration) -> bool {
+        true
+    }
+
+    fn wake(&self, _key: usize) {}
+
+    fn spawn(&self, _name: &str, _work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Tells of each file or directory that is opened, made or renamed in some directories, or that is one of them.
+struct Watch {
+    watch: rustix::fd::OwnedFd,
+    directories: Vec<(i32, PathBuf)>,
+}
+
+impl Watch {
+    fn of(directories: &[PathBuf]) -> Watch {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        let flags = WatchFlags::OPEN | WatchFlags::CREATE | WatchFlags::MOVED_TO;
+        let one = |dir: &PathBuf| (inotify::add_watch(&watch, dir, flags).unwrap(), dir.clone());
+        let directories = directories.iter().map(one).collect();
+        Watch { watch, directories }
+    }
+
+    /// What was done since it was asked last: whether something was opened, and what. To sync a directory opens it;
+    /// to make, rename or read a file in it does not.
+    fn seen(&self) -> Vec<(bool, PathBuf)> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.watch, &mut buffer);
+        let mut seen = Vec::new();
+        while let Ok(event) = events.next() {
+            let dir = self.directories.iter().find(|(watch, _)| *watch == event.wd());
+            let mut path = dir.unwrap().1.clone();
+            if let Some(name) = event.file_name() {
+                path.push(name.to_str().unwrap());
+            }
+            seen.push((event.events().contains(ReadFlags::OPEN), path));
+        }
+        seen
+    }
+}
+
+fn names(dir: &Path, names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| dir.join(name).display().to_string()).collect()
+}
+
+/// A mover is held up once it has sealed the log. Another one brings the move to its end, and moves the log on. The first one wrote
+/// `pool.toml` back to its own places then, and said that the log is there.
+#[test]
+fn a_mover_that_is_overtaken_writes_no_older_places_down() {
+    for what in ["gather what the log has", "copy what the log had"] {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("pool");
+        let [late, other] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
+        let third = names(dir.path(), &["d"]);
+        let work = move || drop(other.move_log(&third).unwrap());
+        let meanwhile = Arc::new(Meanwhile { what, work: Mutex::new(Some(Box::new(work))) });
+        let to = names(dir.path(), &["a", "b", "c"]);
+        let told = scheduled(meanwhile.clone(), || late.move_log(&to)).unwrap_err();
+        assert!(meanwhile.work.lock().unwrap().is_none(), "or this tests nothing");
+        assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
+        let there = dir.path().join("d");
+        assert!(told.message().contains(there.to_str().unwrap()), "{what}: {told}");
+        let named = read_descriptor(&late.home().unwrap().root).unwrap();
+        assert_eq!(named.log.as_ref().map(|log| log.number), Some(3), "{what}");
+        open(&root, Environment::system()).unwrap();
+    }
+}
+
+/// A process died when it had sealed a place, and before that was durable; or when it had opened one. Those that
+/// find that do not build on it before it is.
+#[test]
+fn what_others_have_left_is_made_durable_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("pool");
+    let pool = open_or_create(&root, Environment::system()).unwrap();
+    let before = fs::read_to_string(root.join("pool.toml")).unwrap();
+    pool.move_log(&names(dir.path(), &["a", "b", "c"])).unwrap();
+    fs::write(root.join("pool.toml"), before).unwrap();
+    let old = root.join("log");
+    let new = ["a", "b", "c"].map(|name| dir.path().join(name).join("log-2/log"));
+    let watch = Watch::of(&[&[old.clone()][..], &new].concat());
+
+    // The log is open by then: the old places are asked for their markers, and for nothing else.
+    open(&root, Environment::system()).unwrap();
+    let seen = watch.seen();
+    let synced = |dir: &Path| seen.iter().position(|(opened, path)| *opened && path == dir);
+    assert!(synced(&old).is_some(), "{seen:?}");
+    assert!(new.iter().all(|dir| synced(dir).is_some()), "{seen:?}");
+
+    // A mover that finds a seal.
+    let (home, format) = (Home::directory(&root), &pool.config().format);
+    let place = open_places(&home, format, home.log()).unwrap().remove(0);
+    place.seal(b"another place").unwrap();
+    let seen = watch.seen();
+    assert!(seen.contains(&(true, old)), "{seen:?}");
+}
 
 /// One has looked for the new places before they were open; then another brings the move to its end. The first one
 /// took the new places for the old ones, and sealed them: the log led back to itself.
@@ -23,7 +149,7 @@ fn a_thread_that_another_overtakes_seals_no_new_place() {
     }
     let finished = finish(home, format, &old, &new, &old.moved_to(&new), false);
     assert_eq!(finished.unwrap_err().kind(), ErrorKind::Retry);
-    match find_set(home, format, &new).pop() {
+    match find_set(home, format, &new, Lasting::Now).pop() {
         Some(Found::There(marker)) => assert_eq!(marker.moved, None),
         _ => panic!("the third place is gone"),
     }

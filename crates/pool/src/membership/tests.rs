@@ -1,8 +1,8 @@
 //! What a commit is told of targets that have left.
 
 use crate::{
-    Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy, Spread,
-    TargetConfig, Tier, Tuning, create, open,
+    AllNamed, Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy,
+    Spread, TargetConfig, Tier, Tuning, create, open,
 };
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
@@ -44,8 +44,9 @@ fn a_target_to_which_nothing_was_written_may_leave() {
     assert_eq!(then.spread(), Spread::from([vec![3, 4, 5, 6]]));
     // Away all the time; nothing is lost, and the pack has just enough.
     let new = dir.path().join("7");
-    let (id, was_there, _) =
-        another(dir.path()).replace_target(1, new.to_str().unwrap(), None).unwrap();
+    let (id, was_there, _) = another(dir.path())
+        .replace_target(1, new.to_str().unwrap(), true, None, &AllNamed)
+        .unwrap();
     assert_eq!((id, was_there), (7, false));
     pool.check_targets(&then, &Spread::new()).unwrap();
     // What is written from now on is on the new one as well.
@@ -65,7 +66,7 @@ fn a_pack_that_has_too_little_left_is_not_committed() {
     let new = dir.path().join("7");
     other.add_target(new.to_str().unwrap(), None, Tier::Fast).unwrap();
     pool.check_targets(&before, &Spread::new()).unwrap();
-    other.remove_target(3, true, None).unwrap();
+    other.remove_target(3, true, None, &AllNamed).unwrap();
     let error = pool.check_targets(&before, &Spread::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().starts_with("target 3 was removed"), "{error}");
@@ -92,11 +93,12 @@ fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let spread = then.spread();
     let on = spread.first().unwrap()[0];
     let other = another(dir.path());
-    assert_eq!(other.drain_target(on, None).unwrap().shards, 1);
+    assert_eq!(other.drain_target(on, None, &AllNamed).unwrap().repair.moved, 1);
     pool.check_targets(&then, &Spread::new()).unwrap();
     other.add_target(&place(3), None, Tier::Fast).unwrap();
     pool.check_targets(&then, &Spread::new()).unwrap();
-    other.remove_target(3 - on, true, None).unwrap();
+    fs::remove_dir_all(place(3 - on)).unwrap();
+    other.remove_target(3 - on, true, None, &AllNamed).unwrap();
     assert!(another(dir.path()).directory_of(PackId([1; 20])).is_err());
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");

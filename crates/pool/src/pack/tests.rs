@@ -26,6 +26,9 @@ impl Target for Slow {
     fn create(&self, _: ShardName, _: u64) -> Result<Box<dyn ShardWriter>> {
         Ok(Box::new(SlowWriter { written: self.written.clone(), under_way: Vec::new() }))
     }
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.create(shard, bytes_max)
+    }
     fn read_ranges(&self, _: ShardName, _: Vec<ReadRange>) -> Vec<ReadTicket> {
         Vec::new()
     }

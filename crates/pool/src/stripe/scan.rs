@@ -1,5 +1,6 @@
-//! Reads a pack from one end to the other, container by container, every fragment against its checksum;
-//! what is lost or damaged is made from the others.
+//! The one verified read: a pack container by container, every fragment against its checksum. A fragment that is
+//! damaged or cannot be read is taken from any other copy of its shard, on either tier, or made from the fragments of
+//! other shards. Only when all of them were tried is anything called damaged.
 
 use super::shard::OpenShard;
 use crate::Pool;
@@ -16,18 +17,61 @@ use std::sync::Arc;
 /// Containers whose reads are under way while one is looked at.
 const AHEAD: usize = 2;
 
+/// What is wrong with a shard, or with one copy of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardFault {
+    /// The number of the shard in its pack.
+    pub shard: u8,
+    /// The target that has the faulty copy; none if the fast tier has no copy at all.
+    pub target: Option<u32>,
+    /// Whether that is a slow target.
+    pub is_slow: bool,
+    /// Why.
+    pub error: Error,
+}
+
+/// A shard as it lies on one target.
+struct ShardCopy {
+    shard: u8,
+    targets: Arc<TargetSet>,
+    /// In that set.
+    member: usize,
+    /// Header and tail, once they were looked at.
+    open: Option<Result<Arc<OpenShard>>>,
+}
+
+impl ShardCopy {
+    /// The number of its target.
+    fn id(&self) -> u32 {
+        self.targets.members()[self.member].id
+    }
+}
+
+/// What is read ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Breadth<'a> {
+    /// Every copy of every shard: to find out what is damaged.
+    All,
+    /// One copy of each of these shards; others where that is not enough.
+    Shards(&'a [u8]),
+}
+
 /// A pack that is being read.
 pub(crate) struct Scan {
     pool: Pool,
-    targets: Arc<TargetSet>,
     pack: PackId,
     layout: Layout,
-    shards: Vec<Option<(OpenShard, usize)>>,
-    /// What is wrong with which shard: damaged, or missing, in the order found.
-    faults: Vec<(u8, Error)>,
-    /// Shards that are read at first; others if one of these fails.
-    reads: usize,
-    under_way: VecDeque<Vec<Option<ReadTicket>>>,
+    /// Copies in the order in which they were found and are tried: of each shard those on the fast tier first.
+    copies: Vec<ShardCopy>,
+    /// Shards of which copies were looked for.
+    looked: Vec<u8>,
+    /// What was found wrong, in the order found.
+    faults: Vec<ShardFault>,
+    /// Why a target cannot be asked that may have a copy.
+    unasked: Option<Error>,
+    /// Copies that are read ahead.
+    ahead: Vec<usize>,
+    under_way: VecDeque<Vec<(usize, ReadTicket)>>,
     asked: u64,
     next: u64,
 }
@@ -41,80 +85,175 @@ pub(crate) struct Fragments {
 }
 
 impl Scan {
-    /// Opens all shards of a pack. `whole`: all of them are read; otherwise as many as are needed.
+    /// Looks for all copies of a pack's shards, and opens what is read ahead.
     ///
     /// # Errors
-    /// Too few of them can be read.
-    pub fn open(pool: &Pool, pack: PackId, whole: bool) -> Result<Scan> {
-        let targets = pool.targets();
-        let (mut shards, mut faults, mut unread) = (Vec::new(), Vec::new(), None);
-        for shard in pool.shards_of(pack) {
-            let open =
-                |member| OpenShard::open(pool, &targets, shard, member).map(|open| (open, member));
-            match targets.find_on(Tier::Fast, shard).and_then(open) {
-                Ok(open) => shards.push(Some(open)),
-                Err(error) => {
-                    targets.forget(shard);
-                    // What is on the fast tier is at fault, also where a copy makes up for it.
-                    let copy = open_copy(pool, &targets, shard);
-                    if let Err(unasked) = &copy {
-                        unread = unread.or(Some(unasked.clone()));
-                    }
-                    let copy = copy.ok().flatten();
-                    if copy.is_none() && error.kind() != ErrorKind::Damaged {
-                        unread = unread.or(Some(error.clone()));
-                    }
-                    faults.push((shard.shard, error));
-                    shards.push(copy);
-                }
-            }
-        }
-        let geometry = pool.config().geometry();
-        let there = shards.iter().flatten().count();
-        let first = shards.iter().flatten().next();
-        let (Some((first, _)), true) = (first, there >= usize::from(geometry.k)) else {
-            // What cannot be read just now may be whole.
-            let error = unread.or_else(|| faults.first().map(|(_, error)| error.clone()));
-            return Err(error.unwrap_or_else(|| Error::bug("a pack without shards")));
+    /// No header and tail of it can be read: `Damaged` if every target was asked, otherwise why one cannot be.
+    pub fn open(pool: &Pool, pack: PackId, breadth: Breadth<'_>) -> Result<Scan> {
+        let layout = Layout::new(pool.config().geometry(), 0)?;
+        let mut scan = Scan {
+            pool: pool.clone(),
+            pack,
+            layout,
+            copies: Vec::new(),
+            looked: Vec::new(),
+            faults: Vec::new(),
+            unasked: None,
+            ahead: Vec::new(),
+            under_way: VecDeque::new(),
+            asked: 0,
+            next: 0,
         };
-        let layout =
-            Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
-        let reads = if whole { shards.len() } else { geometry.k.into() };
-        let under_way = VecDeque::new();
-        let (asked, next) = (0, 0);
-        let pool = pool.clone();
-        Ok(Scan { pool, targets, pack, layout, shards, faults, reads, under_way, asked, next })
-    }
-
-    /// The same of as many shards as are needed, but none of these; copies of them on slow targets may be.
-    ///
-    /// # Errors
-    /// Too few others can be read.
-    pub fn without(pool: &Pool, pack: PackId, others: &[u8]) -> Result<Scan> {
-        let mut scan = Scan::open(pool, pack, false)?;
-        for number in others {
-            let name = ShardName { pack, shard: *number };
-            let shard = &mut scan.shards[usize::from(*number)];
-            let tier = shard.as_ref().map(|(_, member)| scan.targets.members()[*member].tier);
-            if tier != Some(Tier::Slow) {
-                *shard = open_copy(pool, &scan.targets, name).ok().flatten();
-            }
-        }
-        if scan.shards.iter().all(Option::is_none) {
-            return Err(Error::damaged(format!("pack {pack}: no other shard of it is left")));
-        }
+        scan.begin(breadth)?;
         Ok(scan)
     }
 
-    /// What was found wrong so far: shards by number.
-    pub fn faults(&self) -> &[(u8, Error)] {
+    /// The numbers of all shards.
+    fn all(&self) -> Vec<u8> {
+        (0..self.layout.shards() as u8).collect()
+    }
+
+    /// Looks for the copies of shards that were not looked for yet. If that was done for all, looks for all once more,
+    /// on the targets that the pool has now: a shard may have been moved. Answers whether there are new ones.
+    fn look_further(&mut self) -> Result<bool> {
+        let left: Vec<u8> =
+            self.all().into_iter().filter(|shard| !self.looked.contains(shard)).collect();
+        if left.is_empty() {
+            self.pool.refresh_targets()?;
+            return self.look(&self.all());
+        }
+        let is_new = self.look(&left)?;
+        Ok(is_new || self.look_further()?)
+    }
+
+    /// Looks for copies of these shards that are not known yet. Answers whether there are any.
+    fn look(&mut self, shards: &[u8]) -> Result<bool> {
+        let targets = self.pool.targets();
+        let (mut is_new, mut missing) = (false, Vec::new());
+        self.unasked = None;
+        for shard in shards.iter().copied() {
+            let name = ShardName { pack: self.pack, shard };
+            if !self.looked.contains(&shard) {
+                self.looked.push(shard);
+            }
+            let found = targets.copies(name);
+            if !found.members.iter().any(|member| targets.members()[*member].tier == Tier::Fast) {
+                missing.push((name, found.unasked.clone()));
+            }
+            self.unasked = self.unasked.take().or(found.unasked);
+            for member in found.members {
+                let id = targets.members()[member].id;
+                let is_known = |copy: &ShardCopy| (copy.shard, copy.id()) == (name.shard, id);
+                if !self.copies.iter().any(is_known) {
+                    let (shard, targets, open) = (name.shard, targets.clone(), None);
+                    self.copies.push(ShardCopy { shard, targets, member, open });
+                    is_new = true;
+                }
+            }
+        }
+        // A target that has vanished seems to have nothing.
+        let vanished = || {
+            let fast = targets.of_tier(Tier::Fast).filter(|(_, member)| !member.is_lost());
+            fast.map(|(_, member)| member).find_map(|member| member.look().err())
+        };
+        let vanished = if missing.is_empty() { None } else { vanished() };
+        self.unasked = self.unasked.take().or(vanished.clone());
+        for (name, unasked) in missing {
+            let error = unasked.or_else(|| vanished.clone());
+            let error = error.unwrap_or_else(|| Error::damaged(format!("shard {name} is missing")));
+            let (shard, target, is_slow) = (name.shard, None, false);
+            let fault = ShardFault { shard, target, is_slow, error };
+            if !self.faults.iter().any(|other| (other.shard, other.target) == (shard, target)) {
+                self.faults.push(fault);
+            }
+        }
+        Ok(is_new)
+    }
+
+    fn begin(&mut self, breadth: Breadth<'_>) -> Result<()> {
+        match breadth {
+            Breadth::All => self.look(&self.all())?,
+            Breadth::Shards(shards) => self.look(shards)?,
+        };
+        for at in 0..self.copies.len() {
+            let shard = self.copies[at].shard;
+            let is_read = |scan: &Scan| scan.ahead.iter().any(|at| scan.copies[*at].shard == shard);
+            let is_wanted = match breadth {
+                Breadth::All => true,
+                Breadth::Shards(shards) => shards.contains(&shard) && !is_read(self),
+            };
+            if is_wanted && self.opened(at).is_some() {
+                self.ahead.push(at);
+            }
+        }
+        // The header of any shard says how long all are.
+        let first = loop {
+            match (0..self.copies.len()).find_map(|at| self.opened(at)) {
+                Some(first) => break first,
+                None if self.look_further()? => {}
+                None => return Err(self.too_few()),
+            }
+        };
+        let geometry = self.layout.geometry;
+        self.layout =
+            Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
+        Ok(())
+    }
+
+    /// Header and tail of a copy, if they are whole; a fault is noted once.
+    fn opened(&mut self, at: usize) -> Option<Arc<OpenShard>> {
+        if self.copies[at].open.is_none() {
+            let ShardCopy { shard, targets, member, .. } = &self.copies[at];
+            let name = ShardName { pack: self.pack, shard: *shard };
+            let opened = OpenShard::open(&self.pool, targets, name, *member).map(Arc::new);
+            if let Err(error) = &opened {
+                self.note(at, error.clone());
+            }
+            self.copies[at].open = Some(opened);
+        }
+        self.copies[at].open.as_ref()?.as_ref().ok().cloned()
+    }
+
+    fn note(&mut self, at: usize, error: Error) {
+        let ShardCopy { shard, targets, member, .. } = &self.copies[at];
+        let (shard, member) = (*shard, &targets.members()[*member]);
+        targets.forget(ShardName { pack: self.pack, shard });
+        let (target, is_slow) = (Some(member.id), member.tier == Tier::Slow);
+        let is_noted = |fault: &ShardFault| (fault.shard, fault.target) == (shard, target);
+        if !self.faults.iter().any(is_noted) {
+            self.faults.push(ShardFault { shard, target, is_slow, error });
+        }
+    }
+
+    /// Why too little can be read: that something cannot be read now comes before that it is damaged.
+    fn too_few(&self) -> Error {
+        let mut errors = self.faults.iter().map(|fault| &fault.error);
+        let unread = errors.find(|error| error.kind() != ErrorKind::Damaged).cloned();
+        let damaged = || {
+            let known = |fault: &&ShardFault| fault.target.is_some();
+            let fault = self.faults.iter().find(known).or(self.faults.first());
+            fault.map(|fault| fault.error.clone())
+        };
+        let error = self.unasked.clone().or(unread).or_else(damaged);
+        error.unwrap_or_else(|| Error::damaged("too little is left of it"))
+    }
+
+    /// What was found wrong so far.
+    pub fn faults(&self) -> &[ShardFault] {
         &self.faults
     }
 
-    /// The header of the first shard that has one.
+    fn first(&self) -> Result<&Arc<OpenShard>> {
+        let open = |copy: &'_ ShardCopy| matches!(copy.open, Some(Ok(_)));
+        let first = self.copies.iter().find(|copy| open(copy)).and_then(|copy| copy.open.as_ref());
+        let first = first.and_then(|open| open.as_ref().ok());
+        first.ok_or_else(|| Error::bug("a scan without shards"))
+    }
+
+    /// The header of a shard; its number is that of any.
     ///
     /// # Errors
-    /// `Bug` if none has, which an open scan excludes.
+    /// `Bug` without one, which an open scan excludes.
     pub fn header(&self) -> Result<&ShardHeader> {
         self.first().map(|open| &open.header)
     }
@@ -135,14 +274,10 @@ impl Scan {
         self.first().map(|open| &open.tail.directory[..])
     }
 
-    fn first(&self) -> Result<&OpenShard> {
-        let first = self.shards.iter().flatten().next();
-        first.map(|(open, _)| open).ok_or_else(|| Error::bug("a scan without shards"))
-    }
-
-    /// Bytes of all shards that are there.
+    /// Bytes of all copies that were opened.
     pub fn stored_bytes(&self) -> u64 {
-        self.shards.iter().flatten().map(|(open, _)| open.stored_bytes).sum()
+        let open = self.copies.iter().filter_map(|copy| copy.open.as_ref()?.as_ref().ok());
+        open.map(|open| open.stored_bytes).sum()
     }
 
     /// Number of containers.
@@ -158,6 +293,11 @@ impl Scan {
         self.layout.fragment_of(container)
     }
 
+    /// The numbers of the shards that hold the data.
+    pub fn data(&self) -> Vec<u8> {
+        (0..self.layout.code.k() as u8).collect()
+    }
+
     /// Length of a container.
     ///
     /// # Errors
@@ -167,148 +307,122 @@ impl Scan {
         Ok(geometry.container_bytes.min(containers_bytes - number * geometry.container_bytes))
     }
 
-    /// The next container's fragments; `None` behind the last. Those of `wanted` shards are made if they
-    /// cannot be read, and so is all data.
+    /// The next container's fragments of the `wanted` shards, and whatever was read besides; `None` behind the last.
     ///
     /// # Errors
-    /// `Damaged` if too few can be read, or why one of them cannot just now.
+    /// `Damaged` if too few fragments are whole on all targets, or why one of them cannot be read just now.
     pub fn next(&mut self, wanted: &[u8]) -> Result<Option<Fragments>> {
-        let total = self.first()?.tail.fragments.len() as u64;
+        let total = self.containers()? as u64;
         while self.asked < total && self.under_way.len() <= AHEAD {
-            let reads = self.ask(self.asked);
+            let reads = self.ahead.iter().map(|at| (*at, self.read(*at, self.asked))).collect();
             self.under_way.push_back(reads);
             self.asked += 1;
         }
         let Some(reads) = self.under_way.pop_front() else { return Ok(None) };
         let number = self.next;
         self.next += 1;
-        let mut bytes: Vec<Option<AlignedBuf>> = Vec::with_capacity(reads.len());
-        let mut unread = None;
-        for (shard, read) in reads.into_iter().enumerate() {
-            bytes.push(match read {
-                Some(read) => self.checked(shard as u8, number, read, &mut unread),
-                None => None,
-            });
-        }
-        // Those that were not to be read are, where others failed.
-        for shard in 0..bytes.len() {
-            if bytes.iter().flatten().count() >= self.layout.code.k() {
-                break;
-            }
-            if bytes[shard].is_none() && shard >= self.reads_below() {
-                let read = self.read(shard as u8, number);
-                bytes[shard] =
-                    read.and_then(|read| self.checked(shard as u8, number, read, &mut unread));
-            }
-        }
-        self.make(number, &mut bytes, wanted, unread)?;
-        Ok(Some(Fragments { number, bytes }))
+        self.fragments(number, reads, wanted).map(Some)
     }
 
-    /// One container's fragments, by itself.
+    /// One container's fragments of the `wanted` shards, by itself.
     ///
     /// # Errors
     /// As [`Scan::next`]; `Damaged` if there is no such container.
-    pub fn only(&mut self, container: u64) -> Result<Fragments> {
-        self.under_way = VecDeque::from([self.ask(container)]);
-        (self.asked, self.next) = (u64::MAX, container);
-        if container >= self.first()?.tail.fragments.len() as u64 {
+    pub fn only(&mut self, container: u64, wanted: &[u8]) -> Result<Fragments> {
+        if container >= self.containers()? as u64 {
             return Err(Error::damaged(format!("it has no container {container}")));
         }
-        self.next(&[])?.ok_or_else(|| Error::damaged(format!("it has no container {container}")))
+        let reads = self.ahead.iter().map(|at| (*at, self.read(*at, container))).collect();
+        self.fragments(container, reads, wanted)
     }
 
-    /// The number of the shard at which reading ends at first: so that `reads` of those that are there are
-    /// below.
-    fn reads_below(&self) -> usize {
-        let there = |shard: &usize| self.shards[*shard].is_some();
-        (0..self.shards.len()).filter(there).nth(self.reads).unwrap_or(self.shards.len())
+    fn fragments(
+        &mut self,
+        number: u64,
+        reads: Vec<(usize, ReadTicket)>,
+        wanted: &[u8],
+    ) -> Result<Fragments> {
+        let mut bytes: Vec<Option<AlignedBuf>> = (0..self.layout.shards()).map(|_| None).collect();
+        let mut tried = vec![false; self.copies.len()];
+        for (at, read) in reads {
+            tried[at] = true;
+            let read = self.checked(at, number, read);
+            let place = &mut bytes[usize::from(self.copies[at].shard)];
+            *place = place.take().or(read);
+        }
+        self.try_others(number, wanted, &mut bytes, &mut tried);
+        loop {
+            let is_lost = |shard: &u8| bytes[usize::from(*shard)].is_none();
+            let lost: Vec<u8> = wanted.iter().copied().filter(is_lost).collect();
+            if lost.is_empty() {
+                return Ok(Fragments { number, bytes });
+            }
+            let all: Vec<u8> = (0..bytes.len() as u8).collect();
+            self.try_others(number, &all, &mut bytes, &mut tried);
+            if bytes.iter().flatten().count() >= self.layout.code.k() {
+                self.make(number, &mut bytes, &lost)?;
+                return Ok(Fragments { number, bytes });
+            }
+            // A copy that has vanished may be somewhere else: it is deleted only when another is whole.
+            if !self.look_further()? {
+                return Err(self.too_few());
+            }
+            tried.resize(self.copies.len(), false);
+        }
     }
 
-    fn ask(&self, container: u64) -> Vec<Option<ReadTicket>> {
-        let below = self.reads_below();
-        let read = |shard| if shard < below { self.read(shard as u8, container) } else { None };
-        (0..self.shards.len()).map(read).collect()
+    /// Tries copies that were not read yet of these shards, where nothing is known of them, until enough is there.
+    fn try_others(
+        &mut self,
+        number: u64,
+        shards: &[u8],
+        bytes: &mut [Option<AlignedBuf>],
+        tried: &mut [bool],
+    ) {
+        for (at, tried) in tried.iter_mut().enumerate() {
+            let shard = self.copies[at].shard;
+            let is_needed = bytes[usize::from(shard)].is_none() && shards.contains(&shard);
+            if *tried || !is_needed {
+                continue;
+            }
+            // Any k are enough to make all others.
+            let is_all = shards.len() == bytes.len();
+            if is_all && bytes.iter().flatten().count() >= self.layout.code.k() {
+                return;
+            }
+            *tried = true;
+            if self.opened(at).is_some() {
+                let read = self.read(at, number);
+                bytes[usize::from(shard)] = self.checked(at, number, read);
+            }
+        }
     }
 
-    fn read(&self, shard: u8, container: u64) -> Option<ReadTicket> {
-        let (_, member) = self.shards[usize::from(shard)].as_ref()?;
+    fn read(&self, at: usize, container: u64) -> ReadTicket {
+        let ShardCopy { shard, targets, member, .. } = &self.copies[at];
         let (offset, length) = self.layout.fragment_of(container);
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length as usize) };
-        let name = ShardName { pack: self.pack, shard };
-        Some(self.targets.members()[*member].read(name, range))
+        targets.members()[*member].read(ShardName { pack: self.pack, shard: *shard }, range)
     }
 
     /// A fragment that was read, if it is what it should be.
-    fn checked(
-        &mut self,
-        shard: u8,
-        container: u64,
-        read: ReadTicket,
-        unread: &mut Option<Error>,
-    ) -> Option<AlignedBuf> {
-        let (open, _) = self.shards[usize::from(shard)].as_ref()?;
-        let expected = open.tail.fragments[container as usize].checksum;
+    fn checked(&mut self, at: usize, container: u64, read: ReadTicket) -> Option<AlignedBuf> {
+        let open = self.opened(at)?;
+        let expected = open.tail.fragments.get(container as usize)?.checksum;
         let error = match read.wait() {
             Ok(bytes) if checksum(&bytes) == expected => return Some(bytes),
             Ok(_) => Error::damaged(format!("fragment {container} does not match its checksum")),
             Err(fault) => fault.error,
         };
-        if error.kind() != ErrorKind::Damaged {
-            *unread = unread.take().or(Some(error.clone()));
-        }
-        let (was_copy, bytes) = self.in_a_copy(shard, container, expected);
-        if bytes.is_some() && unread.as_ref() == Some(&error) {
-            *unread = None;
-        }
-        if !was_copy && !self.faults.iter().any(|(other, _)| *other == shard) {
-            self.faults.push((shard, error));
-        }
-        bytes
+        self.note(at, error);
+        None
     }
 
-    /// A fragment that was damaged or could not be read, from a copy of its shard on another, slow target;
-    /// and whether the first one was on a slow target as well.
-    fn in_a_copy(&self, shard: u8, container: u64, expected: u64) -> (bool, Option<AlignedBuf>) {
-        let Some((_, member)) = &self.shards[usize::from(shard)] else { return (false, None) };
-        let name = ShardName { pack: self.pack, shard };
-        let (offset, length) = self.layout.fragment_of(container);
-        let others = self.targets.slow_copies(name).into_iter().filter(|other| other != member);
-        let mut bytes = others.filter_map(|other| {
-            OpenShard::open(&self.pool, &self.targets, name, other).ok()?;
-            let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length as usize) };
-            let bytes = self.targets.members()[other].read(name, range).wait().ok()?;
-            (checksum(&bytes) == expected).then_some(bytes)
-        });
-        let was_copy = self.targets.members()[*member].tier == Tier::Slow;
-        (was_copy, bytes.next())
-    }
-
-    /// Makes what is missing of the data and of the wanted shards.
-    fn make(
-        &self,
-        container: u64,
-        bytes: &mut [Option<AlignedBuf>],
-        wanted: &[u8],
-        unread: Option<Error>,
-    ) -> Result<()> {
-        let (k, length) = (self.layout.code.k(), self.layout.fragment_of(container).1 as usize);
-        let is_needed = |shard: &usize| {
-            bytes[*shard].is_none() && (*shard < k || wanted.contains(&(*shard as u8)))
-        };
-        let lost: Vec<usize> = (0..bytes.len()).filter(is_needed).collect();
-        if lost.is_empty() {
-            return Ok(());
-        }
-        if bytes.iter().flatten().count() < k {
-            let known = || {
-                let damaged = |(_, error): &&(u8, Error)| error.kind() == ErrorKind::Damaged;
-                self.faults.iter().find(damaged).map(|(_, error)| error.clone())
-            };
-            return Err(unread
-                .or_else(known)
-                .unwrap_or_else(|| Error::damaged("too little is left of it")));
-        }
+    /// Makes fragments that are lost of others.
+    fn make(&self, container: u64, bytes: &mut [Option<AlignedBuf>], lost: &[u8]) -> Result<()> {
+        let length = self.layout.fragment_of(container).1 as usize;
+        let lost = lost.iter().map(|shard| usize::from(*shard));
+        let lost: Vec<usize> = lost.filter(|shard| bytes[*shard].is_none()).collect();
         let mut made: Vec<(usize, AlignedBuf)> =
             lost.into_iter().map(|shard| (shard, AlignedBuf::zeroed(length))).collect();
         let given: Vec<(usize, &[u8])> = bytes
@@ -338,30 +452,4 @@ impl Scan {
         }
         Ok(container)
     }
-}
-
-/// A copy of a shard on a slow target that is whole at its ends; `None` if there is none.
-///
-/// # Errors
-/// Why a slow target cannot be asked that may have one.
-fn open_copy(
-    pool: &Pool,
-    targets: &TargetSet,
-    shard: ShardName,
-) -> Result<Option<(OpenShard, usize)>> {
-    let mut unasked = None;
-    for (number, member) in targets.of_tier(Tier::Slow) {
-        let has = member.has(shard).and_then(|has| match has {
-            true => OpenShard::open(pool, targets, shard, number).map(Some),
-            // One that has vanished has nothing, as it seems.
-            false => member.look().map(|()| None),
-        });
-        match has {
-            Ok(Some(open)) => return Ok(Some((open, number))),
-            Ok(None) => {}
-            Err(error) if error.kind() == ErrorKind::Damaged => {}
-            Err(error) => unasked = unasked.or(Some(error)),
-        }
-    }
-    unasked.map_or(Ok(None), Err)
 }

@@ -1,5 +1,6 @@
 //! Packs over targets that fail: whatever is lost within the pool's redundancy, what is read is what was
 //! written, and a repair makes it whole.
+#![expect(clippy::disallowed_methods, reason = "what is read first is looked at, too")]
 
 use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
 use crate::{Place, Span, Tuning};
@@ -138,11 +139,11 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
             for (places, _) in &written {
                 let pack = places[0].pack;
                 let before = reader.check_pack(pack, &mut |_, _, _| Ok(())).unwrap();
-                let repair = reader.repair_pack(pack, &[]).unwrap();
+                let repair = reader.mend_pack(pack, true, &[]).unwrap();
                 assert_eq!((repair.shards, repair.missing), (before.faults.len(), 0), "{what}");
                 let after = reader.check_pack(pack, &mut |_, _, _| Ok(())).unwrap();
                 assert_eq!(after.faults, [], "{what}");
-                assert_eq!(reader.repair_pack(pack, &[]).unwrap(), Default::default());
+                assert_eq!(reader.mend_pack(pack, true, &[]).unwrap(), Default::default());
             }
             // The repaired shards are those that were lost, to the byte.
             for (shard, member) in pool.targets().list().unwrap() {
@@ -177,7 +178,7 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
             let span = Span { pack: pack(3), offset: 0, length: CONTAINER as u32 };
             let error = reader.read(span, AlignedBuf::zeroed(CONTAINER)).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{rule:?}: {error}");
-            let error = reader.repair_pack(pack(3), &[]).unwrap_err();
+            let error = reader.mend_pack(pack(3), true, &[]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{rule:?}: {error}");
         }
     }
@@ -198,9 +199,8 @@ fn damaged_fragments_are_made_from_the_others() {
             world_of(shards[damaged]).corrupt(shards[damaged], offset.min(length - 1), 1);
             let found = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
             assert_eq!(found.faults.len(), 1, "{rule:?} {offset}: {:?}", found.faults);
-            assert_eq!(found.faults[0].0, damaged as u8);
-            let faults: Vec<u8> = found.faults.iter().map(|(shard, _)| *shard).collect();
-            let repair = pool.repair_pack(pack(1), &faults).unwrap();
+            assert_eq!(found.faults[0].shard, damaged as u8);
+            let repair = pool.mend_pack(pack(1), true, &found.faults).unwrap();
             assert_eq!((repair.shards, repair.missing), (1, 0));
             let after = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
             assert_eq!(after.faults, [], "{rule:?} {offset}");
@@ -215,6 +215,11 @@ fn damaged_fragments_are_made_from_the_others() {
             }
             let found = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
             assert_eq!(found.faults.len(), 4, "{rule:?}");
+            let repair = pool.mend_pack(pack(1), true, &found.faults).unwrap();
+            assert_eq!((repair.shards, repair.missing), (4, 0), "{rule:?}");
+            let after = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
+            assert_eq!(after.faults, [], "{rule:?}");
+            check(&pool, &places, &chunks, "repaired");
         }
     }
 }
@@ -297,6 +302,10 @@ impl Target for Moody {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         self.0.create(shard, bytes_max)
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.0.replace(shard, bytes_max)
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
@@ -395,7 +404,7 @@ fn a_shard_with_a_long_directory_is_repaired() {
         let mut left = worlds.clone();
         left[lost] = FaultWorld::new();
         let pool = open(&left);
-        assert_eq!(pool.repair_pack(pack(1), &[]).unwrap().shards, 1);
+        assert_eq!(pool.mend_pack(pack(1), true, &[]).unwrap().shards, 1);
         let check = pool.check_pack(pack(1), &mut |_, _, _| Ok(())).unwrap();
         assert_eq!(check.faults, []);
     }

@@ -72,39 +72,21 @@ impl TargetSet {
         Ok(shards.into_iter().map(|shard| shard.ok_or_else(why)).collect())
     }
 
-    /// Begins one more shard of a pack, away from its others and from the targets in `taken`; `None` if no
-    /// target can take it.
+    /// Begins a shard on a target that fails by itself: on no host of the targets in `used`, and on none that has a
+    /// shard of that name. `None` if no target can take it.
     ///
     /// # Errors
     /// Why a target that has room does not take it just now.
-    pub fn begin_one(
+    pub fn begin_apart(
         &self,
         shard: ShardName,
-        pack: &[ShardName],
-        taken: &[usize],
+        used: &[usize],
         bytes_max: u64,
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
-        let domain = |number: &usize| self.members[*number].domain.as_str();
-        let mut used: Vec<&str> = taken.iter().map(domain).collect();
-        for other in pack.iter().filter(|other| **other != shard) {
-            if let Ok(number) = self.find_on(Tier::Fast, *other) {
-                used.push(self.members[number].domain.as_str());
-            }
-        }
-        let mut refused = None;
-        for number in placement::choices(self, Tier::Fast, shard.pack, bytes_max) {
-            let member = &self.members[number];
-            if used.contains(&member.domain.as_str()) {
-                continue;
-            }
-            // One that cannot take it is no reason not to ask the others.
-            match member.target().create(shard, bytes_max) {
-                Ok(writer) => return Ok(Some((number, writer))),
-                Err(error) if error.kind() == ErrorKind::Full => {}
-                Err(error) => refused = refused.or(Some(error)),
-            }
-        }
-        refused.map_or(Ok(None), Err)
+        let domain = |number: usize| self.members[number].domain.as_str();
+        let is_used = |number: usize| used.iter().any(|other| domain(*other) == domain(number));
+        let choices = placement::choices(self, Tier::Fast, shard.pack, bytes_max);
+        self.begin_on(choices.into_iter().filter(|number| !is_used(*number)), shard, bytes_max)
     }
 
     /// Begins a copy of a shard on a slow target; `None` if none can take it. With `apart`, only one on a
@@ -125,8 +107,20 @@ impl TargetSet {
             |number: usize| there.iter().filter(|other| domain(**other) == domain(number)).count();
         let mut choices = placement::choices(self, Tier::Slow, shard.pack, bytes_max);
         choices.sort_by_key(|number| beside(*number));
+        let choices = choices.into_iter().filter(|number| !apart || beside(*number) == 0);
+        self.begin_on(choices, shard, bytes_max)
+    }
+
+    /// Begins a shard on the first of these targets that takes it.
+    fn begin_on(
+        &self,
+        choices: impl Iterator<Item = usize>,
+        shard: ShardName,
+        bytes_max: u64,
+    ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
         let mut refused = None;
-        for number in choices.into_iter().filter(|number| !apart || beside(*number) == 0) {
+        for number in choices {
+            // One that cannot take it is no reason not to ask the others.
             match self.members[number].target().create(shard, bytes_max) {
                 Ok(writer) => return Ok(Some((number, writer))),
                 Err(error) if error.kind() == ErrorKind::Full => {}

@@ -1,7 +1,7 @@
 //! One target of a pool, and what is known of how it does.
 
 use super::table::StillThere;
-use crate::redundancy::Tier;
+use crate::redundancy::{TargetState, Tier};
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub(crate) struct Member {
     pub domain: String,
     target: Arc<dyn Target>,
     still_there: Option<Box<StillThere>>,
-    /// Nothing new is put there.
-    pub is_leaving: bool,
+    /// What is to become of it.
+    pub state: TargetState,
     /// Whether saves write there.
     pub tier: Tier,
     /// It is in the memory of a host.
@@ -112,7 +112,7 @@ impl Member {
             domain: format!("target {id}"),
             target,
             still_there: None,
-            is_leaving: false,
+            state: TargetState::Active,
             tier: Tier::Fast,
             is_volatile: false,
             is_unsettled: false,
@@ -130,9 +130,9 @@ impl Member {
         self
     }
 
-    /// The same, which takes nothing new.
-    pub fn leaving(mut self) -> Member {
-        self.is_leaving = true;
+    /// The same in another state.
+    pub fn in_state(mut self, state: TargetState) -> Member {
+        self.state = state;
         self
     }
 
@@ -182,6 +182,16 @@ impl Member {
         }
     }
 
+    /// Whether shards are put there.
+    pub fn is_active(&self) -> bool {
+        self.state == TargetState::Active
+    }
+
+    /// Whether it was given up: if it is away, nothing is waited for.
+    pub fn is_lost(&self) -> bool {
+        self.state == TargetState::Lost
+    }
+
     /// Why it was not used when that was looked at last.
     pub fn away(&self) -> Option<Error> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -192,8 +202,10 @@ impl Member {
     /// # Errors
     /// It cannot be asked.
     pub fn has(&self, shard: ShardName) -> Result<bool> {
-        if let Some(error) = self.away() {
-            return Err(error);
+        match self.away() {
+            Some(_) if self.is_lost() => return Ok(false),
+            Some(error) => return Err(error),
+            None => {}
         }
         match self.target.length(shard) {
             Ok(_) => Ok(true),

@@ -8,7 +8,7 @@ mod table;
 mod tests;
 
 pub(crate) use member::{Member, UnderWay};
-pub use table::{Claim, OpenTarget, StillThere, TargetTable};
+pub use table::{Claim, FoundPlace, OpenTarget, Rows, StillThere, TargetPlaces, TargetTable};
 
 use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig, Tier};
@@ -16,16 +16,16 @@ use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::{Error, ErrorKind, Result, sync};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The targets of a table.
-pub(crate) fn members(table: &dyn TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
+pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
     let member = |row: &TargetConfig| {
-        let (target, still_there) = table.open(row)?;
+        let (target, still_there) = table.places().open(row, rows.len() == 1)?;
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
         let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
-        let member = if row.leaving { member.leaving() } else { member };
+        let member = member.in_state(row.state);
         Ok(match still_there {
             Some(still_there) => member.if_there(still_there),
             None => member,
@@ -64,11 +64,29 @@ pub(crate) struct TargetSet {
     reads_around: bool,
     /// Of what takes turns.
     counter: AtomicU32,
-    /// The table that names them, and its version when it did.
-    table: Option<(Arc<dyn TargetTable>, u64)>,
+    /// What names them.
+    source: Option<Source>,
     /// Those that the table names now, as far as somebody needed to know. Held while the table is read: who
     /// comes meanwhile waits for that, and does not read it, too.
     successor: sync::Mutex<Option<Arc<TargetSet>>>,
+}
+
+/// The table that names targets, as it was seen.
+#[derive(Debug)]
+struct Source {
+    table: Arc<TargetTable>,
+    rows: Rows,
+    /// A version of the table in which it says so.
+    version: AtomicU64,
+}
+
+/// Where copies of a shard are.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// The targets that have one, in the order in which they are tried.
+    pub members: Vec<usize>,
+    /// Why a target cannot be asked that may have one.
+    pub unasked: Option<Error>,
 }
 
 /// A shard that was begun.
@@ -97,7 +115,7 @@ impl TargetSet {
         fragments: Arc<StagingPool>,
     ) -> TargetSet {
         let (homes, lost, counter) = Default::default();
-        let (table, successor) = (None, sync::Mutex::default());
+        let (source, successor) = (None, sync::Mutex::default());
         TargetSet {
             members,
             redundancy,
@@ -106,36 +124,50 @@ impl TargetSet {
             fragments,
             reads_around,
             counter,
-            table,
+            source,
             successor,
         }
     }
 
     /// The same, as a table of that version names them.
-    pub fn of_table(self, table: Arc<dyn TargetTable>, version: u64) -> TargetSet {
-        TargetSet { table: Some((table, version)), ..self }
+    pub fn of_table(self, table: Arc<TargetTable>, rows: Rows, version: u64) -> TargetSet {
+        let version = AtomicU64::new(version);
+        TargetSet { source: Some(Source { table, rows, version }), ..self }
     }
 
-    /// The version of the table that names them; 0 without one.
+    /// A version of the table that names them; 0 without one.
     pub fn version(&self) -> u64 {
-        self.table.as_ref().map_or(0, |(_, version)| *version)
+        self.source.as_ref().map_or(0, |source| source.version.load(Ordering::Relaxed))
+    }
+
+    /// Whether a later version of the table says the same. Then it counts as theirs.
+    pub fn is_still(&self, rows: &Rows, version: u64) -> bool {
+        let source = self.source.as_ref().filter(|source| source.rows == *rows);
+        source.is_some_and(|source| {
+            source.version.fetch_max(version, Ordering::Relaxed);
+            true
+        })
     }
 
     /// The targets that the table names now, if they are others: somebody may have moved shards to them.
     fn successor(&self) -> Result<Option<Arc<TargetSet>>> {
-        let Some((table, version)) = &self.table else { return Ok(None) };
+        let Some(Source { table, .. }) = &self.source else { return Ok(None) };
         let now = table.version()?;
-        if now == *version {
+        if now == self.version() {
             return Ok(None);
         }
         let mut successor = self.successor.lock().unwrap_or_else(PoisonError::into_inner);
         match &*successor {
             Some(known) if known.version() == now => Ok(Some(known.clone())),
             _ => {
-                let members = members(&**table, &table.rows()?)?;
+                let rows = table.seen()?;
+                if self.is_still(&rows, now) {
+                    return Ok(None);
+                }
+                let members = members(table, &rows.targets)?;
                 let (redundancy, fragments) = (self.redundancy.clone(), self.fragments.clone());
                 let set = TargetSet::with(members, redundancy, self.reads_around, fragments);
-                let set = Arc::new(set.of_table(table.clone(), now));
+                let set = Arc::new(set.of_table(table.clone(), rows, now));
                 *successor = Some(set.clone());
                 Ok(Some(set))
             }
@@ -226,7 +258,8 @@ impl TargetSet {
 
     fn not_found(&self, tiers: &[Tier], shard: ShardName) -> Result<usize> {
         // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
-        let mut asked = self.members.iter().filter(|member| tiers.contains(&member.tier));
+        let is_asked = |member: &&Member| tiers.contains(&member.tier) && !member.is_lost();
+        let mut asked = self.members.iter().filter(is_asked);
         if let Some(vanished) = asked.find_map(|member| member.look().err()) {
             return Err(vanished);
         }
@@ -271,36 +304,35 @@ impl TargetSet {
         unknown.map_or(Ok(None), Err)
     }
 
-    /// Slow targets that have a copy of a shard, as far as they can be asked.
-    pub fn slow_copies(&self, shard: ShardName) -> Vec<usize> {
-        let has = |(_, member): &(usize, &Member)| member.has(shard).unwrap_or(false);
-        self.of_tier(Tier::Slow).filter(has).map(|(number, _)| number).collect()
+    /// All copies of a shard.
+    pub fn copies(&self, shard: ShardName) -> Copies {
+        if self.members.len() == 1 {
+            return Copies { members: vec![0], unasked: None };
+        }
+        let mut copies = Copies::default();
+        for tier in [Tier::Fast, Tier::Slow] {
+            for number in placement::preferred(&self.members, tier, shard.pack) {
+                match self.members[number].has(shard) {
+                    Ok(true) => copies.members.push(number),
+                    Ok(false) => {}
+                    Err(error) => copies.unasked = Some(rather(copies.unasked.take(), error)),
+                }
+            }
+        }
+        copies
     }
 
-    /// A target that has a shard, none of `others`.
+    /// A target that has a shard, none of `others`: a fast one, if one has it.
     ///
     /// # Errors
     /// One cannot be asked that may have it.
     pub fn find_elsewhere(&self, shard: ShardName, others: &[usize]) -> Result<Option<usize>> {
-        match self.find_elsewhere_on(Tier::Fast, shard, others)? {
-            None => self.find_elsewhere_on(Tier::Slow, shard, others),
-            found => Ok(found),
-        }
-    }
-
-    /// The same of one tier.
-    ///
-    /// # Errors
-    /// As [`TargetSet::find_elsewhere`].
-    pub fn find_elsewhere_on(
-        &self,
-        tier: Tier,
-        shard: ShardName,
-        others: &[usize],
-    ) -> Result<Option<usize>> {
-        for (number, member) in self.of_tier(tier) {
-            if !others.contains(&number) && member.away().is_none() && member.has(shard)? {
-                return Ok(Some(number));
+        for tier in [Tier::Fast, Tier::Slow] {
+            for (number, member) in self.of_tier(tier) {
+                let is_asked = !others.contains(&number) && member.away().is_none();
+                if is_asked && member.has(shard)? {
+                    return Ok(Some(number));
+                }
             }
         }
         Ok(None)
@@ -415,7 +447,7 @@ impl TargetSet {
             Err(error) => return self.read_moved(shard, range, None, error),
         };
         let read = self.members[number].read(shard, range);
-        if self.members.len() == 1 && self.table.is_none() {
+        if self.members.len() == 1 && self.source.is_none() {
             return read;
         }
         let (promise, ticket) = Ticket::pair();
@@ -489,7 +521,7 @@ impl TargetSet {
             let asked = member.look().and_then(|()| ask(&**member.target()));
             match asked.and_then(|answer| member.look().map(|()| answer)) {
                 Ok(answer) => answers.push((number, answer)),
-                Err(_) if member.tier == Tier::Slow => {}
+                Err(_) if member.tier == Tier::Slow || member.is_lost() => {}
                 Err(error) => {
                     failed += 1;
                     first = first.or(Some(error));
@@ -554,7 +586,7 @@ impl TargetSet {
         self.ask(each).map(drop)
     }
 
-    /// The same from fast targets only: what is on a slow one is needed to make it anew.
+    /// The same from fast targets only.
     ///
     /// # Errors
     /// What a target reports that is there.
@@ -593,7 +625,12 @@ impl TargetSet {
     /// # Errors
     /// More than may be missing are away: why the first of them is.
     pub fn check(&self) -> Result<()> {
-        let fast = || self.of_tier(Tier::Fast).map(|(_, member)| member);
+        let fast = || {
+            let fast = self.of_tier(Tier::Fast).map(|(_, member)| member);
+            fast.filter(|member| !member.is_lost())
+        };
+        // One that was given up may be back.
+        self.members.iter().filter(|member| member.is_lost()).for_each(|lost| drop(lost.check()));
         let mut away = fast().filter_map(|member| member.check().err());
         match away.nth(self.survives()) {
             None => Ok(()),

@@ -34,7 +34,7 @@ pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: 
     let mut there = Vec::with_capacity(members.len());
     for (turn, number) in preferred(members, tier, pack).into_iter().enumerate() {
         let member = &members[number];
-        if member.is_leaving || member.away().is_some() {
+        if !member.is_active() || member.away().is_some() {
             continue;
         }
         // One that cannot say how full it is may still take a shard, when others do not.

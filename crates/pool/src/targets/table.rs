@@ -1,10 +1,16 @@
-//! What says which targets a pool has.
+//! The table of targets: a job of its own in the log, whose newest record says which targets the pool has and
+//! what is to become of each. A row is changed by one conditional append, and `repair` makes the pool match.
 
+use crate::host::ProcessMark;
 use crate::redundancy::TargetConfig;
-use outlive_target::Target;
-use outlive_types::Result;
+use outlive_target::{Append, ManifestLog, Previous, Target};
+use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often a table is read again that others change meanwhile.
+const ATTEMPTS: usize = 16;
 
 /// Says whether a target is where it was.
 pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
@@ -12,40 +18,68 @@ pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
 /// A target, and a way to find out whether it is there.
 pub type OpenTarget = (Arc<dyn Target>, Option<Box<StillThere>>);
 
-/// Something that ends when it is dropped.
-pub type Claim = Box<dyn Send>;
+/// What is found in a place that is to become a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FoundPlace {
+    /// Nothing: it can become a new target.
+    Free,
+    /// The target of this pool with this number, and whether it holds shards.
+    Own {
+        /// Its number.
+        id: u32,
+        /// Whether it holds shards.
+        holds_shards: bool,
+    },
+}
 
-/// The table of a pool's targets: what is written down of them, for all programs that use the pool.
-pub trait TargetTable: Send + Sync + fmt::Debug {
-    /// Something that is another number whenever the table is another one.
+/// Where the targets of a table are: directories, buckets, markers, `pool.toml`.
+pub trait TargetPlaces: Send + Sync + fmt::Debug {
+    /// The table of a pool whose targets were never changed.
     ///
     /// # Errors
-    /// What the medium reports.
-    fn version(&self) -> Result<u64>;
+    /// `Invalid` for a table that cannot be; what the medium reports.
+    fn first(&self) -> Result<Rows>;
 
-    /// The targets, each with its number.
+    /// The rows as this process sees them: other hosts may have other names for a place.
     ///
     /// # Errors
-    /// `Invalid` for a table that cannot be.
-    fn rows(&self) -> Result<Vec<TargetConfig>>;
+    /// `Invalid` for rows that do not fit what is written here.
+    fn seen(&self, rows: Rows) -> Result<Vec<TargetConfig>> {
+        Ok(rows.targets)
+    }
 
     /// A target, and a way to find out whether it is there.
     ///
     /// # Errors
     /// `Invalid` for a location that cannot be.
-    fn open(&self, row: &TargetConfig) -> Result<OpenTarget>;
+    fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget>;
 
-    /// Makes a new target the pool's own, before the table names it.
+    /// What is in the place that a row names.
     ///
     /// # Errors
-    /// `Invalid` if it is used by somebody.
-    fn prepare(&self, row: &TargetConfig) -> Result<()>;
+    /// `Invalid` if something else is there.
+    fn find(&self, row: &TargetConfig) -> Result<FoundPlace>;
 
-    /// A number that no target has or had.
+    /// Makes a free place, or one of this pool, the target that a row describes, before the table names it.
+    /// `rows` are those of the table.
+    ///
+    /// # Errors
+    /// `Invalid` for a place that cannot be a target of this pool; what the medium reports.
+    fn prepare(&self, row: &TargetConfig, rows: &[TargetConfig]) -> Result<()>;
+
+    /// Writes the rows where a person looks for them.
     ///
     /// # Errors
     /// What the medium reports.
-    fn next_id(&self) -> Result<u32>;
+    fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
+        let _ = rows;
+        Ok(())
+    }
+
+    /// Whether both rows name the same place.
+    fn is_same(&self, one: &TargetConfig, other: &TargetConfig) -> bool {
+        one.location == other.location
+    }
 
     /// Whether a volatile target is in the memory of this host.
     fn is_ours(&self, _row: &TargetConfig) -> bool {
@@ -53,7 +87,7 @@ pub trait TargetTable: Send + Sync + fmt::Debug {
     }
 
     /// Whether everything is gone that was on a volatile target of this host: it is as a restart of the host
-    /// leaves it, and nobody has made it anew.
+    /// leaves it, and it was not made anew.
     ///
     /// # Errors
     /// What the medium reports.
@@ -69,35 +103,360 @@ pub trait TargetTable: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Makes an empty place a volatile target that the table names.
+    /// Makes an empty place the target that a row of the table describes.
     ///
     /// # Errors
     /// What the medium reports.
-    fn mark(&self, row: &TargetConfig) -> Result<()> {
-        self.prepare(row)
-    }
+    fn mark(&self, row: &TargetConfig) -> Result<()>;
+}
 
-    /// Keeps others from changing the table, if the lock of collectors does not: a medium may have no
-    /// locks that end with their holder. The claim ends with what is answered.
+/// What a record of the table says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rows {
+    /// A number that no target has or had.
+    pub next_id: u32,
+    /// Counts deletions after which what a process remembers of the targets is not true any more.
+    pub deletions: u64,
+    /// The targets, each with its number.
+    pub targets: Vec<TargetConfig>,
+}
+
+impl Rows {
+    /// What a record of the table says.
     ///
     /// # Errors
-    /// `Retry` if another has it; what the medium reports.
-    fn claim(&self) -> Result<Option<Claim>> {
-        Ok(None)
+    /// `Damaged` for bytes that are no such record.
+    pub fn parse(record: &[u8]) -> Result<Rows> {
+        TableText::parse(record).map(TableText::rows)
     }
 
-    /// Ends the claim of somebody who was killed. Answers whose it was.
-    ///
-    /// # Errors
-    /// What the medium reports.
-    fn release(&self) -> Result<Option<String>> {
-        Ok(None)
+    /// The row of a target.
+    pub fn get(&self, id: u32) -> Option<&TargetConfig> {
+        self.targets.iter().find(|row| row.id.unwrap_or(1) == id)
     }
 
-    /// Puts another table in the place of this one, in one step. Only whoever holds the lock of
-    /// collectors, or the claim, does that.
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut TargetConfig> {
+        self.targets.iter_mut().find(|row| row.id.unwrap_or(1) == id)
+    }
+
+    /// Gives a row a number that no target has or had, and adds it.
+    pub fn push(&mut self, row: TargetConfig) -> u32 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.targets.push(TargetConfig { id: Some(id), ..row });
+        id
+    }
+}
+
+/// A record, as TOML.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TableText {
+    next_target: u32,
+    #[serde(default, skip_serializing_if = "is_none")]
+    deletions: u64,
+    /// The process that moves shards now, where the log has no locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed_by: Option<Holder>,
+    /// Where they were when they were added.
+    #[serde(default)]
+    target: Vec<TargetConfig>,
+}
+
+fn is_none(deletions: &u64) -> bool {
+    *deletions == 0
+}
+
+impl TableText {
+    fn of(rows: Rows, changed_by: Option<Holder>) -> TableText {
+        let Rows { next_id: next_target, deletions, targets: target } = rows;
+        TableText { next_target, deletions, changed_by, target }
+    }
+
+    fn parse(record: &[u8]) -> Result<TableText> {
+        toml::from_str(&String::from_utf8_lossy(record))
+            .map_err(|error| Error::damaged(format!("it is no table of targets: {error}")))
+    }
+
+    fn rows(self) -> Rows {
+        let TableText { next_target: next_id, deletions, target: targets, .. } = self;
+        Rows { next_id, deletions, targets }
+    }
+}
+
+/// The holder of a claim.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Holder {
+    #[serde(flatten)]
+    process: ProcessMark,
+    /// Tells the claims of one process apart.
+    claim: String,
+}
+
+/// The newest record; `text` is none before the first.
+struct Written {
+    previous: Previous,
+    text: Option<TableText>,
+}
+
+/// The table of targets of a pool, for all programs that use it.
+pub struct TargetTable {
+    log: Arc<dyn ManifestLog>,
+    places: Arc<dyn TargetPlaces>,
+    rng: Arc<dyn Rng>,
+    /// The claim of this process, while it has one.
+    claimed: Arc<Mutex<Option<Holder>>>,
+}
+
+impl fmt::Debug for TargetTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the table of {:?}", self.places)
+    }
+}
+
+impl TargetTable {
+    /// The table in a log, of targets that are in these places.
+    pub fn new(
+        log: Arc<dyn ManifestLog>,
+        places: Arc<dyn TargetPlaces>,
+        rng: Arc<dyn Rng>,
+    ) -> TargetTable {
+        TargetTable { log, places, rng, claimed: Arc::default() }
+    }
+
+    /// Where the targets are.
+    pub fn places(&self) -> &dyn TargetPlaces {
+        &*self.places
+    }
+
+    /// A number that is another one whenever the table is.
     ///
     /// # Errors
-    /// What the medium reports; then it is not known which table is there.
-    fn replace(&self, rows: &[TargetConfig]) -> Result<()>;
+    /// What the log reports.
+    pub fn version(&self) -> Result<u64> {
+        Ok(self.log.latest(&JobName::targets())? + 1)
+    }
+
+    /// The table as it is in the log.
+    ///
+    /// # Errors
+    /// `Invalid` for a table that cannot be; `Damaged` if its record is; what the log reports.
+    pub fn read(&self) -> Result<Rows> {
+        self.rows_of(&self.written()?)
+    }
+
+    /// The targets as this process sees them.
+    ///
+    /// # Errors
+    /// As [`TargetTable::read`].
+    pub fn rows(&self) -> Result<Vec<TargetConfig>> {
+        self.seen().map(|rows| rows.targets)
+    }
+
+    /// The table as this process sees it: other hosts may have other names for a place.
+    ///
+    /// # Errors
+    /// As [`TargetTable::read`].
+    pub(crate) fn seen(&self) -> Result<Rows> {
+        let written = self.written()?;
+        let rows = self.rows_of(&written)?;
+        // Before there is a record, they are as this process sees them.
+        Ok(match written.text {
+            Some(_) => Rows { targets: self.places.seen(rows.clone())?, ..rows },
+            None => rows,
+        })
+    }
+
+    /// Changes the table in one step: `change` gets it as it is, and is asked again if another process was faster.
+    /// A table that it leaves as it was is not written. Answers the table as it is then.
+    ///
+    /// # Errors
+    /// Those of `change`; `Fenced` if the claim of this process was ended; `Retry` if others are faster again and
+    /// again; what the log reports, and then the change was made or not.
+    pub fn change(&self, change: &mut dyn FnMut(&mut Rows) -> Result<()>) -> Result<Rows> {
+        for _ in 0..ATTEMPTS {
+            let written = self.written()?;
+            let before = self.rows_of(&written)?;
+            let mut rows = before.clone();
+            change(&mut rows)?;
+            if rows == before {
+                // A command that was killed may have left that to this one.
+                let _ = self.places.write_down(&rows.targets);
+                return Ok(rows);
+            }
+            let changed_by = self.still_claimed(&written)?;
+            if self.append(written.previous, &TableText::of(rows.clone(), changed_by))? {
+                self.places.write_down(&rows.targets)?;
+                return Ok(rows);
+            }
+        }
+        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
+    }
+
+    /// Notes that copies were deleted from a tier, so that whatever a process remembers of the targets is looked up
+    /// again.
+    ///
+    /// # Errors
+    /// As [`TargetTable::change`].
+    pub fn note_deletion(&self) -> Result<()> {
+        let note = &mut |rows: &mut Rows| {
+            rows.deletions += 1;
+            Ok(())
+        };
+        self.change(note).map(drop)
+    }
+
+    fn rows_of(&self, written: &Written) -> Result<Rows> {
+        Ok(match &written.text {
+            None => self.places.first()?,
+            Some(text) => text.clone().rows(),
+        })
+    }
+
+    /// The newest record.
+    fn written(&self) -> Result<Written> {
+        let job = JobName::targets();
+        let mut attempts = 0;
+        loop {
+            let number = self.log.latest(&job)?;
+            if number == 0 {
+                return Ok(Written { previous: Previous::NONE, text: None });
+            }
+            match self.log.read(&job, number) {
+                Ok(bytes) => {
+                    let text = TableText::parse(&bytes).map_err(|error| {
+                        let log = self.log.describe();
+                        error.context(format!("record {number} of the table of targets in {log}"))
+                    })?;
+                    return Ok(Written {
+                        previous: Previous::of(number, &bytes),
+                        text: Some(text),
+                    });
+                }
+                // Removed, since there is a newer one.
+                Err(error) if error.kind() == ErrorKind::Damaged && attempts < ATTEMPTS => {
+                    attempts += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Appends a table behind the one that was read. False if another process was faster.
+    fn append(&self, behind: Previous, table: &TableText) -> Result<bool> {
+        let job = JobName::targets();
+        let text = toml::to_string(table)
+            .map_err(|e| Error::bug(format!("the table of targets cannot be written: {e}")))?;
+        let appended = self.log.append_if(&job, behind, text.as_bytes())?;
+        let number = behind.number + 1;
+        // A record that comes too late, when others have come and were removed, is none.
+        if appended == Append::Lost || self.log.latest(&job)? != number {
+            return Ok(false);
+        }
+        // What is left of old tables is in nobody's way.
+        let _ = self.log.remove_before(&job, number);
+        Ok(true)
+    }
+}
+
+/// The claim of a process, where the log has no locks that end with their holder.
+impl TargetTable {
+    fn claimed(&self) -> MutexGuard<'_, Option<Holder>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claim that a record carries, which must be ours if we have one.
+    fn still_claimed(&self, written: &Written) -> Result<Option<Holder>> {
+        let there = written.text.as_ref().and_then(|text| text.changed_by.clone());
+        match &*self.claimed() {
+            Some(ours) if there.as_ref() != Some(ours) => Err(Error::fenced(
+                "the claim of this command was ended, as if it had been killed, and others may have moved shards \
+                 since: look at `outlive pool status`, and give the command again if it is still wanted",
+            )),
+            _ => Ok(there),
+        }
+    }
+
+    /// Makes sure that the claim of this process, if it has one, was not ended: to be asked before a shard is
+    /// deleted.
+    ///
+    /// # Errors
+    /// `Fenced` if it was; what the log reports.
+    pub fn check_claim(&self) -> Result<()> {
+        if self.claimed().is_none() {
+            return Ok(());
+        }
+        self.still_claimed(&self.written()?).map(drop)
+    }
+
+    /// Keeps other processes from moving shards. The claim of a process that is dead on this host is taken over.
+    ///
+    /// # Errors
+    /// `Retry` if another process has it, which is told by `release`; what the log reports.
+    pub fn claim(self: &Arc<Self>, release: &str) -> Result<Claim> {
+        let mut random = [0; 8];
+        self.rng.fill(&mut random);
+        let claim = format!("{:016x}", u64::from_le_bytes(random));
+        let ours = Holder { process: ProcessMark::of_this(), claim };
+        for _ in 0..ATTEMPTS {
+            let written = self.written()?;
+            let rows = self.rows_of(&written)?;
+            let holder = written.text.and_then(|text| text.changed_by);
+            if let Some(holder) = holder.filter(|holder| !holder.process.is_dead()) {
+                return Err(Error::retry(format!(
+                    "{} moves shards of this pool: try again when it has ended; if it was killed, first run: {release}",
+                    holder.process
+                )));
+            }
+            let table = TableText::of(rows, Some(ours.clone()));
+            if self.append(written.previous, &table)? {
+                *self.claimed() = Some(ours.clone());
+                return Ok(Claim { table: self.clone(), ours });
+            }
+        }
+        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
+    }
+
+    /// Ends the claim of a process that was killed. Answers whose it was.
+    ///
+    /// # Errors
+    /// What the log reports; `Retry` if another process was faster.
+    pub fn release(&self) -> Result<Option<String>> {
+        let written = self.written()?;
+        let Some(text) = &written.text else { return Ok(None) };
+        let Some(holder) = &text.changed_by else { return Ok(None) };
+        match self.append(written.previous, &TableText { changed_by: None, ..text.clone() })? {
+            true => Ok(Some(holder.process.to_string())),
+            false => Err(Error::retry("another process has just changed the table: try again")),
+        }
+    }
+}
+
+/// The right to move shards, given back when it is dropped.
+pub struct Claim {
+    table: Arc<TargetTable>,
+    ours: Holder,
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the claim of {}", self.ours.process)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.table.claimed() = None;
+        // What stays is found by the next process, which takes it over if this one is dead then.
+        for _ in 0..ATTEMPTS {
+            let Ok(written) = self.table.written() else { return };
+            let is_ours = |text: &TableText| text.changed_by.as_ref() == Some(&self.ours);
+            let Some(text) = written.text.filter(is_ours) else { return };
+            let free = TableText { changed_by: None, ..text };
+            if !matches!(self.table.append(written.previous, &free), Ok(false)) {
+                return;
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use outlive_target::{FaultWorld, MemoryTarget};
 use outlive_types::{PackId, SessionId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 fn pack(number: u32) -> PackId {
     PackId::new(SessionId([5; 12]), 0, number)
@@ -241,4 +241,19 @@ fn a_known_place_that_is_away_hides_no_copy() {
     there.store(true, Ordering::Relaxed);
     set.check().unwrap();
     assert_eq!(set.find(shard(2)).unwrap(), 0);
+}
+
+/// A target that vanishes while it is listed seems empty, and a gc or a repair must not believe that.
+#[test]
+fn what_a_target_says_that_vanishes_meanwhile_does_not_count() {
+    let looks = AtomicU32::new(0);
+    let look = move || match looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+        true => Ok(()),
+        false => Err(Error::damaged("it is not mounted")),
+    };
+    let member = Member::new(1, Arc::new(MemoryTarget::new())).if_there(Box::new(look));
+    let set = hosts(vec![member], Redundancy::default());
+    assert!(set.list().unwrap_err().is_away());
+    assert!(set.unfinished().unwrap_err().is_away());
+    assert!(set.list_there().is_empty());
 }

@@ -1,9 +1,10 @@
 //! Fills the slow tier behind the commits of one job, in a thread that ends when nothing is left to copy.
 
 use super::choice::Choice;
-use outlive_io::{Pace, make_way};
+use super::lock_filling;
+use crate::turns::{Rest, Turn, Turns};
+use outlive_io::make_way;
 use outlive_pool::{FillNeed, Pool};
-use outlive_target::Lock;
 use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::fmt;
@@ -11,16 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The lock of collectors is given back after so long, and at the end of the pack.
-const TURN: Duration = Duration::from_secs(1);
-/// Then whoever waits for it has as long to take it: longer than their pauses ([`Pool::lock_collecting`]).
-const REST: Duration = Duration::from_millis(60);
-/// Between two looks whether another command has ended.
-const PAUSE: Duration = Duration::from_millis(500);
-/// So often: a minute.
-const TRIES: usize = 120;
 /// So often a round begins again because a gc has moved what was to be copied.
 const ROUNDS: usize = 16;
+/// So often in a row the fast tier is not trimmed for one and the same cause before that is told: once, another
+/// program may just have been faster.
+const UNTRIMMED_MAX: u32 = 3;
 
 /// Fills the slow tier with what a job has committed. Clones are the same.
 ///
@@ -38,8 +34,8 @@ struct Shared {
     then: OnceLock<Then>,
 }
 
-/// Something to be done with a pool.
-type Then = fn(&Pool) -> Result<()>;
+/// Something to be done with a pool, in turns.
+type Then = fn(&Pool, &mut Turns, Rest<'_>) -> Result<()>;
 
 #[derive(Default)]
 struct State {
@@ -49,12 +45,42 @@ struct State {
     waited_for: u64,
     /// A thread is at work.
     is_running: bool,
-    /// How the last round ended.
+    /// How the last round ended, and how many commits there were when it began.
     outcome: Option<Result<()>>,
+    ended: u64,
     /// The warning that was given last.
     said: Option<String>,
     /// What one round leaves to the next.
     memory: Option<Memory>,
+    paces: Option<Paces>,
+    /// A close waits, or has waited. A trim ends at its next rest.
+    closes: bool,
+    /// It ends one rest of the fill: the next one, or the one under way.
+    hurries: bool,
+    untrimmed: Untrimmed,
+}
+
+/// Fill and trim move so many bytes a second, whatever a round ends with.
+struct Paces {
+    fill: Turns,
+    then: Turns,
+}
+
+impl Paces {
+    fn of(pool: &Pool) -> Paces {
+        let limit = Some(pool.config().tiers.bytes_per_s).filter(|limit| *limit > 0);
+        Paces { fill: Turns::new(limit), then: Turns::new(limit) }
+    }
+}
+
+/// Why the fast tier could not be trimmed lately.
+#[derive(Default)]
+struct Untrimmed {
+    cause: Option<String>,
+    /// So often in a row for this cause.
+    times: u32,
+    /// The cause that was told last.
+    said: Option<String>,
 }
 
 /// How a round ended in which nothing failed.
@@ -64,6 +90,13 @@ enum Round {
     Done,
     /// Packs were moved meanwhile, or another command is at work.
     Moved,
+}
+
+/// Whose rest it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Fill,
+    Trim,
 }
 
 /// What is known of the slow tier, and of the checkpoints.
@@ -93,13 +126,16 @@ impl FillBehind {
         }
         let mut state = self.0.state();
         state.commits += 1;
+        // The newest goes first: a rest ends.
+        (state.closes, state.hurries) = (false, false);
+        self.0.changed.notify_all();
         self.start(pool, state);
     }
 
     /// For whoever waits for it, as a job does that is closed.
     pub fn finish(&self, pool: &Pool) -> Finish {
         let (behind, pool, begun) = (self.clone(), pool.clone(), pool.env().clock.monotonic());
-        Finish { behind, pool, begun, begins: true }
+        Finish { behind, pool, begun, begins: true, hurries: true }
     }
 
     /// Threads do not survive a fork.
@@ -131,6 +167,8 @@ pub struct Finish {
     begun: Duration,
     /// What failed before is tried once more.
     begins: bool,
+    /// A rest of the work is ended once.
+    hurries: bool,
 }
 
 impl Finish {
@@ -153,15 +191,22 @@ impl Finish {
             let now = clock.monotonic();
             let left = finish.saturating_sub(now.saturating_sub(self.begun));
             let moment = left.min(returns.saturating_sub(now));
+            let has_ended = state.ended == state.commits && state.outcome.is_some();
             if state.is_running && !moment.is_zero() {
+                if self.hurries {
+                    self.hurries = false;
+                    (state.closes, state.hurries) = (true, true);
+                    behind.0.changed.notify_all();
+                }
                 let waited = behind.0.changed.wait_timeout(state, moment);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
                 continue;
             }
             let is_late = match &state.outcome {
-                Some(Ok(())) if !state.is_running => false,
+                // What the slow tier should have is there. The fast one is still being trimmed, or was.
+                Some(Ok(())) if has_ended && (!state.is_running || left.is_zero()) => false,
                 // Why was told.
-                Some(Err(_)) if !state.is_running && !self.begins => false,
+                _ if !state.is_running && !self.begins => !has_ended,
                 _ if left.is_zero() => true,
                 _ if state.is_running => return false,
                 _ => {
@@ -195,21 +240,29 @@ impl Shared {
         loop {
             let mut state = self.state();
             let (commits, mut memory) = (state.commits, state.memory.take());
+            let mut paces = state.paces.take().unwrap_or_else(|| Paces::of(pool));
             drop(state);
-            let work = AssertUnwindSafe(|| self.rounds(pool, commits, &mut memory));
+            let fill = &mut paces.fill;
+            let work = AssertUnwindSafe(|| self.rounds(pool, commits, &mut memory, fill));
             let outcome = catch_unwind(work).unwrap_or_else(|_| {
                 Err(Error::bug("the fill of the slow tier panicked; please report this"))
             });
+            paces.fill.give_back(pool);
             if outcome.is_err() {
                 // What is known may be why.
                 memory = None;
             }
             self.tell(pool, &outcome);
-            if outcome.is_ok() && self.state().commits == commits {
-                self.end(pool);
+            let mut state = self.state();
+            let is_whole = outcome.is_ok() && state.commits == commits;
+            (state.memory, state.outcome, state.ended) = (memory, Some(outcome), commits);
+            self.changed.notify_all();
+            drop(state);
+            if is_whole {
+                self.end(pool, commits, &mut paces.then);
             }
             let mut state = self.state();
-            (state.memory, state.outcome) = (memory, Some(outcome));
+            state.paces = Some(paces);
             state.is_running = state.commits != commits;
             self.changed.notify_all();
             if !state.is_running {
@@ -218,19 +271,53 @@ impl Shared {
         }
     }
 
+    /// Lets time pass for the pace. False if something new has been committed, or if a trim is to end because a
+    /// close waits. For a close a fill leaves out one rest and goes on.
+    fn rest(&self, pool: &Pool, commits: u64, time: Duration, work: Work) -> bool {
+        let clock = &pool.env().clock;
+        let until = clock.monotonic().saturating_add(time);
+        let mut state = self.state();
+        loop {
+            if state.commits != commits {
+                return false;
+            }
+            match work {
+                Work::Fill if std::mem::take(&mut state.hurries) => return true,
+                Work::Trim if state.closes => return false,
+                _ => {}
+            }
+            let left = until.saturating_sub(clock.monotonic());
+            if left.is_zero() {
+                return true;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            let (guard, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            if is_over {
+                return true;
+            }
+            state = guard;
+        }
+    }
+
     /// Has the rest done, such as a trim of the fast tier.
-    fn end(&self, pool: &Pool) {
+    fn end(&self, pool: &Pool, commits: u64, turns: &mut Turns) {
         let Some(then) = self.then.get() else { return };
-        let outcome = catch_unwind(AssertUnwindSafe(|| then(pool)))
+        let rest = |time| self.rest(pool, commits, time, Work::Trim);
+        let work = AssertUnwindSafe(|| then(pool, turns, &rest));
+        let outcome = catch_unwind(work)
             .unwrap_or_else(|_| Err(Error::bug("the trim panicked; please report this")));
-        // Another command is at work, or has moved something: the next commit tries again.
-        if let Err(error) = outcome
-            && error.kind() != ErrorKind::Retry
-        {
-            pool.warn(format!(
-                "the fast tier was not trimmed as it should be: {}",
-                error.message()
-            ));
+        turns.give_back(pool);
+        let mut state = self.state();
+        let told = state.untrimmed.tells(outcome.err());
+        drop(state);
+        match told {
+            Some(Ok(())) => pool.info("the fast tier is trimmed again"),
+            Some(Err(cause)) => pool.warn(format!(
+                "the fast tier keeps packs that only older checkpoints need: it cannot be trimmed, and every commit \
+                 of job {} tries again. The cause: {cause}",
+                self.job
+            )),
+            None => {}
         }
     }
 
@@ -255,17 +342,32 @@ impl Shared {
     }
 
     /// Copies until nothing is left, or a newer checkpoint is there to be copied first.
-    fn rounds(&self, pool: &Pool, commits: u64, memory: &mut Option<Memory>) -> Result<()> {
+    fn rounds(
+        &self,
+        pool: &Pool,
+        commits: u64,
+        memory: &mut Option<Memory>,
+        turns: &mut Turns,
+    ) -> Result<()> {
         for _ in 0..ROUNDS {
-            match self.round(pool, commits, memory)? {
+            match self.round(pool, commits, memory, turns)? {
                 Round::Done => return Ok(()),
-                Round::Moved => *memory = None,
+                Round::Moved => {
+                    *memory = None;
+                    turns.give_back(pool);
+                }
             }
         }
         Err(Error::retry("packs are moved faster than they can be copied"))
     }
 
-    fn round(&self, pool: &Pool, commits: u64, memory: &mut Option<Memory>) -> Result<Round> {
+    fn round(
+        &self,
+        pool: &Pool,
+        commits: u64,
+        memory: &mut Option<Memory>,
+        turns: &mut Turns,
+    ) -> Result<Round> {
         pool.refresh_targets()?;
         // Before anything is looked at: what is moved behind this is noticed.
         let collections = pool.log().latest(&JobName::gc())?;
@@ -278,9 +380,8 @@ impl Shared {
                 memory.insert(Memory { need, choice, collections })
             }
         };
-        let limit = Some(pool.config().tiers.bytes_per_s).filter(|limit| *limit > 0);
-        let (pace, mut failed) = (Pace::new(limit), None);
-        let mut turn = Turn::default();
+        let mut failed = None;
+        let rest = |time| self.rest(pool, commits, time, Work::Fill);
         for manifest in memory.choice.left(pool, &self.job)? {
             let mut is_whole = true;
             for pack in memory.choice.packs(pool, &manifest)? {
@@ -291,9 +392,17 @@ impl Shared {
                     // The newest goes first.
                     return failed.map_or(Ok(Round::Done), Err);
                 }
-                match turn.take(pool, memory.collections)? {
-                    Round::Done => {}
-                    stopped => return Ok(stopped),
+                match turns.take(pool, &rest, || lock_filling(pool))? {
+                    Turn::Same => {}
+                    Turn::New => {
+                        pool.refresh_targets()?;
+                        let collections = pool.log().latest(&JobName::gc())?;
+                        if collections != memory.collections || !memory.need.is_of(pool) {
+                            return Ok(Round::Moved);
+                        }
+                    }
+                    // The newest goes first.
+                    Turn::Over => return failed.map_or(Ok(Round::Done), Err),
                 }
                 let fill = pool.fill_pack(pack, &memory.need)?;
                 memory.need.add(pack, &fill);
@@ -306,16 +415,12 @@ impl Shared {
                     }
                     failed = failed.or(Some(of(manifest.epoch, pack, why)));
                 }
-                if limit.is_some() || turn.is_over(pool) {
-                    turn.end();
-                    pace.spend(bytes);
-                }
+                turns.moved(pool, bytes);
             }
             if is_whole {
                 memory.choice.done(manifest.epoch);
             }
         }
-        turn.end();
         match failed {
             Some(error) => Err(error),
             None => {
@@ -330,44 +435,22 @@ fn of(epoch: Epoch, pack: PackId, why: Error) -> Error {
     why.context(format!("checkpoint {epoch}, pack {pack}"))
 }
 
-/// The lock of collectors, for a while.
-#[derive(Default)]
-struct Turn(Option<(Lock, Duration)>);
-
-impl Turn {
-    /// Takes the lock, if it is not taken already, and waits for it. Answers whether somebody has collected since then.
-    fn take(&mut self, pool: &Pool, collections: u64) -> Result<Round> {
-        if self.0.is_some() {
-            return Ok(Round::Done);
+impl Untrimmed {
+    /// Notes how a trim has ended. Answers what is to be told: a cause, once, or that there is none any more.
+    fn tells(&mut self, error: Option<Error>) -> Option<std::result::Result<(), String>> {
+        let Some(error) = error else {
+            (self.cause, self.times) = (None, 0);
+            return self.said.take().map(|_| Ok(()));
+        };
+        let cause = Some(error.message().to_owned());
+        self.times = if self.cause == cause { self.times.saturating_add(1) } else { 1 };
+        self.cause = cause;
+        let is_lasting = error.kind() != ErrorKind::Retry || self.times >= UNTRIMMED_MAX;
+        if !is_lasting || self.said == self.cause {
+            return None;
         }
-        let mut lock = pool.log().lock_collecting()?;
-        for _ in 0..TRIES {
-            if !matches!(lock, Lock::Busy) {
-                break;
-            }
-            sync::sleep(PAUSE);
-            lock = pool.log().lock_collecting()?;
-        }
-        if matches!(lock, Lock::Busy) {
-            return Err(Error::retry("a gc, scrub, repair or fill is at work in this pool"));
-        }
-        if pool.log().latest(&JobName::gc())? != collections {
-            return Ok(Round::Moved);
-        }
-        self.0 = Some((lock, pool.env().clock.monotonic()));
-        Ok(Round::Done)
-    }
-
-    fn is_over(&self, pool: &Pool) -> bool {
-        let now = pool.env().clock.monotonic();
-        self.0.as_ref().is_some_and(|(_, begun)| now.saturating_sub(*begun) >= TURN)
-    }
-
-    /// Lets others take it.
-    fn end(&mut self) {
-        if self.0.take().is_some_and(|(lock, _)| matches!(lock, Lock::Taken(_))) {
-            sync::sleep(REST);
-        }
+        self.said.clone_from(&self.cause);
+        self.cause.clone().map(Err)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::commit::manifests_of;
 use crate::redundancy::{KnownSegments, packs_of};
+use crate::turns::{Held, Turn, Turns, sleep};
 use choice::Choice;
 use outlive_chunk::parallel;
 use outlive_format::Archive;
-use outlive_io::Pace;
-use outlive_pool::{FillNeed, Pool};
+use outlive_pool::{FillNeed, PackFill, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId};
 use std::cmp::Reverse;
@@ -55,43 +55,50 @@ pub struct FillReport {
 /// `Invalid` without a slow target; `Retry` if another command collects, or the targets cannot be asked.
 /// What concerns single packs is in the report.
 pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
-    let _lock = match options.dry_run {
-        true => Lock::None,
-        false => pool.lock_collecting()?,
-    };
-    if matches!(_lock, Lock::Busy) {
-        return Err(Error::retry(
-            "another gc, scrub, repair or fill is at work in this pool: try again when it has ended",
-        ));
+    if options.dry_run {
+        let found = Found::look(pool)?;
+        let left = found.lacking.iter().map(|pack| found.need.missing(*pack) as u64).sum();
+        return Ok(FillReport { left, ..found.report });
     }
-    let need = pool.fill_need()?;
-    let mut report = FillReport::default();
-    let packs = chosen_packs(pool, &mut report)?;
-    report.packs = packs.len() as u64;
-    let mut lacking = Vec::new();
-    for pack in packs {
-        let missing = need.missing(pack) as u64;
-        if missing > 0 {
-            report.incomplete += 1;
-            report.left += missing;
-            lacking.push(pack);
+    let mut turns = Turns::new(options.bytes_per_s);
+    let mut known: Option<Found> = None;
+    let (mut met, mut outcomes) = (HashSet::<PackId>::new(), Vec::new());
+    loop {
+        let lock = || match met.is_empty() {
+            true => lock_at_first(pool).map(Some),
+            false => lock_filling(pool),
+        };
+        match (turns.take(pool, &sleep, lock), &known) {
+            (Ok(Turn::New), Some(found)) if found.is_current(pool)? => {}
+            (Ok(Turn::New), _) => known = Some(Found::look(pool)?),
+            (Ok(_), _) => {}
+            // What was done before is told all the same.
+            (Err(error), Some(found)) => {
+                let left = found.left(&met);
+                outcomes.extend(left.into_iter().map(|pack| (pack, Err(error.clone()))));
+                break;
+            }
+            (Err(error), None) => return Err(error),
+        }
+        let Some(found) = &known else { break };
+        let mut next = found.left(&met);
+        let counts = (met.len(), met.len() + next.len());
+        // Behind a few packs the pace may want a rest, and others the lock.
+        if options.bytes_per_s.is_some() {
+            next.truncate(pool.config().tuning.threads().max(1));
+        }
+        met.extend(&next);
+        let filled = fill_packs(pool, next, &found.need, counts);
+        let bytes = filled.iter().map(|(_, outcome)| outcome.as_ref().map_or(0, |fill| fill.bytes));
+        turns.moved(pool, bytes.sum());
+        outcomes.extend(filled);
+        if found.left(&met).is_empty() {
+            break;
         }
     }
-    if options.dry_run {
-        return Ok(report);
-    }
-    let pace = Pace::new(options.bytes_per_s);
-    let pack_bytes = pool.config().format.pack_bytes;
-    let (total_bytes, done_bytes) = (lacking.len() as u64 * pack_bytes, AtomicU64::new(0));
-    let outcomes = parallel(lacking, pool.config().tuning.threads(), |pack| {
-        let outcome = pool.fill_pack(pack, &need);
-        pace.spend(outcome.as_ref().map_or(0, |fill| fill.bytes));
-        let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
-        let event = Progress { what: "fill", done_bytes, total_bytes };
-        pool.env().observer.event(Event::Progress(event));
-        (pack, outcome)
-    });
-    report.left = 0;
+    let found = known.ok_or_else(|| Error::bug("a fill has looked at nothing"))?;
+    let mut report = found.report;
+    report.incomplete = outcomes.len() as u64;
     for (pack, outcome) in outcomes {
         match outcome {
             Ok(fill) => {
@@ -101,12 +108,86 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
                 report.failed.extend(fill.why.map(|why| (pack, why)));
             }
             Err(error) => {
-                report.left += need.missing(pack) as u64;
+                report.left += found.need.missing(pack) as u64;
                 report.failed.push((pack, error));
             }
         }
     }
     Ok(report)
+}
+
+/// So often a fill of a collector begins again because the targets have changed.
+const ROUNDS: usize = 8;
+
+/// Fills packs side by side. Tells how many of all are done; so many were before.
+fn fill_packs(
+    pool: &Pool,
+    packs: Vec<PackId>,
+    need: &FillNeed,
+    (before, all): (usize, usize),
+) -> Vec<(PackId, Result<PackFill>)> {
+    let pack_bytes = pool.config().format.pack_bytes;
+    let (total_bytes, done) = (all as u64 * pack_bytes, AtomicU64::new(before as u64));
+    parallel(packs, pool.config().tuning.threads(), |pack| {
+        let outcome = pool.fill_pack(pack, need);
+        let done_bytes = (done.fetch_add(1, Ordering::Relaxed) + 1) * pack_bytes;
+        let event = Progress { what: "fill", done_bytes, total_bytes };
+        pool.env().observer.event(Event::Progress(event));
+        (pack, outcome)
+    })
+}
+
+fn lock_at_first(pool: &Pool) -> Result<Held> {
+    match pool.lock_collecting()? {
+        Lock::Busy => Err(Error::retry(
+            "another gc, scrub, repair or fill is at work in this pool: try again when it has ended",
+        )),
+        lock => Ok(Box::new(lock)),
+    }
+}
+
+/// What the slow tier lacks, as it was at one moment.
+struct Found {
+    /// What there is: nothing was copied yet.
+    report: FillReport,
+    need: FillNeed,
+    /// Those of the newest checkpoint first.
+    lacking: Vec<PackId>,
+    /// The newest record of collectors, before anything was looked at: whoever moves packs appends one.
+    collections: u64,
+}
+
+impl Found {
+    fn look(pool: &Pool) -> Result<Found> {
+        let (collections, need) = (pool.log().latest(&JobName::gc())?, pool.fill_need()?);
+        let mut report = FillReport::default();
+        let packs = chosen_packs(pool, &mut report)?;
+        report.packs = packs.len() as u64;
+        let lacking: Vec<PackId> =
+            packs.into_iter().filter(|pack| need.missing(*pack) > 0).collect();
+        report.incomplete = lacking.len() as u64;
+        Ok(Found { report, need, lacking, collections })
+    }
+
+    /// What it lacks besides those that were met.
+    fn left(&self, met: &HashSet<PackId>) -> Vec<PackId> {
+        self.lacking.iter().copied().filter(|pack| !met.contains(pack)).collect()
+    }
+
+    /// Whether nothing was moved since, and the targets are the same.
+    fn is_current(&self, pool: &Pool) -> Result<bool> {
+        pool.refresh_targets()?;
+        let collections = pool.log().latest(&JobName::gc())?;
+        Ok(collections == self.collections && self.need.is_of(pool))
+    }
+}
+
+/// The lock for filling: that of collectors. `None` while another has it.
+fn lock_filling(pool: &Pool) -> Result<Option<Held>> {
+    Ok(match pool.log().lock_collecting()? {
+        Lock::Busy => None,
+        lock => Some(Box::new(lock)),
+    })
 }
 
 /// What the slow tier has, for a gc or scrub that puts new packs in the place of old ones.
@@ -135,7 +216,27 @@ impl FillSession {
         archive: &Archive,
         replaced: &HashSet<PackId>,
     ) -> Result<()> {
-        if !pool.has_slow_tier() {
+        for _ in 0..ROUNDS {
+            match self.fill_once(pool, archive, replaced) {
+                // Another command has changed the targets meanwhile.
+                Err(error)
+                    if error.kind() == ErrorKind::Retry
+                        && self.need.as_ref().is_some_and(|need| !need.is_of(pool)) => {}
+                filled => return filled,
+            }
+        }
+        Err(Error::retry("the targets of the pool change faster than packs can be copied"))
+    }
+
+    fn fill_once(
+        &mut self,
+        pool: &Pool,
+        archive: &Archive,
+        replaced: &HashSet<PackId>,
+    ) -> Result<()> {
+        // An operator may be emptying the last slow target.
+        pool.refresh_targets()?;
+        if !pool.has_slow_to_fill() {
             return Ok(());
         }
         let need = match self.need.take() {

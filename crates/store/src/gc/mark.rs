@@ -353,11 +353,19 @@ pub fn live_of(
 }
 
 pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Error {
+    let what = format!(
+        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is deleted",
+        job.name
+    );
+    // What cannot be read just now may be whole.
+    if error.kind() != ErrorKind::Damaged {
+        return error.context(what);
+    }
+    let scrub = pool.command("scrub", &[]);
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
-        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is \
-         deleted; `{give_up}` gives it up",
-        job.name
+        "{what}; run `{scrub}` first, which mends what other copies make up for; if it then says that the \
+         checkpoint is hurt, `{give_up}` gives it up"
     ))
 }
 

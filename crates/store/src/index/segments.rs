@@ -2,7 +2,8 @@
 //! [`MERGE_AT`] of one level are merged into one of the next (O'Neil et al., "The log-structured
 //! merge-tree", 1996), up to the size of a container.
 
-use crate::place::{read_span, verify};
+use crate::place::read_at;
+use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
@@ -16,13 +17,13 @@ pub const MERGE_AT: usize = 8;
 /// # Errors
 /// `Damaged` if it is not what the manifest names.
 pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
+    let SegmentRef { pack, offset, length, fp, .. } = *segment;
     let bytes = match segment.kind {
         SegmentKind::Directory => {
-            pool.read_directory(segment.pack, segment.offset, segment.length)?
+            pool.read_directory(pack, offset, length, &|bytes| fingerprint(bytes) == fp)?
         }
-        SegmentKind::Segment => read_span(pool, segment.pack, segment.offset, segment.length)?,
+        SegmentKind::Segment => read_at(pool, (pack, offset, length), fp, "segment")?,
     };
-    verify(&bytes, segment.fp, "directory or segment", segment.pack, segment.offset)?;
     Directory::decode(&bytes)
 }
 

@@ -1,4 +1,8 @@
 //! Reads many chunks or nodes in container order, verifies each, and hands it on.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "each chunk is verified, and read again from any copy"
+)]
 
 use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, fingerprint, on_threads};
@@ -373,7 +377,7 @@ impl Worker<'_> {
     fn hand_on(&self, step: &Step, mut read: Result<SpanBytes>, frame: &mut Frame) {
         frame.place = None;
         let mut verified: Option<(Place, Fingerprint)> = None;
-        let mut may_read_again = self.pool.has_redundancy();
+        let mut may_read_again = true;
         for (number, wanted) in &self.plan.sorted[step.items.clone()] {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -386,12 +390,16 @@ impl Worker<'_> {
                         verified = Some((wanted.place, wanted.fp));
                         break (self.take)(*number as usize, bytes);
                     }
-                    Err(error) if !may_read_again || read.is_err() => break Err(error),
+                    Err(error) if !may_read_again => break Err(error),
                     // A part of it is damaged; which, only the checksums of all its parts can tell.
-                    Err(error) => match self.pool.read_checked(step.span) {
-                        Ok(again) => (read, frame.place, may_read_again) = (Ok(again), None, false),
-                        Err(_) => break Err(error),
-                    },
+                    Err(error) => {
+                        may_read_again = false;
+                        match self.pool.read_checked(step.span) {
+                            Ok(again) => (read, frame.place) = (Ok(again), None),
+                            // What cannot be read just now may be whole.
+                            Err(again) => break Err(error.or_rather(again)),
+                        }
+                    }
                 }
             };
             if let Err(error) = outcome {

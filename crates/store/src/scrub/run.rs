@@ -2,9 +2,9 @@
 
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
-use crate::verify::{Sample, is_damage};
+use crate::verify::{Sample, is_damage, named_packs};
 use outlive_io::Pace;
-use outlive_pool::Pool;
+use outlive_pool::{Pool, ShardFault};
 use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,13 +27,15 @@ pub struct ScrubReport {
     pub packs: u64,
     /// Bytes of the whole ones.
     pub read_bytes: u64,
-    /// Packs that are whole thanks to their redundancy: shards that were missing or damaged, and why.
-    pub incomplete: Vec<(PackId, u8, Error)>,
-    /// Shards of these that were written anew.
+    /// What is wrong with shards of packs that can be read all the same: on the fast tier, missing, damaged, or not
+    /// to be read just now.
+    pub incomplete: Vec<(PackId, ShardFault)>,
+    /// The same of copies on slow targets.
+    pub copies: Vec<(PackId, ShardFault)>,
+    /// Shards of both kinds that were written anew.
     pub repaired: u64,
-    /// Copies on slow targets that are damaged or could not be read: pack, shard, and why. Damaged ones of
-    /// packs that the fast tier has as a whole were deleted, unless nothing was to be changed.
-    pub copies: Vec<(PackId, u8, Error)>,
+    /// Packs that can be read, and of which not all damage was mended, and why.
+    pub unmended: Vec<(PackId, Error)>,
     /// Packs with something wrong, and what came first.
     pub damaged: Vec<(PackId, Error)>,
     /// What was done about them.
@@ -44,15 +46,21 @@ pub struct ScrubReport {
 }
 
 impl ScrubReport {
-    /// True if nothing that anybody needs is damaged, as far as could be found out.
+    /// True if nothing that a checkpoint needs is damaged or lacks redundancy, as far as could be found out.
     pub fn is_whole(&self) -> bool {
-        self.blocked.is_none() && !self.is_hurt()
+        let mut faults = self.incomplete.iter().chain(&self.copies);
+        let is_unread = |fault: &ShardFault| fault.error.kind() != ErrorKind::Damaged;
+        self.blocked.is_none() && !self.is_hurt() && !faults.any(|(_, fault)| is_unread(fault))
     }
 
-    /// True if something that somebody needs is damaged.
+    /// True if something is damaged still.
     pub fn is_hurt(&self) -> bool {
         let HealReport { condemned, pending, segments, hurt, .. } = &self.heal;
-        !condemned.is_empty() || !pending.is_empty() || *segments > 0 || !hurt.is_empty()
+        !condemned.is_empty()
+            || !pending.is_empty()
+            || *segments > 0
+            || !hurt.is_empty()
+            || !self.unmended.is_empty()
     }
 }
 
@@ -70,12 +78,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
     let threads = pool.config().tuning.threads();
     let outcomes = outlive_chunk::parallel(packs, threads, |pack| {
-        let outcome = check_pack(pool, pack, &pace).map(|check| {
-            let delete = check.faults.is_empty() && !options.dry_run;
-            let (bytes, copies) = pool.check_copies(pack, delete);
-            pace.spend(bytes);
-            (check, bytes, copies)
-        });
+        let outcome = check_pack(pool, pack, &pace);
         let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
         let event = Progress { what: "scrub", done_bytes, total_bytes };
         pool.env().observer.event(Event::Progress(event));
@@ -94,23 +97,21 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
-            Ok((check, bytes, copies)) => {
-                report.read_bytes += check.stored_bytes + bytes;
-                let copies = copies.into_iter().map(|(shard, error)| (pack, shard, error));
-                report.copies.extend(copies);
-                if trimmed.contains(&pack) {
-                    continue;
+            Ok(check) => {
+                report.read_bytes += check.stored_bytes;
+                for fault in check.faults {
+                    match fault.is_slow {
+                        true => report.copies.push((pack, fault)),
+                        false if fault.target.is_none() && trimmed.contains(&pack) => {}
+                        false => report.incomplete.push((pack, fault)),
+                    }
                 }
-                let faults = check.faults.into_iter();
-                report.incomplete.extend(faults.map(|(shard, error)| (pack, shard, error)));
             }
             Err(error) if is_damage(&error) => report.damaged.push((pack, error)),
             Err(error) => unread = unread.or(Some(error)),
         }
     }
-    if !options.dry_run {
-        repair(pool, &pace, &mut report);
-    }
+    let repaired = repair(pool, &pace, &trimmed, options.dry_run, &mut report);
     let mut mend = || {
         if !report.damaged.is_empty() {
             // A gc may have deleted some meanwhile.
@@ -122,7 +123,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
         heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)
     };
-    let mended = mend();
+    let mended = mend().and(repaired);
     match unread.map_or(mended, Err) {
         Ok(()) => Ok(report),
         Err(error)
@@ -136,27 +137,64 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     }
 }
 
-/// Writes shards anew that are missing or damaged, of packs that are whole thanks to the others.
-fn repair(pool: &Pool, pace: &Pace, report: &mut ScrubReport) {
-    let mut packs: BTreeMap<PackId, Vec<u8>> = BTreeMap::new();
-    for (pack, shard, error) in &report.incomplete {
+/// Writes shards anew that are missing or damaged, of packs that can be read thanks to the others.
+fn repair(
+    pool: &Pool,
+    pace: &Pace,
+    trimmed: &BTreeSet<PackId>,
+    dry_run: bool,
+    report: &mut ScrubReport,
+) -> Result<()> {
+    let mut faults: BTreeMap<PackId, Vec<ShardFault>> = BTreeMap::new();
+    for (pack, fault) in report.incomplete.iter().chain(&report.copies) {
         // What cannot be read just now may be whole.
-        if error.kind() == ErrorKind::Damaged {
-            packs.entry(*pack).or_default().push(*shard);
+        if fault.error.kind() == ErrorKind::Damaged {
+            faults.entry(*pack).or_default().push(fault.clone());
         }
     }
-    // Nothing depends on its success: what is still missing is found again.
-    let unfinished = pool.unfinished_packs().unwrap_or_else(|_| packs.keys().copied().collect());
-    for (pack, shards) in packs {
-        if unfinished.contains(&pack) {
-            continue;
+    if faults.is_empty() {
+        return Ok(());
+    }
+    // Shards of a pack that is still being written are not missing. What a checkpoint names was finished by its
+    // writer.
+    let mut unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
+    unfinished.retain(|pack| faults.contains_key(pack));
+    if !unfinished.is_empty() {
+        let named = named_packs(pool)?;
+        unfinished.retain(|pack| !named.contains(pack));
+    }
+    let is_unfinished =
+        |fault: &ShardFault, pack: &PackId| fault.target.is_none() && unfinished.contains(pack);
+    for (pack, faults) in &mut faults {
+        faults.retain(|fault| !is_unfinished(fault, pack));
+    }
+    faults.retain(|_, faults| !faults.is_empty());
+    report.incomplete.retain(|(pack, fault)| !is_unfinished(fault, pack));
+    let first = |faults: &[ShardFault]| faults.first().map(|fault| fault.error.clone());
+    if dry_run {
+        report.unmended =
+            faults.iter().filter_map(|(pack, all)| Some((*pack, first(all)?))).collect();
+        return Ok(());
+    }
+    let rests = trimmed | &unfinished;
+    let outcomes = match pool.mend(&faults, &rests, pace) {
+        Ok(outcomes) => outcomes,
+        Err(error) => {
+            report.unmended = faults.keys().map(|pack| (*pack, error.clone())).collect();
+            return Err(error);
         }
-        match pool.repair_pack(pack, &shards) {
+    };
+    for (pack, outcome) in outcomes {
+        match outcome {
             Ok(repair) => {
                 report.repaired += repair.shards as u64;
-                pace.spend(repair.written_bytes);
+                if repair.missing > 0 {
+                    let why = "there is no target for what it lacks: bring back those that are away, or add one";
+                    report.unmended.push((pack, Error::full(why)));
+                }
             }
-            Err(error) => pool.warn(format!("pack {pack} was not repaired: {error}")),
+            Err(error) => report.unmended.push((pack, error)),
         }
     }
+    Ok(())
 }

@@ -79,7 +79,7 @@ impl Sample {
 }
 
 /// Whether an error says that something stored is not what it was. A pack of another pool or
-/// version under its name is damage, and so is what the system calls that (`Error::io`); what it
+/// version under its name is damage, and so is what the system calls that (`Error::io_stored`); what it
 /// refuses otherwise is none, for nobody has looked at it.
 pub fn is_damage(error: &Error) -> bool {
     match error.kind() {

@@ -67,6 +67,11 @@ impl Target for SteppedTarget {
         let writer = self.0.create(shard, bytes_max)?;
         Ok(Box::new(SteppedWriter(writer, self.1.clone())))
     }
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        self.1.step("replace");
+        let writer = self.0.replace(shard, bytes_max)?;
+        Ok(Box::new(SteppedWriter(writer, self.1.clone())))
+    }
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         self.1.step("read shard");
         let bytes: u64 = ranges.iter().map(|range| range.buffer.len() as u64).sum();

@@ -19,7 +19,12 @@ pub fn check_target(make: impl Fn() -> Arc<dyn Target> + 'static) {
         &[
             ("an empty target is empty", empty),
             ("a shard is invisible until finished", invisible_until_finished),
-            ("a finished shard never changes", never_changes),
+            ("a finished shard cannot be created again", never_changes),
+            ("a finished shard is replaced at once", replaced),
+            ("a shard that is not there is replaced as it is created", replaced_nothing),
+            ("a replacement that ends early leaves the old shard", replacement_ends_early),
+            ("a replacement is as unfinished as a new shard", replacement_unfinished),
+            ("of two writers of one shard the last one counts", two_writers),
             ("writes may overlap and come in any order", any_order),
             ("an abandoned shard leaves nothing", abandoned),
             ("a failed write fails the finish, unless repeated", failed_write),
@@ -131,6 +136,160 @@ fn never_changes(make: &Make<dyn Target>) {
     let again = target.create(shard, PAGE as u64).err().expect("a shard is created once");
     assert_eq!(again.kind(), ErrorKind::Invalid, "{again}");
     check_content(&*target, shard, &bytes);
+}
+
+fn replace(target: &dyn Target, shard: ShardName, bytes: &[u8]) -> Box<dyn ShardWriter> {
+    let mut writer = target.replace(shard, 1 << 20).expect("a shard can be replaced");
+    write(&mut *writer, 0, bytes);
+    writer
+}
+
+fn finish(writer: Box<dyn ShardWriter>, bytes: &[u8]) -> Result<()> {
+    writer.finish(bytes.len() as u64).wait()
+}
+
+fn replaced(make: &Make<dyn Target>) {
+    let target = make();
+    let (shard, other) = (name(1, 0), name(1, 1));
+    let mut old = content(20, 3);
+    put(&*target, shard, &old);
+    put(&*target, other, &content(21, 2));
+    // Shorter, longer, as long.
+    for (seed, pages) in [(22, 2), (23, 5), (24, 5)] {
+        let new = content(seed, pages);
+        check_content(&*target, shard, &old);
+        let writer = replace(&*target, shard, &new);
+        check_content(&*target, shard, &old);
+        let refused = target.create(shard, PAGE as u64).err().expect("the old one is there");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        finish(writer, &new).expect("a refused creation does not disturb a replacement");
+        check_content(&*target, shard, &new);
+        assert_eq!(target.list().expect("listed"), [shard, other]);
+        let refused = target.create(shard, PAGE as u64).err().expect("the new one is there");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        old = new;
+    }
+    check_content(&*target, other, &content(21, 2));
+    target.delete(shard).expect("deleted");
+    check_absent(&*target, shard);
+}
+
+fn replaced_nothing(make: &Make<dyn Target>) {
+    let target = make();
+    let (shard, bytes) = (name(1, 0), content(25, 2));
+    let writer = replace(&*target, shard, &bytes);
+    check_absent(&*target, shard);
+    finish(writer, &bytes).expect("finished");
+    check_content(&*target, shard, &bytes);
+    drop(replace(&*target, name(2, 0), &bytes));
+    check_absent(&*target, name(2, 0));
+    assert_eq!(target.list().expect("listed"), [shard]);
+}
+
+fn replacement_ends_early(make: &Make<dyn Target>) {
+    let target = make();
+    let (shard, old, new) = (name(1, 0), content(26, 3), content(27, 4));
+    put(&*target, shard, &old);
+    drop(target.replace(shard, 1 << 20).expect("begun"));
+    check_content(&*target, shard, &old);
+    drop(replace(&*target, shard, &new));
+    check_content(&*target, shard, &old);
+    let mut writer = target.replace(shard, 1 << 20).expect("begun");
+    let broken = writer.write(0, buffer_of(&new).slice(0..100)).wait();
+    broken.expect_err("a write of a broken page is refused");
+    finish(writer, &new).expect_err("a shard with a hole cannot be finished");
+    check_content(&*target, shard, &old);
+    let writer = replace(&*target, shard, &new);
+    writer.finish(100).wait().expect_err("this length is impossible");
+    check_content(&*target, shard, &old);
+    finish(replace(&*target, shard, &new), &new).expect("what failed before changes nothing");
+    check_content(&*target, shard, &new);
+}
+
+fn replacement_unfinished(make: &Make<dyn Target>) {
+    let target = make();
+    let unfinished = || target.unfinished().expect("unfinished shards can be listed");
+    let (finished, new, bytes) = (name(1, 0), name(2, 0), content(28, 2));
+    put(&*target, finished, &bytes);
+    assert_eq!(unfinished(), []);
+    let mut created = target.create(new, 1 << 20).expect("created");
+    write(&mut *created, 0, &bytes);
+    let shows = !unfinished().is_empty();
+    assert_eq!(unfinished(), if shows { vec![new] } else { vec![] });
+    drop(created);
+    assert_eq!(unfinished(), []);
+    let replacing = if shows { vec![finished] } else { vec![] };
+    let writer = replace(&*target, finished, &bytes);
+    assert_eq!(unfinished(), replacing);
+    assert_eq!(target.list().expect("listed"), [finished]);
+    finish(writer, &bytes).expect("finished");
+    assert_eq!(unfinished(), []);
+    drop(replace(&*target, finished, &bytes));
+    assert_eq!(unfinished(), []);
+    // The finished shard stays when the unfinished one is deleted.
+    let other = content(29, 2);
+    let writer = replace(&*target, finished, &other);
+    target.delete_unfinished(finished).expect("deleted");
+    assert_eq!(unfinished(), []);
+    check_content(&*target, finished, &bytes);
+    match finish(writer, &other) {
+        Ok(()) => {
+            assert!(!shows, "a shard was finished whose bytes were deleted");
+            check_content(&*target, finished, &other);
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+            check_content(&*target, finished, &bytes);
+        }
+    }
+    // A delete takes both.
+    let writer = replace(&*target, finished, &bytes);
+    target.delete(finished).expect("deleted");
+    assert_eq!(unfinished(), []);
+    check_absent(&*target, finished);
+    drop(writer);
+    check_absent(&*target, finished);
+}
+
+/// The first one may fail, as the second has taken its place.
+fn two_writers(make: &Make<dyn Target>) {
+    let target = make();
+    let (shard, old) = (name(1, 0), content(30, 3));
+    put(&*target, shard, &old);
+    let (one, two) = (content(31, 2), content(32, 4));
+    let first = replace(&*target, shard, &one);
+    let second = replace(&*target, shard, &two);
+    match finish(first, &one) {
+        Ok(()) => check_content(&*target, shard, &one),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+            check_content(&*target, shard, &old);
+        }
+    }
+    finish(second, &two).expect("nobody has disturbed the second one");
+    check_content(&*target, shard, &two);
+    // The same for a new shard.
+    let create = |bytes: &[u8]| {
+        let mut writer = target.create(name(2, 0), 1 << 20).expect("created");
+        write(&mut *writer, 0, bytes);
+        writer
+    };
+    let (first, second) = (create(&one), create(&two));
+    let is_first = match finish(first, &one) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+            check_absent(&*target, name(2, 0));
+            false
+        }
+    };
+    match finish(second, &two) {
+        Ok(()) => check_content(&*target, name(2, 0), &two),
+        Err(error) => {
+            assert_eq!((error.kind(), is_first), (ErrorKind::Invalid, true), "{error}");
+            check_content(&*target, name(2, 0), &one);
+        }
+    }
 }
 
 /// Several containers and a short one, written backwards, finished before any ticket was waited

@@ -5,10 +5,11 @@ use crate::ShardName;
 use outlive_io::{AlignedBuf, DirectFile, read_at};
 use outlive_types::{Event, Observer, PAGE_BYTES};
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Shards kept open for reading: a restore reads each pack in one go, so few are enough.
@@ -23,7 +24,18 @@ pub(super) struct Files {
     observer: Arc<dyn Observer>,
     /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
     /// cached can always be opened again.
-    open: Mutex<VecDeque<(ShardName, Arc<DirectFile>)>>,
+    open: Mutex<VecDeque<Open>>,
+    /// Counts the moments at which a shard's file became another one. What was opened before the
+    /// last of them is opened again.
+    changes: AtomicU64,
+}
+
+/// A shard that is open for reading.
+struct Open {
+    shard: ShardName,
+    file: Arc<DirectFile>,
+    /// The count of changes before it was opened.
+    changes: u64,
 }
 
 impl Files {
@@ -35,12 +47,20 @@ impl Files {
             told: AtomicBool::new(false),
             observer: options.observer.clone(),
             open: Mutex::default(),
+            changes: AtomicU64::new(0),
         }
     }
 
     /// Opens with O_DIRECT, or without once the file system has refused that.
     pub(super) fn open(&self, options: &mut OpenOptions, path: &Path) -> io::Result<DirectFile> {
         let file = DirectFile::open(options, path, self.direct.load(Ordering::Relaxed))?;
+        self.look_at(&file);
+        Ok(file)
+    }
+
+    /// Makes a new file likewise, for writing.
+    pub(super) fn create_new(&self, path: &Path) -> io::Result<DirectFile> {
+        let file = DirectFile::create_new(path, self.direct.load(Ordering::Relaxed))?;
         self.look_at(&file);
         Ok(file)
     }
@@ -92,30 +112,62 @@ impl Files {
         shard: ShardName,
         path: &Path,
     ) -> io::Result<Arc<DirectFile>> {
-        if let Ok(mut open) = self.open.try_lock()
-            && let Some(at) = open.iter().position(|(name, _)| *name == shard)
-            && let Some(entry) = open.remove(at)
-        {
-            let file = entry.1.clone();
-            open.push_back(entry);
-            return Ok(file);
+        // Read before the file is opened: if the file is replaced meanwhile, either one may be opened.
+        let changes = self.changes.load(Ordering::Acquire);
+        if let Ok(mut open) = self.open.try_lock() {
+            open.retain(|it| it.changes == changes);
+            if let Some(at) = open.iter().position(|it| it.shard == shard)
+                && let Some(entry) = open.remove(at)
+            {
+                let file = entry.file.clone();
+                open.push_back(entry);
+                return Ok(file);
+            }
         }
         let file = Arc::new(self.open(OpenOptions::new().read(true), path)?);
         if let Ok(mut open) = self.open.try_lock() {
             if open.len() >= OPEN_MAX {
                 open.pop_front();
             }
-            open.push_back((shard, file.clone()));
+            open.push_back(Open { shard, file: file.clone(), changes });
         }
         Ok(file)
     }
 
-    /// Closes a shard that is about to be deleted.
+    /// Closes a shard that is about to be deleted, or was.
     pub(super) fn forget(&self, shard: ShardName) {
         if let Ok(mut open) = self.open.try_lock() {
-            open.retain(|(name, _)| *name != shard);
+            open.retain(|it| it.shard != shard);
         }
     }
+
+    /// Closes a shard unless its file is the one that `metadata` describes, which has its name now.
+    pub(super) fn forget_unless(&self, shard: ShardName, metadata: &Metadata) {
+        let is_it =
+            |it: &Open| it.file.file().metadata().is_ok_and(|open| is_same(&open, metadata));
+        match self.open.try_lock() {
+            Ok(mut open) => open.retain(|it| it.shard != shard || is_it(it)),
+            // Another thread uses the list, so it is not known whether the shard is in it.
+            Err(_) => self.replaced(),
+        }
+    }
+
+    /// Does `work` while the list of open files is in use.
+    #[cfg(test)]
+    pub(super) fn while_busy<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _open = self.open.lock().unwrap();
+        work()
+    }
+
+    /// Has every shard opened again that is open: a shard's file has become another one.
+    pub(super) fn replaced(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Whether both describe one file.
+pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 #[cfg(test)]

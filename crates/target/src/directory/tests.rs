@@ -1,8 +1,14 @@
 use super::*;
-use crate::durable::tests::opens;
+use crate::LogMedium;
+use crate::durable::tests::{WITHOUT_LINKS, opens};
 use outlive_io::AlignedBuf;
+use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
 use std::fs::File;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 fn shard(number: u32) -> ShardName {
     ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, number), shard: 3 }
@@ -103,7 +109,364 @@ fn a_part_that_a_gc_removed_says_so() {
     assert!(error.message().contains("fenced"), "{error}");
 }
 
+const BYTES: u64 = 2 * PAGE_BYTES as u64;
+
+/// A writer that has written two pages.
+fn written(
+    target: &DirectoryTarget,
+    shard: ShardName,
+    replaces: bool,
+    byte: u8,
+) -> DirectoryWriter {
+    let mut buffer = AlignedBuf::zeroed(2 * PAGE_BYTES);
+    buffer.fill(byte);
+    target.make_dir(shard, false).unwrap();
+    let mut writer = target.begin(shard, 1 << 20, replaces).unwrap();
+    writer.write(0, buffer.share()).wait().unwrap();
+    writer
+}
+
+fn ended(writer: DirectoryWriter) -> Result<()> {
+    Box::new(writer).finish(BYTES).wait()
+}
+
+fn replace(target: &DirectoryTarget, shard: ShardName, byte: u8) {
+    ended(written(target, shard, true, byte)).unwrap();
+}
+
+/// The byte of which a whole shard consists; `None` if there is no shard.
+fn whole(target: &DirectoryTarget, shard: ShardName) -> Option<u8> {
+    let bytes = fs::read(target.path(shard)).ok()?;
+    assert_eq!(bytes, vec![bytes[0]; BYTES as usize], "the shard is not whole");
+    Some(bytes[0])
+}
+
+fn first_byte(target: &DirectoryTarget, shard: ShardName) -> u8 {
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    target.read_ranges(shard, vec![range]).remove(0).wait().unwrap()[0]
+}
+
+/// Another process, that is: it has the old file open.
+#[test]
+fn who_asks_for_the_length_reads_the_new_shard_from_then_on() {
+    let root = tempfile::tempdir().unwrap();
+    let (repairs, reads) = (open(root.path()), open(root.path()));
+    for number in [1, 2, 3] {
+        put(&repairs, shard(number), 1);
+        assert_eq!(
+            (first_byte(&repairs, shard(number)), first_byte(&reads, shard(number))),
+            (1, 1)
+        );
+    }
+    replace(&repairs, shard(1), 2);
+    replace(&repairs, shard(2), 2);
+    assert_eq!(first_byte(&repairs, shard(1)), 2, "the process that replaced it");
+    assert_eq!(first_byte(&reads, shard(1)), 1, "it has the old file open");
+    assert_eq!(reads.length(shard(1)).unwrap(), 2 * PAGE_BYTES as u64);
+    assert_eq!(first_byte(&reads, shard(1)), 2);
+    assert_eq!(first_byte(&reads, shard(2)), 1, "only the one that was asked for");
+    reads.length(shard(2)).unwrap();
+    assert_eq!(first_byte(&reads, shard(2)), 2);
+    // One that is not there any more is not read, either.
+    repairs.delete(shard(3)).unwrap();
+    assert_eq!(first_byte(&reads, shard(3)), 1);
+    assert_eq!(reads.length(shard(3)).unwrap_err().kind(), ErrorKind::Damaged);
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    let fault = reads.read_ranges(shard(3), vec![range]).remove(0).wait().unwrap_err();
+    assert_eq!(fault.error.kind(), ErrorKind::Damaged);
+}
+
+/// The same while another thread of the process holds the list of open files, as it does for moments.
+#[test]
+fn a_change_that_is_noticed_at_a_bad_moment_is_not_forgotten() {
+    let root = tempfile::tempdir().unwrap();
+    let (repairs, reads) = (open(root.path()), open(root.path()));
+    put(&repairs, shard(1), 1);
+    assert_eq!(first_byte(&reads, shard(1)), 1);
+    replace(&repairs, shard(1), 2);
+    reads.files.while_busy(|| reads.length(shard(1)).unwrap());
+    assert_eq!(first_byte(&reads, shard(1)), 2);
+}
+
+#[test]
+fn a_replacement_is_durable_when_it_is_acknowledged() {
+    let root = tempfile::tempdir().unwrap();
+    let target = open(root.path());
+    put(&target, shard(1), 1);
+    let dir = target.dir_of(shard(1));
+    assert!(opens(&dir, || replace(&target, shard(1), 2)), "the directory is synced");
+    assert_eq!(names(&dir), [format!("{}.shard", shard(1))]);
+    assert_eq!(fs::read(target.path(shard(1))).unwrap(), [2; 2 * PAGE_BYTES]);
+}
+
+type Deed = Box<dyn FnOnce() + Send>;
+
+/// Has something done when a thread is about to do `what`.
+struct Meanwhile {
+    what: &'static str,
+    deed: Mutex<Option<Deed>>,
+}
+
+impl Scheduler for Meanwhile {
+    fn pause(&self, what: &str) {
+        let deed = if what == self.what { self.deed.lock().unwrap().take() } else { None };
+        if let Some(deed) = deed {
+            deed();
+        }
+    }
+    fn sleep(&self, _: Duration) {}
+    fn wait(&self, _: usize) {}
+    fn wait_for(&self, _: usize, _: Duration) -> bool {
+        true
+    }
+    fn wake(&self, _: usize) {}
+    fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        thread::spawn(work);
+        Ok(())
+    }
+}
+
+/// Does `work`, and `deed` at the moment at which the work is about to do `what`.
+fn meanwhile<T>(
+    what: &'static str,
+    deed: impl FnOnce() + Send + 'static,
+    work: impl FnOnce() -> T,
+) -> T {
+    let at = Arc::new(Meanwhile { what, deed: Mutex::new(Some(Box::new(deed))) });
+    let done = scheduled(at.clone(), work);
+    assert!(at.deed.lock().unwrap().is_none(), "it never came to {what:?}");
+    done
+}
+
+const NAMES: &str = "name the shard's file";
+const REPLACES: &str = "replace the shard's file";
+const MAKES: &str = "make the shard's file";
+
+/// Two programs write one shard to one directory: the second one begins when the first one has looked
+/// whether it still has its part, and has not yet given it the finished name.
+#[test]
+fn what_another_writer_has_begun_is_never_published() {
+    for (replaces, two_replaces) in [(false, false), (false, true), (true, true)] {
+        for ends_first in [false, true] {
+            let root = tempfile::tempdir().unwrap();
+            let (one, two) = (open(root.path()), Arc::new(open(root.path())));
+            if replaces {
+                put(&one, shard(1), 1);
+            }
+            let old = whole(&one, shard(1));
+            let first = written(&one, shard(1), replaces, 2);
+            let (begun, other) = (Arc::new(Mutex::new(None)), two.clone());
+            let theirs = begun.clone();
+            let deed = move || {
+                let writer = written(&other, shard(1), two_replaces, 3);
+                *theirs.lock().unwrap() = Some(writer);
+                if ends_first {
+                    ended(theirs.lock().unwrap().take().unwrap()).unwrap();
+                }
+            };
+            let error = meanwhile(NAMES, deed, || first.part.publish(BYTES)).unwrap_err();
+            let there = ends_first && !replaces;
+            let kind = if there { ErrorKind::Invalid } else { ErrorKind::Retry };
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.message().contains(if there { "exists" } else { "fenced" }), "{error}");
+            drop(first);
+            let second = begun.lock().unwrap().take();
+            match second {
+                Some(second) => {
+                    assert_eq!(whole(&one, shard(1)), old, "it is not finished");
+                    assert_eq!(one.unfinished().unwrap(), [shard(1)], "and still there");
+                    ended(second).unwrap();
+                }
+                None => assert!(ends_first),
+            }
+            assert_eq!(whole(&one, shard(1)), Some(3));
+            let dir = names(&one.dir_of(shard(1)));
+            assert_eq!(dir, [format!("{}.shard", shard(1))]);
+        }
+    }
+}
+
+/// A gc takes the part away, or all of the shard, at any moment of the end.
+#[test]
+fn whoever_loses_the_part_at_the_last_moment_fails() {
+    type Removes = fn(&DirectoryTarget) -> Result<()>;
+    let unfinished: Removes = |target| target.delete_unfinished(shard(1));
+    let all: Removes = |target| target.delete(shard(1));
+    for (replaces, moment) in [(false, NAMES), (true, NAMES), (true, REPLACES)] {
+        for (removes, left) in [(unfinished, replaces.then_some(1)), (all, None)] {
+            let root = tempfile::tempdir().unwrap();
+            let (target, gc) = (open(root.path()), open(root.path()));
+            if replaces {
+                put(&target, shard(1), 1);
+            }
+            let writer = written(&target, shard(1), replaces, 2);
+            let deed = move || removes(&gc).unwrap();
+            let error = meanwhile(moment, deed, || writer.part.publish(BYTES)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+            drop(writer);
+            assert_eq!(whole(&target, shard(1)), left, "at the moment to {moment}");
+            assert_eq!(target.unfinished().unwrap(), []);
+            assert_eq!(names(&target.dir_of(shard(1))).len(), usize::from(left.is_some()));
+        }
+    }
+}
+
+/// The second one takes the name that the first one is about to rename, and either goes on.
+#[test]
+fn two_replace_a_shard_at_the_last_moment() {
+    for second_ends_first in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let (one, two) = (open(root.path()), open(root.path()));
+        put(&one, shard(1), 1);
+        let first = written(&one, shard(1), true, 2);
+        let (tell, told) = channel();
+        let (let_go, wait) = channel();
+        let thread = Arc::new(Mutex::new(None));
+        let threads = thread.clone();
+        let deed = move || {
+            let second = written(&two, shard(1), true, 3);
+            let stop = move || {
+                tell.send(()).unwrap();
+                wait.recv().unwrap();
+            };
+            let work = move || meanwhile(REPLACES, stop, || second.part.publish(BYTES));
+            *threads.lock().unwrap() = Some(thread::spawn(work));
+            told.recv().unwrap();
+        };
+        let go_on = move || {
+            let second = thread.lock().unwrap().take().unwrap();
+            let_go.send(()).unwrap();
+            second.join().unwrap().unwrap();
+        };
+        if second_ends_first {
+            let deed = move || {
+                deed();
+                go_on();
+            };
+            let error = meanwhile(REPLACES, deed, || first.part.publish(BYTES)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+        } else {
+            meanwhile(REPLACES, deed, || first.part.publish(BYTES)).unwrap();
+            assert_eq!(whole(&one, shard(1)), Some(3), "the second one's file is as whole");
+            go_on();
+        }
+        drop(first);
+        assert_eq!(whole(&one, shard(1)), Some(3));
+        assert_eq!(names(&one.dir_of(shard(1))).len(), 1, "nothing is left");
+    }
+}
+
+/// Two begin one shard at the same moment: they do not write to one file.
+#[test]
+fn who_begins_at_the_same_moment_gets_a_file_of_its_own() {
+    for replaces in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let (one, two) = (open(root.path()), open(root.path()));
+        let begun = Arc::new(Mutex::new(None));
+        let theirs = begun.clone();
+        let deed = move || *theirs.lock().unwrap() = Some(written(&two, shard(1), replaces, 3));
+        let first = meanwhile(MAKES, deed, || written(&one, shard(1), replaces, 2));
+        let second = begun.lock().unwrap().take().unwrap();
+        assert_eq!(ended(second).unwrap_err().kind(), ErrorKind::Retry);
+        assert_eq!(whole(&one, shard(1)), None);
+        ended(first).unwrap();
+        assert_eq!(whole(&one, shard(1)), Some(2));
+    }
+}
+
+/// A writer that was killed between two steps has left a second name of a file.
+#[test]
+fn second_names_are_garbage_and_their_file_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let target = open(root.path());
+    put(&target, shard(1), 1);
+    let left = || {
+        fs::hard_link(target.path(shard(1)), target.part_path(shard(1))).unwrap();
+        fs::write(target.whole_path(shard(1)), "whole").unwrap();
+        assert_eq!(target.unfinished().unwrap(), [shard(1)]);
+    };
+    left();
+    target.delete_unfinished(shard(1)).unwrap();
+    assert_eq!((target.unfinished().unwrap(), whole(&target, shard(1))), (vec![], Some(1)));
+    left();
+    let writer = written(&target, shard(1), true, 2);
+    assert_eq!(whole(&target, shard(1)), Some(1), "it was not overwritten");
+    drop(writer);
+    assert_eq!((target.unfinished().unwrap(), whole(&target, shard(1))), (vec![], Some(1)));
+    left();
+    replace(&target, shard(1), 2);
+    assert_eq!((target.unfinished().unwrap(), whole(&target, shard(1))), (vec![], Some(2)));
+    left();
+    target.delete(shard(1)).unwrap();
+    assert_eq!(names(&target.dir_of(shard(1))), [""; 0]);
+}
+
+/// As without /proc, or on a file system that knows no second names.
+#[test]
+fn without_links_shards_are_published_all_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let target = open(root.path());
+    WITHOUT_LINKS.set(true);
+    written(&target, shard(1), false, 1).part.publish(BYTES).unwrap();
+    assert_eq!(whole(&target, shard(1)), Some(1));
+    let again = written(&target, shard(1), false, 2).part.publish(BYTES).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Invalid, "{again}");
+    written(&target, shard(1), true, 2).part.publish(BYTES).unwrap();
+    assert_eq!(whole(&target, shard(1)), Some(2));
+    written(&target, shard(2), true, 3).part.publish(BYTES).unwrap();
+    assert_eq!(whole(&target, shard(2)), Some(3));
+    for replaces in [false, true] {
+        let writer = written(&target, shard(3), replaces, 4);
+        target.delete_unfinished(shard(3)).unwrap();
+        assert_eq!(writer.part.publish(BYTES).unwrap_err().kind(), ErrorKind::Retry);
+    }
+    WITHOUT_LINKS.set(false);
+    assert_eq!(target.list().unwrap(), [shard(1), shard(2)]);
+    assert_eq!(target.unfinished().unwrap(), []);
+}
+
 /// Whatever the umask of the process is.
+/// The whole target goes at any moment, as memory does that is emptied: nothing stored is damaged.
+#[test]
+fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
+    let kind = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    };
+    for (make_root, gone) in [(true, ""), (false, ""), (false, "packs"), (true, "packs")] {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("target");
+        fs::create_dir_all(root.join("packs")).unwrap();
+        let options = DirectoryOptions { make_root, ..DirectoryOptions::default() };
+        let target = DirectoryTarget::open(&root, &options).unwrap();
+        let mut begun = [1, 2].map(|number| target.create(shard(number), 1 << 20).unwrap());
+        put(&target, shard(3), 3);
+        let goes = || fs::remove_dir_all(root.join(gone)).unwrap();
+        goes();
+        let mut page = AlignedBuf::zeroed(PAGE_BYTES);
+        page.fill(1);
+        begun[0].write(0, page.share()).wait().unwrap();
+        for writer in begun {
+            kind(writer.finish(PAGE_BYTES as u64).wait().unwrap_err());
+        }
+        if !make_root {
+            kind(target.create(shard(4), 1 << 20).err().unwrap());
+            kind(target.length(shard(3)).unwrap_err());
+            let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+            kind(crate::read_one(&target, shard(5), range).wait().unwrap_err().error);
+            assert!(!root.join("packs").exists(), "nothing is made in its place");
+        }
+        target.delete(shard(3)).unwrap();
+    }
+    // The directory of a log.
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("log place");
+    fs::create_dir_all(root.join("log")).unwrap();
+    let medium = crate::log::DirectoryMedium::within(&root);
+    let job = outlive_types::JobName::new("x").unwrap();
+    fs::remove_dir_all(&root).unwrap();
+    kind(medium.put_new(&job, 1, b"record").unwrap_err());
+}
+
 #[test]
 fn what_is_made_belongs_to_the_pool_s_owner() {
     use crate::{DirectoryLog, ManifestLog};

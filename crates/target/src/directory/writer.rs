@@ -1,23 +1,23 @@
 //! Writing one shard's file.
 
-use super::DurableDirs;
-use super::files::Files;
-use crate::durable::{link_new, rename_new, sync_dir};
+use super::files::{Files, is_same};
+use super::{DurableDirs, remove_if_there};
+use crate::durable::{link_new, link_open, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
 use crate::{ShardName, ShardWriter, WriteTicket};
 use outlive_io::{DirectFile, DiskEngine, SharedBuf, Ticket, write_all_at};
+use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
 pub(super) struct DirectoryWriter {
-    part: Arc<PartFile>,
+    pub(super) part: Arc<PartFile>,
     writes: Arc<Writes>,
     finishing: bool,
     // A forked child that drops an inherited writer must not remove the parent's file.
@@ -32,7 +32,11 @@ pub(super) struct PartFile {
     pub file: DirectFile,
     pub path: PathBuf,
     pub path_when_finished: PathBuf,
+    /// Its name for a moment when it is whole and about to replace a finished shard.
+    pub path_when_whole: PathBuf,
     pub bytes_max: u64,
+    /// Takes the place of a finished shard.
+    pub replaces: bool,
 }
 
 impl DirectoryWriter {
@@ -103,57 +107,147 @@ impl ShardWriter for DirectoryWriter {
 
 impl PartFile {
     /// Makes the bytes durable, then visible, then the name durable.
-    fn publish(&self, length: u64) -> Result<()> {
+    pub(super) fn publish(&self, length: u64) -> Result<()> {
         check_finish(self.shard, length, self.bytes_max)?;
-        let fault = |doing| move |error| Error::io(doing, &self.path, &error);
+        let to = &self.path_when_finished;
+        let directory = to.parent().unwrap_or(Path::new("."));
+        let fault = |doing| {
+            move |error: io::Error| match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    exists(&directory.display().to_string(), self.shard)
+                }
+                // Some network file systems keep no open file that has no name.
+                io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
+                    if directory.is_dir() =>
+                {
+                    removed(&self.path)
+                }
+                _ => Error::io(doing, &self.path, &error),
+            }
+        };
         let file = self.file.file();
         file.set_len(length).map_err(fault("cutting to its length"))?;
         file.sync_data().map_err(fault("syncing"))?;
-        let to = &self.path_when_finished;
-        let directory = to.parent().unwrap_or(Path::new("."));
-        self.rename().map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => exists(&directory.display().to_string(), self.shard),
-            io::ErrorKind::NotFound if directory.is_dir() => removed(&self.path),
-            _ => Error::io("renaming", &self.path, &error),
-        })?;
+        self.give_name().map_err(fault("naming"))?;
+        if self.replaces {
+            self.files.replaced();
+        }
+        // Before the directory is synced, so that one sync makes both durable.
+        self.remove();
         let named = sync_dir(directory);
         named.and_then(|()| self.made.make_durable(self.shard, directory)).map_err(|error| {
-            let _ = fs::remove_file(to);
+            // Of a shard that was replaced this is all that is left.
+            if !self.replaces && self.is_at(to) {
+                let _ = fs::remove_file(to);
+            }
             Error::io("syncing the directory", directory, &error)
         })
     }
 
-    /// Whether the file is still the one that its path names: another writer of the same shard begins by
-    /// taking a file out of its way.
-    fn is_named(&self) -> bool {
-        let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-        let ours = self.file.file().metadata().map(id);
-        ours.is_ok_and(|ours| fs::symlink_metadata(&self.path).map(id).is_ok_and(|it| it == ours))
+    /// Whether `path` names this file.
+    fn is_at(&self, path: &Path) -> bool {
+        let named = fs::symlink_metadata(path);
+        let ours = self.file.file().metadata();
+        named.is_ok_and(|named| ours.is_ok_and(|ours| is_same(&ours, &named)))
     }
 
-    fn rename(&self) -> io::Result<()> {
-        let to = &self.path_when_finished;
-        if !self.is_named() {
-            return Err(io::Error::from(io::ErrorKind::NotFound));
+    /// Fails with `NotFound` unless the file still has the name of the part: another writer of the same
+    /// shard begins by taking a file out of its way, and a gc removes what seems to be left behind.
+    fn check_named(&self) -> io::Result<()> {
+        match self.is_at(&self.path) {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::NotFound)),
         }
-        let unsupported = |error: &io::Error| error.kind() == io::ErrorKind::Unsupported;
+    }
+
+    /// Gives the file the name of the finished shard. It is the open file that gets the name, not
+    /// whatever has the part's name at that moment: that may be an unfinished file of another writer.
+    ///
+    /// Should the part's name be taken away between the look at it and the link, the kernel refuses to
+    /// link a file that has no name, and the answer is `NotFound`, too. Two cases are left in which the
+    /// link is made: something else has given the file a second name, or a network file system has
+    /// only renamed the file, as it is open. Then the shard is finished although it was deleted before:
+    /// its bytes are whole, a writer that was fenced cannot commit it, and the next gc finds it.
+    fn give_name(&self) -> io::Result<()> {
+        self.check_named()?;
+        pause("name the shard's file");
+        let named = match self.replaces {
+            true => self.replace_name(),
+            false => self.link(&self.path_when_finished),
+        };
+        match named {
+            Err(error) if is_unsupported(&error) => self.give_name_by_path(),
+            other => other,
+        }
+    }
+
+    /// Links the open file.
+    fn link(&self, to: &Path) -> io::Result<()> {
+        match link_open(&self.file.file(), to) {
+            // A network file system may have lost its reply, and have asked again.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_at(to) => Ok(()),
+            linked => linked,
+        }
+    }
+
+    /// The same if there is a finished shard, in two steps, as no link replaces anything. The name
+    /// between them is only ever given to files that are whole and durable. So if two writers replace
+    /// the shard at once, the rename may publish the other one's file, which does as well.
+    fn replace_name(&self) -> io::Result<()> {
+        let (to, whole) = (&self.path_when_finished, &self.path_when_whole);
+        loop {
+            match self.link(whole) {
+                // It was left behind, or another writer is about to rename it and has to begin again.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    remove_if_there(whole)?
+                }
+                linked => break linked?,
+            }
+        }
+        pause("replace the shard's file");
+        match fs::rename(whole, to) {
+            Ok(()) => Ok(()),
+            Err(_) if self.is_at(to) => Ok(()),
+            Err(error) => {
+                if self.is_at(whole) {
+                    let _ = fs::remove_file(whole);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The same by the part's path, where the open file cannot be named. This guarantees less. If
+    /// another writer of the shard puts its part there between the look and the rename, that unfinished
+    /// file gets the name and is acknowledged. It becomes whole if the other writer goes on, which
+    /// then fails with `Retry`. If that one dies, readers find the shard damaged.
+    fn give_name_by_path(&self) -> io::Result<()> {
+        let to = &self.path_when_finished;
+        self.check_named()?;
+        if self.replaces {
+            return fs::rename(&self.path, to);
+        }
         match rename_new(&self.path, to) {
-            Err(error) if unsupported(&error) => match link_new(&self.path, to) {
-                Ok(()) => fs::remove_file(&self.path),
+            Err(error) if is_unsupported(&error) => match link_new(&self.path, to) {
                 // Pack ids are unique, so the last resort is only less of a guard against bugs.
-                Err(error) if unsupported(&error) && !to.exists() => fs::rename(&self.path, to),
+                Err(error) if is_unsupported(&error) && !to.exists() => fs::rename(&self.path, to),
                 other => other,
             },
             other => other,
         }
     }
 
-    /// Removes the unfinished file; what cannot be removed is garbage that gc collects.
+    /// Removes the name of the unfinished file; what cannot be removed is garbage that gc collects. If
+    /// another writer takes the name between the look and the removal, that writer has to begin again.
     fn remove(&self) {
-        if self.is_named() {
+        if self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
 }
 
 /// The error for an unfinished shard that somebody has removed.

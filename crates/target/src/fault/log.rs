@@ -4,7 +4,6 @@ use super::{FaultWorld, Kept, Locks, Owner, World};
 use crate::log::{LogMedium, Put};
 use crate::{Lock, LockGuard};
 use outlive_types::{JobName, Result};
-use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct FaultMedium {
@@ -51,8 +50,7 @@ impl LogMedium for FaultMedium {
             match numbered.contains_key(&number) {
                 true => put = Put::Taken,
                 false => {
-                    let kept = Kept { bytes: Arc::new(record.to_vec()), durable: false };
-                    numbered.insert(number, kept);
+                    numbered.insert(number, Kept::visible(record.to_vec(), None));
                 }
             }
         }
@@ -80,7 +78,7 @@ impl LogMedium for FaultMedium {
         if step.takes_effect() {
             world.removed.remove(&self.of(job));
             let numbered = world.records.get_mut(&self.of(job));
-            numbered.into_iter().flatten().for_each(|(_, kept)| kept.durable = true);
+            numbered.into_iter().flatten().for_each(|(_, kept)| kept.make_durable());
         }
         world.end(step)
     }

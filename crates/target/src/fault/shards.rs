@@ -1,10 +1,11 @@
 //! The target of a [`FaultWorld`].
 
-use super::{CutMode, FaultWorld, Kept, Owner, Step, World};
+use super::{CutMode, FaultWorld, Kept, Owner, Part, Step, World};
 use crate::memory::{put, read};
 use crate::writes::{Writes, check_finish, check_write, exists, missing};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
 use outlive_io::{SharedBuf, Ticket};
+use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
 use std::sync::Arc;
 
@@ -27,6 +28,29 @@ impl FaultTarget {
     fn forget_part(&self, world: &mut World, shard: ShardName) {
         world.parts.remove(&(self.number, shard));
     }
+
+    /// Begins a part, in the place of one of that name.
+    fn begin(
+        &self,
+        world: &mut World,
+        shard: ShardName,
+        bytes_max: u64,
+        replaces: bool,
+    ) -> FaultWriter {
+        world.parts_begun += 1;
+        let part = Part { number: world.parts_begun, bytes: Vec::new() };
+        world.parts.insert((self.number, shard), part);
+        FaultWriter {
+            on: self.number,
+            world: self.world.clone(),
+            owner: self.owner.clone(),
+            shard,
+            part: world.parts_begun,
+            bytes_max,
+            replaces,
+            writes: Arc::default(),
+        }
+    }
 }
 
 impl Target for FaultTarget {
@@ -41,15 +65,14 @@ impl Target for FaultTarget {
         if self.kept(&world, shard).is_some() {
             return Err(exists(PLACE, shard));
         }
-        world.parts.insert((self.number, shard), Vec::new());
-        Ok(Box::new(FaultWriter {
-            on: self.number,
-            world: self.world.clone(),
-            owner: self.owner.clone(),
-            shard,
-            bytes_max,
-            writes: Arc::default(),
-        }))
+        Ok(Box::new(self.begin(&mut world, shard, bytes_max, false)))
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let mut world = self.world.lock();
+        let step = world.target_step(&self.owner, self.number, || format!("replace {shard}"));
+        world.end(step)?;
+        Ok(Box::new(self.begin(&mut world, shard, bytes_max, true)))
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
@@ -120,7 +143,11 @@ struct FaultWriter {
     world: FaultWorld,
     owner: Owner,
     shard: ShardName,
+    /// The number of its part.
+    part: u64,
     bytes_max: u64,
+    /// Takes the place of a finished shard.
+    replaces: bool,
     writes: Arc<Writes>,
 }
 
@@ -133,10 +160,22 @@ impl FaultWriter {
             Step::Cut(CutMode::Torn) => &bytes[..bytes.len() / 2],
             _ => &[],
         };
-        if let Some(part) = world.parts.get_mut(&(self.on, shard)) {
-            put(part, offset, effect);
+        if let Some(part) = world.parts.get_mut(&(self.on, shard)).filter(|it| self.is_mine(it)) {
+            put(&mut part.bytes, offset, effect);
         }
         world.end(step)
+    }
+
+    /// Whether nobody has begun another part of the shard since.
+    fn is_mine(&self, part: &Part) -> bool {
+        part.number == self.part
+    }
+
+    /// Takes its part away, if it is still there.
+    fn take_part(&self, world: &mut World) -> Option<Part> {
+        let key = (self.on, self.shard);
+        let is_there = world.parts.get(&key).is_some_and(|part| self.is_mine(part));
+        if is_there { world.parts.remove(&key) } else { None }
     }
 
     /// First the shard becomes visible: its bytes are durable then, but its name is not.
@@ -145,14 +184,15 @@ impl FaultWriter {
         let step =
             world.target_step(&self.owner, self.on, || format!("finish {shard}: make it visible"));
         if step.takes_effect() {
-            if world.shards.contains_key(&(self.on, shard)) {
+            let key = (self.on, shard);
+            if !self.replaces && world.shards.contains_key(&key) {
                 return Err(exists(PLACE, shard));
             }
             let gone = || Error::retry(format!("shard {shard} was deleted while it was written"));
-            let mut bytes = world.parts.remove(&(self.on, shard)).ok_or_else(gone)?;
+            let mut bytes = self.take_part(world).ok_or_else(gone)?.bytes;
             bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-            let kept = Kept { bytes: Arc::new(bytes), durable: false };
-            world.shards.insert((self.on, shard), kept);
+            let before = world.shards.remove(&key);
+            world.shards.insert(key, Kept::visible(bytes, before));
         }
         world.end(step)
     }
@@ -164,10 +204,11 @@ impl FaultWriter {
         match step {
             Step::Go => {
                 if let Some(one) = world.shards.get_mut(&(self.on, shard)) {
-                    one.durable = true;
+                    one.make_durable();
                 }
             }
-            Step::Fail(_) if world.alive(&self.owner).is_ok() => {
+            // Of a shard that was replaced the new one is all that is left.
+            Step::Fail(_) if !self.replaces && world.alive(&self.owner).is_ok() => {
                 world.shards.remove(&(self.on, shard));
             }
             _ => {}
@@ -178,7 +219,7 @@ impl FaultWriter {
     /// What a failed finish, or none, leaves behind on a machine that still runs: nothing.
     fn clean(&self, world: &mut World) {
         if world.alive(&self.owner).is_ok() {
-            world.parts.remove(&(self.on, self.shard));
+            self.take_part(world);
         }
     }
 }
@@ -192,14 +233,15 @@ impl ShardWriter for FaultWriter {
     }
 
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
-        let mut world = self.world.lock();
         let outcome = self
             .writes
             .check(self.shard)
             .and_then(|()| check_finish(self.shard, length, self.bytes_max))
-            .and_then(|()| self.show(&mut world, length))
-            .and_then(|()| self.sync(&mut world));
-        drop(world);
+            .and_then(|()| self.show(&mut self.world.lock(), length))
+            .and_then(|()| {
+                pause("make the shard durable");
+                self.sync(&mut self.world.lock())
+            });
         Ticket::done(outcome) // and whatever is left of the part goes with `self`
     }
 }

@@ -94,6 +94,117 @@ fn every_cut_leaves_the_old_and_perhaps_the_new() {
     assert_eq!((with_record, with_shard_only), (2, 2 + 4));
 }
 
+fn replace(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
+    let mut writer = target.replace(shard, 1 << 20)?;
+    for page in 0..3 {
+        let mut buffer = AlignedBuf::zeroed(4096);
+        buffer.fill(byte);
+        writer.write(page * 4096, buffer.share()).wait()?;
+    }
+    writer.finish(3 * 4096).wait()
+}
+
+/// The byte that a shard consists of: of the old one if it has two pages, of the new one if it has three.
+fn whole(target: &dyn Target, shard: ShardName) -> u8 {
+    let length = target.length(shard).unwrap();
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(length as usize) };
+    let bytes = target.read_ranges(shard, vec![range]).remove(0).wait().unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a shard is mixed");
+    assert_eq!(length, if bytes[0] == 1 { 2 * 4096 } else { 3 * 4096 });
+    bytes[0]
+}
+
+/// Operations of a replacement: it is begun, three writes, it becomes visible, then durable.
+const REPLACING: u64 = 6;
+
+/// At a power cut, at every step and in every mode, and also at one that comes later.
+#[test]
+fn a_cut_leaves_the_old_shard_or_the_new_one_and_never_neither() {
+    let mut seen = Vec::new();
+    for mode in CutMode::ALL {
+        for number in 0..=REPLACING {
+            let world = FaultWorld::new();
+            put(&*world.target(), OLD, 1).unwrap();
+            let begun = world.ops();
+            world.cut_at(begun + number, mode);
+            let replaced = replace(&*world.target(), OLD, 2);
+            assert_eq!(replaced.is_ok(), number == REPLACING, "{mode:?} at {number}");
+            if replaced.is_ok() {
+                assert_eq!(world.ops(), begun + REPLACING);
+                world.cut_now(mode);
+            }
+            let (target, _) = world.reboot();
+            let there = whole(&*target, OLD);
+            assert!(there == 2 || replaced.is_err(), "{mode:?}: what was acknowledged is gone");
+            assert_eq!(target.list().unwrap(), [OLD]);
+            seen.push((mode, number, there));
+            // Whatever is left of it, the repair is made again.
+            replace(&*target, OLD, 3).unwrap();
+            assert_eq!(whole(&*target, OLD), 3);
+            assert_eq!(target.unfinished().unwrap(), []);
+        }
+    }
+    let new: Vec<_> = seen.iter().filter(|(_, _, there)| *there == 2).collect();
+    let expected = [(CutMode::Kept, 4), (CutMode::Kept, 5)].into_iter();
+    let expected = expected.chain(CutMode::ALL.map(|mode| (mode, REPLACING)));
+    assert_eq!(new.len(), expected.clone().count(), "{new:?}");
+    assert!(expected.clone().all(|(mode, number)| new.contains(&&(mode, number, 2))), "{new:?}");
+}
+
+/// The program is killed, or the operation fails, and only then the power fails.
+#[test]
+fn a_kill_or_a_failure_leaves_the_old_shard_or_the_new_one() {
+    for mode in CutMode::ALL {
+        for number in 0..REPLACING {
+            let world = FaultWorld::new();
+            put(&*world.target(), OLD, 1).unwrap();
+            let (target, _, process) = world.process();
+            process.kill_after(number + 1);
+            replace(&*target, OLD, 2).unwrap_err();
+            let there = whole(&*world.target(), OLD);
+            assert_eq!(there == 2, number == 5, "it became visible, killed at {number}");
+            world.cut_now(mode);
+            let (target, _) = world.reboot();
+            assert_eq!(whole(&*target, OLD) == 2, number == 5 && mode == CutMode::Kept);
+
+            let world = FaultWorld::new();
+            put(&*world.target(), OLD, 1).unwrap();
+            world.fail_at(world.ops() + number, ErrorKind::Full);
+            let error = replace(&*world.target(), OLD, 2).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full);
+            assert_eq!(whole(&*world.target(), OLD) == 2, number == 5, "failed at {number}");
+            assert_eq!(world.target().unfinished().unwrap(), []);
+            world.cut_now(mode);
+            let (target, _) = world.reboot();
+            assert_eq!(whole(&*target, OLD) == 2, number == 5 && mode == CutMode::Kept);
+        }
+    }
+}
+
+/// Several are only visible when the power fails: what was durable last is there again.
+#[test]
+fn a_chain_of_replacements_ends_at_one_that_is_durable() {
+    for mode in CutMode::ALL {
+        let world = FaultWorld::new();
+        put(&*world.target(), OLD, 1).unwrap();
+        for byte in [2, 3] {
+            world.fail_at(world.ops() + 5, ErrorKind::Retry);
+            replace(&*world.target(), OLD, byte).unwrap_err();
+            assert_eq!(whole(&*world.target(), OLD), byte);
+        }
+        world.cut_now(mode);
+        let (target, _) = world.reboot();
+        assert_eq!(whole(&*target, OLD), if mode == CutMode::Kept { 3 } else { 1 });
+    }
+    // Of what was never durable nothing need be left, as with `create`.
+    let world = FaultWorld::new();
+    world.fail_at(5, ErrorKind::Retry);
+    replace(&*world.target(), NEW, 2).unwrap_err();
+    assert_eq!(whole(&*world.target(), NEW), 2);
+    world.cut_now(CutMode::Lost);
+    assert_eq!(world.reboot().0.list().unwrap(), []);
+}
+
 #[test]
 fn old_handles_stay_dead_after_a_reboot() {
     let world = FaultWorld::new();

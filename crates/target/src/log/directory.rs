@@ -128,13 +128,13 @@ impl LogMedium for DirectoryMedium {
         match fs::read(&path) {
             Ok(record) => Ok(Some(record)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("reading the record", &path, &error)),
+            Err(error) => Err(Error::io_stored("reading the record", &path, &error)),
         }
     }
 
     fn has(&self, job: &JobName, number: u64) -> Result<bool> {
         let path = self.path(job, number);
-        path.try_exists().map_err(|error| Error::io("looking for the record", &path, &error))
+        path.try_exists().map_err(|error| Error::io_stored("looking for the record", &path, &error))
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
@@ -217,7 +217,7 @@ fn file_names(path: &Path) -> Result<Vec<String>> {
                 .collect::<io::Result<Vec<_>>>()
         }),
     };
-    let listed = listed.map_err(|error| Error::io("listing", path, &error))?;
+    let listed = listed.map_err(|error| Error::io_stored("listing", path, &error))?;
     Ok(listed.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 

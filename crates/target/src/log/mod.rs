@@ -179,7 +179,8 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
-    /// What comes instead of this place, if it was sealed: then nothing that is done here counts any more.
+    /// What comes instead of this place, if it was sealed: then nothing that is done here counts any more. The seal
+    /// is durable by then: the process that wrote it may have died before it was, and the caller acts on it.
     ///
     /// # Errors
     /// It is not known: what the medium reports.

@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -24,12 +24,52 @@ pub struct Server {
     handles: AtomicU64,
     /// Reads and writes that were refused.
     pub refused: Arc<AtomicUsize>,
+    /// What was done of which a power cut would leave more or less, in its order.
+    pub deeds: Arc<Mutex<Vec<Deed>>>,
+    /// Whether no directory can be made durable.
+    pub fails: Arc<AtomicBool>,
+}
+
+/// Something that the server was asked to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// Bytes were written to a file.
+    Wrote(PathBuf),
+    /// A file, or the names in a directory, were made durable.
+    Synced(PathBuf),
+    /// A file got a name.
+    Named {
+        /// Its name before.
+        from: PathBuf,
+        /// The new one.
+        to: PathBuf,
+    },
 }
 
 struct State {
     /// By inode number, from 1.
     paths: Vec<PathBuf>,
+    /// Further names, and the files that have them.
+    links: Vec<(PathBuf, usize)>,
     open: HashMap<u64, Arc<Opened>>,
+}
+
+impl State {
+    /// The file of a path, if it is known.
+    fn number(&self, path: &Path) -> Option<usize> {
+        let named = self.paths.iter().position(|known| known == path);
+        named.or_else(|| Some(self.links.iter().find(|(known, _)| known == path)?.1))
+    }
+
+    /// What gets this path from now on is another file.
+    fn forget(&mut self, path: &Path) {
+        self.links.retain(|(known, _)| known != path);
+        let Some(number) = self.paths.iter().position(|known| known == path) else { return };
+        match self.links.iter().position(|(_, of)| *of == number) {
+            Some(at) => self.paths[number] = self.links.swap_remove(at).0,
+            None => drop(self.paths[number].set_extension("gone")),
+        }
+    }
 }
 
 /// An open file, and whether it was opened with O_DIRECT.
@@ -40,8 +80,15 @@ struct Opened {
 
 impl Server {
     pub fn new(backing: &Path) -> Server {
-        let state = State { paths: vec![backing.to_owned()], open: HashMap::new() };
-        Server { state: Mutex::new(state), handles: AtomicU64::new(1), refused: Arc::default() }
+        let state =
+            State { paths: vec![backing.to_owned()], links: Vec::new(), open: HashMap::new() };
+        let (state, handles) = (Mutex::new(state), AtomicU64::new(1));
+        let (refused, deeds, fails) = Default::default();
+        Server { state, handles, refused, deeds, fails }
+    }
+
+    fn did(&self, deed: Deed) {
+        self.deeds.lock().unwrap().push(deed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -59,7 +106,7 @@ impl Server {
     fn attr(&self, path: &Path) -> io::Result<FileAttr> {
         let metadata = fs::symlink_metadata(path)?;
         let mut state = self.state();
-        let number = match state.paths.iter().position(|known| known == path) {
+        let number = match state.number(path) {
             Some(at) => at,
             None => {
                 state.paths.push(path.to_owned());
@@ -176,7 +223,12 @@ impl Filesystem for Server {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(fs::remove_file(self.child(parent, name)), reply);
+        let path = self.child(parent, name);
+        let done = fs::remove_file(&path);
+        if done.is_ok() {
+            self.state().forget(&path);
+        }
+        answer(done, reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -197,22 +249,28 @@ impl Filesystem for Server {
         let flags = Rename::from_bits_retain(flags.bits());
         let done = rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
         if done.is_ok() {
-            // What had the name is another file now.
             let mut state = self.state();
-            for path in &mut state.paths {
-                if *path == to {
-                    path.set_extension("gone");
-                } else if *path == from {
-                    path.clone_from(&to);
-                }
+            state.forget(&to);
+            for path in state.paths.iter_mut().filter(|path| **path == from) {
+                path.clone_from(&to);
             }
+            for (path, _) in state.links.iter_mut().filter(|(path, _)| *path == from) {
+                path.clone_from(&to);
+            }
+            drop(state);
+            self.did(Deed::Named { from, to });
         }
         answer(done.map_err(io::Error::from), reply);
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let path = self.child(parent, name);
-        self.entry(&path, fs::hard_link(self.path(number), &path), reply);
+        let (from, to) = (self.path(number), self.child(parent, name));
+        let done = fs::hard_link(&from, &to);
+        if done.is_ok() {
+            self.state().links.push((to.clone(), number.0 as usize - 1));
+            self.did(Deed::Named { from, to: to.clone() });
+        }
+        self.entry(&to, done, reply);
     }
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -275,7 +333,7 @@ impl Filesystem for Server {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         bytes: &[u8],
@@ -288,7 +346,10 @@ impl Filesystem for Server {
             .file_to_move_data(handle)
             .and_then(|opened| opened.file.write_all_at(bytes, offset).map_err(Errno::from));
         match written {
-            Ok(()) => reply.written(bytes.len() as u32),
+            Ok(()) => {
+                self.did(Deed::Wrote(self.path(number)));
+                reply.written(bytes.len() as u32);
+            }
             Err(errno) => reply.error(errno),
         }
     }
@@ -311,11 +372,16 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, number: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.did(Deed::Synced(self.path(number)));
         answer(self.file(handle).file.sync_all(), reply);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        if self.fails.load(Ordering::Relaxed) {
+            return reply.error(Errno::EIO);
+        }
+        self.did(Deed::Synced(self.path(number)));
         reply.ok();
     }
 

@@ -80,7 +80,7 @@ fn what_has_vanished_is_not_durable() {
     let (ours, theirs) = (DirectoryLog::open(root.path()), DirectoryLog::open(root.path()));
     assert_eq!(append(&ours, &job("x"), 0, b"one").unwrap(), Append::Done);
     fs::remove_dir_all(root.path().join("log")).unwrap();
-    assert_eq!(ours.sync(&job("x")).unwrap_err().kind(), ErrorKind::Damaged);
+    assert_eq!(ours.sync(&job("x")).unwrap_err().kind(), ErrorKind::Retry);
     theirs.sync(&job("x")).unwrap();
     ours.sync(&job("y")).unwrap();
 }

@@ -111,7 +111,7 @@ impl Places {
     }
 
     /// Asks one place.
-    fn one<T: Send + 'static>(
+    pub(super) fn one<T: Send + 'static>(
         &self,
         place: usize,
         question: impl FnOnce(&dyn LogMedium) -> Result<T> + Send + 'static,

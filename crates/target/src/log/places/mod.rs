@@ -182,6 +182,7 @@ impl Places {
         let mut count: Option<Vec<bool>> = None;
         let mut errors = Vec::new();
         let mut holds: Vec<(usize, Bytes)> = Vec::new();
+        let mut is_only_seen = false;
         loop {
             if let Some(outcome) = slot.outcome() {
                 if let (Outcome::Has { record, .. }, Some(_)) = (outcome, &count) {
@@ -199,6 +200,22 @@ impl Places {
             if writes && !may_write {
                 return Ok(None);
             }
+            if writes && is_only_seen {
+                // The round's first place has a record, which is now put into others. Were a power cut to take it
+                // back, another record could get into the same round.
+                let register = at(number, round);
+                for (place, _) in &holds {
+                    let job = job.clone();
+                    match self.one(*place, move |medium| medium.keep(&job, register)) {
+                        // It went just now. To fail for that would leave a record behind that others complete: its
+                        // author would be told that it is not there. What remains: the process that put it there
+                        // was killed before its sync, and that place alone loses power before it is back.
+                        Err(error) if error.kind() == ErrorKind::Retry => {}
+                        kept => kept?,
+                    }
+                }
+            }
+            is_only_seen = !writes;
             if writes && count.is_none() {
                 // Who was away has all that came before, or does not count.
                 count = Some(self.catch_up(job, number - 1)?);
@@ -464,5 +481,7 @@ impl LogMedium for Places {
     }
 }
 
+#[cfg(test)]
+mod power;
 #[cfg(test)]
 mod tests;

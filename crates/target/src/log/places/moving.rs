@@ -98,7 +98,9 @@ fn go_to(
 fn take_steps(mover: &dyn LogMedium, new: &[NewPlace]) -> Result<Vec<Option<Error>>> {
     let mut course: Course<(), Vec<JobHad>> = Course::sealed();
     if let Some(had) = mover.get(&JobName::moved(), HAD)? {
-        course.ended(decode(&had)?); // somebody has come so far
+        // Another has come so far, and may have died before that was durable: what is copied now stays decided.
+        mover.keep(&JobName::moved(), HAD)?;
+        course.ended(decode(&had)?);
     }
     loop {
         match course.step().clone() {

@@ -1,0 +1,138 @@
+//! Rewrites `pool.toml`, and keeps what a person wrote in it.
+
+use crate::config::{FormatConfig, PoolConfig};
+use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
+use crate::location::Location;
+use crate::log_open::check_log;
+use crate::log_set::LogSet;
+use crate::place::read_text;
+use outlive_types::{Error, Result, Rng};
+
+/// Writes of one rewrite, before it is left to those who rewrite the file at the same time.
+const ATTEMPTS: usize = 16;
+
+/// Rewrites `pool.toml`. `change` gets what the file says, and returns what it is to say; it may be called several
+/// times. Lines outside of `[log]` and `[[target]]` stay as they are if only these tables change. `[log]` is no
+/// concern of `change`: it never becomes older, and becomes the newest set of places that this process can find.
+/// Returns the set that the file names in the end, which another process may have written.
+///
+/// Other processes may rewrite the file at the same moment, and no medium replaces a file only if it is still the one
+/// that was read. So this looks at the file and at the seals of the log, writes, and looks again, until there is
+/// nothing left to write. The process that writes last also looks last, and the log is moved before a mover writes:
+/// so the last one finds the newest set. What remains: a process that is killed between its write and its next look
+/// may leave an older set in the file. The seals lead on from there, and the next rewrite puts it right.
+///
+/// # Errors
+/// `Invalid` if the file is no descriptor; `Retry` if the log cannot be asked where it is, or if other processes
+/// rewrite the file all the time; what the place reports.
+pub(crate) fn rewrite(
+    home: &Home,
+    format: &FormatConfig,
+    rng: &dyn Rng,
+    change: &dyn Fn(PoolConfig) -> Result<PoolConfig>,
+) -> Result<LogSet> {
+    for _ in 0..ATTEMPTS {
+        let text = read_text(&home.root)?;
+        let there = PoolConfig::parse(&text, &home.descriptor())?;
+        let named = LogSet::of(&home.root, there.log.as_ref())?;
+        // Of a newer set than ours the places of ours may be gone.
+        if named.number <= home.log().number {
+            check_log(home, format)?;
+        }
+        let newest = home.log();
+        let log = match named.number < newest.number {
+            true => Some(newest.config()),
+            false => there.log.clone(),
+        };
+        let wanted = PoolConfig { log, ..change(there.clone())? };
+        if wanted == there {
+            // An older one will do: its seals lead on, and the log has the targets.
+            let _ = keep_copy(&home.root, rng);
+            return Ok(named);
+        }
+        home.root.replace(DESCRIPTOR, &edited(&text, &there, &wanted)?, rng)?;
+    }
+    Err(Error::retry(format!(
+        "other processes keep rewriting {}: look at it, and give the command again if something is missing there",
+        home.descriptor()
+    )))
+}
+
+/// How a copy of a descriptor begins.
+const TITLE: &str = "# A copy of pool.toml, made by outlive in case that file is lost.\n";
+
+/// Brings the copy beside the descriptor up to date.
+///
+/// # Errors
+/// What the place reports.
+pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
+    let text = read_text(root)?;
+    // A descriptor that was lost, and put back from the copy, has the title already.
+    let copy = format!("{TITLE}{}", text.strip_prefix(TITLE).unwrap_or(&text));
+    match root.read(COPY)?.is_some_and(|there| there == copy.as_bytes()) {
+        true => Ok(()),
+        false => root.replace(COPY, &copy, rng),
+    }
+}
+
+/// Makes that copy if nothing in the pool's own place would tell of a lost descriptor: the log's marker is elsewhere.
+///
+/// # Errors
+/// What the place reports.
+pub(crate) fn make_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
+    if root.has(MARKER)? || root.has(COPY)? { Ok(()) } else { keep_copy(root, rng) }
+}
+
+/// The text of a descriptor that says `there`, so that it says `wanted`.
+fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String> {
+    let whole = wanted.to_text()?;
+    let mut edited = text.to_owned();
+    if wanted.log != there.log {
+        let log = wanted.log.as_ref().map(toml::to_string).transpose();
+        let log = log.map_err(|e| Error::bug(format!("[log] cannot be written: {e}")))?;
+        let tables = log.map_or_else(String::new, |log| format!("[log]\n{log}"));
+        edited = with_tables(&edited, "[log]", &tables);
+    }
+    if wanted.target != there.target {
+        let tables = whole.find("[[target]]").map_or("", |at| &whole[at..]);
+        edited = with_tables(&edited, "[[target]]", tables);
+    }
+    Ok(match PoolConfig::parse(&edited, DESCRIPTOR) {
+        Ok(config) if config == *wanted => edited,
+        _ => whole,
+    })
+}
+
+/// The text with these `tables` where those with this `header` were, or before the tables of targets, which are the
+/// last. Comments right before the next header are its own, and stay.
+fn with_tables(text: &str, header: &str, tables: &str) -> String {
+    let mut tables = Some(format!("{}\n\n", tables.trim())).filter(|tables| tables != "\n\n");
+    let (mut edited, mut comments, mut is_replaced) = (String::new(), String::new(), false);
+    for line in text.lines() {
+        let start = line.trim_start();
+        if start.starts_with('[') {
+            edited.push_str(&std::mem::take(&mut comments));
+            is_replaced = start.starts_with(header);
+            if is_replaced || start.starts_with("[[") {
+                edited.push_str(&tables.take().unwrap_or_default());
+            }
+        }
+        let to = match is_replaced {
+            false => &mut edited,
+            true if start.starts_with('#') => &mut comments,
+            true if start.is_empty() => continue,
+            true => {
+                comments.clear();
+                continue;
+            }
+        };
+        to.push_str(line);
+        to.push('\n');
+    }
+    edited.push_str(&comments);
+    let tables = tables.unwrap_or_default();
+    format!("{}\n\n{tables}", edited.trim_end()).trim_end().to_owned() + "\n"
+}
+
+#[cfg(test)]
+mod tests;

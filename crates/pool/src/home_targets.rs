@@ -1,0 +1,261 @@
+//! The targets of a pool in a directory or a bucket: the places that its descriptor gives them, their markers, and
+//! the targets that the pool was made with, which the log's marker lists.
+
+use crate::compare::{compare, text};
+use crate::config::{FormatConfig, PoolConfig};
+use crate::descriptor::rewrite;
+use crate::environment::Environment;
+use crate::home::{DESCRIPTOR, Home};
+use crate::host::this_host;
+use crate::location::Location;
+use crate::log_open::check_log;
+use crate::marker::{Marker, This, targets_of};
+use crate::place::{TARGET_MARKER, check_target, read_descriptor};
+use crate::places::{
+    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory,
+    refuse_used, write_target,
+};
+use crate::redundancy::{TargetConfig, Tier};
+use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces};
+use outlive_types::{Error, ErrorKind, Result};
+use std::fmt;
+
+/// The number of a pool's only target, if it has none.
+const FIRST: u32 = 1;
+
+/// The places of the targets of a pool.
+#[derive(Clone)]
+pub(crate) struct HomeTargets {
+    home: Home,
+    format: FormatConfig,
+    env: Environment,
+}
+
+impl fmt::Debug for HomeTargets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the targets of {}", self.home.root)
+    }
+}
+
+impl HomeTargets {
+    pub fn new(home: &Home, format: &FormatConfig, env: &Environment) -> HomeTargets {
+        HomeTargets { home: home.clone(), format: format.clone(), env: env.clone() }
+    }
+
+    fn location(&self, row: &TargetConfig) -> Result<Location> {
+        row.seen_from(&self.home.root)
+    }
+
+    /// The log's marker, of which each target has a copy.
+    fn marker(&self) -> Result<Marker> {
+        Ok(check_log(&self.home, &self.format)?.0)
+    }
+
+    fn targets_of(&self, marker: &Marker) -> Result<Vec<TargetConfig>> {
+        let descriptor = read_descriptor(&self.home.root)?;
+        let mut rows = targets_of(&descriptor, marker)
+            .map_err(|error| error.context(self.home.descriptor()))?;
+        if rows.is_empty() {
+            rows.push(TargetConfig::at("."));
+        }
+        if let [only] = &mut rows[..] {
+            only.id = Some(only.id.unwrap_or(FIRST));
+        }
+        Ok(rows)
+    }
+
+    /// Makes sure that the host may lose its memory, and log and slow targets are still there.
+    fn check_outlives_memory(&self, rows: &[TargetConfig]) -> Result<()> {
+        let root = &self.home.root;
+        for log in &self.home.log().named {
+            refuse_memory(root, log, LOG_STAYS).map_err(|error| {
+                error.context("the log has to move before a target in memory is added")
+            })?;
+        }
+        for row in rows.iter().filter(|row| row.tier == Tier::Slow) {
+            let (slow, id) = (self.location(row)?, row.id.unwrap_or(FIRST));
+            refuse_memory(root, &slow, SLOW_STAYS).map_err(|error| {
+                error.context(format!("slow target {id} has to be replaced before"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The rows as a descriptor is to name them: it may have other names for places.
+    fn named(&self, descriptor: &PoolConfig, rows: &[TargetConfig]) -> Vec<TargetConfig> {
+        let is_own = |row: &TargetConfig| {
+            *row == TargetConfig { id: row.id, ..TargetConfig::at(".") } && rows.len() == 1
+        };
+        if descriptor.target.is_empty() && rows.iter().all(is_own) {
+            return Vec::new();
+        }
+        let is_there = |row: &TargetConfig, at: &TargetConfig| {
+            let location = self.location(at);
+            location.and_then(|at| check_target(&self.home, &self.format, &at, row.id)).is_ok()
+        };
+        let here = |row: &TargetConfig| {
+            let is_it = |other: &&TargetConfig| other.id.or(Some(FIRST)) == row.id;
+            match descriptor.target.iter().find(is_it) {
+                // It was taken back in another place.
+                Some(own)
+                    if own.location != row.location
+                        && !is_there(row, own)
+                        && is_there(row, row) =>
+                {
+                    row.clone()
+                }
+                Some(own) => TargetConfig {
+                    location: own.location.clone(),
+                    host: if row.volatile { row.host.clone() } else { own.host.clone() },
+                    ..row.clone()
+                },
+                None => row.clone(),
+            }
+        };
+        rows.iter().map(here).collect()
+    }
+
+    fn holds_shards(&self, location: &Location) -> Result<bool> {
+        Ok(!location.open_target(None, false, &self.env)?.list()?.is_empty())
+    }
+}
+
+impl TargetPlaces for HomeTargets {
+    fn first(&self) -> Result<Rows> {
+        let marker = self.marker()?;
+        let targets = self.targets_of(&marker)?;
+        let highest = targets.iter().filter_map(|row| row.id).max().unwrap_or(FIRST);
+        let next_id = marker.next_target.unwrap_or(0).max(highest + 1);
+        Ok(Rows { next_id, deletions: 0, targets })
+    }
+
+    fn seen(&self, rows: Rows) -> Result<Vec<TargetConfig>> {
+        let Rows { next_id, targets, .. } = rows;
+        let made = Marker::bare(self.format.clone());
+        self.targets_of(&Marker { next_target: Some(next_id), target: targets, ..made })
+    }
+
+    fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget> {
+        let location = self.location(row)?;
+        let is_own = location.is_same(&self.home.root);
+        let probe = self.home.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
+        let target = location.open_target(probe.as_deref(), is_own, &self.env)?;
+        if is_own {
+            return Ok((target, None)); // the descriptor is beside it
+        }
+        // The only target of a pool may be moved as docs/format.md says, without a number.
+        let id = row.id.filter(|_| row.volatile || !is_only);
+        if row.volatile && !self.is_ours(row) {
+            let (id, host) = (row.id.unwrap_or(FIRST), row.host.clone().unwrap_or_default());
+            let elsewhere = move || {
+                Err(Error::invalid(format!(
+                    "target {id} is in the memory of the host {host}, and only programs there can use it"
+                )))
+            };
+            return Ok((target, Some(Box::new(elsewhere))));
+        }
+        let (home, format, is_volatile) = (self.home.clone(), self.format.clone(), row.volatile);
+        let still_there = move || {
+            let found = check_target(&home, &format, &location, id);
+            found.map_err(|error| if is_volatile { in_memory(error) } else { error })
+        };
+        Ok((target, Some(Box::new(still_there))))
+    }
+
+    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+        let location = self.location(row)?;
+        if location.is_same(&self.home.root) {
+            return Ok(FoundPlace::Free);
+        }
+        let marker = match &location {
+            Location::Etcd(_) => None,
+            _ => location.read(TARGET_MARKER)?,
+        };
+        let name = location.name(TARGET_MARKER);
+        let marker = marker.map(|bytes| Marker::parse(&text(bytes, &name)?, &name)).transpose()?;
+        match marker {
+            Some(marker) if marker.format.pool_id == self.format.pool_id => {
+                compare(&self.home, &self.format, &name, &marker, "target")?;
+                let id = marker.this.map_or(FIRST, |This { id }| id);
+                Ok(FoundPlace::Own { id, holds_shards: self.holds_shards(&location)? })
+            }
+            _ => refuse_used(&self.home, &location).map(|()| FoundPlace::Free),
+        }
+    }
+
+    fn prepare(&self, row: &TargetConfig, rows: &[TargetConfig]) -> Result<()> {
+        let root = &self.home.root;
+        let location = self.location(row)?;
+        if location.is_same(root) {
+            return Ok(());
+        }
+        if row.volatile {
+            check_in_memory(&location)?;
+            self.check_outlives_memory(rows)?;
+        }
+        if row.tier == Tier::Slow && rows.iter().any(|other| other.volatile) {
+            refuse_memory(root, &location, SLOW_STAYS)?;
+        }
+        match self.find(row)? {
+            FoundPlace::Free => self.mark(row),
+            FoundPlace::Own { id, .. } if row.id == Some(id) => Ok(()),
+            // It was to become another target, and was none yet.
+            FoundPlace::Own { .. } => {
+                let marker = self.marker()?.on(row.id).to_text()?;
+                location.replace(TARGET_MARKER, &marker, &*self.env.rng)?;
+                location.sync("packs")
+            }
+        }
+    }
+
+    fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
+        let change =
+            |there: PoolConfig| Ok(PoolConfig { target: self.named(&there, rows), ..there });
+        // What was removed would be refused there; what is new is found without it.
+        let written = rewrite(&self.home, &self.format, &*self.env.rng, &change);
+        written.map(drop).map_err(|error| {
+            error.context(format!(
+                "the table of targets is changed, and {} does not say so yet",
+                self.home.descriptor()
+            ))
+        })
+    }
+
+    fn is_same(&self, one: &TargetConfig, other: &TargetConfig) -> bool {
+        let both = || Some((self.location(one).ok()?, self.location(other).ok()?));
+        both().is_some_and(|(one, other)| one.is_same(&other))
+    }
+
+    fn is_ours(&self, row: &TargetConfig) -> bool {
+        row.volatile && row.host.as_deref() == Some(this_host().as_str())
+    }
+
+    fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
+        let location = self.location(row)?;
+        let Some(dir) = location.as_directory().filter(|_| self.is_ours(row)) else {
+            return Ok(false);
+        };
+        // A place without a marker that holds something is no new place: a person has to look at it.
+        Ok(location.read(TARGET_MARKER)?.is_none() && !holds_something(&dir.join("packs"))?)
+    }
+
+    fn make_place(&self, row: &TargetConfig) -> Result<()> {
+        let location = self.location(row)?;
+        check_in_memory(&location)?;
+        make_target(&location)
+    }
+
+    fn mark(&self, row: &TargetConfig) -> Result<()> {
+        let marker = self.marker()?.on(row.id);
+        write_target(&self.location(row)?, &marker, &*self.env.rng)
+    }
+}
+
+/// A target in memory that is not there has been lost with it.
+fn in_memory(error: Error) -> Error {
+    if error.kind() != ErrorKind::Damaged {
+        return error;
+    }
+    let what = "it is in memory: if all of it is lost, the next program that restores or saves makes it anew";
+    Error::damaged(format!("{} ({what})", error.message()))
+}

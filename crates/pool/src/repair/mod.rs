@@ -1,0 +1,469 @@
+//! Brings a pool to what its table of targets says: `plan` (what becomes of each copy) -> `bring` (one pack) -> the pass
+//! over all packs, and then the rows of targets that are empty. It is the only mover: whatever a command wants of the
+//! targets, it says in the table, and a repair does it. A repair may be stopped at any moment, and begun again.
+
+mod bring;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use bring::PackRepair;
+use bring::{Bring, Listed};
+
+use crate::Pool;
+use crate::alone::Alone;
+use crate::redundancy::{TargetState, Tier};
+use crate::stripe::ShardFault;
+use crate::targets::{Member, TargetSet};
+use outlive_chunk::parallel;
+use outlive_io::Pace;
+use outlive_target::ShardName;
+use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
+use plan::{Allowed, Fate, apart, plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A target is closed, looked at once more, and dropped: passes that a removal takes, and some more if savers put
+/// something there meanwhile.
+const PASSES_MAX: usize = 8;
+
+/// How to repair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RepairOptions {
+    /// At most so many bytes a second are written.
+    pub bytes_per_s: Option<u64>,
+    /// Only say what is missing.
+    pub dry_run: bool,
+}
+
+/// What the logs say of packs. A repair asks while it holds the lock.
+pub trait PackUses {
+    /// Packs that a checkpoint names: others may be of a save under way, whose writer counts on where it has put
+    /// them. `None`: all.
+    ///
+    /// # Errors
+    /// What log and targets report.
+    fn named(&self, pool: &Pool) -> Result<Option<BTreeSet<PackId>>>;
+
+    /// Packs that were deleted from the fast tier on purpose.
+    ///
+    /// # Errors
+    /// What log and targets report.
+    fn trimmed(&self, pool: &Pool) -> Result<BTreeSet<PackId>>;
+}
+
+/// A pool to which nothing is being saved, and from which nothing was trimmed.
+#[derive(Clone, Copy, Debug)]
+pub struct AllNamed;
+
+impl PackUses for AllNamed {
+    fn named(&self, _: &Pool) -> Result<Option<BTreeSet<PackId>>> {
+        Ok(None)
+    }
+
+    fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+        Ok(BTreeSet::new())
+    }
+}
+
+/// What a repair found and did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RepairReport {
+    /// Packs looked at.
+    pub packs: u64,
+    /// Of these, packs of which something was missing, or where it should not be.
+    pub incomplete: u64,
+    /// Packs of which nothing was made, since a shard of them is still being written, or was left behind: a gc
+    /// removes those.
+    pub unfinished: u64,
+    /// Packs that were deleted from the fast tier on purpose: they are whole on the slow one.
+    pub trimmed: u64,
+    /// Shards written anew.
+    pub shards: u64,
+    /// Bytes of these.
+    pub written_bytes: u64,
+    /// Shards moved to other targets.
+    pub moved: u64,
+    /// Bytes of these.
+    pub moved_bytes: u64,
+    /// Surplus copies deleted.
+    pub surplus: u64,
+    /// Shards that are still missing, as there is no target for them.
+    pub missing: u64,
+    /// Shards that are on targets which fail together with another one of the pack, as there is no other target for
+    /// them.
+    pub crowded: u64,
+    /// Packs of which too little is left, and why. Perhaps no checkpoint needs them: a scrub finds that out.
+    pub lost: Vec<(PackId, Error)>,
+    /// Packs that could not be read or written just now.
+    pub failed: Vec<(PackId, Error)>,
+    /// Targets that are to be emptied and are not empty: how many shards are left, and why.
+    pub left: BTreeMap<u32, (u64, Option<Error>)>,
+    /// Targets that are no part of the pool any more.
+    pub removed: Vec<u32>,
+}
+
+impl RepairReport {
+    /// True if the pool is as its table says: every pack has all its shards, each on a target that fails by itself,
+    /// and targets that were to be emptied are empty.
+    pub fn is_whole(&self) -> bool {
+        let RepairReport { missing, crowded, lost, failed, left, .. } = self;
+        *missing == 0 && *crowded == 0 && lost.is_empty() && failed.is_empty() && left.is_empty()
+    }
+
+    fn add(&mut self, repair: &PackRepair) {
+        self.shards += repair.shards as u64;
+        self.written_bytes += repair.written_bytes;
+        self.moved += repair.moved as u64;
+        self.moved_bytes += repair.moved_bytes;
+        self.surplus += repair.surplus as u64;
+        self.missing += repair.missing as u64;
+        self.crowded += repair.crowded as u64;
+    }
+}
+
+/// How many shards a pack lacks: what [`Pool::redundancy`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PackRedundancy {
+    /// Shards that are on fast targets that are there.
+    pub shards: usize,
+    /// So many more targets or hosts may be lost, whichever these are; negative if the fast tier alone is not enough
+    /// to read it now.
+    pub spare: i64,
+    /// How many shards more than needed the slow tier has; negative if that alone is not enough.
+    pub slow_spare: i64,
+}
+
+impl PackRedundancy {
+    /// Whether a pack is on the slow tier only, and whole there.
+    pub fn is_slow_only(&self) -> bool {
+        self.shards == 0 && self.slow_spare >= 0
+    }
+}
+
+impl Pool {
+    /// Of each finished pack, sorted, how much of it is there.
+    ///
+    /// # Errors
+    /// More targets than the pool can do without cannot be asked, and there is no slow tier.
+    pub fn redundancy(&self) -> Result<BTreeMap<PackId, PackRedundancy>> {
+        let targets = self.targets();
+        let listed = match targets.has_slow() {
+            true => targets.list_there(),
+            false => targets.list()?,
+        };
+        let (k, count) = (i64::from(self.config().geometry().k), self.shards_a_pack());
+        let distinct = |copies: &[(u8, usize)]| {
+            let numbers: BTreeSet<u8> = copies.iter().map(|(shard, _)| *shard).collect();
+            numbers.len()
+        };
+        let each = |(pack, Listed { fast, slow }): (PackId, Listed)| {
+            let fast: Vec<(u8, usize)> =
+                fast.into_iter().filter(|(_, on)| !targets.members()[*on].is_lost()).collect();
+            let shards = distinct(&fast);
+            let spare = match shards as i64 - k {
+                // Two shards that are lost together count once.
+                0.. => (apart(&targets, count, &fast) as i64 - k).max(0),
+                too_few => too_few,
+            };
+            let slow_spare = distinct(&slow) as i64 - k;
+            (pack, PackRedundancy { shards, spare, slow_spare })
+        };
+        Ok(self.by_pack(&targets, &listed).into_iter().map(each).collect())
+    }
+
+    /// Number of shards of a pack.
+    fn shards_a_pack(&self) -> usize {
+        let geometry = self.config().geometry();
+        usize::from(geometry.k) + usize::from(geometry.m)
+    }
+
+    /// A listing by pack. Shards with numbers that no pack has are left out.
+    fn by_pack(
+        &self,
+        targets: &TargetSet,
+        listed: &[(ShardName, usize)],
+    ) -> BTreeMap<PackId, Listed> {
+        let mut packs: BTreeMap<PackId, Listed> = BTreeMap::new();
+        for (ShardName { pack, shard }, number) in listed {
+            if usize::from(*shard) < self.shards_a_pack() {
+                let Listed { fast, slow } = packs.entry(*pack).or_default();
+                match targets.members()[*number].tier {
+                    Tier::Fast => fast.push((*shard, *number)),
+                    Tier::Slow => slow.push((*shard, *number)),
+                }
+            }
+        }
+        packs
+    }
+
+    /// Brings the pool to what its table of targets says: writes what is missing of packs anew, moves shards apart and
+    /// off targets that are to be emptied, deletes surplus copies once the one that stays was read, and drops the rows
+    /// of targets that are to go and are empty. It may be stopped at any moment, and begun again; it may run beside
+    /// saves and restores.
+    ///
+    /// # Errors
+    /// `Retry` if another command collects; more targets than the pool can do without cannot be asked. What
+    /// concerns single packs is in the report.
+    pub fn repair(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
+        match options.dry_run {
+            true => {
+                self.refresh_targets()?;
+                self.pass(options, uses)
+            }
+            false => {
+                let alone = self.alone()?;
+                self.repair_alone(&alone, options, uses)
+            }
+        }
+    }
+
+    /// The same for a command that has the lock.
+    pub(crate) fn repair_alone(
+        &self,
+        _alone: &Alone,
+        options: RepairOptions,
+        uses: &dyn PackUses,
+    ) -> Result<RepairReport> {
+        let mut report = self.pass(options, uses)?;
+        for _ in 0..PASSES_MAX {
+            if !self.advance(&mut report)? {
+                break;
+            }
+            // Saves that had looked at the table before may have put something on a target that is closed now.
+            let before = std::mem::take(&mut report);
+            report = self.pass(options, uses)?;
+            report.shards += before.shards;
+            report.written_bytes += before.written_bytes;
+            report.moved += before.moved;
+            report.moved_bytes += before.moved_bytes;
+            report.surplus += before.surplus;
+            report.incomplete = report.incomplete.max(before.incomplete);
+            report.removed = before.removed;
+        }
+        Ok(report)
+    }
+
+    /// One pass over all packs.
+    fn pass(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
+        let targets = self.targets();
+        let packs = self.by_pack(&targets, &targets.list()?);
+        let trimmed = uses.trimmed(self)?;
+        // Looked at behind the listing: what was not finished there is finished here, or it is listed.
+        let unfinished: BTreeSet<PackId> = self.unfinished_on(Tier::Fast)?;
+        let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
+        let (mut named, mut work) = (None, Vec::new());
+        for (pack, listed) in packs {
+            let is_trimmed = listed.fast.is_empty() && trimmed.contains(&pack);
+            let is_begun = unfinished.contains(&pack);
+            let mut allowed = Allowed { make: !is_trimmed, tidy: true };
+            let careful = Allowed { make: !is_trimmed && !is_begun, tidy: false };
+            let fates = |allowed| self.fates(&targets, &listed, allowed);
+            // What a checkpoint names was finished by its writer; a part of it is what a repair has left behind.
+            if fates(allowed) != fates(careful) {
+                let named = match &named {
+                    Some(named) => named,
+                    None => named.insert(uses.named(self)?),
+                };
+                if named.as_ref().is_some_and(|named: &BTreeSet<PackId>| !named.contains(&pack)) {
+                    allowed = careful;
+                }
+            }
+            let fates = fates(allowed);
+            let rests = fates.contains(&Fate::Rests);
+            report.trimmed += u64::from(is_trimmed);
+            report.unfinished += u64::from(is_begun && allowed == careful && rests);
+            if fates.iter().any(Fate::is_work) {
+                report.incomplete += 1;
+                let missing = |fate: &&Fate| **fate == Fate::Moves { from: Vec::new() };
+                report.missing += fates.iter().filter(missing).count() as u64;
+                work.push((pack, listed, allowed));
+            }
+        }
+        if !options.dry_run {
+            report.missing = 0;
+            self.bring_all(&targets, work, options.bytes_per_s, &mut report)?;
+        }
+        self.count_left(&targets, &mut report);
+        Ok(report)
+    }
+
+    /// What becomes of all copies of a pack.
+    fn fates(&self, targets: &TargetSet, listed: &Listed, allowed: Allowed) -> Vec<Fate> {
+        let count = self.shards_a_pack();
+        let mut fates = plan(targets, Tier::Fast, count, &listed.fast, allowed);
+        fates.extend(
+            plan(targets, Tier::Slow, count, &listed.slow, allowed)
+                .into_iter()
+                .filter(Fate::is_work),
+        );
+        fates
+    }
+
+    /// Packs of which a shard is being written on a tier, or was left behind there.
+    fn unfinished_on(&self, tier: Tier) -> Result<BTreeSet<PackId>> {
+        let targets = self.targets();
+        let is_of_tier = |number: usize| targets.members()[number].tier == tier;
+        let unfinished = targets.unfinished()?.into_iter();
+        Ok(unfinished.filter(|(_, number)| is_of_tier(*number)).map(|(one, _)| one.pack).collect())
+    }
+
+    fn bring_all(
+        &self,
+        targets: &Arc<TargetSet>,
+        work: Vec<(PackId, Listed, Allowed)>,
+        bytes_per_s: Option<u64>,
+        report: &mut RepairReport,
+    ) -> Result<()> {
+        let pace = Pace::new(bytes_per_s);
+        let pack_bytes = self.config().format.pack_bytes;
+        let (total_bytes, done_bytes) = (work.len() as u64 * pack_bytes, AtomicU64::new(0));
+        let outcomes = parallel(work, self.config().tuning.threads(), |(pack, listed, allowed)| {
+            let mut bring = Bring::new(self, targets.clone(), pack);
+            let outcome = bring.run(&listed, allowed, &[]);
+            pace.spend(bring.repair.written_bytes + bring.repair.moved_bytes);
+            let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
+            let event = Progress { what: "repair", done_bytes, total_bytes };
+            self.env().observer.event(Event::Progress(event));
+            (pack, outcome, bring.repair, bring.has_dropped)
+        });
+        let mut has_dropped = false;
+        for (pack, outcome, repair, dropped) in outcomes {
+            report.add(&repair);
+            has_dropped |= dropped;
+            for (id, why) in repair.left {
+                report.left.entry(id).or_default().1.get_or_insert(why);
+            }
+            match outcome {
+                Ok(()) => {}
+                // A gc may have deleted it meanwhile: then nothing needs it.
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    if self.stored_bytes(pack).is_ok() {
+                        report.lost.push((pack, error));
+                    }
+                }
+                Err(error) => report.failed.push((pack, error)),
+            }
+        }
+        match self.table() {
+            // What fills remember of the slow tier is not true any more.
+            Some(table) if has_dropped => table.note_deletion(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts what is still on targets that are to be emptied.
+    fn count_left(&self, targets: &TargetSet, report: &mut RepairReport) {
+        for member in targets.members().iter().filter(|member| !member.is_active()) {
+            let why = report.left.remove(&member.id).and_then(|(_, why)| why);
+            let why = why.or_else(|| report.failed.first().map(|(_, error)| error.clone()));
+            let why = why.or_else(|| report.lost.first().map(|(_, error)| error.clone()));
+            match shards_on(member) {
+                Ok(0) => {}
+                Ok(count) => drop(report.left.insert(member.id, (count, why))),
+                Err(_) if member.is_lost() => {}
+                Err(error) => drop(report.left.insert(member.id, (0, Some(error)))),
+            }
+        }
+    }
+
+    /// Takes the next step for rows of targets that are to go: one that is empty is closed, and one that is empty once
+    /// it was closed is dropped. Answers whether a target has to be looked at again.
+    fn advance(&self, report: &mut RepairReport) -> Result<bool> {
+        let Some(table) = self.table() else { return Ok(false) };
+        let rows = table.read()?;
+        let (targets, mut closed, mut dropped) = (self.targets(), Vec::new(), Vec::new());
+        for member in targets.members().iter().filter(|member| !member.is_active()) {
+            let removed = rows.get(member.id).is_some_and(|row| row.remove);
+            let is_empty = matches!(shards_on(member), Ok(0));
+            match member.state {
+                TargetState::Draining if removed && is_empty => closed.push(member.id),
+                TargetState::Closed if is_empty => dropped.push(member.id),
+                // What could be made of the others is made.
+                TargetState::Lost if is_empty => dropped.push(member.id),
+                TargetState::Lost if member.check().is_err() && report.failed.is_empty() => {
+                    dropped.push(member.id);
+                }
+                _ => {}
+            }
+        }
+        if closed.is_empty() && dropped.is_empty() {
+            return Ok(false);
+        }
+        table.change(&mut |rows| {
+            for row in &mut rows.targets {
+                let is_its = |id: &u32| row.id == Some(*id);
+                if row.state == TargetState::Draining && closed.iter().any(is_its) {
+                    row.state = TargetState::Closed;
+                }
+            }
+            let goes = |row: &crate::TargetConfig| {
+                let is_out = matches!(row.state, TargetState::Closed | TargetState::Lost);
+                is_out && row.id.is_some_and(|id| dropped.contains(&id))
+            };
+            rows.targets.retain(|row| !goes(row));
+            Ok(())
+        })?;
+        report.removed.extend(dropped);
+        self.refresh_targets()?;
+        Ok(!closed.is_empty())
+    }
+
+    /// Mends packs in which damage was found, but that can be read: writes damaged copies anew where they are, on
+    /// either tier, and makes what the fast tier lacks, unless `rests` names the pack: it was trimmed, or is still being
+    /// written. Answers what became of each; packs that were deleted meanwhile are left out.
+    ///
+    /// # Errors
+    /// `Retry` while another command is at work; what the targets report.
+    pub fn mend(
+        &self,
+        faults: &BTreeMap<PackId, Vec<ShardFault>>,
+        rests: &BTreeSet<PackId>,
+        pace: &Pace,
+    ) -> Result<Vec<(PackId, Result<PackRepair>)>> {
+        let (_alone, mut outcomes) = (self.alone()?, Vec::new());
+        for (pack, faults) in faults {
+            let make = !rests.contains(pack);
+            let outcome = self.mend_pack(*pack, make, faults);
+            pace.spend(outcome.as_ref().map_or(0, |repair| repair.written_bytes));
+            let is_gone = |error: &Error| {
+                error.kind() == ErrorKind::Damaged && self.stored_bytes(*pack).is_err()
+            };
+            if !outcome.as_ref().is_err_and(is_gone) {
+                outcomes.push((*pack, outcome));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Mends one pack, for a caller that is alone.
+    pub(crate) fn mend_pack(
+        &self,
+        pack: PackId,
+        make: bool,
+        damaged: &[ShardFault],
+    ) -> Result<PackRepair> {
+        let targets = self.targets();
+        let mut listed = Listed::default();
+        for name in self.shards_of(pack) {
+            for number in targets.copies(name).members {
+                match targets.members()[number].tier {
+                    Tier::Fast => listed.fast.push((name.shard, number)),
+                    Tier::Slow => listed.slow.push((name.shard, number)),
+                }
+            }
+        }
+        let mut bring = Bring::new(self, targets, pack);
+        bring.run(&listed, Allowed { make, tidy: false }, damaged)?;
+        Ok(bring.repair)
+    }
+}
+
+/// How many shards are on a target that is there.
+fn shards_on(member: &Member) -> Result<u64> {
+    // One that vanishes seems empty: so it must be there before and after.
+    member.look()?;
+    let shards = member.target().list()?;
+    member.look().map(|()| shards.len() as u64)
+}

@@ -1,0 +1,206 @@
+//! What is to become of each copy of a pack's shards: a value, made of a listing and of what the table says of the
+//! targets. `bring` executes it.
+
+use crate::redundancy::Tier;
+use crate::targets::{Member, TargetSet};
+
+/// What a repair may do with a pack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Allowed {
+    /// Shards that are missing are made. Not of a pack that is still being written.
+    pub make: bool,
+    /// Copies on targets that stay are moved apart, and surplus ones are deleted. Not of a pack that no checkpoint
+    /// names yet: its writer counts on where it has put it.
+    pub tidy: bool,
+}
+
+/// What becomes of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// Its copies stay as they are.
+    Rests,
+    /// One copy stays, and these go, once the one that stays has been read.
+    Stays {
+        /// The target that keeps it.
+        on: usize,
+        /// The others that have it.
+        surplus: Vec<usize>,
+    },
+    /// It is written on another target, and then its copies go, if it has any.
+    Moves {
+        /// The targets that have it.
+        from: Vec<usize>,
+    },
+}
+
+impl Fate {
+    /// Whether something is to be done.
+    pub fn is_work(&self) -> bool {
+        match self {
+            Fate::Rests => false,
+            Fate::Stays { surplus, .. } => !surplus.is_empty(),
+            Fate::Moves { .. } => true,
+        }
+    }
+}
+
+/// Plans for one tier of a pack. `copies` are pairs of a shard and of a target that is there.
+///
+/// On the fast tier, as many shards as possible stay where they are, no two on targets that fail together: a
+/// bipartite matching of shards and domains, by augmenting paths (Kuhn, "The Hungarian method for the assignment
+/// problem", 1955). Slow targets keep copies beside each other, and what they lack is a fill's work.
+pub(crate) fn plan(
+    targets: &TargetSet,
+    tier: Tier,
+    count: usize,
+    copies: &[(u8, usize)],
+    allowed: Allowed,
+) -> Vec<Fate> {
+    let copies = by_shard(count, copies);
+    let stays = |number: &usize| targets.members()[*number].is_active();
+    let seats = match tier {
+        Tier::Fast => seats(&copies, &|on| {
+            let member = &targets.members()[on];
+            member.is_active().then_some(&member.domain)
+        }),
+        Tier::Slow => {
+            copies.iter().map(|on| on.iter().copied().find(|number| stays(number))).collect()
+        }
+    };
+    let fate = |(on, seat): (&Vec<usize>, Option<usize>)| {
+        let goes = |other: &&usize| Some(**other) != seat && (allowed.tidy || !stays(other));
+        match seat {
+            Some(seat) => {
+                let surplus: Vec<usize> = on.iter().filter(goes).copied().collect();
+                // Slow copies beside a slow copy do no harm.
+                let surplus = match tier {
+                    Tier::Fast => surplus,
+                    Tier::Slow => surplus.into_iter().filter(|other| !stays(other)).collect(),
+                };
+                Fate::Stays { on: seat, surplus }
+            }
+            None if on.is_empty() => match allowed.make && tier == Tier::Fast {
+                true => Fate::Moves { from: Vec::new() },
+                false => Fate::Rests,
+            },
+            None if allowed.tidy || !on.iter().any(stays) => Fate::Moves { from: on.clone() },
+            None => Fate::Rests,
+        }
+    };
+    copies.iter().zip(seats).map(fate).collect()
+}
+
+/// How many shards of a pack are on fast targets that fail by themselves, one for each. So many are there as long as
+/// no target is lost, and each target that is lost takes one at most.
+pub(crate) fn apart(targets: &TargetSet, count: usize, copies: &[(u8, usize)]) -> usize {
+    // A target that is being emptied has its shards still.
+    let domain = |on: usize| {
+        let member: &Member = &targets.members()[on];
+        (!member.is_lost()).then_some(&member.domain)
+    };
+    seats(&by_shard(count, copies), &domain).into_iter().flatten().count()
+}
+
+/// The targets that have a copy, for each shard.
+fn by_shard(count: usize, copies: &[(u8, usize)]) -> Vec<Vec<usize>> {
+    let mut by_shard = vec![Vec::new(); count];
+    for (shard, on) in copies {
+        if let Some(there) = by_shard.get_mut(usize::from(*shard)) {
+            there.push(*on);
+        }
+    }
+    by_shard
+}
+
+/// One target for each shard, as far as there are: at most one in each domain, none without a domain.
+fn seats<'a>(
+    copies: &[Vec<usize>],
+    domain: &dyn Fn(usize) -> Option<&'a String>,
+) -> Vec<Option<usize>> {
+    let mut seats: Vec<Option<usize>> = vec![None; copies.len()];
+    for shard in 0..copies.len() {
+        seat(shard, copies, domain, &mut seats, &mut Vec::new());
+    }
+    seats
+}
+
+/// Gives a shard a seat; others that have a choice may have to change theirs. `met` are the domains that were tried.
+fn seat<'a>(
+    shard: usize,
+    copies: &[Vec<usize>],
+    domain: &dyn Fn(usize) -> Option<&'a String>,
+    seats: &mut [Option<usize>],
+    met: &mut Vec<&'a String>,
+) -> bool {
+    for on in &copies[shard] {
+        let Some(wanted) = domain(*on).filter(|wanted| !met.contains(wanted)) else { continue };
+        met.push(wanted);
+        let is_holder = |seat: &Option<usize>| seat.and_then(domain) == Some(wanted);
+        let holder = seats.iter().position(is_holder);
+        if holder.is_none_or(|holder| seat(holder, copies, domain, seats, met)) {
+            seats[shard] = Some(*on);
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redundancy::TargetState;
+    use crate::{FormatConfig, PoolConfig, Redundancy, Tuning};
+    use outlive_target::MemoryTarget;
+    use std::sync::Arc;
+
+    fn set(members: &[(&str, TargetState)]) -> TargetSet {
+        let member = |(id, (host, state)): (u32, &(&str, TargetState))| {
+            Member::new(id, Arc::new(MemoryTarget::new())).on(Some(host)).in_state(*state)
+        };
+        let members = (1..).zip(members).map(member).collect();
+        let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+        TargetSet::new(members, &PoolConfig { redundancy: Redundancy::erasure(2, 1), ..config })
+    }
+
+    const ALL: Allowed = Allowed { make: true, tidy: true };
+    const NONE: Allowed = Allowed { make: false, tidy: false };
+
+    fn moves(from: &[usize]) -> Fate {
+        Fate::Moves { from: from.to_vec() }
+    }
+
+    fn stays(on: usize, surplus: &[usize]) -> Fate {
+        Fate::Stays { on, surplus: surplus.to_vec() }
+    }
+
+    #[test]
+    fn shards_stay_where_they_are_apart() {
+        use TargetState::{Active, Closed, Draining, Lost};
+        let all = set(&[("a", Active), ("b", Active), ("c", Active), ("c", Active)]);
+        let fast = |copies: &[(u8, usize)], allowed| plan(&all, Tier::Fast, 3, copies, allowed);
+        // Nothing is to be done.
+        let whole = fast(&[(0, 0), (1, 1), (2, 3)], ALL);
+        assert_eq!(whole, [stays(0, &[]), stays(1, &[]), stays(3, &[])]);
+        assert!(!whole.iter().any(Fate::is_work));
+        // A duplicate gives its place to a shard that has no other: shard 0 stays on `b`.
+        let doubled = [(0, 0), (0, 1), (1, 0), (2, 2)];
+        assert_eq!(fast(&doubled, ALL), [stays(1, &[0]), stays(0, &[]), stays(2, &[])]);
+        // Two on one host: one moves. Not while its writer counts on it.
+        let together = [(0, 0), (1, 2), (2, 3)];
+        assert_eq!(fast(&together, ALL), [stays(0, &[]), stays(2, &[]), moves(&[3])]);
+        assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), Fate::Rests]);
+        // One is missing.
+        assert_eq!(fast(&[(0, 0), (2, 2)], ALL)[1], moves(&[]));
+        assert_eq!(fast(&[(0, 0), (2, 2)], NONE)[1], Fate::Rests);
+        assert_eq!(apart(&all, 3, &doubled), 3);
+        assert_eq!(apart(&all, 3, &together), 2);
+        assert_eq!(apart(&all, 3, &[(0, 0), (1, 0), (2, 0)]), 1);
+        // What is on targets that leave is moved, whoever counts on it.
+        for state in [Draining, Closed, Lost] {
+            let all = set(&[("a", state), ("b", Active), ("c", Active), ("d", Active)]);
+            let copies = [(0, 0), (1, 0), (1, 1), (2, 2)];
+            let fates = plan(&all, Tier::Fast, 3, &copies, NONE);
+            assert_eq!(fates, [moves(&[0]), stays(1, &[0]), stays(2, &[])], "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! Commands about targets that are killed at any step, and given again or finished by a repair; copies that are
+//! damaged, surplus or crowded. Whatever happens, all that was written can be read, whichever m targets are lost.
+
+use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces, TargetTable};
+use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig};
+use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, Tuning};
+use outlive_format::{EntryKind, fingerprint};
+use outlive_io::AlignedBuf;
+use outlive_target::{FaultProcess, FaultWorld, ShardName, Target};
+use outlive_types::{Error, ErrorKind, PackId, Result, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+const CONTAINER: usize = 64 << 10;
+const PACKS: u32 = 4;
+/// Places that targets may be in.
+const PLACES: usize = 8;
+
+/// Places of targets, each with the number of the target that is there.
+#[derive(Clone, Debug)]
+struct Places {
+    targets: Vec<Arc<dyn Target>>,
+    markers: Arc<Mutex<BTreeMap<usize, u32>>>,
+    first: usize,
+}
+
+fn place_of(row: &TargetConfig) -> Result<usize> {
+    row.location.parse().map_err(|_| Error::invalid("a place is a number"))
+}
+
+impl TargetPlaces for Places {
+    fn first(&self) -> Result<Rows> {
+        let row = |place: usize| TargetConfig {
+            id: Some(place as u32 + 1),
+            ..TargetConfig::at(place.to_string())
+        };
+        let targets: Vec<TargetConfig> = (0..self.first).map(row).collect();
+        Ok(Rows { next_id: self.first as u32 + 1, deletions: 0, targets })
+    }
+
+    fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
+        let (place, id, markers) = (place_of(row)?, row.id, self.markers.clone());
+        let look = move || match markers.lock().unwrap().get(&place).copied() == id {
+            true => Ok(()),
+            false => Err(Error::damaged("it is not mounted")),
+        };
+        Ok((self.targets[place].clone(), Some(Box::new(look))))
+    }
+
+    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+        let place = place_of(row)?;
+        let marker = self.markers.lock().unwrap().get(&place).copied();
+        Ok(match marker {
+            None => FoundPlace::Free,
+            Some(id) => {
+                let holds_shards = !self.targets[place].list()?.is_empty();
+                FoundPlace::Own { id, holds_shards }
+            }
+        })
+    }
+
+    fn prepare(&self, row: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
+        self.mark(row)
+    }
+
+    fn mark(&self, row: &TargetConfig) -> Result<()> {
+        self.markers.lock().unwrap().insert(place_of(row)?, row.id.unwrap());
+        Ok(())
+    }
+}
+
+/// A pool over places of one world.
+struct Fixture {
+    world: FaultWorld,
+    markers: Arc<Mutex<BTreeMap<usize, u32>>>,
+    first: usize,
+    rule: Redundancy,
+}
+
+impl Fixture {
+    fn new(targets: usize, rule: Redundancy, has_locks: bool) -> Fixture {
+        let world = if has_locks { FaultWorld::with_locks() } else { FaultWorld::new() };
+        let markers = (0..targets).map(|place| (place, place as u32 + 1)).collect();
+        let fixture =
+            Fixture { world, markers: Arc::new(Mutex::new(markers)), first: targets, rule };
+        let pool = fixture.pool();
+        (0..PACKS).for_each(|number| write(&pool, number).unwrap());
+        fixture
+    }
+
+    /// As a new process sees it.
+    fn process(&self) -> (Pool, FaultProcess) {
+        let (targets, log, process) = self.world.process_with(PLACES);
+        let places = Places { targets, markers: self.markers.clone(), first: self.first };
+        let env = Environment::system();
+        let table = TargetTable::new(log.clone(), Arc::new(places), env.rng.clone());
+        let format = FormatConfig {
+            container_bytes: CONTAINER as u64,
+            pack_bytes: 2 * CONTAINER as u64,
+            ..FormatConfig::new([7; 16])
+        };
+        let tuning = Tuning { reads_around: false, threads: 1, ..Tuning::default() };
+        let redundancy = self.rule.clone();
+        let config = PoolConfig { redundancy, ..PoolConfig::new(format, tuning) };
+        let pool = Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table)).unwrap();
+        (pool, process)
+    }
+
+    fn pool(&self) -> Pool {
+        self.process().0
+    }
+
+    /// Takes a target away, with all that is on it. Answers which one it was.
+    fn take(&self, place: usize) -> u32 {
+        self.markers.lock().unwrap().remove(&place).unwrap()
+    }
+
+    fn bring_back(&self, place: usize, id: u32) {
+        self.markers.lock().unwrap().insert(place, id);
+    }
+
+    fn repair(&self) -> crate::RepairReport {
+        let report = self.pool().repair(RepairOptions::default(), &All).unwrap();
+        assert!(report.is_whole(), "{report:?}");
+        report
+    }
+
+    /// The pool is as its table says: each shard of each pack once, on targets that fail by themselves, and every
+    /// set of m targets may be away.
+    fn check(&self, what: &str) {
+        let pool = self.pool();
+        let targets = pool.targets();
+        let listed = targets.list().unwrap();
+        for number in 0..PACKS {
+            let mine = listed.iter().filter(|(name, _)| name.pack == pack(number));
+            let (shards, on): (Vec<u8>, Vec<usize>) =
+                mine.map(|(name, on)| (name.shard, *on)).unzip();
+            let all: Vec<u8> = (0..pool.shards_of(pack(number)).len() as u8).collect();
+            assert_eq!(shards, all, "{what}: pack {number} on {on:?}");
+            assert_eq!(on.iter().collect::<BTreeSet<_>>().len(), on.len(), "{what}: {on:?}");
+            assert!(on.iter().all(|on| targets.members()[*on].is_active()), "{what}: {on:?}");
+        }
+        assert!(targets.members().iter().all(|member| !member.is_lost()), "{what}");
+        let redundancy = pool.redundancy().unwrap();
+        let m = self.rule.survives() as i64;
+        assert!(redundancy.values().all(|pack| pack.spare == m), "{what}: {redundancy:?}");
+        let there: Vec<usize> = self.markers.lock().unwrap().keys().copied().collect();
+        for lost in losses(&there, self.rule.survives()) {
+            let ids: Vec<u32> = lost.iter().map(|place| self.take(*place)).collect();
+            let reader = self.pool();
+            (0..PACKS).for_each(|number| read(&reader, number, &format!("{what}, {lost:?}")));
+            lost.iter().zip(ids).for_each(|(place, id)| self.bring_back(*place, id));
+        }
+    }
+}
+
+fn losses(of: &[usize], m: usize) -> Vec<Vec<usize>> {
+    let sets = 0u32..1 << of.len();
+    let chosen =
+        |set: u32| (0..of.len()).filter(|at| set >> at & 1 == 1).map(|at| of[at]).collect();
+    sets.filter(|set| set.count_ones() as usize == m).map(chosen).collect()
+}
+
+fn pack(number: u32) -> PackId {
+    PackId::new(SessionId([5; 12]), 0, number)
+}
+
+fn chunk(number: u32, at: u32) -> Vec<u8> {
+    (0..30_000).map(|byte: u32| (byte * 7 + number * 31 + at) as u8).collect()
+}
+
+/// Writes a pack of two containers.
+fn write(pool: &Pool, number: u32) -> Result<()> {
+    let mut writer = PackWriter::new(pool, pack(number), 2 * CONTAINER as u64)?;
+    for at in 0..4 {
+        let chunk = chunk(number, at);
+        if writer.needs_buffer(chunk.len()) {
+            writer.open(Container::new(AlignedBuf::zeroed(CONTAINER)))?;
+        }
+        writer.append(&chunk, fingerprint(&chunk), EntryKind::Chunk)?;
+    }
+    writer.finish()?.wait()
+}
+
+fn read(pool: &Pool, number: u32, what: &str) {
+    let mut found = 0;
+    let mut each = |directory: &outlive_format::Directory, offset: u64, bytes: &[u8]| {
+        for entry in &directory.entries {
+            let start = u64::from(entry.offset).wrapping_sub(offset) as usize;
+            if let Some(chunk) = bytes.get(start..).and_then(|rest| rest.get(..30_000)) {
+                assert_eq!(fingerprint(chunk), entry.fp, "{what}");
+                found += 1;
+            }
+        }
+        Ok(())
+    };
+    pool.check_pack(pack(number), &mut each).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(found, 4, "{what}");
+}
+
+fn rules() -> Vec<(usize, Redundancy)> {
+    vec![
+        (2, Redundancy::default()),
+        (3, Redundancy::mirror(2)),
+        (4, Redundancy::erasure(2, 1)),
+        (5, Redundancy::erasure(2, 2)),
+    ]
+}
+
+/// All packs of these tests are named by checkpoints.
+struct All;
+
+impl crate::PackUses for All {
+    fn named(&self, _: &Pool) -> Result<Option<BTreeSet<PackId>>> {
+        Ok(Some((0..PACKS).map(pack).collect()))
+    }
+
+    fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+        Ok(BTreeSet::new())
+    }
+}
+
+type Command = fn(&Pool) -> Result<bool>;
+
+/// Commands, each of which answers whether it has done all that it was to do.
+fn commands() -> Vec<(&'static str, bool, Command)> {
+    vec![
+        ("add", false, |pool| pool.add_target("6", None, Tier::Fast).map(|_| true)),
+        ("drain", false, |pool| {
+            let change = pool.drain_target(1, None, &All)?;
+            Ok(change.left == 0 && change.repair.is_whole())
+        }),
+        ("remove", false, |pool| Ok(pool.remove_target(1, false, None, &All)?.repair.is_whole())),
+        ("remove --lost", true, |pool| {
+            Ok(pool.remove_target(1, true, None, &All)?.repair.is_whole())
+        }),
+        ("replace", false, |pool| {
+            let (_, _, change) = pool.replace_target(1, "7", false, None, &All)?;
+            Ok(change.repair.is_whole())
+        }),
+        ("replace, while it is away", true, |pool| {
+            let (_, _, change) = pool.replace_target(1, "7", false, None, &All)?;
+            Ok(change.repair.is_whole())
+        }),
+    ]
+}
+
+/// Runs a command in a process that is killed at each of its steps, one after the other; then again, or a repair.
+#[test]
+fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
+    for ((targets, rule), has_locks) in rules().into_iter().zip([true, false, true, false]) {
+        for (name, is_away, command) in commands() {
+            if is_away && rule.survives() == 0 {
+                continue;
+            }
+            for (step, by_repair) in (0..).step_by(3).flat_map(|step| [(step, false), (step, true)])
+            {
+                let what = format!("{} {name}, killed at {step}", rule.describe());
+                let fixture = Fixture::new(targets, rule.clone(), has_locks);
+                // Without it there are targets enough.
+                fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+                if is_away {
+                    fixture.take(0);
+                }
+                let (pool, process) = fixture.process();
+                process.kill_after(1 + step);
+                let outcome = command(&pool);
+                let is_over = !process.is_killed();
+                if is_over {
+                    assert!(outcome.unwrap(), "{what}");
+                }
+                drop(pool);
+                let pool = fixture.pool();
+                // The process that was killed is this one, as far as anything can tell.
+                pool.release_targets().unwrap();
+                let is_begun = pool
+                    .table()
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .targets
+                    .iter()
+                    .any(|row| row.state != TargetState::Active);
+                if by_repair && (is_begun || !is_away) {
+                    fixture.repair();
+                } else {
+                    assert!(command(&pool).unwrap(), "{what}: given again");
+                    // And once more.
+                    assert!(command(&fixture.pool()).is_ok(), "{what}: given a third time");
+                    fixture.repair();
+                }
+                fixture.check(&what);
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// (mirror_one_disk, two_on_one) A target that was away during a repair comes back: its shards are surplus then, and no
+/// target is taken for two.
+#[test]
+fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
+    for (targets, rule) in rules().into_iter().filter(|(_, rule)| rule.survives() > 0) {
+        let fixture = Fixture::new(targets, rule.clone(), true);
+        for first in 0..targets {
+            let what = format!("{} {first}", rule.describe());
+            // Away, a repair, back; then another is lost for good, and a new one takes its place.
+            let id = fixture.take(first);
+            fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+            fixture.bring_back(first, id);
+            let report = fixture.repair();
+            assert!(report.surplus > 0 || report.incomplete == 0, "{what}: {report:?}");
+            fixture.check(&what);
+            let lost = (first + 1) % targets;
+            let id = fixture.take(lost);
+            fixture.world.lose_target(lost);
+            fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+            let change = fixture.pool().replace_target(id, &lost.to_string(), false, None, &All);
+            // The same place again is the target itself, as far as the table knows.
+            assert_eq!(change.unwrap_err().kind(), ErrorKind::Invalid, "{what}");
+            fixture.bring_back(lost, id);
+            fixture.repair();
+            fixture.check(&what);
+        }
+    }
+}
+
+/// Two shards on one target count once, and are moved apart.
+#[test]
+fn crowded_shards_are_counted_once_and_moved_apart() {
+    let fixture = Fixture::new(4, Redundancy::erasure(2, 1), true);
+    let pool = fixture.pool();
+    let targets = pool.targets();
+    let name = ShardName { pack: pack(1), shard: 1 };
+    let (from, to) =
+        (targets.find(name).unwrap(), targets.find(ShardName { shard: 0, ..name }).unwrap());
+    move_by_hand(&fixture, name, from, to);
+    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(1)].spare, 0);
+    let dry = fixture.pool().repair(RepairOptions { dry_run: true, bytes_per_s: None }, &All);
+    assert_eq!(dry.unwrap().incomplete, 1);
+    let report = fixture.repair();
+    assert_eq!((report.moved, report.shards, report.missing), (1, 0, 0));
+    fixture.check("apart again");
+    // With no other target they stay, and it is said.
+    let fixture = Fixture::new(3, Redundancy::erasure(2, 1), true);
+    let targets = fixture.pool().targets();
+    let (from, to) =
+        (targets.find(name).unwrap(), targets.find(ShardName { shard: 0, ..name }).unwrap());
+    move_by_hand(&fixture, name, from, to);
+    fixture.take(from);
+    let report = fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+    assert_eq!(report.crowded, 1, "{report:?}");
+    assert!(!report.is_whole());
+    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(1)].spare, 0);
+}
+
+fn bytes_of(target: &dyn Target, name: ShardName) -> AlignedBuf {
+    let length = target.length(name).unwrap() as usize;
+    let range = outlive_target::ReadRange { offset: 0, buffer: AlignedBuf::zeroed(length) };
+    outlive_target::read_one(target, name, range).wait().unwrap()
+}
+
+fn copy_by_hand(fixture: &Fixture, name: ShardName, from: usize, to: usize) {
+    let targets = fixture.world.process_with(PLACES).0;
+    let bytes = bytes_of(&*targets[from], name);
+    let length = bytes.len() as u64;
+    let mut writer = targets[to].create(name, length).unwrap();
+    writer.write(0, bytes.share()).wait().unwrap();
+    writer.finish(length).wait().unwrap();
+}
+
+fn move_by_hand(fixture: &Fixture, name: ShardName, from: usize, to: usize) {
+    if from != to {
+        copy_by_hand(fixture, name, from, to);
+        fixture.world.process_with(PLACES).0[from].delete(name).unwrap();
+    }
+}
+
+/// (drain_twice, damaged_duplicate_hides_good) Of two copies either one may be damaged: what is read is right, and a
+/// repair leaves one whole copy; at whichever step it is killed.
+#[test]
+fn of_two_copies_the_damaged_one_never_wins() {
+    for rule in [Redundancy::default(), Redundancy::mirror(2)] {
+        for is_draining in [false, true] {
+            for damaged in [0, 1] {
+                for step in (0..).step_by(2) {
+                    let what = format!("{} {is_draining} {damaged}, {step}", rule.describe());
+                    let fixture = Fixture::new(3, rule.clone(), true);
+                    let name = ShardName { pack: pack(2), shard: 0 };
+                    let targets = fixture.pool().targets();
+                    let from = targets.find(name).unwrap();
+                    let other = ShardName { shard: 1, ..name };
+                    let used: Vec<usize> =
+                        [name, other].iter().filter_map(|name| targets.find(*name).ok()).collect();
+                    let to = (0..3).find(|place| !used.contains(place)).unwrap();
+                    copy_by_hand(&fixture, name, from, to);
+                    let hit = [from, to][damaged];
+                    fixture.world.corrupt_on(hit, name, 4096 + 500, 1);
+                    read(&fixture.pool(), 2, &what);
+                    let (pool, process) = fixture.process();
+                    process.kill_after(1 + step);
+                    if is_draining && rule.survives() == 0 {
+                        let _ = pool.drain_target(from as u32 + 1, None, &All);
+                    } else {
+                        let _ = pool.repair(RepairOptions::default(), &All);
+                    }
+                    let is_over = !process.is_killed();
+                    read(&fixture.pool(), 2, &what);
+                    fixture.repair();
+                    read(&fixture.pool(), 2, &what);
+                    let check = fixture.pool().check_pack(pack(2), &mut |_, _, _| Ok(())).unwrap();
+                    assert_eq!(check.faults, [], "{what}");
+                    if is_over {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// (replace_blind) A target that is only away, and has what is nowhere else, is not given up; it comes back with what it
+/// has.
+#[test]
+fn a_target_that_is_away_is_given_up_only_if_all_can_do_without_it() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    // One of the copies of each pack is gone, and not made again yet.
+    for number in 0..PACKS {
+        let name = ShardName { pack: pack(number), shard: 1 };
+        let on = fixture.pool().targets().find(name).unwrap();
+        fixture.world.process_with(PLACES).0[on].delete(name).unwrap();
+    }
+    let last = ShardName { pack: pack(0), shard: 0 };
+    let on = fixture.pool().targets().find(last).unwrap();
+    let id = fixture.take(on);
+    let refused = fixture.pool().replace_target(id, "6", false, None, &All).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert!(refused.message().contains("--lost"), "{refused}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().targets.len() == 3, "nothing changed");
+    let (new, was_there, change) =
+        fixture.pool().replace_target(id, "6", true, None, &All).unwrap();
+    assert_eq!((new, was_there), (4, false));
+    assert!(change.repair.lost.iter().all(|(lost, _)| *lost != pack(9)));
+    fixture.bring_back(on, id);
+    assert_eq!(fixture.pool().add_target(&on.to_string(), None, Tier::Fast).unwrap(), id);
+    fixture.repair();
+    fixture.check("it is back");
+}
+
+/// A save that has written to a target before it left and came back does not count on what it has put there.
+#[test]
+fn a_target_that_left_and_came_back_counts_as_gone_for_earlier_saves() {
+    let fixture = Fixture::new(2, Redundancy::default(), true);
+    let (saver, operator) = (fixture.pool(), fixture.pool());
+    let then = saver.targets_now().unwrap().unwrap();
+    write(&saver, 9).unwrap();
+    let on = then.spread().first().unwrap()[0];
+    operator.add_target("5", None, Tier::Fast).unwrap();
+    saver.check_targets(&then, &Spread::new()).unwrap();
+    operator.drain_target(on, None, &All).unwrap();
+    operator.add_target(&(on - 1).to_string(), None, Tier::Fast).unwrap();
+    // What it had is on another one now, which may be lost.
+    let error = saver.check_targets(&then, &Spread::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    let later = saver.targets_now().unwrap().unwrap();
+    write(&saver, 10).unwrap();
+    saver.check_targets(&later, &Spread::new()).unwrap();
+}
+
+/// Packs that no checkpoint names are moved off targets that are to be emptied, and otherwise stay where their writer
+/// has put them.
+#[test]
+fn packs_of_a_save_under_way_stay_where_they_are() {
+    struct NoneNamed;
+    impl crate::PackUses for NoneNamed {
+        fn named(&self, _: &Pool) -> Result<Option<BTreeSet<PackId>>> {
+            Ok(Some(BTreeSet::new()))
+        }
+        fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+            Ok(BTreeSet::new())
+        }
+    }
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let name = ShardName { pack: pack(0), shard: 0 };
+    let on = fixture.pool().targets().find(name).unwrap();
+    let used = fixture.pool().targets().find(ShardName { shard: 1, ..name }).unwrap();
+    let to = (0..3).find(|place| ![on, used].contains(place)).unwrap();
+    copy_by_hand(&fixture, name, on, to);
+    let before = fixture.pool().targets().list().unwrap();
+    let report = fixture.pool().repair(RepairOptions::default(), &NoneNamed).unwrap();
+    assert_eq!((report.surplus, report.moved), (0, 0));
+    assert_eq!(fixture.pool().targets().list().unwrap(), before);
+    fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+    let change = fixture.pool().drain_target(on as u32 + 1, None, &NoneNamed).unwrap();
+    assert_eq!(change.left, 0, "{change:?}");
+    assert_eq!(fixture.repair().surplus, 0);
+    fixture.check("named now");
+}
+
+/// Where the log has no locks: one that is alive keeps others from moving shards, of whichever host; it is told who has
+/// it, and a person may end it. Its holder deletes nothing behind that.
+#[test]
+fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), false);
+    let (first, second) = (fixture.pool(), fixture.pool());
+    let table = first.table().unwrap().clone();
+    let claim = table.claim("release it").unwrap();
+    let refused = second.repair(RepairOptions::default(), &All).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Retry, "{refused}");
+    assert!(refused.message().contains("release it") || refused.message().contains("pool release"));
+    table.check_claim().unwrap();
+    assert!(second.release_targets().unwrap().unwrap().starts_with("process "));
+    assert_eq!(table.check_claim().unwrap_err().kind(), ErrorKind::Fenced);
+    let change = table.change(&mut |rows| {
+        rows.get_mut(1).unwrap().state = TargetState::Draining;
+        Ok(())
+    });
+    assert_eq!(change.unwrap_err().kind(), ErrorKind::Fenced);
+    drop(claim);
+    second.repair(RepairOptions::default(), &All).unwrap();
+    assert_eq!(second.release_targets().unwrap(), None);
+    // Reading and saving need no claim, and are no change of the targets.
+    let claim = table.claim("release it").unwrap();
+    let before = second.targets();
+    second.refresh_targets().unwrap();
+    assert!(Arc::ptr_eq(&before, &second.targets()));
+    write(&second, 11).unwrap();
+    drop(claim);
+}

@@ -1,0 +1,204 @@
+//! Programs that harm single targets, never more than the pool must survive, and one that takes the pool at its word.
+
+use crate::actor::{Actor, Done};
+use crate::blows::{Blow, place_of};
+use crate::luck::lock;
+use crate::one_step::in_one_step;
+use crate::whole::whole_ranks;
+use crate::world::PoolWorld;
+use outlive_pool::{TargetState, Tier};
+use outlive_store::{Job, JobOptions, checkpoint_redundancy};
+use outlive_target::CutMode;
+use outlive_types::sync::pause;
+use outlive_types::{Epoch, JobName, SeededRng};
+use std::collections::BTreeMap;
+
+/// What fails together: the targets of one host, or a target by itself.
+pub(crate) type Domains = Vec<Vec<usize>>;
+
+impl Actor {
+    /// Bits of shards flip, one after the other.
+    pub(crate) fn flipper(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(50)).for_each(|_| pause("time passes"));
+            pause("a bit flips");
+            if self.place.world.crashed() {
+                return Ok(());
+            }
+            // Several at once: of different containers, in different shards.
+            for _ in 0..1 + self.rng.below(4) {
+                let stored = self.place.world.stored();
+                if stored.is_empty() {
+                    break;
+                }
+                let (place, shard, bytes) = &stored[self.rng.below(stored.len() as u64) as usize];
+                // Fragments rather than the header.
+                let offset = match self.rng.below(8) {
+                    0 => self.rng.below(bytes.len() as u64),
+                    _ => 4096.min(bytes.len() as u64 - 1) + self.rng.below(bytes.len() as u64),
+                };
+                let offset = offset.min(bytes.len() as u64 - 1);
+                let blow = Blow::Flip { shard: *shard, offset, mask: 1 << self.rng.below(8) };
+                if self.place.strike(*place, &blow) {
+                    let what = || format!("a bit of {shard} on place {place} flips at {offset}");
+                    self.luck.turns().remark(what);
+                    self.luck.achieved("a bit flips");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Disks fail, one after the other.
+    pub(crate) fn disks(&self, rounds: u64) -> Done {
+        let mut copy = None;
+        let mut markers_lost = 0;
+        for _ in 0..rounds {
+            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            pause("a disk fails");
+            if self.place.world.crashed() {
+                return Ok(());
+            }
+            let places: Vec<usize> = in_one_step(|| self.place.good_places()).into_keys().collect();
+            if places.is_empty() {
+                return Ok(());
+            }
+            let place = places[self.rng.below(places.len() as u64) as usize];
+            let modes = CutMode::ALL;
+            let blow = match self.rng.below(8) {
+                0 | 1 => Blow::Away,
+                2 => Blow::Empty { marker: true },
+                3 if self.place.space.operated && markers_lost < self.place.space.survives() => {
+                    markers_lost += 1;
+                    Blow::Empty { marker: false }
+                }
+                4 | 5 => Blow::Cut(modes[self.rng.below(3) as usize]),
+                _ => match copy.take() {
+                    Some((place, marker, old)) => {
+                        let now = lock(&self.place.markers).get(&place).copied();
+                        let blow = Blow::RolledBack(old);
+                        if marker == now && self.place.strike(place, &blow) {
+                            self.luck.turns().remark(|| format!("place {place} is as it was"));
+                            self.luck.achieved("a disk is as it was");
+                        }
+                        continue;
+                    }
+                    None => {
+                        let marker = lock(&self.place.markers).get(&place).copied();
+                        copy = Some((place, marker, self.place.world.copy_of(place)));
+                        continue;
+                    }
+                },
+            };
+            if !self.place.strike(place, &blow) {
+                continue;
+            }
+            self.luck.turns().remark(|| format!("place {place}: {blow:?}"));
+            match blow {
+                Blow::Away => {
+                    (0..self.rng.below(80)).for_each(|_| pause("a disk is away"));
+                    self.place.world.set_away(place, false);
+                    self.luck.turns().remark(|| format!("place {place} is back"));
+                    self.luck.achieved("a disk is back");
+                }
+                Blow::Cut(_) => self.luck.achieved("a disk loses its power"),
+                _ => self.luck.achieved("a disk is empty"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away, at one moment after the other, as many targets as may be lost by what the pool says.
+    pub(crate) fn doubter(&self, rounds: u64) -> Done {
+        for _ in 0..rounds {
+            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            pause("take the pool at its word");
+            let is_excused = self.truth.is_damaged() || self.truth.is_rolled_back();
+            if is_excused || self.place.world.crashed() {
+                return Ok(());
+            }
+            let (place, rng) = (&self.place, SeededRng::new(self.rng.next_u64()));
+            match in_one_step(|| place.at_its_word(&rng)) {
+                Ok(0) => {}
+                Ok(_) => self.luck.achieved("targets are taken away"),
+                Err(what) => return Err(self.violate(what)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PoolWorld {
+    /// The fast targets that are there, by what fails together.
+    pub(crate) fn domains(&self) -> Domains {
+        let there = self.good_places();
+        let mut domains: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        if !self.space.has_table() {
+            return there.into_keys().map(|place| vec![place]).collect();
+        }
+        for row in self.rows() {
+            let is_fast = row.tier == Tier::Fast && row.state != TargetState::Lost;
+            let Some(place) = place_of(&row).filter(|_| is_fast) else { continue };
+            let alone = format!("place {place}");
+            domains.entry(row.host.clone().unwrap_or(alone)).or_default().push(place);
+        }
+        domains.into_values().collect()
+    }
+
+    /// Restores some checkpoint while so many targets are away as may be lost of it. Answers how many.
+    fn at_its_word(&self, rng: &SeededRng) -> Result<usize, String> {
+        let (pool, _) = self.quiet_pool(rng.next_u64());
+        let Ok(found) = checkpoint_redundancy(&pool) else { return Ok(0) };
+        let is_clean = self.is_clean(Tier::Fast) && self.is_clean(Tier::Slow);
+        let spared = found.into_iter().filter_map(|one| {
+            let spare = one.spare.ok().filter(|spare| *spare >= 0)?;
+            let committed = self.truth.committed(&one.job).remove(&one.epoch)?;
+            let is_sure = !one.hurt && !committed.doomed;
+            is_sure.then_some((one.job, one.epoch, spare as usize))
+        });
+        let spared: Vec<(JobName, Epoch, usize)> = spared.collect();
+        if spared.is_empty() {
+            return Ok(0);
+        }
+        let (job, epoch, spare) = &spared[rng.below(spared.len() as u64) as usize];
+        // What is damaged is no part of what the pool can know.
+        let spare = if is_clean { *spare } else { 0 };
+        let lost = some_of(&self.domains(), spare, rng);
+        self.restored_without(&lost, job, *epoch, rng).map_err(|what| {
+            format!("{spare} more targets may be lost, and {lost:?} were: {what}")
+        })?;
+        Ok(lost.len())
+    }
+
+    /// Restores a checkpoint while these places are away.
+    pub(crate) fn restored_without(
+        &self,
+        places: &[usize],
+        job: &JobName,
+        epoch: Epoch,
+        rng: &SeededRng,
+    ) -> Result<(), String> {
+        let Some(committed) = self.truth.committed(job).remove(&epoch) else { return Ok(()) };
+        let taken: Vec<usize> =
+            places.iter().copied().filter(|place| !self.world.set_away(*place, true)).collect();
+        let (pool, _) = self.quiet_pool(rng.next_u64());
+        let opened = Job::open(&pool, job.as_str(), JobOptions::default());
+        let restored = opened
+            .map_err(|error| error.to_string())
+            .and_then(|job| whole_ranks(&job, epoch, &committed, false));
+        for place in taken {
+            self.world.set_away(place, false);
+        }
+        restored
+    }
+}
+
+/// The places of so many domains.
+pub(crate) fn some_of(domains: &Domains, count: usize, rng: &SeededRng) -> Vec<usize> {
+    let mut left: Vec<&Vec<usize>> = domains.iter().collect();
+    let mut places = Vec::new();
+    for _ in 0..count.min(left.len()) {
+        places.extend(left.swap_remove(rng.below(left.len() as u64) as usize));
+    }
+    places
+}

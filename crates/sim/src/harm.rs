@@ -1,0 +1,279 @@
+//! Harm to single targets that a pool must survive. Every blow is checked before it falls: of each pack enough must
+//! be left that its redundancy makes up for the rest. So no blow excuses the loss of a checkpoint.
+
+use crate::blows::{
+    Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, place_of,
+};
+use crate::luck::lock;
+use crate::one_step::in_one_step;
+use crate::world::PoolWorld;
+use outlive_pool::{TargetConfig, Tier};
+use outlive_store::named_packs;
+use outlive_target::{CutMode, FaultProcess, ShardName};
+use outlive_types::{JobName, PackId};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl PoolWorld {
+    /// Does something to a place, if the pool must survive that. Answers whether it was done.
+    pub(crate) fn strike(&self, place: usize, blow: &Blow) -> bool {
+        in_one_step(|| self.survives_blow(place, blow) && self.hit(place, blow))
+    }
+
+    /// The fast targets and the slow ones that are there and count: each place with its tier. Without a table all
+    /// of the first ones are.
+    pub(crate) fn good_places(&self) -> BTreeMap<usize, Tier> {
+        let mut places = self.own_places();
+        places.retain(|place, _| !self.world.is_away(*place));
+        places
+    }
+
+    /// The same, and those that cannot be reached now.
+    fn own_places(&self) -> BTreeMap<usize, Tier> {
+        let places: BTreeMap<usize, Tier> = match self.space.has_table() {
+            false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
+            true => {
+                let markers = lock(&self.markers).clone();
+                let rows = self.rows().into_iter();
+                let there = rows.filter(|row| row.state.counts()).filter_map(|row| {
+                    let place = place_of(&row)?;
+                    (markers.get(&place) == row.id.as_ref()).then_some((place, row.tier))
+                });
+                there.collect()
+            }
+        };
+        places
+    }
+
+    /// All copies on targets of the pool, and how they are damaged.
+    fn copies(&self) -> Vec<ShardCopy> {
+        let (own, mut facts) = (self.own_places(), lock(&self.harm.facts));
+        let mut copies = Vec::new();
+        for (place, shard, bytes) in self.world.stored() {
+            let whole = facts.whole.entry(shard).or_insert_with(|| bytes.clone());
+            if let Some(tier) = own.get(&place) {
+                let (tier, damage) = (*tier, damage_of(whole, &bytes));
+                let is_there = !self.world.is_away(place);
+                copies.push(ShardCopy { place, shard, tier, damage, is_there });
+            }
+        }
+        copies
+    }
+
+    /// Whether every copy on the targets of a tier that are there is whole.
+    pub(crate) fn is_clean(&self, tier: Tier) -> bool {
+        let copies = self.copies();
+        copies.iter().all(|copy| copy.tier != tier || copy.damage == Damage::none())
+    }
+
+    /// Of each pack, how many shards are whole in the container that has fewest of them.
+    fn least(&self, copies: &[ShardCopy]) -> BTreeMap<PackId, usize> {
+        let mut packs: BTreeMap<PackId, Vec<&ShardCopy>> = BTreeMap::new();
+        for copy in copies {
+            packs.entry(copy.shard.pack).or_default().push(copy);
+        }
+        // Whoever deletes one of several copies has read another: both of them are counted on.
+        let all_tiers = self.space.operated || self.space.keeps > 0;
+        let facts = lock(&self.harm.facts);
+        let least = |copies: &Vec<&ShardCopy>| {
+            let whole = facts.whole.get(&copies[0].shard).expect("it was seen");
+            let good = |container: u64| {
+                let shards: BTreeSet<u8> = copies.iter().map(|copy| copy.shard.shard).collect();
+                let is_good = |shard: &&u8| {
+                    // A copy that is away comes back as it is.
+                    let of = |tier: Option<Tier>| {
+                        let mut of = copies.iter().filter(|copy| {
+                            copy.shard.shard == **shard && tier.is_none_or(|tier| tier == copy.tier)
+                        });
+                        let is_whole = of.clone().all(|copy| !copy.damage.hits(container));
+                        is_whole && of.any(|copy| copy.is_there)
+                    };
+                    match all_tiers {
+                        true => of(None),
+                        false => of(Some(Tier::Fast)) || of(Some(Tier::Slow)),
+                    }
+                };
+                shards.iter().filter(is_good).count()
+            };
+            (0..containers_of(whole)).map(good).min().unwrap_or(0)
+        };
+        packs.iter().map(|(pack, copies)| (*pack, least(copies))).collect()
+    }
+
+    fn survives_blow(&self, place: usize, blow: &Blow) -> bool {
+        let before = self.copies();
+        let mut after = before.clone();
+        match blow {
+            Blow::Flip { shard, offset, .. } => {
+                let facts = lock(&self.harm.facts);
+                let Some(whole) = facts.whole.get(shard) else { return false };
+                let is_it = |copy: &&mut ShardCopy| copy.place == place && copy.shard == *shard;
+                let Some(hit) = after.iter_mut().find(is_it) else { return false };
+                match (container_at(whole, *offset), &mut hit.damage) {
+                    (Some(container), Damage::Containers(there)) => drop(there.insert(container)),
+                    (_, damage) => *damage = Damage::All,
+                }
+            }
+            Blow::RolledBack(copy) => {
+                let facts = lock(&self.harm.facts);
+                let old: BTreeMap<_, _> = copy.shards().collect();
+                after.retain_mut(|there| match old.get(&there.shard) {
+                    _ if there.place != place => true,
+                    None => false,
+                    Some(bytes) => {
+                        let whole = facts.whole.get(&there.shard).expect("it was seen");
+                        there.damage = damage_of(whole, bytes);
+                        true
+                    }
+                });
+            }
+            Blow::Cut(CutMode::Kept) => {}
+            _ => after.retain(|copy| copy.place != place),
+        }
+        let (before, after) = (self.least(&before), self.least(&after));
+        let (k, m) = (usize::from(self.geometry().0), self.space.survives());
+        let mut named = None;
+        let facts = lock(&self.harm.facts).hit.clone();
+        before.iter().all(|(pack, before)| {
+            let after = after.get(pack).copied().unwrap_or(0);
+            let stored = self.world.stored().into_iter();
+            let all = stored.filter(|(_, shard, _)| shard.pack == *pack);
+            let all: BTreeSet<(usize, u8)> = all.map(|(on, shard, _)| (on, shard.shard)).collect();
+            let is_touched = match blow {
+                Blow::Flip { shard, .. } => shard.pack == *pack,
+                _ => all.iter().any(|(on, _)| *on == place),
+            };
+            if after >= k || !is_touched {
+                return true;
+            }
+            let numbers: BTreeSet<u8> = all.iter().map(|(_, number)| *number).collect();
+            let named = named.get_or_insert_with(|| named_packs(&self.quiet_pool(0).0).ok());
+            let is_named = named.as_ref().is_none_or(|named| named.contains(pack));
+            // Of one that is still being written, others are to come.
+            let is_begun = || self.world.begun().iter().any(|(_, shard)| shard.pack == *pack);
+            let hit: BTreeSet<u8> = facts.get(pack).cloned().unwrap_or_default();
+            let here = all.iter().filter(|(on, _)| *on == place);
+            let hit: BTreeSet<u8> = here.map(|(_, number)| *number).chain(hit).collect();
+            // And nothing becomes of what was left behind.
+            !is_named && (is_begun() && hit.len() <= m || *before < k && numbers.len() < k)
+        })
+    }
+
+    fn geometry(&self) -> (u8, u8) {
+        let geometry = self.space.redundancy.geometry(64 << 10);
+        (geometry.k, geometry.m)
+    }
+
+    /// Does it.
+    fn hit(&self, place: usize, blow: &Blow) -> bool {
+        let there: Vec<ShardName> = self.world.copy_of(place).shards().map(|it| it.0).collect();
+        let begun = self.world.begun().into_iter().filter(|(on, _)| *on == place);
+        let there: Vec<ShardName> = begun.map(|(_, shard)| shard).chain(there).collect();
+        {
+            let mut facts = lock(&self.harm.facts);
+            let hit: Vec<ShardName> = match blow {
+                Blow::Flip { shard, .. } => vec![*shard],
+                _ => there,
+            };
+            for shard in hit {
+                facts.hit.entry(shard.pack).or_default().insert(shard.shard);
+            }
+        }
+        match blow {
+            Blow::Flip { shard, offset, mask } => {
+                self.truth.is_bruised();
+                self.world.corrupt_on(place, *shard, *offset, *mask);
+                return true;
+            }
+            Blow::Away => drop(self.world.set_away(place, true)),
+            Blow::Empty { marker } => {
+                self.world.lose_target(place);
+                if !marker {
+                    lock(&self.markers).remove(&place);
+                }
+            }
+            Blow::RolledBack(copy) => self.world.roll_back(place, copy),
+            Blow::Cut(mode) => self.world.cut_target(place, *mode),
+            Blow::GivenUp => {}
+        }
+        self.truth.is_struck();
+        self.luck.fail();
+        true
+    }
+
+    /// Of every pack that a checkpoint names, enough must be on targets of the table, whether it can be reached and
+    /// read now or not: `what` has just changed that.
+    pub(crate) fn check_named(&self, what: &str) {
+        if !self.space.operated || self.truth.is_damaged() || self.world.crashed() {
+            return;
+        }
+        let found = in_one_step(|| self.gone());
+        if let Some((pack, is_excused)) = found {
+            match is_excused {
+                // More has come together than the pool can know of.
+                true => self.truth.is_flipped(),
+                false => self.truth.violate(format!(
+                    "{what}: too little of pack {pack}, which a checkpoint names, is on targets of the pool"
+                )),
+            }
+        }
+    }
+
+    /// A pack that checkpoints name, and of which too little is there, and whether blows are the cause.
+    fn gone(&self) -> Option<(PackId, bool)> {
+        let named = named_packs(&self.quiet_pool(0).0).ok();
+        let rows = self.rows();
+        let markers = lock(&self.markers).clone();
+        let is_marked = |row: &TargetConfig| {
+            let place = place_of(row)?;
+            Some((place, markers.get(&place) == row.id.as_ref()))
+        };
+        let places: BTreeMap<usize, bool> = rows.iter().filter_map(is_marked).collect();
+        let mut there: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
+        let mut unmarked = there.clone();
+        for (place, shard, _) in self.world.stored() {
+            match places.get(&place) {
+                Some(true) => there.entry(shard.pack).or_default().insert(shard.shard),
+                // It was written to a new disk that is no target yet.
+                Some(false) => unmarked.entry(shard.pack).or_default().insert(shard.shard),
+                None => false,
+            };
+        }
+        let k = usize::from(self.geometry().0);
+        let facts = lock(&self.harm.facts);
+        let is_known = named.is_some();
+        // What a pack says that cannot be read is not known: one of those that blows have hit.
+        let all = || there.keys().chain(unmarked.keys()).copied().collect();
+        let named: BTreeSet<PackId> = named.map_or_else(all, |named| named.into_iter().collect());
+        let gone = named.into_iter().find_map(|pack| {
+            let there = there.get(&pack).cloned().unwrap_or_default();
+            let mut hit = facts.hit.get(&pack).cloned().unwrap_or_default();
+            hit.extend(unmarked.get(&pack).into_iter().flatten());
+            let all = there.union(&hit).count();
+            (there.len() < k).then_some((pack, all >= k))
+        });
+        gone.filter(|(_, is_excused)| is_known || *is_excused)
+    }
+
+    /// A program has written a record of the table: a claim in it that is new is its own.
+    pub(crate) fn table_is_written(&self, record: &[u8], by: &FaultProcess) {
+        if let Some(claim) = claim_of(record) {
+            lock(&self.harm.facts).claims.entry(claim).or_insert_with(|| by.clone());
+        }
+    }
+
+    /// Ends the claim of a program that was killed, as a person does who knows that it is dead.
+    pub(crate) fn release_dead(&self) {
+        in_one_step(|| {
+            let log = self.log();
+            let job = JobName::targets();
+            let Ok(newest) = log.latest(&job) else { return };
+            let record = log.read(&job, newest).unwrap_or_default();
+            let Some(claim) = claim_of(&record) else { return };
+            let holder = lock(&self.harm.facts).claims.get(&claim).cloned();
+            if holder.is_some_and(|holder| holder.is_killed()) {
+                let _ = self.quiet_pool(0).0.release_targets();
+                self.luck.achieved("a dead program's claim is ended");
+            }
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! A person who changes the targets. Each command is a program of its own, which may be killed at any step; then the
+//! command is given again, or a repair goes on with it.
+
+use crate::actor::{Actor, Done, End};
+use crate::blows::{Blow, place_of};
+use outlive_pool::{RepairOptions, Tier};
+use outlive_store::{Uses, repair};
+use outlive_types::sync::pause;
+use outlive_types::{ErrorKind, JobName, Result, SeededRng};
+
+/// Operations of a command before one of which it is killed.
+const STEPS_MAX: u64 = 40;
+/// How often a command is given again.
+const TIMES_MAX: u64 = 3;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+enum Command {
+    Add { place: usize, host: Option<String>, tier: Tier },
+    Drain(u32),
+    Remove { id: u32, lost: bool },
+    Replace { id: u32, place: usize, lost: bool },
+    Repair,
+    Scrub,
+}
+
+impl Actor {
+    /// Gives some commands, one after the other.
+    pub(crate) fn operator(&self, commands: u64) -> Done {
+        for _ in 0..commands {
+            (0..self.rng.below(50)).for_each(|_| pause("time passes"));
+            let mut command = self.command();
+            for _ in 0..TIMES_MAX {
+                if self.place.world.crashed() {
+                    return Err(End);
+                }
+                self.place.release_dead();
+                let Some(program) = self.anew() else { return Err(End) };
+                if self.rng.below(2) == 0 {
+                    program.process.kill_after(1 + self.rng.below(STEPS_MAX));
+                }
+                self.luck.turns().remark(|| format!("the operator's command: {command:?}"));
+                let done = program.obey(&command);
+                if !program.process.is_killed() {
+                    if done.is_ok() {
+                        self.luck.achieved(command.name());
+                    }
+                    break;
+                }
+                self.luck.achieved("a command is killed");
+                // A repair goes on with what the table says.
+                if self.rng.below(3) == 0 {
+                    command = Command::Repair;
+                }
+            }
+            if self.truth.violation().is_some() {
+                return Err(End);
+            }
+        }
+        Ok(())
+    }
+
+    /// A new program of the same person.
+    fn anew(&self) -> Option<Actor> {
+        let (pool, process) = self.place.pool(self.number, self.rng.next_u64())?;
+        let Actor { number, place, truth, luck, .. } = self;
+        let rng = SeededRng::new(self.rng.next_u64());
+        let (place, truth, luck) = (place.clone(), truth.clone(), luck.clone());
+        Some(Actor { number: *number, place, truth, pool, process, rng, luck })
+    }
+
+    fn command(&self) -> Command {
+        let space = &self.place.space;
+        let rows = self.place.rows();
+        let place = self.rng.below(space.used() as u64) as usize;
+        let id = match self.rng.below(12) {
+            0 => 1 + self.rng.below(8) as u32,
+            _ => {
+                let at = self.rng.below(rows.len().max(1) as u64) as usize;
+                rows.get(at).and_then(|row| row.id).unwrap_or(1)
+            }
+        };
+        let slow = space.slow && self.rng.below(4) == 0;
+        let tier = if slow { Tier::Slow } else { Tier::Fast };
+        match self.rng.below(10) {
+            0..=2 => {
+                let host = (self.rng.below(3) == 0).then(|| format!("h{}", self.rng.below(3)));
+                Command::Add { place, host, tier }
+            }
+            3 => Command::Drain(id),
+            4 | 5 => Command::Remove { id, lost: self.rng.below(4) == 0 },
+            6 | 7 => Command::Replace { id, place, lost: self.rng.below(6) == 0 },
+            8 => Command::Repair,
+            _ => Command::Scrub,
+        }
+    }
+
+    /// Whether a target may be given up now. If so, it counts as lost.
+    fn may_give_up(&self, id: u32) -> bool {
+        let rows = self.place.rows();
+        let place = rows.iter().find(|row| row.id == Some(id)).and_then(place_of);
+        place.is_none_or(|place| self.place.strike(place, &Blow::GivenUp))
+    }
+
+    fn obey(&self, command: &Command) -> Done {
+        if let Command::Remove { id, lost: true } | Command::Replace { id, lost: true, .. } =
+            command
+            && !self.may_give_up(*id)
+        {
+            return Ok(());
+        }
+        match command {
+            Command::Add { place, host, tier } => {
+                let added = self.pool.add_target(&place.to_string(), host.as_deref(), *tier);
+                self.judged("a target that comes", added)
+            }
+            Command::Drain(id) => {
+                let drained = self.pool.drain_target(*id, None, &Uses);
+                self.judged("a target that is emptied", drained)
+            }
+            Command::Remove { id, lost } => {
+                let removed = self.pool.remove_target(*id, *lost, None, &Uses);
+                self.judged("a target that goes", removed)?;
+                self.is_gone(*id)
+            }
+            Command::Replace { id, place, lost } => {
+                let place = place.to_string();
+                let replaced = self.pool.replace_target(*id, &place, *lost, None, &Uses);
+                self.judged("a target that is replaced", replaced)?;
+                self.is_gone(*id)
+            }
+            Command::Repair => {
+                let repaired = repair(&self.pool, RepairOptions::default());
+                self.judged("an operator's repair", repaired)
+            }
+            Command::Scrub => self.scrub(),
+        }
+    }
+
+    /// A command that has ended well says that the target is out of the pool. It may have come back since.
+    fn is_gone(&self, id: u32) -> Done {
+        self.luck.turns().remark(|| format!("target {id} is out of the pool"));
+        Ok(())
+    }
+
+    fn judged<T: std::fmt::Debug>(&self, what: &str, outcome: Result<T>) -> Done {
+        // The others may be too few, or busy, or full.
+        let mut also = vec![ErrorKind::Invalid, ErrorKind::Retry, ErrorKind::Full];
+        if self.truth.has_bruises() || self.luck.has_failed() {
+            // What was left behind of packs that no checkpoint names.
+            also.push(ErrorKind::Damaged);
+        }
+        let done = self.met(what, &JobName::gc(), outcome, &also)?;
+        self.luck.turns().remark(|| format!("{what}: {done:?}"));
+        Ok(())
+    }
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Add { .. } => "the operator adds",
+            Command::Drain(_) => "the operator drains",
+            Command::Remove { .. } => "the operator removes",
+            Command::Replace { .. } => "the operator replaces",
+            Command::Repair => "the operator repairs",
+            Command::Scrub => "the operator scrubs",
+        }
+    }
+}

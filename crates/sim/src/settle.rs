@@ -1,0 +1,159 @@
+//! What a person does when all programs have ended: replaces targets that are lost, scrubs, and repairs. Then the
+//! pool must be as its table says, and survive what it promises.
+
+use crate::blows::place_of;
+use crate::disks::some_of;
+use crate::luck::lock;
+use crate::whole::checkpoints;
+use crate::world::PoolWorld;
+use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{Sample, Uses, named_packs, repair};
+use outlive_types::{ErrorKind, PackId, SeededRng};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Scrubs and repairs after which nothing may be left to do.
+const ROUNDS_MAX: u32 = 4;
+/// Sets of targets that are taken away.
+const SETS: u64 = 4;
+
+/// Replaces targets whose places have lost their marker, and puts an end to what stands in the way of that.
+pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
+    if !place.space.operated {
+        return Ok(());
+    }
+    let mut free = place.space.used()..place.space.targets_max();
+    for row in place.rows() {
+        let (Some(on), Some(id)) = (place_of(&row), row.id) else { continue };
+        if lock(&place.markers).get(&on) == Some(&id) {
+            continue;
+        }
+        let new = free.next().ok_or("there is no free place left for a lost target")?;
+        let replaced = pool.replace_target(id, &new.to_string(), true, None, &Uses);
+        match replaced {
+            // What is left of a save that was killed may be on another one that is lost: that is the next.
+            Err(error) if error.kind() != ErrorKind::Retry => {
+                return Err(format!("target {id}, which is lost, is not replaced: {error}"));
+            }
+            _ => {}
+        }
+        place.luck.achieved("replace what is lost");
+    }
+    Ok(())
+}
+
+/// Scrubs and repairs until nothing is left to do, and checks what there is then.
+pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
+    let scrubs_first = rng.below(2) == 0;
+    let mut rounds = 0;
+    loop {
+        let mut is_quiet = true;
+        if scrubs_first || rounds > 0 {
+            is_quiet &= scrubbed(pool)?;
+        }
+        let report = repair(pool, RepairOptions::default());
+        let report = report.map_err(|error| format!("a quiet repair: {error}"))?;
+        let is_idle = report.shards + report.moved + report.surplus == 0;
+        is_quiet &= report.is_whole() && is_idle && report.removed.is_empty();
+        if is_quiet && rounds > 0 {
+            break;
+        }
+        rounds += 1;
+        if rounds > ROUNDS_MAX {
+            return Err(format!("{rounds} scrubs and repairs leave something to do: {report:?}"));
+        }
+    }
+    laid_out(pool, place)?;
+    checkpoints(pool, place)?;
+    survives(place, rng)
+}
+
+/// Whether a scrub finds nothing at all. What it finds it must mend.
+fn scrubbed(pool: &Pool) -> Result<bool, String> {
+    let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+    let report = scrub(pool, &options).map_err(|error| format!("a quiet scrub: {error}"))?;
+    if !report.is_whole() || !report.damaged.is_empty() {
+        return Err(format!("a quiet scrub does not mend all: {report:?}"));
+    }
+    Ok(report.incomplete.is_empty() && report.copies.is_empty())
+}
+
+/// Each shard of a pack is on one target, which fails by itself.
+fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
+    let rows = match place.space.has_table() {
+        true => place.rows(),
+        false => Vec::new(),
+    };
+    for row in &rows {
+        let is_left = matches!(row.state, TargetState::Closed | TargetState::Lost) || row.remove;
+        if is_left {
+            return Err(format!("a row is left behind: {row:?}"));
+        }
+    }
+    let place_row = |on: usize| rows.iter().find(|row| place_of(row) == Some(on));
+    let named = named_packs(pool).map_err(|error| error.to_string())?;
+    let named: BTreeSet<PackId> = named.into_iter().collect();
+    let mut fast: BTreeMap<PackId, BTreeMap<u8, Vec<(usize, String)>>> = BTreeMap::new();
+    let mut on_slow: BTreeSet<PackId> = BTreeSet::new();
+    for (on, shard, _) in place.world.stored() {
+        let domain = match (place.space.has_table(), place_row(on)) {
+            (false, _) => format!("place {on}"),
+            // It is no part of the pool any more.
+            (true, None) => continue,
+            (true, Some(row)) if row.tier == Tier::Slow => {
+                on_slow.insert(shard.pack);
+                continue;
+            }
+            (true, Some(row)) => {
+                if row.state != TargetState::Active {
+                    return Err(format!("{shard} is still on {row:?}"));
+                }
+                row.host.clone().unwrap_or(format!("place {on}"))
+            }
+        };
+        let shards = fast.entry(shard.pack).or_default();
+        shards.entry(shard.shard).or_default().push((on, domain));
+    }
+    let geometry = place.space.redundancy.geometry(64 << 10);
+    let count = geometry.k + geometry.m;
+    for pack in named {
+        let none = BTreeMap::new();
+        let shards = fast.get(&pack).unwrap_or(&none);
+        // Perhaps it was trimmed.
+        if shards.is_empty() && place.space.keeps > 0 && on_slow.contains(&pack) {
+            continue;
+        }
+        let mut domains: Vec<&String> = Vec::new();
+        for number in 0..count {
+            match shards.get(&number).map(|on| &on[..]) {
+                Some([(_, domain)]) => domains.push(domain),
+                other => return Err(format!("shard {number} of {pack} is on {other:?}")),
+            }
+        }
+        domains.sort_unstable();
+        domains.dedup();
+        if domains.len() < usize::from(count) {
+            return Err(format!("shards of {pack} are together: {shards:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Any targets may be lost, as many as the pool's rule says.
+fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
+    let (domains, count) = (place.domains(), place.space.survives());
+    if count == 0 {
+        return Ok(());
+    }
+    for _ in 0..SETS {
+        let lost = some_of(&domains, count, rng);
+        for job in place.truth.jobs() {
+            for (epoch, _) in place.truth.must_be(&job) {
+                place.restored_without(&lost, &job, epoch, rng).map_err(|what| {
+                    format!("{count} targets may be lost of a pool that is whole, and {lost:?} were: {what}")
+                })?;
+            }
+        }
+    }
+    Ok(())
+}

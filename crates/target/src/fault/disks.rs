@@ -1,0 +1,75 @@
+//! What happens to one target of a [`FaultWorld`] while programs and other targets go on.
+
+use super::{CutMode, FaultWorld, Kept, flip};
+use crate::ShardName;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a target had at some time.
+#[derive(Clone, Debug, Default)]
+pub struct DiskCopy(BTreeMap<ShardName, Arc<Vec<u8>>>);
+
+impl DiskCopy {
+    /// The shards of this copy, with their bytes.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardName, &Arc<Vec<u8>>)> {
+        self.0.iter().map(|(shard, bytes)| (*shard, bytes))
+    }
+}
+
+impl FaultWorld {
+    /// All finished shards with their bytes, by target. This is no operation.
+    pub fn stored(&self) -> Vec<(usize, ShardName, Arc<Vec<u8>>)> {
+        let world = self.lock();
+        let each = world.shards.iter();
+        each.map(|((on, shard), kept)| (*on, *shard, kept.bytes.clone())).collect()
+    }
+
+    /// Shards that were begun and are not finished, by target. This is no operation.
+    pub fn begun(&self) -> Vec<(usize, ShardName)> {
+        self.lock().parts.keys().copied().collect()
+    }
+
+    /// Whether a target cannot be reached now.
+    pub fn is_away(&self, number: usize) -> bool {
+        self.lock().away.contains(&number)
+    }
+
+    /// Flips the bits of `mask` in a byte of the shard that a target has.
+    ///
+    /// # Panics
+    /// If there is no such byte, or nothing to flip.
+    pub fn corrupt_on(&self, number: usize, shard: ShardName, offset: u64, mask: u8) {
+        let mut world = self.lock();
+        let kept = world.shards.get_mut(&(number, shard));
+        flip(kept.expect("a test damages a shard that exists"), offset, mask);
+    }
+
+    /// What a target has now.
+    pub fn copy_of(&self, number: usize) -> DiskCopy {
+        let there = self.stored().into_iter().filter(|(on, ..)| *on == number);
+        DiskCopy(there.map(|(_, shard, bytes)| (shard, bytes)).collect())
+    }
+
+    /// Puts an old copy of a target in its place: newer shards are gone, and deleted ones are back.
+    pub fn roll_back(&self, number: usize, copy: &DiskCopy) {
+        self.lose_target(number);
+        let mut world = self.lock();
+        for (shard, bytes) in copy.shards() {
+            let kept = Kept { bytes: bytes.clone(), durable: true, before: None };
+            world.shards.insert((number, shard), kept);
+        }
+    }
+
+    /// Cuts the power of one target. Names that are not durable are lost or kept, as `mode` says;
+    /// unfinished shards are gone. Programs go on.
+    pub fn cut_target(&self, number: usize, mode: CutMode) {
+        let mut world = self.lock();
+        world.parts.retain(|(on, _), _| *on != number);
+        let all = std::mem::take(&mut world.shards);
+        let after = |((on, shard), kept): ((usize, ShardName), Kept)| {
+            let kept = if on == number { kept.after_cut(mode)? } else { kept };
+            Some(((on, shard), kept))
+        };
+        world.shards = all.into_iter().filter_map(after).collect();
+    }
+}
