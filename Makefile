@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs storm bench install clean
+.PHONY: help demo test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs mutants storm bench install clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -91,6 +91,9 @@ soak: setup ## Explore interleavings for MINUTES (default: 60); SCHEDULE=NAME sh
 
 bugs: setup ## Put known bugs into a copy, and count the schedules until each is found (ARGS: their names)
 	@scripts/explore-bugs $(ARGS)
+
+mutants: setup ## Put wrong patches into a copy, and see which the tests and the explorer find (ARGS: --again, names)
+	@scripts/mutants $(ARGS)
 
 # After a fault its pools stay for a look, and what happened last is told.
 storm: build ## Kill and suspend programs of all kinds on one pool for MINUTES (default: 60; ARGS=--striped)
