@@ -62,6 +62,8 @@ SHOWN = (
     *(f"{what} done" for what in dict.fromkeys(COMMANDS)),
 )
 """What must have been counted, or nothing would have been shown."""
+SHOWN_STRIPED = ("pool done", "flipped", "place away")
+"""The same of a striped pool."""
 KEEP_MIN = 1
 PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
 """Pages of which states are made, so that they share most of what they hold."""
@@ -302,7 +304,7 @@ class Storm:
         return self.run("pool", *words)
 
     def flip(self) -> None:
-        """A bit flips, of a pack always in the same shard: more than one may not be damaged."""
+        """Flips a bit, of each pack always in the same shard: redundancy makes up for one."""
         shards = sorted(self.folder.glob("target */packs/*/*.shard"))
         flips = [
             shard
@@ -377,13 +379,22 @@ class Storm:
             self.counts[f"{life.what} fenced"] += 1
         elif code == RETRY:
             self.counts[f"{life.what} told to retry"] += 1
-        elif self.striped and (life.what, code) in (("pool", INVALID), ("scrub", DAMAGED)):
-            # The targets are others by now; or other commands kept it from mending what it found.
+        elif self.may_end_with(life, code):
             self.counts[f"{life.what} ended with {code}"] += 1
         else:
             said = "" if life.what == "save" else life.heard.decode(errors="replace")
             self.fault(f"{life.number}: {life.what} {life.job} ended with {code}: {said}")
         return code
+
+    def may_end_with(self, life: Life, code: int) -> bool:
+        """Whether a command may end so where targets come and go, and bits flip."""
+        if not self.striped:
+            return False
+        if life.what == "pool":
+            # The targets are others by now. A repair names none.
+            return code == INVALID and not life.job.startswith("repair ")
+        # Other commands kept a scrub from mending what it found. No bit flips in the copy.
+        return (life.what, life.job, code) == ("scrub", self.pool, DAMAGED)
 
     def fault(self, text: str) -> None:
         self.story.append(f"{time.monotonic():.3f} FAULT {text}")
@@ -537,7 +548,8 @@ class Storm:
         self.come_back()
 
     def has_shown_all(self) -> bool:
-        return all(self.counts[what] > 0 for what in SHOWN)
+        shown = SHOWN + SHOWN_STRIPED * self.striped
+        return all(self.counts[what] > 0 for what in shown)
 
     def make_whole(self) -> None:
         """A scrub and a repair mend everything, and then any target may be away."""
@@ -545,12 +557,16 @@ class Storm:
             if self.to_its_end(self.run(*words)) != 0:
                 self.fault(f"{' '.join(words)} did not make the pool whole")
         status = self.json("pool", "status", self.pool, "--json")
+        if not status["redundancy"]:
+            self.fault("the status of the pool names no checkpoint")
         for checkpoint in status["redundancy"]:
             if checkpoint["survives"] != 1:
                 self.fault(f"not whole: {checkpoint}")
         for row in status["config"]["target"]:
             there = Path(self.pool, row["location"]).resolve()
-            if there.exists() and not self.faults:
+            if not there.exists():
+                self.fault(f"there is no {there}, which is a target: {row}")
+            if not self.faults:
                 away = there.with_suffix(".away")
                 there.rename(away)
                 if self.to_its_end(self.run("verify", self.pool)) != 0:

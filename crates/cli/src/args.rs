@@ -175,8 +175,8 @@ pub struct InitArgs {
 pub struct AddArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Where packs are to be kept: a directory, new or empty (a relative path starts at the pool's
-    /// directory), or s3://BUCKET/PREFIX
+    /// Where packs are to be kept: a directory (a relative path starts at the pool's directory) or
+    /// s3://BUCKET/PREFIX, new, empty, or a target that the pool has or had
     pub location: String,
     /// What it fails with: no two parts of a stripe are on targets of one host
     #[arg(long, value_name = "NAME")]
@@ -219,7 +219,8 @@ pub struct DrainArgs {
 pub struct RemoveArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Give the target up with all that is on it: it will not come back
+    /// Give the target up, with all that only it has: what it has is made of the others, as far as they can. Should
+    /// it come back, `pool add` takes it in again
     #[arg(long)]
     pub lost: bool,
 }

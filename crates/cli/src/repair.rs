@@ -4,7 +4,6 @@ use crate::args::RepairArgs;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
 use outlive_pool::{Pool, RepairOptions, RepairReport};
-use outlive_store::named_packs;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -15,18 +14,10 @@ pub fn repair(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
     let options = RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     teller.busy("looking for what is missing");
-    let mut report = outlive_store::repair(&pool, options)?;
-    // A pack that was deleted while a target was away is on it again when it is back.
-    let mut left_over = 0;
-    if !report.lost.is_empty() {
-        let named = named_packs(&pool)?;
-        left_over = report.lost.len();
-        report.lost.retain(|(pack, _)| named.contains(pack));
-        left_over -= report.lost.len();
-    }
+    let report = outlive_store::repair(&pool, options)?;
     teller.finish();
     let code = if args.dry_run { 0 } else { ends_with(&report) };
-    let text = text(&pool, args, &report, left_over as u64);
+    let text = text(&pool, args, &report);
     Ok(Answer { text, json: json_of(args, &report), code })
 }
 
@@ -91,11 +82,11 @@ pub fn done_text(pool: &Pool, report: &RepairReport) -> String {
     text
 }
 
-fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport, left_over: u64) -> String {
-    let RepairReport { packs, incomplete, unfinished, missing, .. } = report;
+fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport) -> String {
+    let RepairReport { packs, incomplete, unfinished, missing, unneeded, .. } = report;
     let mut text = format!("{}: ", count(*packs, "pack"));
     let _ = match (*incomplete, args.dry_run) {
-        (0, _) => writeln!(text, "nothing is missing, and all is where it should be"),
+        (0, _) => writeln!(text, "nothing of them is missing, and all is where it should be"),
         (_, true) => writeln!(
             text,
             "{incomplete} lack something or are not where they should be; {} in all are missing",
@@ -119,21 +110,20 @@ fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport, left_over: u64) -
     for (pack, error) in &report.failed {
         let _ = writeln!(text, "  FAILED pack {pack}: {}", shown(error.message()));
     }
-    if left_over > 0 {
+    if *unneeded > 0 {
         let gc = pool.command("gc", &[]);
         let _ = writeln!(
             text,
             "{} that no checkpoint needs cannot be made whole: they were deleted while a target was \
              away, or never finished; `{gc}` removes what is left of them",
-            count(left_over, "pack")
+            count(*unneeded, "pack")
         );
     }
     if *unfinished > 0 {
         let gc = pool.command("gc", &[]);
         let _ = writeln!(
             text,
-            "{} left alone: somebody is writing it, or has died at that; then `{gc}` removes what is \
-             left",
+            "{} left alone: a save is writing it, or was killed; then `{gc}` removes what is left",
             count(*unfinished, "pack")
         );
     }
@@ -170,6 +160,7 @@ fn json_of(args: &RepairArgs, report: &RepairReport) -> Value {
         })).collect::<Vec<_>>(),
         "removed": report.removed,
         "lost": each(&report.lost),
+        "unneeded": report.unneeded,
         "failed": each(&report.failed),
     })
 }

@@ -121,12 +121,12 @@ fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
         );
         if !dry_run {
             let gc = pool.command("gc", &[]);
-            let _ = writeln!(text, "Nobody refers to them any more; `{gc}` deletes them.");
+            let _ = writeln!(text, "No checkpoint refers to them any more; `{gc}` deletes them.");
         }
     }
     if !unneeded.is_empty() {
         let gc = pool.command("gc", &[]);
-        let _ = writeln!(text, "{} that nobody needs: `{gc}` deletes", packs(unneeded));
+        let _ = writeln!(text, "{} that no checkpoint needs: `{gc}` deletes", packs(unneeded));
     }
     if !pending.is_empty() {
         let _ = writeln!(

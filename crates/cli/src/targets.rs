@@ -43,16 +43,11 @@ pub fn drain(args: &DrainArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let change = pool.drain_target(args.id, args.rate, &Uses)?;
     teller.finish();
     let mut text = done_text(&pool, &change.repair);
-    let code = match &change.why {
-        None => {
-            let remove = pool.command("pool remove", &[&args.id.to_string()]);
-            let _ =
-                writeln!(text, "Target {} is empty; `{remove}` takes it out of the pool.", args.id);
-            ends_with(&change.repair)
-        }
-        Some(why) => exit_code(why.kind()),
-    };
-    Ok(Answer { text, json: json_of(&pool, args, &change), code })
+    if change.why.is_none() {
+        let remove = pool.command("pool remove", &[&args.id.to_string()]);
+        let _ = writeln!(text, "Target {} is empty; `{remove}` takes it out of the pool.", args.id);
+    }
+    Ok(Answer { text, json: json_of(&pool, args, &change), code: code_of(&change) })
 }
 
 /// `outlive pool remove`.
@@ -66,8 +61,7 @@ pub fn remove(args: &RemoveArgs, teller: &Arc<Teller>) -> Result<Answer> {
     if args.lost {
         text.push_str(&lost_hint(&pool));
     }
-    let code = ends_with(&change.repair);
-    Ok(Answer { text, json: json_of(&pool, &args.drain, &change), code })
+    Ok(Answer { text, json: json_of(&pool, &args.drain, &change), code: code_of(&change) })
 }
 
 /// `outlive pool release`.
@@ -98,7 +92,15 @@ pub fn replace(args: &ReplaceArgs, teller: &Arc<Teller>) -> Result<Answer> {
     }
     let mut json = json_of(&pool, &args.drain, &change);
     json["new_id"] = json!(new);
-    Ok(Answer { text, json, code: ends_with(&change.repair) })
+    Ok(Answer { text, json, code: code_of(&change) })
+}
+
+/// The exit code of a command that has changed the targets: 0 only if all that it began has come to its end.
+fn code_of(change: &TargetChange) -> i32 {
+    match &change.why {
+        Some(why) if change.repair.lost.is_empty() => exit_code(why.kind()),
+        _ => ends_with(&change.repair),
+    }
 }
 
 /// Whether a target has left the pool, or is given up and leaves it with a later repair.

@@ -133,7 +133,7 @@ fn a_log_in_a_bucket_serves_several_hosts() {
     place.done(&["verify", "there"]);
     place.check("here", "a", 3);
 
-    // Two do not move shards at once; what one left that was killed goes.
+    // Two commands do not move shards at once. The next one takes over the claim of a killed one.
     let table = place.server.bucket_dir().join("log/log/%2Etargets");
     let is_claimed = || {
         let records = fs::read_dir(&table).into_iter().flatten().flatten();

@@ -84,8 +84,8 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     place.done(&["verify", "pool"]);
 }
 
-/// Log and packs are below other prefixes: nothing told of the pool once its `pool.toml` was lost, and another one was
-/// made there.
+/// Log and packs are below other prefixes. Once its `pool.toml` was lost, nothing there named the pool, and `pool init`
+/// made another one.
 #[test]
 fn a_pool_in_a_bucket_is_not_forgotten_with_its_descriptor() {
     let Some(server) = Server::versitygw() else { return };

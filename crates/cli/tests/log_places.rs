@@ -339,8 +339,8 @@ fn a_log_in_etcd_serves_several_hosts() {
     assert_eq!((alone.got("job", 1), alone.got("job", 2)), ("1".to_owned(), "2".to_owned()));
     // Targets are changed by one at a time, although there are no locks.
     alone.done(&["pool", "add", "POOL", "../disk 2"]);
-    let nobody = alone.done(&["pool", "release", "POOL"]);
-    assert!(nobody.out.contains("No command"), "{nobody:?}");
+    let free = alone.done(&["pool", "release", "POOL"]);
+    assert!(free.out.contains("No command"), "{free:?}");
     alone.done(&["verify", "POOL"]);
 
     cluster.stop(0);

@@ -125,7 +125,7 @@ fn two_of_six_directories_may_be_lost() {
     assert_eq!(place.run(&["gc"]).code, 0);
     let status = place.run(&["pool", "status"]);
     assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
-    assert!(place.run(&["pool", "repair"]).out.contains("nothing is missing"));
+    assert!(place.run(&["pool", "repair"]).out.contains("nothing of them is missing"));
     assert!(place.run(&["scrub"]).out.contains("Everything that is needed is whole"));
 }
 

@@ -172,8 +172,8 @@ impl Run<'_> {
         self.dir.join(format!("raw-{file}"))
     }
 
-    /// Does `work` at every place, in order, on `depth` threads; who does a file's first opens it,
-    /// who does its last ends it. `fault` says what an error means.
+    /// Does `work` at every place, in order, on `depth` threads. A thread that does the first work in
+    /// a file opens the file, one that does the last ends it. `fault` says what an error means.
     fn each(
         &self,
         fault: fn(&str, &Path, &io::Error) -> Error,

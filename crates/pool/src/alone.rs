@@ -46,7 +46,7 @@ impl Pool {
     }
 
     /// Ends the claim of a command that was killed while it moved shards, where the log has no locks.
-    /// Answers whose it was. That command must not be at work any more.
+    /// Returns its holder. That command must not be at work any more.
     ///
     /// # Errors
     /// What the log reports.

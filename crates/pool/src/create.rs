@@ -10,7 +10,7 @@ use crate::log_open::{check_log, open_log};
 use crate::log_places::{check_place, marker_in};
 use crate::marker::Marker;
 use crate::membership::staying;
-use crate::place::{check_target, descriptor_is_missing, read_descriptor};
+use crate::place::{TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor};
 use crate::places::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_place, check_outside, check_outside_prefixes,
     holds_something, keeps_no_packs, make_target, refuse_memory, refuse_used, refuse_used_log,
@@ -89,7 +89,12 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         }
         places.push(place);
     }
-    write_descriptor(&home, config, &*env.rng)?;
+    if !write_descriptor(&home, config, &*env.rng)? {
+        return Err(Error::invalid(format!(
+            "another program has just made {root} a pool whose log is elsewhere: this command has made none; what it \
+             has put into its places of the log and its targets ({MARKER}, {TARGET_MARKER}) names no pool"
+        )));
+    }
     open(dir, env)
 }
 
@@ -302,8 +307,9 @@ fn refuse_lost_descriptor(root: &Location) -> Result<()> {
 }
 
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
-/// finds a marker makes that pool, with its target unless another is asked for.
-fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()> {
+/// finds a marker makes that pool, with its target unless another is asked for. Returns whether the pool that is there
+/// now is this one: a maker whose log is in other places may have been faster.
+fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<bool> {
     let root = &home.root;
     for log in &home.log().at {
         if !log.has(MARKER)? {
@@ -354,13 +360,17 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<()
     }
     root.publish(DESCRIPTOR, &config.to_text()?, rng)?;
     root.sync("")?;
-    // Last: without the descriptor it says that this is lost, and not that the maker has died.
-    make_copy(root, rng)?;
+    if read_descriptor(root)?.format.pool_id != config.format.pool_id {
+        return Ok(false);
+    }
+    // Last: without the descriptor it says that this is lost, and not that the maker has died. The next save makes
+    // one that is missing.
+    let _ = make_copy(home, rng);
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made the directory.
     let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());
     let _ = dir.as_deref().and_then(Path::parent).map(sync_dir);
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]

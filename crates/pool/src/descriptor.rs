@@ -1,14 +1,14 @@
 //! Rewrites `pool.toml`, and keeps what a person wrote in it.
 
 use crate::config::{FormatConfig, PoolConfig};
-use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
+use crate::home::{COPY, DESCRIPTOR, Home};
 use crate::location::Location;
 use crate::log_open::check_log;
 use crate::log_set::LogSet;
 use crate::place::read_text;
 use outlive_types::{Error, Result, Rng};
 
-/// Writes of one rewrite, before it is left to those who rewrite the file at the same time.
+/// Writes of one rewrite, before it gives way to the processes that rewrite the file at the same time.
 const ATTEMPTS: usize = 16;
 
 /// Rewrites `pool.toml`. `change` gets what the file says, and returns what it is to say; it may be called several
@@ -79,8 +79,12 @@ pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
 ///
 /// # Errors
 /// What the place reports.
-pub(crate) fn make_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
-    if root.has(MARKER)? || root.has(COPY)? { Ok(()) } else { keep_copy(root, rng) }
+pub(crate) fn make_copy(home: &Home, rng: &dyn Rng) -> Result<()> {
+    if home.is_log_elsewhere() && !home.root.has(COPY)? {
+        keep_copy(&home.root, rng)
+    } else {
+        Ok(())
+    }
 }
 
 /// The text of a descriptor that says `there`, so that it says `wanted`.

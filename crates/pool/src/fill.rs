@@ -50,10 +50,14 @@ impl FillNeed {
 
     /// Shards of a pack that the slow tier lacks.
     pub fn missing(&self, pack: PackId) -> usize {
-        let none = Vec::new();
-        let there = self.there.get(&pack).unwrap_or(&none);
-        let numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
+        let numbers: BTreeSet<u8> = self.staying(pack).iter().map(|(number, _)| *number).collect();
         self.wanted.saturating_sub(numbers.len())
+    }
+
+    /// What slow targets have of a pack, without those that leave: a repair may drop what is there.
+    fn staying(&self, pack: PackId) -> Vec<(u8, usize)> {
+        let there = self.there.get(&pack).into_iter().flatten();
+        there.filter(|(_, on)| self.targets.members()[*on].is_active()).copied().collect()
     }
 }
 
@@ -126,7 +130,6 @@ impl Pool {
         let mut there: BTreeMap<PackId, Vec<(u8, usize)>> = BTreeMap::new();
         let mut unasked = None;
         for (number, member) in targets.of_tier(Tier::Slow) {
-            // What is on one that is being emptied is copied by that.
             let listed = member.look().and_then(|()| member.target().list());
             match listed.and_then(|listed| member.look().map(|()| listed)) {
                 Err(error) => unasked = unasked.or(Some(error)),
@@ -155,7 +158,7 @@ impl Pool {
             return Err(Error::retry("the targets of the pool have changed: fill again"));
         }
         let mut fill = PackFill::default();
-        let mut there = need.there.get(&pack).cloned().unwrap_or_default();
+        let mut there = need.staying(pack);
         let mut numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
         // The data first; parity in the place of what cannot be copied just now.
         for shard in self.shards_of(pack) {
@@ -203,21 +206,27 @@ impl Pool {
     }
 
     /// Deletes a pack from the fast tier that the slow one has as a whole: every byte is read there before.
-    /// Answers how many bytes that frees. To be called under [`Pool::lock_trimming`].
+    /// Returns how many bytes were read for that, and how many it frees. To be called under [`Pool::lock_trimming`].
     ///
     /// # Errors
     /// Why the slow tier cannot be relied on: then nothing was deleted. What a fast target reports.
-    pub fn trim_pack(&self, pack: PackId, need: &FillNeed) -> Result<u64> {
+    pub fn trim_pack(&self, pack: PackId, need: &FillNeed) -> Result<(u64, u64)> {
         let targets = self.targets();
         if !need.is_of(self) {
             return Err(Error::retry("the targets of the pool have changed: trim again"));
         }
-        let (mut whole, mut why) = (0, None);
+        let (mut whole, mut read_bytes, mut why) = (0, 0, None);
         for shard in self.shards_of(pack) {
-            let slow = |number: &usize| targets.members()[*number].tier == Tier::Slow;
+            let slow = |number: &usize| {
+                let member = &targets.members()[*number];
+                member.tier == Tier::Slow && member.is_active()
+            };
             let mut copies = targets.copies(shard).members.into_iter().filter(slow);
             let is_whole = copies.any(|number| match self.verify_on(&targets, shard, number) {
-                Ok(_) => true,
+                Ok(bytes) => {
+                    read_bytes += bytes;
+                    true
+                }
                 Err(error) => {
                     why = why.take().or(Some(error));
                     false
@@ -233,8 +242,14 @@ impl Pool {
             return Err(why.unwrap_or_else(missing));
         }
         let freed_bytes = self.fast_bytes(pack);
-        self.shards_of(pack).into_iter().try_for_each(|shard| targets.delete_fast(shard))?;
-        Ok(freed_bytes)
+        let deleted =
+            self.shards_of(pack).into_iter().try_for_each(|shard| targets.delete_fast(shard));
+        deleted.map_err(|error| {
+            error.context(
+                "it is whole on the slow tier, and it is not known how much of it is still on the fast one",
+            )
+        })?;
+        Ok((read_bytes, freed_bytes))
     }
 
     /// Bytes that a pack occupies on the fast targets that can be asked.

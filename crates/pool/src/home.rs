@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The descriptor of a pool, at its root.
 pub(crate) const DESCRIPTOR: &str = "pool.toml";
-/// A copy of the descriptor, beside it, where the log's marker is not. If it is there and the descriptor is not, that
-/// is lost: the copy is made last.
+/// A copy of the descriptor, beside it, where the log's marker is not. If it is there and the descriptor is not, the
+/// descriptor was lost, since the copy is made last.
 pub(crate) const COPY: &str = ".pool.toml";
 /// What says that a log is the pool's, and how that was made. No job has this name (jobs begin with
 /// another character).
@@ -25,7 +25,7 @@ pub(crate) struct Home {
     pub root: Location,
     /// Of the log, with a marker in each: the set that was found first.
     log: Arc<Link>,
-    /// Whether somebody has seen to the copy of the descriptor.
+    /// Whether this process has seen to the copy of the descriptor.
     has_copy: Arc<AtomicBool>,
 }
 
@@ -67,10 +67,14 @@ impl Home {
         Home { log: Arc::new(Link::new(LogSet::beside(&root))), root, has_copy: Arc::default() }
     }
 
-    /// Whether somebody should see to the copy of the descriptor: true once, if the log is elsewhere.
+    /// Whether the caller is to see to the copy of the descriptor: true once, if the log is elsewhere.
     pub fn wants_copy(&self) -> bool {
-        let is_elsewhere = || self.log_places().all(|(log, _)| self.is_elsewhere(log));
-        !self.has_copy.swap(true, Ordering::Relaxed) && is_elsewhere()
+        !self.has_copy.swap(true, Ordering::Relaxed) && self.is_log_elsewhere()
+    }
+
+    /// Whether no place of the log is in the pool's own place.
+    pub fn is_log_elsewhere(&self) -> bool {
+        self.log_places().all(|(log, _)| self.is_elsewhere(log))
     }
 
     /// The places of the log now, as far as that is known.

@@ -126,7 +126,7 @@ impl TargetPlaces for HomeTargets {
         let targets = self.targets_of(&marker)?;
         let highest = targets.iter().filter_map(|row| row.id).max().unwrap_or(FIRST);
         let next_id = marker.next_target.unwrap_or(0).max(highest + 1);
-        Ok(Rows { next_id, deletions: 0, targets })
+        Ok(Rows { next_id, targets })
     }
 
     fn seen(&self, rows: Rows) -> Result<Vec<TargetConfig>> {

@@ -3,6 +3,8 @@
 
 use outlive_types::{Error, Result};
 use rustix::fs::statfs;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -45,7 +47,7 @@ pub(crate) fn is_in_memory(dir: &Path) -> bool {
     stat.is_some_and(|stat| IN_MEMORY.contains(&(stat.f_type.cast_unsigned() & 0xFFFF_FFFF)))
 }
 
-/// A process, told from all others: also from a later one with its number, and from those of other hosts.
+/// What distinguishes a process from all others: from a later one with its number, and from those of other hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ProcessMark {
     /// Its number.
@@ -67,8 +69,14 @@ impl ProcessMark {
 
     /// Whether the process is known to have ended. Of those of other systems nothing is known.
     pub fn is_dead(&self) -> bool {
-        let is_here = !self.system.is_empty() && self.system == this_system();
-        is_here && started(self.process) != Some(self.started)
+        if self.system.is_empty() || self.system != this_system() {
+            return false;
+        }
+        match started(self.process) {
+            Some(started) => started != self.started,
+            // It may be hidden, as processes of other users are with `hidepid`.
+            None => !is_hidden(self.process),
+        }
     }
 }
 
@@ -89,7 +97,14 @@ fn started(process: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Empty if it cannot be told.
+/// Whether there is a process of that number, and /proc does not show it.
+fn is_hidden(process: u32) -> bool {
+    let is_shown = fs::read_to_string(format!("/proc/{process}/stat")).is_ok();
+    let number = i32::try_from(process).ok().and_then(Pid::from_raw);
+    !is_shown && number.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Empty if this system does not say.
 fn this_system() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let numbers = fs::read_link("/proc/self/ns/pid").unwrap_or_default();

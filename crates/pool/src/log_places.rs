@@ -61,9 +61,9 @@ pub(crate) fn is_there(found: &Found) -> bool {
 /// How long a marker that is found must last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lasting {
-    /// It is only looked at.
+    /// The caller only reads it.
     Now,
-    /// A power cut must not take it back: something is written or deleted elsewhere because of it.
+    /// A power cut must not take it back: the caller writes or deletes something elsewhere because of it.
     Durably,
 }
 
@@ -253,8 +253,8 @@ impl LogPlace {
     fn marker(&self) -> Result<Marker> {
         let checked =
             check_place(&self.home, &self.format, &self.location, self.number, self.place);
-        // To those who ask several places, one that is not there is one that does not answer. The only one was there
-        // when the pool was opened: nothing is known of its records now.
+        // Of several places, a missing one counts as one that does not answer. The only place was there when the pool
+        // was opened: nothing is known of its records now.
         checked.map_err(|error| match error.kind() {
             ErrorKind::Damaged => Error::retry(error.message()),
             _ => self.as_one_of_several(&error),

@@ -9,7 +9,7 @@ use crate::repair::{PackUses, RepairOptions, RepairReport};
 use crate::targets::{FoundPlace, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};
 use outlive_types::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The targets of a pool at some time, and what this process has written to which since.
@@ -18,6 +18,8 @@ pub struct TargetsThen {
     /// Of the table.
     version: u64,
     ids: Vec<u32>,
+    /// The number of the next target that comes.
+    next_id: u32,
     written: Growing,
 }
 
@@ -37,7 +39,7 @@ pub struct TargetChange {
     pub repair: RepairReport,
     /// Shards that are still on the target that is to be emptied.
     pub left: u64,
-    /// Why.
+    /// Why it is not empty, or, if it was given up, why it has not left the pool yet.
     pub why: Option<Error>,
 }
 
@@ -61,6 +63,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Which table of targets this process has taken notice of: another number if targets have come or gone.
+    pub fn table_seen(&self) -> u64 {
+        self.targets().version()
+    }
+
     /// The targets that there are now: to be asked before anything is written that a record is to name,
     /// and before those look at the table that write it. `None` if a target may leave without harm.
     ///
@@ -74,7 +81,8 @@ impl Pool {
         let (targets, written) = (self.targets(), self.written().begin());
         // Nothing is saved to others.
         let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
-        Ok(Some(TargetsThen { version: targets.version(), ids, written }))
+        let (version, next_id) = (targets.version(), targets.next_id());
+        Ok(Some(TargetsThen { version, ids, next_id, written }))
     }
 
     /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
@@ -94,7 +102,7 @@ impl Pool {
         let counts = |row: &&TargetConfig| row.state.counts() && row.since <= then.version;
         let row_of = |id: u32| rows.get(id).filter(counts);
         // Those that came since, too: one may have come and left.
-        let came = then.ids.iter().max().map_or(1, |id| id + 1)..rows.next_id;
+        let came = then.next_id..rows.next_id;
         let known = then.ids.iter().copied().chain(came);
         let left: BTreeSet<u32> = known.filter(|id| row_of(*id).is_none()).collect();
         let needed = usize::from(self.config().geometry().k);
@@ -124,12 +132,11 @@ impl Pool {
                 "a pool needs a fast target to save to: add another one first",
             ));
         }
-        let fits = self.config().redundancy.check_targets(&staying);
-        fits.map_err(|error| error.context("without that target, and before another one is added"))
+        self.config().redundancy.check_targets(&staying)
     }
 
     /// Adds a target at a new or empty place, or takes one back that the pool has or had; programs that save use it
-    /// from their next checkpoint on. A target of the pool that is there already stays as it is. Answers its number.
+    /// from their next checkpoint on. A target of the pool that is there already stays as it is. Returns its number.
     ///
     /// # Errors
     /// `Invalid` for a place that is used by something else, or cannot be; `Retry` while another command collects.
@@ -166,12 +173,16 @@ impl Pool {
         table.change(&mut |rows| {
             let before = rows.clone();
             change(table, rows)?;
-            if *rows == before { Ok(()) } else { self.fits(rows) }
+            if *rows == before {
+                return Ok(());
+            }
+            let without = "without that target, and before another one is added";
+            self.fits(rows).map_err(|error| error.context(without))
         })?;
         self.refresh_targets()
     }
 
-    /// Puts a row into the table for the place that it names, which is made ready. Answers its number.
+    /// Puts a row into the table for the place that it names, which is made ready. Returns its number.
     fn put_row(&self, table: &TargetTable, rows: &mut Rows, row: &TargetConfig) -> Result<u32> {
         let places = table.places();
         let here = table.rows()?;
@@ -180,23 +191,21 @@ impl Pool {
         let own = both().find(|other| places.is_same(other, row));
         if let Some(own) = own.and_then(|own| rows.get(own.id.unwrap_or(1))) {
             let id = own.id.unwrap_or(1);
-            if own.tier != row.tier || own.volatile != row.volatile {
-                return Err(Error::invalid(format!(
-                    "{} is target {id} of this pool already, of another kind",
-                    row.location
-                )));
-            }
             return self.take_back(table, rows, id, row);
         }
         match places.find(row)? {
-            FoundPlace::Own { id, .. } if rows.get(id).is_some_and(|own| own.state.counts()) => {
+            // An empty one with the number of another that is there was left by a command that was killed.
+            FoundPlace::Own { id, holds_shards }
+                if rows.get(id).is_some_and(|own| own.state.counts())
+                    && (holds_shards || self.look_at(id).is_err()) =>
+            {
                 Err(Error::invalid(format!(
                     "{} holds target {id} of this pool, which is in the table at another place: if it was moved, \
                      set its location in pool.toml",
                     row.location
                 )))
             }
-            FoundPlace::Own { id, .. } if rows.get(id).is_some() => {
+            FoundPlace::Own { id, .. } if rows.get(id).is_some_and(|own| !own.state.counts()) => {
                 self.take_back(table, rows, id, row)
             }
             // It was given up, or removed, and has what it had.
@@ -225,6 +234,22 @@ impl Pool {
         row: &TargetConfig,
     ) -> Result<u32> {
         let since = table.version()? + 1;
+        let Some(own) = rows.get(id) else { return Err(no_target(id)) };
+        if own.tier != row.tier || own.volatile != row.volatile {
+            return Err(Error::invalid(format!(
+                "{} is target {id} of this pool already, of another kind",
+                row.location
+            )));
+        }
+        let is_its = |found| matches!(found, FoundPlace::Own { id: its, .. } if its == id);
+        if !own.state.counts() && self.look_at(id).is_err() && !is_its(table.places().find(row)?) {
+            return Err(Error::invalid(format!(
+                "target {id} was at {} and is to leave the pool, and it is not there now: run `{}`, and add {} again",
+                own.location,
+                self.command("pool repair", &[]),
+                row.location
+            )));
+        }
         if let Some(own) = rows.get_mut(id).filter(|own| own.state != TargetState::Active) {
             (own.state, own.remove, own.since) = (TargetState::Active, false, since);
             own.location.clone_from(&row.location);
@@ -284,7 +309,7 @@ impl Pool {
     }
 
     /// Puts a new target in the place of another: what is on that, if it is there, is moved. A target that is away is
-    /// given up if all packs can be made of the others, or if it is `lost`. Answers the new target's number, and
+    /// given up if all packs can be made of the others, or if it is `lost`. Returns the new target's number, and
     /// whether the old one was there.
     ///
     /// # Errors
@@ -304,9 +329,8 @@ impl Pool {
             let number = targets.number_of(id);
             number.is_some_and(|number| targets.members()[number].check().is_ok())
         };
-        let is_lost = |row: &TargetConfig| row.state == TargetState::Lost;
-        let was_lost = table.read()?.get(id).is_some_and(is_lost);
-        if !is_there && !lost && !was_lost && table.read()?.get(id).is_some() {
+        let state = table.read()?.get(id).map(|row| row.state);
+        if !is_there && !lost && state.is_some_and(|state| state != TargetState::Lost) {
             self.check_dispensable(id, uses)?;
         }
         let lost = lost || !is_there;
@@ -331,7 +355,8 @@ impl Pool {
             Ok(())
         })?;
         let change = self.end(&alone, id, lost, bytes_per_s, uses)?;
-        Ok((new, is_there, change))
+        // One that has left was emptied by this command, when it was given before.
+        Ok((new, is_there || state.is_none(), change))
     }
 
     /// The row of a target that was replaced by the one at `location`.
@@ -394,8 +419,10 @@ impl Pool {
     ) -> Result<TargetChange> {
         let options = RepairOptions { bytes_per_s, dry_run: false };
         let repair = self.repair_alone(alone, options, uses)?;
-        let left: BTreeMap<u32, (u64, Option<Error>)> = repair.left.clone();
-        let (left, why) = left.get(&id).cloned().unwrap_or_default();
+        let (left, why) = match repair.left.get(&id) {
+            Some((left, why)) => (*left, Some(why.clone().unwrap_or_else(late))),
+            None => (0, None),
+        };
         Ok(TargetChange { id, repair, left, why })
     }
 
@@ -419,12 +446,14 @@ impl Pool {
             }
             brought => brought?,
         };
-        if lost || self.targets().number_of(id).is_none() {
+        if self.targets().number_of(id).is_none() {
             return Ok(change);
         }
         let failed = || change.repair.failed.first().map(|(_, error)| error.clone());
-        let late = || Error::retry("shards were put there meanwhile");
         let why = change.why.clone().or_else(failed).unwrap_or_else(late);
+        if lost {
+            return Ok(TargetChange { why: Some(why), ..change });
+        }
         Err(why.context(format!(
             "target {id} is still in the pool, and {} shards are on it; `{}` goes on",
             change.left,
@@ -447,6 +476,10 @@ fn leave(row: &mut TargetConfig, lost: bool) {
         }
         (false, TargetState::Closed | TargetState::Lost) => {}
     }
+}
+
+fn late() -> Error {
+    Error::retry("savers that looked at the table before have put shards there")
 }
 
 fn no_target(id: u32) -> Error {

@@ -167,9 +167,8 @@ impl Pool {
         let Some(home) = &self.home else { return targets() };
         check(home, &self.config, targets)?;
         if home.wants_copy() {
-            // Pools of older builds have none. One that cannot be made, as nobody may write there, is no reason not
-            // to save.
-            let _ = make_copy(&home.root, &*self.env.rng);
+            // Pools of older builds have no copy. If this process may not write there, it saves all the same.
+            let _ = make_copy(home, &*self.env.rng);
         }
         Ok(())
     }

@@ -80,8 +80,8 @@ impl Location {
         }
     }
 
-    /// Makes a text durable that is there, whoever wrote it: a process that dies between a rename and a sync leaves
-    /// one that a power cut may take back. Texts elsewhere than in directories are durable once they can be read.
+    /// Makes a text durable that another process may have written: if that died between its rename and its sync, a
+    /// power cut may take the text back. Texts elsewhere than in directories are durable once they can be read.
     ///
     /// # Errors
     /// What the file system reports.

@@ -100,7 +100,7 @@ impl Target for S3Target {
             names.iter().filter_map(|object| parse_name(object, "shard")).collect();
         let begun = |object: &String| {
             let shard = parse_name(object, "part")?;
-            // What names the upload of a new shard is removed after its end, and nobody waits for that.
+            // A writer removes the name of a new shard's upload after its end, and does not wait for that.
             (is_of_replacing(object) || !finished.contains(&shard)).then_some(shard)
         };
         let begun: BTreeSet<ShardName> = names.iter().filter_map(begun).collect();

@@ -247,8 +247,8 @@ impl Upload {
             _ => self.complete(rest, count).await,
         };
         if self.replaces {
-            // Whether the new shard or the old one is there after an error cannot be told, as both
-            // may begin with the same page.
+            // After an error the new shard cannot be distinguished from the old one, as both may
+            // begin with the same page.
             made?;
             // A gc that found the name would take it for one of an upload still under way.
             if let Some(started) = self.started.get() {

@@ -7,6 +7,7 @@ use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::Job;
 use outlive_target::FaultProcess;
+use outlive_types::sync::pause;
 use outlive_types::{Epoch, ErrorKind, JobName, Result, SeededRng};
 use std::sync::Arc;
 
@@ -30,6 +31,22 @@ impl Actor {
     /// Somebody has pulled the plug.
     pub fn is_dead(&self) -> bool {
         self.process.is_killed() || self.place.world.crashed()
+    }
+
+    /// Lets others take some steps, fewer than `most`.
+    pub fn let_time_pass(&self, most: u64) {
+        (0..self.rng.below(most)).for_each(|_| pause("time passes"));
+    }
+
+    /// Whether the pool promises nothing any more: it is damaged beyond its redundancy, or all has crashed.
+    pub fn is_over(&self) -> bool {
+        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
+        is_damaged || self.place.world.crashed()
+    }
+
+    /// Whether checkpoints may be damaged: by more than redundancy makes up for, or by a loss of memory or of records.
+    pub fn may_be_damaged(&self) -> bool {
+        self.truth.is_damaged() || self.truth.is_rolled_back() || self.truth.is_wiped()
     }
 
     pub fn violate(&self, what: String) -> End {
@@ -56,7 +73,7 @@ impl Actor {
             _ if self.is_dead() => true,
             ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
             ErrorKind::Retry => self.luck.has_failed(),
-            ErrorKind::Damaged => is_damaged || self.truth.is_wiped(),
+            ErrorKind::Damaged => self.may_be_damaged(),
             ErrorKind::Invalid => self.truth.is_rolled_back(),
             _ => false,
         };

@@ -310,9 +310,10 @@ fn about_targets(name: Name, rng: &SeededRng) -> Case {
     let some = others.into_iter().filter(|_| rng.below(3) == 0);
     roles.extend(some);
     if operated {
-        roles.push(Role::Operator { commands: 2 + rng.below(4) });
-        if rng.below(3) == 0 {
-            roles.push(Role::Operator { commands: 1 + rng.below(3) });
+        let (commands, is_alone) = (2 + rng.below(4), rng.below(3) > 0);
+        roles.push(Role::Operator { commands, is_alone });
+        if !is_alone {
+            roles.push(Role::Operator { commands: 1 + rng.below(3), is_alone });
         }
     } else {
         roles.push(Role::Repair { rounds: 2 });

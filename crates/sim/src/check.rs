@@ -24,16 +24,18 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
     // Of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
-    let recorded = make_anew(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
-    if recorded.is_some() {
-        place.luck.achieved("memory made anew at the end");
-    }
+    // Of a host whose memory was lost before there was anything to go on with.
+    make_anew(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
     // More has come together than the pool can know of.
     if place.space.operated && place.truth.is_damaged() {
+        place.luck.came_about("the end goes unchecked");
+        place.luck.turns().remark(|| format!("pool {} is not checked at the end", place.name));
         return Ok(());
     }
-    checkpoints(&pool, place).map_err(at)?;
+    checkpoints(&pool, place, false).map_err(at)?;
+    // Records or shards were damaged for which nothing makes up.
     if place.truth.is_damaged() {
+        place.luck.came_about("only what is left is checked");
         return Ok(());
     }
     replace_lost(&pool, place).map_err(at)?;
@@ -58,7 +60,7 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         settle(&pool, place, rng).map_err(at)?;
     }
     read.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    checkpoints(&pool, place).map_err(at)?;
+    checkpoints(&pool, place, place.settles()).map_err(at)?;
     let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
     garbage(&pool, &read).map_err(at)?;
     match place.space.slow {

@@ -20,7 +20,7 @@ impl Actor {
     /// Bits of shards flip, one after the other.
     pub(crate) fn flipper(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            (0..self.rng.below(50)).for_each(|_| pause("time passes"));
+            self.let_time_pass(50);
             pause("a bit flips");
             if self.place.world.crashed() {
                 return Ok(());
@@ -54,7 +54,7 @@ impl Actor {
         let mut copy = None;
         let mut markers_lost = 0;
         for _ in 0..rounds {
-            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            self.let_time_pass(60);
             pause("a disk fails");
             if self.place.world.crashed() {
                 return Ok(());
@@ -111,10 +111,9 @@ impl Actor {
     /// Takes away, at one moment after the other, as many targets as may be lost by what the pool says.
     pub(crate) fn doubter(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            self.let_time_pass(60);
             pause("take the pool at its word");
-            let is_excused = self.truth.is_damaged() || self.truth.is_rolled_back();
-            if is_excused || self.place.world.crashed() {
+            if self.is_over() {
                 return Ok(());
             }
             let (place, rng) = (&self.place, SeededRng::new(self.rng.next_u64()));
@@ -129,27 +128,44 @@ impl Actor {
 }
 
 impl PoolWorld {
-    /// The fast targets that are there, by what fails together.
+    /// The fast targets that are there, by what fails together. One that is closed is among them: the pool counts
+    /// what is still on it.
     pub(crate) fn domains(&self) -> Domains {
-        let there = self.good_places();
         let mut domains: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         if !self.space.has_table() {
-            return there.into_keys().map(|place| vec![place]).collect();
+            return self.good_places().into_keys().map(|place| vec![place]).collect();
         }
+        let markers = lock(&self.markers).clone();
         for row in self.rows() {
             let is_fast = row.tier == Tier::Fast && row.state != TargetState::Lost;
-            let Some(place) = place_of(&row).filter(|_| is_fast) else { continue };
+            let is_there = |place: &usize| {
+                markers.get(place) == row.id.as_ref() && !self.world.is_away(*place)
+            };
+            let place = place_of(&row).filter(|_| is_fast).filter(is_there);
+            let Some(place) = place else { continue };
             let alone = format!("place {place}");
             domains.entry(row.host.clone().unwrap_or(alone)).or_default().push(place);
         }
         domains.into_values().collect()
     }
 
-    /// Restores some checkpoint while so many targets are away as may be lost of it. Answers how many.
+    /// The places of slow targets.
+    pub(crate) fn slow_places(&self) -> Vec<usize> {
+        if !self.space.has_table() {
+            return Vec::new();
+        }
+        let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
+        rows.filter_map(|row| place_of(&row)).collect()
+    }
+
+    /// Restores some checkpoint while so many targets are away as may be lost of it. Returns how many.
     fn at_its_word(&self, rng: &SeededRng) -> Result<usize, String> {
         let (pool, _) = self.quiet_pool(rng.next_u64());
         let Ok(found) = checkpoint_redundancy(&pool) else { return Ok(0) };
-        let is_clean = self.is_clean(Tier::Fast) && self.is_clean(Tier::Slow);
+        let is_fast_clean = self.is_clean(Tier::Fast);
+        // Unless something is on the slow tier alone, on purpose, the fast one must do.
+        let is_fast_enough = is_fast_clean && self.space.keeps == 0;
+        let is_clean = is_fast_clean && (is_fast_enough || self.is_clean(Tier::Slow));
         let spared = found.into_iter().filter_map(|one| {
             let spare = one.spare.ok().filter(|spare| *spare >= 0)?;
             let committed = self.truth.committed(&one.job).remove(&one.epoch)?;
@@ -163,11 +179,15 @@ impl PoolWorld {
         let (job, epoch, spare) = &spared[rng.below(spared.len() as u64) as usize];
         // What is damaged is no part of what the pool can know.
         let spare = if is_clean { *spare } else { 0 };
-        let lost = some_of(&self.domains(), spare, rng);
+        let mut lost = some_of(&self.domains(), spare, rng);
+        let count = lost.len();
+        if is_fast_enough {
+            lost.extend(self.slow_places());
+        }
         self.restored_without(&lost, job, *epoch, rng).map_err(|what| {
-            format!("{spare} more targets may be lost, and {lost:?} were: {what}")
+            format!("{spare} more fast targets may be lost, and {lost:?} are away: {what}")
         })?;
-        Ok(lost.len())
+        Ok(count)
     }
 
     /// Restores a checkpoint while these places are away.

@@ -14,7 +14,7 @@ use outlive_types::{JobName, PackId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl PoolWorld {
-    /// Does something to a place, if the pool must survive that. Answers whether it was done.
+    /// Does something to a place, if the pool must survive that. Returns whether it was done.
     pub(crate) fn strike(&self, place: usize, blow: &Blow) -> bool {
         in_one_step(|| self.survives_blow(place, blow) && self.hit(place, blow))
     }
@@ -71,7 +71,7 @@ impl PoolWorld {
         for copy in copies {
             packs.entry(copy.shard.pack).or_default().push(copy);
         }
-        // Whoever deletes one of several copies has read another: both of them are counted on.
+        // A program that deletes one of several copies has read another one, so both of them must be whole.
         let all_tiers = self.space.operated || self.space.keeps > 0;
         let facts = lock(&self.harm.facts);
         let least = |copies: &Vec<&ShardCopy>| {
@@ -132,29 +132,44 @@ impl PoolWorld {
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
-        let facts = lock(&self.harm.facts).hit.clone();
-        before.iter().all(|(pack, before)| {
-            let after = after.get(pack).copied().unwrap_or(0);
-            let stored = self.world.stored().into_iter();
-            let all = stored.filter(|(_, shard, _)| shard.pack == *pack);
-            let all: BTreeSet<(usize, u8)> = all.map(|(on, shard, _)| (on, shard.shard)).collect();
-            let is_touched = match blow {
-                Blow::Flip { shard, .. } => shard.pack == *pack,
-                _ => all.iter().any(|(on, _)| *on == place),
+        let hit = lock(&self.harm.facts).hit.clone();
+        let (stored, begun, own) = (self.world.stored(), self.world.begun(), self.own_places());
+        let packs: BTreeSet<PackId> =
+            before.keys().copied().chain(begun.iter().map(|(_, shard)| shard.pack)).collect();
+        packs.iter().all(|pack| {
+            let of =
+                |on: usize, shard: ShardName| (shard.pack == *pack).then_some((on, shard.shard));
+            let there: BTreeSet<(usize, u8)> =
+                stored.iter().filter_map(|(on, shard, _)| of(*on, *shard)).collect();
+            // Of a pack that is still being written, others are to come.
+            let to_come: BTreeSet<(usize, u8)> =
+                begun.iter().filter_map(|(on, shard)| of(*on, *shard)).collect();
+            let here = |(on, number): &(usize, u8)| (*on == place).then_some(*number);
+            let here: BTreeSet<u8> = match blow {
+                Blow::Flip { shard, .. } => {
+                    (shard.pack == *pack).then_some(shard.shard).into_iter().collect()
+                }
+                _ => there.iter().chain(&to_come).filter_map(here).collect(),
             };
-            if after >= k || !is_touched {
+            let before = before.get(pack).copied().unwrap_or(0);
+            let after = after.get(pack).copied().unwrap_or(0);
+            if after >= k || here.is_empty() {
                 return true;
             }
-            let numbers: BTreeSet<u8> = all.iter().map(|(_, number)| *number).collect();
             let named = named.get_or_insert_with(|| named_packs(&self.quiet_pool(0).0).ok());
             let is_named = named.as_ref().is_none_or(|named| named.contains(pack));
-            // Of one that is still being written, others are to come.
-            let is_begun = || self.world.begun().iter().any(|(_, shard)| shard.pack == *pack);
-            let hit: BTreeSet<u8> = facts.get(pack).cloned().unwrap_or_default();
-            let here = all.iter().filter(|(on, _)| *on == place);
-            let hit: BTreeSet<u8> = here.map(|(_, number)| *number).chain(hit).collect();
-            // And nothing becomes of what was left behind.
-            !is_named && (is_begun() && hit.len() <= m || *before < k && numbers.len() < k)
+            // What is written to an empty disk that is no target counts for nothing.
+            let is_astray = |(on, number): &(usize, u8)| (!own.contains_key(on)).then_some(*number);
+            let astray = there.iter().chain(&to_come).filter_map(is_astray);
+            let hit = hit.get(pack).into_iter().flatten().copied();
+            let hit: BTreeSet<u8> = hit.chain(astray).chain(here).collect();
+            let numbers: BTreeSet<u8> = there.iter().map(|(_, number)| *number).collect();
+            let is_harmless = match to_come.is_empty() {
+                // Nothing becomes of what was left behind.
+                true => before < k && numbers.len() < k,
+                false => hit.len() <= m,
+            };
+            !is_named && is_harmless
         })
     }
 
@@ -163,26 +178,38 @@ impl PoolWorld {
         (geometry.k, geometry.m)
     }
 
-    /// Does it.
+    /// Does it, and notes which shards it has hit.
     fn hit(&self, place: usize, blow: &Blow) -> bool {
-        let there: Vec<ShardName> = self.world.copy_of(place).shards().map(|it| it.0).collect();
         let begun = self.world.begun().into_iter().filter(|(on, _)| *on == place);
-        let there: Vec<ShardName> = begun.map(|(_, shard)| shard).chain(there).collect();
-        {
-            let mut facts = lock(&self.harm.facts);
-            let hit: Vec<ShardName> = match blow {
-                Blow::Flip { shard, .. } => vec![*shard],
-                _ => there,
-            };
-            for shard in hit {
-                facts.hit.entry(shard.pack).or_default().insert(shard.shard);
+        let begun: Vec<ShardName> = begun.map(|(_, shard)| shard).collect();
+        let stored = || -> BTreeSet<ShardName> {
+            self.world.copy_of(place).shards().map(|(shard, _)| shard).collect()
+        };
+        let before = stored();
+        self.fall(place, blow);
+        let hit: Vec<ShardName> = match blow {
+            Blow::Flip { shard, .. } => vec![*shard],
+            // What is finished there stays as it is: it excuses nothing.
+            Blow::Away => begun,
+            // Only what was not durable is lost.
+            Blow::Cut(_) => before.difference(&stored()).copied().chain(begun).collect(),
+            Blow::Empty { .. } | Blow::RolledBack(_) | Blow::GivenUp => {
+                before.into_iter().chain(begun).collect()
             }
+        };
+        let mut facts = lock(&self.harm.facts);
+        for shard in hit {
+            facts.hit.entry(shard.pack).or_default().insert(shard.shard);
         }
+        true
+    }
+
+    fn fall(&self, place: usize, blow: &Blow) {
         match blow {
             Blow::Flip { shard, offset, mask } => {
                 self.truth.is_bruised();
                 self.world.corrupt_on(place, *shard, *offset, *mask);
-                return true;
+                return;
             }
             Blow::Away => drop(self.world.set_away(place, true)),
             Blow::Empty { marker } => {
@@ -197,7 +224,6 @@ impl PoolWorld {
         }
         self.truth.is_struck();
         self.luck.fail();
-        true
     }
 
     /// Of every pack that a checkpoint names, enough must be on targets of the table, whether it can be reached and
@@ -229,16 +255,19 @@ impl PoolWorld {
         };
         let places: BTreeMap<usize, bool> = rows.iter().filter_map(is_marked).collect();
         let mut there: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
-        let mut unmarked = there.clone();
+        let (mut unmarked, mut outside) = (there.clone(), there.clone());
         for (place, shard, _) in self.world.stored() {
-            match places.get(&place) {
-                Some(true) => there.entry(shard.pack).or_default().insert(shard.shard),
+            let of = match places.get(&place) {
+                Some(true) => &mut there,
                 // It was written to a new disk that is no target yet.
-                Some(false) => unmarked.entry(shard.pack).or_default().insert(shard.shard),
-                None => false,
+                Some(false) => &mut unmarked,
+                // Or to a target that left meanwhile.
+                None => &mut outside,
             };
+            of.entry(shard.pack).or_default().insert(shard.shard);
         }
         let k = usize::from(self.geometry().0);
+        let whole = self.least(&self.copies());
         let facts = lock(&self.harm.facts);
         let is_known = named.is_some();
         // What a pack says that cannot be read is not known: one of those that blows have hit.
@@ -249,7 +278,15 @@ impl PoolWorld {
             let mut hit = facts.hit.get(&pack).cloned().unwrap_or_default();
             hit.extend(unmarked.get(&pack).into_iter().flatten());
             let all = there.union(&hit).count();
-            (there.len() < k).then_some((pack, all >= k))
+            // Some shards left with a target, and of the others too many were hit.
+            let mut outside = outside.get(&pack).into_iter().flatten();
+            let is_hit = || whole.get(&pack).is_none_or(|whole| *whole < k);
+            match there.len() < k {
+                true => Some((pack, all >= k)),
+                false => {
+                    (outside.any(|it| !there.contains(it)) && is_hit()).then_some((pack, true))
+                }
+            }
         });
         gone.filter(|(_, is_excused)| is_known || *is_excused)
     }

@@ -97,11 +97,16 @@ impl Luck {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// A role has done what it is there for.
+    /// A role has done what it is there for. Counts only while programs are at work.
     pub fn achieved(&self, what: &'static str) {
         if self.active.load(Ordering::Relaxed) {
-            *lock(&self.achieved).entry(what).or_default() += 1;
+            self.came_about(what);
         }
+    }
+
+    /// The same of what happens when all programs have ended.
+    pub fn came_about(&self, what: &'static str) {
+        *lock(&self.achieved).entry(what).or_default() += 1;
     }
 
     /// How often each role has done what it is there for.

@@ -3,9 +3,9 @@
 
 use crate::actor::{Actor, Done, End};
 use crate::blows::{Blow, place_of};
+use crate::one_step::in_one_step;
 use outlive_pool::{RepairOptions, Tier};
 use outlive_store::{Uses, repair};
-use outlive_types::sync::pause;
 use outlive_types::{ErrorKind, JobName, Result, SeededRng};
 
 /// Operations of a command before one of which it is killed.
@@ -13,7 +13,7 @@ const STEPS_MAX: u64 = 40;
 /// How often a command is given again.
 const TIMES_MAX: u64 = 3;
 
-/// What is asked for.
+/// What an operator commands.
 #[derive(Clone, Debug)]
 enum Command {
     Add { place: usize, host: Option<String>, tier: Tier },
@@ -24,11 +24,18 @@ enum Command {
     Scrub,
 }
 
+/// What becomes of a command that has not failed.
+enum Obeyed {
+    Done,
+    /// It was not given: the pool need not survive it.
+    Refused,
+}
+
 impl Actor {
-    /// Gives some commands, one after the other.
-    pub(crate) fn operator(&self, commands: u64) -> Done {
+    /// Gives some commands, one after the other. If it `is_alone`, nothing else changes the table.
+    pub(crate) fn operator(&self, commands: u64, is_alone: bool) -> Done {
         for _ in 0..commands {
-            (0..self.rng.below(50)).for_each(|_| pause("time passes"));
+            self.let_time_pass(50);
             let mut command = self.command();
             for _ in 0..TIMES_MAX {
                 if self.place.world.crashed() {
@@ -40,9 +47,9 @@ impl Actor {
                     program.process.kill_after(1 + self.rng.below(STEPS_MAX));
                 }
                 self.luck.turns().remark(|| format!("the operator's command: {command:?}"));
-                let done = program.obey(&command);
+                let done = program.obey(&command, is_alone);
                 if !program.process.is_killed() {
-                    if done.is_ok() {
+                    if matches!(done, Ok(Obeyed::Done)) {
                         self.luck.achieved(command.name());
                     }
                     break;
@@ -102,12 +109,12 @@ impl Actor {
         place.is_none_or(|place| self.place.strike(place, &Blow::GivenUp))
     }
 
-    fn obey(&self, command: &Command) -> Done {
+    fn obey(&self, command: &Command, is_alone: bool) -> Done<Obeyed> {
         if let Command::Remove { id, lost: true } | Command::Replace { id, lost: true, .. } =
             command
             && !self.may_give_up(*id)
         {
-            return Ok(());
+            return Ok(Obeyed::Refused);
         }
         match command {
             Command::Add { place, host, tier } => {
@@ -121,26 +128,35 @@ impl Actor {
             Command::Remove { id, lost } => {
                 let removed = self.pool.remove_target(*id, *lost, None, &Uses);
                 self.judged("a target that goes", removed)?;
-                self.is_gone(*id)
+                self.must_be_gone(*id, is_alone)
             }
             Command::Replace { id, place, lost } => {
                 let place = place.to_string();
                 let replaced = self.pool.replace_target(*id, &place, *lost, None, &Uses);
                 self.judged("a target that is replaced", replaced)?;
-                self.is_gone(*id)
+                self.must_be_gone(*id, is_alone)
             }
             Command::Repair => {
                 let repaired = repair(&self.pool, RepairOptions::default());
                 self.judged("an operator's repair", repaired)
             }
             Command::Scrub => self.scrub(),
-        }
+        }?;
+        Ok(Obeyed::Done)
     }
 
-    /// A command that has ended well says that the target is out of the pool. It may have come back since.
-    fn is_gone(&self, id: u32) -> Done {
+    /// A command that has ended well says that the target is out of the pool. Another operator may have taken it back
+    /// since.
+    fn must_be_gone(&self, id: u32, is_alone: bool) -> Done {
         self.luck.turns().remark(|| format!("target {id} is out of the pool"));
-        Ok(())
+        if !is_alone || self.is_dead() {
+            return Ok(());
+        }
+        let rows = in_one_step(|| self.place.rows());
+        match rows.iter().find(|row| row.id == Some(id) && row.state.counts()) {
+            Some(row) => Err(self.violate(format!("target {id} was removed, and counts: {row:?}"))),
+            None => Ok(()),
+        }
     }
 
     fn judged<T: std::fmt::Debug>(&self, what: &str, outcome: Result<T>) -> Done {

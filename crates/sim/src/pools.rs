@@ -9,7 +9,7 @@ use outlive_pool::{
     Environment, FormatConfig, Pool, PoolConfig, TargetConfig, TargetTable, TiersConfig, Tuning,
 };
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
-use outlive_types::{Event, NoObserver, Observer, PackId, SeededRng};
+use outlive_types::{Error, ErrorKind, Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,29 @@ impl PoolWorld {
         }
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
         let pool = self.pool_of(targets, seen_log(log, &me), self.env(seed), true);
-        pool.ok().map(|pool| (pool, me))
+        match pool {
+            Ok(pool) => Some((pool, me)),
+            Err(error) => {
+                self.judge_opening(&me, &error);
+                None
+            }
+        }
+    }
+
+    /// A program cannot open its pool: something must explain that.
+    fn judge_opening(&self, me: &Me, error: &Error) {
+        self.luck.turns().remark(|| format!("the pool cannot be opened: {error}"));
+        let is_expected = match error.kind() {
+            _ if me.is_dead() || self.truth.is_damaged() || self.truth.is_rolled_back() => true,
+            ErrorKind::Retry => self.luck.has_failed(),
+            _ => false,
+        };
+        if !is_expected {
+            let (who, kind) = (&me.who, error.kind().name());
+            self.truth.violate(format!(
+                "program {who}: the pool cannot be opened, and nothing explains that: {kind}: {error}"
+            ));
+        }
     }
 
     /// The pool with nobody between, and a note of each pack that is read.
@@ -122,7 +144,7 @@ impl PoolWorld {
         SimPlaces { space, targets, markers, pauses }
     }
 
-    /// The rows of the table now, for somebody whom nobody disturbs; none if there is no table.
+    /// The rows of the table now, read without letting other programs go on; none if there is no table.
     pub(crate) fn rows(&self) -> Vec<TargetConfig> {
         let places = Arc::new(self.places_of(self.all_targets(), false));
         let table = TargetTable::new(self.log(), places, Arc::new(SeededRng::new(0)));

@@ -15,7 +15,7 @@ use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Job, JobOptions, Sample, SaveHandle, Select, Uses, repair};
+use outlive_store::{Finding, Job, JobOptions, Sample, SaveHandle, Select, Uses, repair};
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ impl Program {
             Role::Filler { rounds } => actor.filler(rounds),
             Role::Trimmer { rounds } => actor.trimmer(rounds),
             Role::Auditor { rounds } => actor.auditor(rounds),
-            Role::Operator { commands } => actor.operator(commands),
+            Role::Operator { commands, is_alone } => actor.operator(commands, is_alone),
             Role::Flipper { rounds } => actor.flipper(rounds),
             Role::Disks { rounds } => actor.disks(rounds),
             Role::Doubter { rounds } => actor.doubter(rounds),
@@ -239,17 +239,26 @@ impl Actor {
     fn verifier(&self, job: &str) -> Done {
         let job = Job::open(&self.pool, job, JobOptions::default()).expect("a job's name");
         let report = self.met("a verification", job.name(), job.verify(None), &[])?;
-        match report.findings.first() {
-            // What hurts no checkpoint may be found where targets were harmed.
-            Some(finding)
-                if !self.is_excused() && (finding.epoch.is_some() || !self.truth.has_bruises()) =>
-            {
+        match report.findings.iter().find(|finding| !self.may_find(finding)) {
+            Some(finding) => {
                 Err(self.violate(format!("verify found in {}: {finding:?}", job.name())))
             }
-            _ => {
+            None => {
                 self.luck.achieved("verify");
                 Ok(())
             }
+        }
+    }
+
+    /// Whether something explains what a verification has found.
+    fn may_find(&self, finding: &Finding) -> bool {
+        match (finding.epoch, finding.error.kind()) {
+            _ if self.is_dead() => true,
+            // Damage is final: what fails just now is no excuse for it.
+            (Some(_), ErrorKind::Damaged) => self.may_be_damaged(),
+            (Some(_), _) => self.is_excused(),
+            // What hurts no checkpoint may be found where targets were harmed.
+            (None, _) => self.is_excused() || self.truth.has_bruises(),
         }
     }
 
@@ -309,7 +318,7 @@ impl Actor {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
         let report =
             self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), self.busy())?;
-        if !report.heal.hurt.is_empty() && !self.truth.is_damaged() && !self.is_dead() {
+        if !report.heal.hurt.is_empty() && !self.may_be_damaged() && !self.is_dead() {
             return Err(self.violate(format!("a scrub finds checkpoints hurt: {report:?}")));
         }
         // Others at work keep it from mending what it has found.
@@ -341,7 +350,7 @@ impl Actor {
         let Space { targets, .. } = self.place.space;
         let first = self.rng.below(targets as u64) as usize;
         for number in 0..self.place.space.survives() {
-            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            self.let_time_pass(40);
             pause("lose a target");
             let target = (first + number) % targets;
             self.luck.turns().remark(|| format!("target {target} is lost"));
@@ -356,7 +365,7 @@ impl Actor {
         let Space { targets, .. } = self.place.space;
         for _ in 0..2 {
             let target = self.rng.below(targets as u64) as usize;
-            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            self.let_time_pass(40);
             pause("a target goes");
             self.luck.turns().remark(|| format!("target {target} is away"));
             self.luck.fail();
@@ -372,7 +381,7 @@ impl Actor {
     fn place_away(&self) -> Done {
         for _ in 0..1 + self.rng.below(3) {
             let number = self.rng.below(PLACES as u64) as usize;
-            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            self.let_time_pass(60);
             pause("a place of the log goes");
             self.luck.turns().remark(|| format!("place {number} is away"));
             // Who asks one after the other may meet one that is away after another.
@@ -388,7 +397,7 @@ impl Actor {
 
     fn log_mover(&self) -> Done {
         for _ in 0..1 + self.rng.below(2) {
-            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            self.let_time_pass(60);
             pause("the log is moved");
             let (number, place, process) = (self.number, self.place.clone(), self.process.clone());
             let (who, has_failed) = (number.to_string(), AtomicBool::new(false));
@@ -403,12 +412,12 @@ impl Actor {
 
     fn mover(&self) -> Done {
         let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
-        (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+        self.let_time_pass(60);
         let new = self.place.space.new_place().to_string();
         let added = self.pool.add_target(&new, None, outlive_pool::Tier::Fast);
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
         self.luck.achieved("a target comes");
-        (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+        self.let_time_pass(60);
         // What others have begun with an old table may stay behind: then the target stays.
         // And who has saved there since the last look at the table saves again.
         self.luck.fail();

@@ -97,6 +97,8 @@ pub enum Role {
     Operator {
         /// So many commands.
         commands: u64,
+        /// No other one is there.
+        is_alone: bool,
     },
     /// Bits of shards flip, never more than redundancy makes up for.
     Flipper {

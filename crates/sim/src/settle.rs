@@ -7,7 +7,8 @@ use crate::luck::lock;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
 use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
-use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::gc::{GcOptions, collect};
+use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Sample, Uses, named_packs, repair};
 use outlive_types::{ErrorKind, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,9 +36,9 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
             Err(error) if error.kind() != ErrorKind::Retry => {
                 return Err(format!("target {id}, which is lost, is not replaced: {error}"));
             }
-            _ => {}
+            Err(_) => {}
+            Ok(_) => place.luck.came_about("replace what is lost"),
         }
-        place.luck.achieved("replace what is lost");
     }
     Ok(())
 }
@@ -49,7 +50,7 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
     loop {
         let mut is_quiet = true;
         if scrubs_first || rounds > 0 {
-            is_quiet &= scrubbed(pool)?;
+            is_quiet &= scrubbed(pool, place)?;
         }
         let report = repair(pool, RepairOptions::default());
         let report = report.map_err(|error| format!("a quiet repair: {error}"))?;
@@ -64,18 +65,30 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
         }
     }
     laid_out(pool, place)?;
-    checkpoints(pool, place)?;
+    checkpoints(pool, place, true)?;
     survives(place, rng)
 }
 
 /// Whether a scrub finds nothing at all. What it finds it must mend.
-fn scrubbed(pool: &Pool) -> Result<bool, String> {
+fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
-    let report = scrub(pool, &options).map_err(|error| format!("a quiet scrub: {error}"))?;
-    if !report.is_whole() || !report.damaged.is_empty() {
-        return Err(format!("a quiet scrub does not mend all: {report:?}"));
+    let mut report = scrub(pool, &options).map_err(|error| format!("a quiet scrub: {error}"))?;
+    // What was whole in packs whose headers are scratched lies in others now, and a gc deletes them.
+    if place.truth.has_scratches() && !report.damaged.is_empty() {
+        report.damaged.clear();
+        collect(pool, &GcOptions::default()).map_err(|error| format!("a quiet gc: {error}"))?;
+        report.heal.condemned.clear();
+        return is_mended(&report).map(|()| false);
     }
+    is_mended(&report)?;
     Ok(report.incomplete.is_empty() && report.copies.is_empty())
+}
+
+fn is_mended(report: &ScrubReport) -> Result<(), String> {
+    match report.is_whole() && report.damaged.is_empty() {
+        true => Ok(()),
+        false => Err(format!("a quiet scrub does not mend all: {report:?}")),
+    }
 }
 
 /// Each shard of a pack is on one target, which fails by itself.
@@ -94,14 +107,14 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     let named = named_packs(pool).map_err(|error| error.to_string())?;
     let named: BTreeSet<PackId> = named.into_iter().collect();
     let mut fast: BTreeMap<PackId, BTreeMap<u8, Vec<(usize, String)>>> = BTreeMap::new();
-    let mut on_slow: BTreeSet<PackId> = BTreeSet::new();
+    let mut on_slow: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
     for (on, shard, _) in place.world.stored() {
         let domain = match (place.space.has_table(), place_row(on)) {
             (false, _) => format!("place {on}"),
             // It is no part of the pool any more.
             (true, None) => continue,
             (true, Some(row)) if row.tier == Tier::Slow => {
-                on_slow.insert(shard.pack);
+                on_slow.entry(shard.pack).or_default().insert(shard.shard);
                 continue;
             }
             (true, Some(row)) => {
@@ -119,8 +132,9 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     for pack in named {
         let none = BTreeMap::new();
         let shards = fast.get(&pack).unwrap_or(&none);
-        // Perhaps it was trimmed.
-        if shards.is_empty() && place.space.keeps > 0 && on_slow.contains(&pack) {
+        // Perhaps it was trimmed. The slow tier has as many shards as read it, if not all.
+        let slow = on_slow.get(&pack).map_or(0, BTreeSet::len);
+        if shards.is_empty() && place.space.keeps > 0 && slow >= usize::from(geometry.k) {
             continue;
         }
         let mut domains: Vec<&String> = Vec::new();
@@ -146,7 +160,11 @@ fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         return Ok(());
     }
     for _ in 0..SETS {
-        let lost = some_of(&domains, count, rng);
+        let mut lost = some_of(&domains, count, rng);
+        // Nothing is on the slow tier alone, so the fast one must do.
+        if place.space.keeps == 0 {
+            lost.extend(place.slow_places());
+        }
         for job in place.truth.jobs() {
             for (epoch, _) in place.truth.must_be(&job) {
                 place.restored_without(&lost, &job, epoch, rng).map_err(|what| {

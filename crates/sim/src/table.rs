@@ -25,7 +25,7 @@ fn first(space: &Space) -> Rows {
         let slow = row(space.targets).on_tier(Tier::Slow);
         targets.push(TargetConfig { volatile: false, ..slow });
     }
-    Rows { next_id: targets.len() as u32 + 1, deletions: 0, targets }
+    Rows { next_id: targets.len() as u32 + 1, targets }
 }
 
 /// The markers of a new pool.

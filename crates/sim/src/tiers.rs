@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 impl Actor {
     pub(crate) fn filler(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            (0..self.rng.below(40)).for_each(|_| pause("time passes"));
+            self.let_time_pass(40);
             let filled = fill(&self.pool, FillOptions::default());
             let report = self.met("a fill", &JobName::gc(), filled, &self.without_slow())?;
             self.luck.turns().remark(|| format!("a fill: {report:?}"));
@@ -29,7 +29,7 @@ impl Actor {
 
     pub(crate) fn trimmer(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            (0..self.rng.below(80)).for_each(|_| pause("time passes"));
+            self.let_time_pass(80);
             let trimmed = trim(&self.pool, TrimOptions::default());
             let report = self.met("a trim", &JobName::gc(), trimmed, &self.without_slow())?;
             self.luck.turns().remark(|| format!("a trim: {report:?}"));
@@ -45,10 +45,9 @@ impl Actor {
     pub(crate) fn auditor(&self, rounds: u64) -> Done {
         let mut safe = BTreeSet::new();
         for _ in 0..rounds {
-            (0..self.rng.below(60)).for_each(|_| pause("time passes"));
+            self.let_time_pass(60);
             pause("look at the slow target");
-            let is_excused = self.truth.is_damaged() || self.truth.is_rolled_back();
-            if is_excused || self.place.world.crashed() {
+            if self.is_over() {
                 return Ok(());
             }
             let (place, seed) = (&self.place, self.rng.next_u64());
@@ -71,7 +70,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Errors of who needs a slow target: an operator may have taken the last one.
+    /// Errors of a program that needs a slow target: an operator may have taken the last one.
     fn without_slow(&self) -> Vec<ErrorKind> {
         let mut also = self.busy().to_vec();
         if self.place.space.operated {
@@ -89,7 +88,7 @@ impl Actor {
     /// The host is started anew: programs that go on are those of a system that only its memory was taken from.
     pub(crate) fn wiper(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
-            (0..self.rng.below(120)).for_each(|_| pause("time passes"));
+            self.let_time_pass(120);
             pause("lose the memory of the host");
             let (place, seed) = (&self.place, self.rng.next_u64());
             let is_away = place.world.crashed();

@@ -28,8 +28,8 @@ fn damage_is_no_excuse_before_a_bit_has_flipped() {
 }
 
 /// What programs are there for, and in how many of a hundred schedules of all families it must have come
-/// about at least once.
-const ACHIEVEMENTS: [(&str, u64); 44] = [
+/// about at least once. What is rarer must have come about in some schedule.
+const ACHIEVEMENTS: [(&str, u64); 46] = [
     ("save", 60),
     ("restore", 20),
     ("look back", 4),
@@ -74,22 +74,54 @@ const ACHIEVEMENTS: [(&str, u64); 44] = [
     ("the operator scrubs", 0),
     ("a command is killed", 1),
     ("a dead program's claim is ended", 0),
+    ("replace what is lost", 0),
+    ("go on without what was in memory", 0),
 ];
 
-#[test]
-fn every_role_does_what_it_is_there_for() {
-    let mut schedules: BTreeMap<&str, u64> = BTreeMap::new();
-    let all = (0..40).flat_map(|seed| Family::ALL.map(|family| Name { family, seed }));
-    let names: Vec<Name> = all.collect();
-    for name in &names {
-        for what in run(*name, false).achieved.into_keys() {
+/// What leaves checks out, and in how many of a hundred schedules at most. One family of fourteen is there for damage
+/// that nothing makes up for.
+const UNCHECKED: [(&str, u64); 2] =
+    [("the end goes unchecked", 1), ("only what is left is checked", 7)];
+
+/// Seeds of each family, and further ones of the families about single targets, in which much is rare.
+const SEEDS: u64 = 40;
+const SEEDS_OF_TARGETS: u64 = 160;
+
+/// In how many schedules each thing has come about.
+fn achievements(names: impl IntoIterator<Item = Name>) -> BTreeMap<&'static str, u64> {
+    let mut schedules = BTreeMap::new();
+    for name in names {
+        for what in run(name, false).achieved.into_keys() {
             *schedules.entry(what).or_default() += 1;
         }
     }
+    schedules
+}
+
+#[test]
+fn every_role_does_what_it_is_there_for() {
+    let of = |families: &'static [Family], seeds: std::ops::Range<u64>| {
+        let names = |seed| families.iter().map(move |family| Name { family: *family, seed });
+        seeds.flat_map(names).collect::<Vec<Name>>()
+    };
+    let all = of(&Family::ALL, 0..SEEDS);
+    let more = of(&[Family::Members, Family::Disks], SEEDS..SEEDS_OF_TARGETS);
+    let (count_all, count_more) = (all.len() as u64, more.len() as u64);
+    let (mut all, mut more) = (achievements(all), achievements(more));
     for (what, percent) in ACHIEVEMENTS {
-        let count = schedules.remove(what).unwrap_or(0);
-        let least = percent * names.len() as u64 / 100;
-        assert!(count >= least, "{what}: in {count} of {} schedules", names.len());
+        let (count, rare) = (all.remove(what).unwrap_or(0), more.remove(what).unwrap_or(0));
+        let least = percent * count_all / 100;
+        assert!(count >= least, "{what}: in {count} of {count_all} schedules");
+        let every = count_all + count_more;
+        assert!(count + rare >= 1, "{what}: in none of {every} schedules");
     }
-    assert!(schedules.is_empty(), "nobody has said how often {schedules:?} must come about");
+    for (what, percent) in UNCHECKED {
+        let (count, rare) = (all.remove(what).unwrap_or(0), more.remove(what).unwrap_or(0));
+        let most = percent * count_all / 100;
+        assert!(count <= most, "{what}: in {count} of {count_all} schedules");
+        let most = percent * count_more / 100;
+        assert!(rare <= most, "{what}: in {rare} of {count_more} schedules about targets");
+    }
+    all.extend(more);
+    assert!(all.is_empty(), "the test does not say how often {all:?} must come about");
 }

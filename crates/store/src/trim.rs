@@ -74,7 +74,7 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut Turns, rest: Rest<'_>) -> Res
     }
     let trimmed = trim_in_turns(pool, Some(look), turns, rest);
     // Whatever becomes of it, others are not kept waiting.
-    turns.give_back(pool);
+    turns.end(pool);
     match trimmed?.failed.into_iter().next() {
         None => Ok(()),
         Some((_, why)) if why.kind() == ErrorKind::Retry => Err(why),
@@ -107,16 +107,16 @@ fn trim_in_turns(
             }
             Err(error) => Err(error),
         };
-        match turns.take(pool, rest, lock) {
-            Ok(Turn::Over) => break,
-            Ok(Turn::Same) => {}
-            Ok(Turn::New) => {
-                let is_current = known.as_ref().map(|look| look.is_current(pool)).transpose()?;
-                if is_current != Some(true) {
-                    report.sees(known.insert(Look::at(pool)?));
-                }
-            }
-            // What was done before is told all the same.
+        let taken = turns.take(pool, rest, lock).and_then(|turn| {
+            let is_old = |look: &Look| look.is_current(pool).map(|is| !is);
+            let looks = turn == Turn::New && known.as_ref().map_or(Ok(true), is_old)?;
+            Ok((turn, if looks { Some(Look::at(pool)?) } else { None }))
+        });
+        match taken {
+            Ok((Turn::Over, _)) => break,
+            Ok((_, None)) => {}
+            Ok((_, Some(look))) => report.sees(known.insert(look)),
+            // The report says all the same what was done before.
             Err(error) if !met.is_empty() => {
                 let left = known.as_ref().and_then(next);
                 report.failed.extend(left.map(|pack| (pack, error)));
@@ -129,18 +129,19 @@ fn trim_in_turns(
         };
         met.insert(pack);
         match pool.trim_pack(pack, &look.need) {
-            Ok(bytes) => {
+            Ok((read_bytes, freed_bytes)) => {
                 report.trimmed += 1;
-                report.freed_bytes += bytes;
-                turns.moved(pool, bytes);
+                report.freed_bytes += freed_bytes;
+                turns.moved(pool, read_bytes);
             }
             Err(error) => {
                 report.failed.push((pack, error));
-                turns.moved(pool, 0);
+                // All of it may have been read.
+                turns.moved(pool, pool.config().format.pack_bytes);
             }
         }
     }
-    turns.give_back(pool);
+    turns.end(pool);
     Ok(report)
 }
 
@@ -152,7 +153,7 @@ impl TrimReport {
     }
 }
 
-/// So often the lock is asked for again behind the first pack; each time for some seconds.
+/// Attempts to take the lock again behind the first pack, each of some seconds.
 const LOCK_ATTEMPTS: usize = 6;
 
 /// What there is to trim, as it was at one moment.
@@ -165,7 +166,7 @@ struct Look {
     unfilled: u64,
     /// The rest.
     to_trim: Vec<PackId>,
-    /// The newest record of each job, and of the collectors, before anything was looked at.
+    /// The newest record of each job, and of the collectors, read before the packs.
     records: Vec<(JobName, u64)>,
 }
 

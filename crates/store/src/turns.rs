@@ -9,14 +9,12 @@ use std::time::Duration;
 
 /// The lock is given back after so long, and at the end of the pack.
 const TURN: Duration = Duration::from_secs(1);
-/// Then whoever waits for it has as long to take it: longer than their pauses ([`Pool::lock_collecting`]).
+/// Then programs that wait for it have as long to take it: longer than their pauses ([`Pool::lock_collecting`]).
 const REST: Duration = Duration::from_millis(60);
 /// Between two looks whether another command has ended.
 const PAUSE: Duration = Duration::from_millis(500);
 /// So often: a minute.
 const TRIES: usize = 120;
-/// The longest rest for the pace: what was moved an hour ago must not stop the work for long.
-const REST_MAX: Duration = Duration::from_secs(60);
 
 /// A lock that ends when it is dropped.
 pub(crate) type Held = Box<dyn Send>;
@@ -48,6 +46,8 @@ pub(crate) struct Turns {
     held: Option<(Held, Duration)>,
     /// When it was given back.
     given_back: Option<Duration>,
+    /// Whether the work that goes on has had a turn.
+    has_begun: bool,
     /// When the bytes that were moved so far are paid for.
     paid: Duration,
 }
@@ -55,12 +55,13 @@ pub(crate) struct Turns {
 impl Turns {
     /// Of work that moves at most so many bytes a second; `None` for no limit.
     pub fn new(bytes_per_s: Option<u64>) -> Turns {
-        Turns { bytes_per_s, held: None, given_back: None, paid: Duration::ZERO }
+        let (held, given_back) = (None, None);
+        Turns { bytes_per_s, held, given_back, has_begun: false, paid: Duration::ZERO }
     }
 
     /// Takes the lock by `lock`, unless it is held. Before that it rests as long as the pace wants, and as
-    /// others need who wait for the lock. `lock` answers `None` while another has the lock; then it is
-    /// asked again for about a minute.
+    /// programs need that wait for the lock. `lock` returns `None` while another has the lock; then it is
+    /// called again for about a minute.
     ///
     /// # Errors
     /// Those of `lock`; `Retry` if another does not end.
@@ -74,7 +75,8 @@ impl Turns {
             return Ok(Turn::Same);
         }
         let debt = self.debt(pool);
-        if !debt.is_zero() && !rest(debt.min(REST_MAX)) {
+        // Between two turns also where there is no pace: the work may be to end.
+        if (self.has_begun || !debt.is_zero()) && !rest(debt) {
             return Ok(Turn::Over);
         }
         if let Some(since) = self.given_back {
@@ -89,7 +91,7 @@ impl Turns {
                 sync::sleep(PAUSE);
             }
             if let Some(held) = lock()? {
-                self.held = Some((held, now(pool)));
+                (self.held, self.has_begun) = (Some((held, now(pool))), true);
                 return Ok(Turn::New);
             }
         }
@@ -109,8 +111,13 @@ impl Turns {
         }
     }
 
-    /// Gives the lock back, if it is held. Does not wait.
-    pub fn give_back(&mut self, pool: &Pool) {
+    /// Gives the lock back, if it is held: the work is over, or begins anew. Does not wait.
+    pub fn end(&mut self, pool: &Pool) {
+        self.give_back(pool);
+        self.has_begun = false;
+    }
+
+    fn give_back(&mut self, pool: &Pool) {
         if self.held.take().is_some() {
             self.given_back = Some(now(pool));
         }

@@ -31,7 +31,7 @@ impl TargetPlaces for Places {
     fn first(&self) -> Result<Rows> {
         let row = |id: u32| TargetConfig { id: Some(id), ..TargetConfig::at(id.to_string()) };
         let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
-        Ok(Rows { next_id: 3, deletions: 0, targets })
+        Ok(Rows { next_id: 3, targets })
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {

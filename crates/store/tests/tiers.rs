@@ -1,5 +1,5 @@
-//! Fills and trims that keep a pace: what is copied is told at once, nobody is kept waiting during a rest, and
-//! what keeps the fast tier from being trimmed is told.
+//! Fills and trims that keep a pace: a fill is over with its last pack, no other program waits during a rest, and a
+//! warning says what keeps the fast tier from being trimmed.
 
 mod common;
 
@@ -36,7 +36,7 @@ impl TargetPlaces for Disks {
     fn first(&self) -> Result<Rows> {
         let row = |id| TargetConfig { id: Some(id), ..TargetConfig::at("here") };
         let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
-        Ok(Rows { next_id: 3, deletions: 0, targets })
+        Ok(Rows { next_id: 3, targets })
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
@@ -75,7 +75,7 @@ impl Place {
         Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
     }
 
-    /// Has a process of another host hold the claim, or nobody.
+    /// Has a process of another host hold the claim, or no process.
     fn claim_by(&self, process: Option<u32>) {
         let (_, log, _) = self.world.process_with(2);
         let job = JobName::targets();

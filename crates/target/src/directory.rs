@@ -171,7 +171,8 @@ impl DirectoryTarget {
                 Err(error) if !directory.is_dir() => {
                     return Err(Error::io("creating the directory", &directory, &error));
                 }
-                _ => {}
+                Err(_) => {}
+                Ok(()) => adopt_dir(&self.root, &directory),
             }
             sync_dir(&self.packs()).map_err(|e| Error::io("syncing", &self.packs(), &e))?;
             made.store(true, Ordering::Release);

@@ -21,7 +21,7 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a file and its name durable, whoever wrote it.
+/// Makes a file and its name durable, also if another process wrote it.
 ///
 /// # Errors
 /// What the operating system reports.

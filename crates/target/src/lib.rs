@@ -148,7 +148,7 @@ pub trait Target: Send + Sync + fmt::Debug {
     }
 
     /// Removes what was written of a shard that was not finished. One that is finished by now stays,
-    /// and one that is not there is no error; whoever was about to finish it fails. A finished shard
+    /// and one that is not there is no error; a writer that was about to finish it fails. A finished shard
     /// that was to be replaced stays as it is.
     ///
     /// # Errors

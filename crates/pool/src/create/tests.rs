@@ -404,8 +404,8 @@ fn scattered(dir: &Path) -> (PathBuf, Pool) {
     (path, pool)
 }
 
-/// With the log and the targets elsewhere nothing was left where the descriptor had been: another pool was made there,
-/// without a word, and its program began anew.
+/// With the log and the targets elsewhere nothing was left where the descriptor had been: a program made another pool
+/// there, did not warn, and began anew.
 #[test]
 fn a_pool_of_which_all_is_elsewhere_is_not_forgotten_with_its_descriptor() {
     let dir = tempfile::tempdir().unwrap();
@@ -430,7 +430,7 @@ fn a_pool_of_which_all_is_elsewhere_is_not_forgotten_with_its_descriptor() {
     made.check_place().unwrap();
 }
 
-/// Pools of older builds get the copy when something is saved, not when they are only looked at.
+/// A pool of an older build gets the copy from a program that saves, not from one that only reads.
 #[test]
 fn a_pool_without_a_copy_of_its_descriptor_gets_one_from_a_program_that_saves() {
     let dir = tempfile::tempdir().unwrap();
@@ -484,7 +484,7 @@ fn makers_at_the_same_time_agree() {
                 let config = PoolConfig { log, ..PoolConfig::new(format, Tuning::default()) };
                 start.wait();
                 let pool = match is_scattered {
-                    // One that comes too late is told so, and may open it as soon as it is made.
+                    // A maker that comes too late gets an error that says so, and may open the pool once it is made.
                     true => create(&path, config, Environment::system()).or_else(|error| {
                         assert!(error.message().contains("already"), "{error}");
                         while !path.join(DESCRIPTOR).exists() {

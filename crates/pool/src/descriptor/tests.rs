@@ -1,6 +1,7 @@
 //! Descriptors that a person has edited, and that others rewrite at the same moment.
 
 use super::*;
+use crate::home::MARKER;
 use crate::redundancy::TargetConfig;
 use crate::{Environment, Pool, open, open_or_create};
 use outlive_types::{ErrorKind, SystemRng};

@@ -56,14 +56,14 @@ pub(super) struct Bring<'a> {
     pub repair: PackRepair,
     works: Vec<Work>,
     writers: Vec<NewShard>,
-    /// Whether a slow copy went that no other slow target has.
-    pub has_dropped: bool,
+    /// Slow copies on targets that leave, and that no other slow target takes.
+    homeless: Vec<(u8, Vec<usize>)>,
 }
 
 impl Bring<'_> {
     pub fn new(pool: &Pool, targets: Arc<TargetSet>, pack: PackId) -> Bring<'_> {
-        let (repair, works, writers) = Default::default();
-        Bring { pool, targets, pack, repair, works, writers, has_dropped: false }
+        let (repair, works, writers, homeless) = Default::default();
+        Bring { pool, targets, pack, repair, works, writers, homeless }
     }
 
     fn name(&self, shard: u8) -> ShardName {
@@ -91,8 +91,8 @@ impl Bring<'_> {
                 && !others.is_empty()
             {
                 let is_known = damaged.contains(&(shard, *on));
-                match self.pool.verify_on(&self.targets, self.name(shard), *on) {
-                    _ if is_known => {}
+                let read = || self.pool.verify_on(&self.targets, self.name(shard), *on);
+                match if is_known { Ok(0) } else { read() } {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Damaged => damaged.push((shard, *on)),
                     Err(error) => {
@@ -125,6 +125,7 @@ impl Bring<'_> {
             }
             self.write(&mut scan)?;
         }
+        self.drop_slow()?;
         for (shard, on, others) in surplus {
             self.targets.is_on(self.name(shard), on);
             self.repair.surplus += others.len();
@@ -190,8 +191,7 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// Begins what is to be moved to other slow targets. A copy that none of them takes may go if the fast tier has
-    /// the same shard, which is read for that.
+    /// Begins what is to be moved to other slow targets.
     fn begin_slow(&mut self, fates: &[Fate], there: &[(u8, usize)], bytes_max: u64) -> Result<()> {
         for (shard, fate) in (0..).zip(fates) {
             let Fate::Moves { from } = fate else { continue };
@@ -203,14 +203,20 @@ impl Bring<'_> {
                 Ok(Some((member, writer))) => {
                     self.begun(shard, member, from.clone(), false, writer);
                 }
-                Ok(None) => match self.is_whole_on_fast(shard) {
-                    Ok(()) => {
-                        self.has_dropped = true;
-                        self.delete(shard, from)?;
-                    }
-                    Err(error) => self.leave(from, &error),
-                },
+                Ok(None) => self.homeless.push((shard, from.clone())),
                 Err(error) => self.leave(from, &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops slow copies that no other slow target takes, where the fast tier has the same shard, which is read for
+    /// that.
+    fn drop_slow(&mut self) -> Result<()> {
+        for (shard, from) in std::mem::take(&mut self.homeless) {
+            match self.is_whole_on_fast(shard) {
+                Ok(()) => self.delete(shard, &from)?,
+                Err(error) => self.leave(&from, &error),
             }
         }
         Ok(())
@@ -218,15 +224,22 @@ impl Bring<'_> {
 
     fn is_whole_on_fast(&self, shard: u8) -> Result<()> {
         let name = self.name(shard);
-        let on = self.targets.find_on(Tier::Fast, name);
-        let whole = on.and_then(|on| self.pool.verify_on(&self.targets, name, on));
-        whole.map(drop).map_err(|error| {
-            Error::full(format!(
-                "no other slow target can take shard {name}, and it has no whole copy on the fast tier ({}): run \
+        let mut why = Error::damaged("it is missing");
+        for on in self.targets.copies(name).members {
+            let member = &self.targets.members()[on];
+            // A target that was given up may be gone at any moment.
+            if member.tier == Tier::Fast && !member.is_lost() {
+                match self.pool.verify_on(&self.targets, name, on) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => why = error,
+                }
+            }
+        }
+        Err(Error::full(format!(
+            "no other slow target can take shard {name}, and it has no whole copy on the fast tier ({}): run \
                  `outlive pool repair`, or add a slow target",
-                error.message()
-            ))
-        })
+            why.message()
+        )))
     }
 
     fn write(&mut self, scan: &mut Scan) -> Result<()> {

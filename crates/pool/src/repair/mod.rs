@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A target is closed, looked at once more, and dropped: passes that a removal takes, and some more if savers put
-/// something there meanwhile.
+/// Further passes of a repair, at most. A removal takes one: the repair closes a target, looks at it once more, and
+/// drops its row.
 const PASSES_MAX: usize = 8;
 
 /// How to repair.
@@ -94,8 +94,10 @@ pub struct RepairReport {
     /// Shards that are on targets which fail together with another one of the pack, as there is no other target for
     /// them.
     pub crowded: u64,
-    /// Packs of which too little is left, and why. Perhaps no checkpoint needs them: a scrub finds that out.
+    /// Packs of which too little is left, and why. A scrub finds out which checkpoints need them.
     pub lost: Vec<(PackId, Error)>,
+    /// Further packs of which too little is left, but that no checkpoint names: a gc deletes what is left.
+    pub unneeded: u64,
     /// Packs that could not be read or written just now.
     pub failed: Vec<(PackId, Error)>,
     /// Targets that are to be emptied and are not empty: how many shards are left, and why.
@@ -159,10 +161,12 @@ impl Pool {
             numbers.len()
         };
         let each = |(pack, Listed { fast, slow }): (PackId, Listed)| {
+            let readable = distinct(&fast);
             let fast: Vec<(u8, usize)> =
                 fast.into_iter().filter(|(_, on)| !targets.members()[*on].is_lost()).collect();
             let shards = distinct(&fast);
-            let spare = match shards as i64 - k {
+            // What is on a target that was given up can be read as long as that answers.
+            let spare = match readable as i64 - k {
                 // Two shards that are lost together count once.
                 0.. => (apart(&targets, count, &fast) as i64 - k).max(0),
                 too_few => too_few,
@@ -248,12 +252,14 @@ impl Pool {
     /// One pass over all packs.
     fn pass(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
         let targets = self.targets();
+        // Asked before the listing and behind it: a shard that is finished meanwhile is unfinished in one of both, or
+        // listed.
+        let mut unfinished = self.unfinished_on(Tier::Fast)?;
         let packs = self.by_pack(&targets, &targets.list()?);
+        unfinished.append(&mut self.unfinished_on(Tier::Fast)?);
         let trimmed = uses.trimmed(self)?;
-        // Looked at behind the listing: what was not finished there is finished here, or it is listed.
-        let unfinished: BTreeSet<PackId> = self.unfinished_on(Tier::Fast)?;
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
-        let (mut named, mut work) = (None, Vec::new());
+        let (mut named, mut work) = (None::<Option<BTreeSet<PackId>>>, Vec::new());
         for (pack, listed) in packs {
             let is_trimmed = listed.fast.is_empty() && trimmed.contains(&pack);
             let is_begun = unfinished.contains(&pack);
@@ -266,7 +272,7 @@ impl Pool {
                     Some(named) => named,
                     None => named.insert(uses.named(self)?),
                 };
-                if named.as_ref().is_some_and(|named: &BTreeSet<PackId>| !named.contains(&pack)) {
+                if named.as_ref().is_some_and(|named| !named.contains(&pack)) {
                     allowed = careful;
                 }
             }
@@ -283,7 +289,13 @@ impl Pool {
         }
         if !options.dry_run {
             report.missing = 0;
-            self.bring_all(&targets, work, options.bytes_per_s, &mut report)?;
+            self.bring_all(&targets, work, options.bytes_per_s, &mut report);
+        }
+        if !report.lost.is_empty() {
+            let named = named.map_or_else(|| uses.named(self), Ok)?;
+            let count = report.lost.len();
+            report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.contains(pack)));
+            report.unneeded = (count - report.lost.len()) as u64;
         }
         self.count_left(&targets, &mut report);
         Ok(report)
@@ -315,7 +327,7 @@ impl Pool {
         work: Vec<(PackId, Listed, Allowed)>,
         bytes_per_s: Option<u64>,
         report: &mut RepairReport,
-    ) -> Result<()> {
+    ) {
         let pace = Pace::new(bytes_per_s);
         let pack_bytes = self.config().format.pack_bytes;
         let (total_bytes, done_bytes) = (work.len() as u64 * pack_bytes, AtomicU64::new(0));
@@ -326,12 +338,10 @@ impl Pool {
             let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
             let event = Progress { what: "repair", done_bytes, total_bytes };
             self.env().observer.event(Event::Progress(event));
-            (pack, outcome, bring.repair, bring.has_dropped)
+            (pack, outcome, bring.repair)
         });
-        let mut has_dropped = false;
-        for (pack, outcome, repair, dropped) in outcomes {
+        for (pack, outcome, repair) in outcomes {
             report.add(&repair);
-            has_dropped |= dropped;
             for (id, why) in repair.left {
                 report.left.entry(id).or_default().1.get_or_insert(why);
             }
@@ -346,11 +356,6 @@ impl Pool {
                 Err(error) => report.failed.push((pack, error)),
             }
         }
-        match self.table() {
-            // What fills remember of the slow tier is not true any more.
-            Some(table) if has_dropped => table.note_deletion(),
-            _ => Ok(()),
-        }
     }
 
     /// Counts what is still on targets that are to be emptied.
@@ -359,17 +364,26 @@ impl Pool {
             let why = report.left.remove(&member.id).and_then(|(_, why)| why);
             let why = why.or_else(|| report.failed.first().map(|(_, error)| error.clone()));
             let why = why.or_else(|| report.lost.first().map(|(_, error)| error.clone()));
+            let why = why.or_else(|| (report.unneeded > 0).then(|| self.unneeded()));
             match shards_on(member) {
                 Ok(0) => {}
                 Ok(count) => drop(report.left.insert(member.id, (count, why))),
-                Err(_) if member.is_lost() => {}
+                Err(_) if member.is_lost() && member.check().is_err() => {}
                 Err(error) => drop(report.left.insert(member.id, (0, Some(error)))),
             }
         }
     }
 
+    fn unneeded(&self) -> Error {
+        Error::retry(format!(
+            "too little is left of packs that no checkpoint needs: run `{}`, which deletes them, and then this command \
+             again",
+            self.command("gc", &[])
+        ))
+    }
+
     /// Takes the next step for rows of targets that are to go: one that is empty is closed, and one that is empty once
-    /// it was closed is dropped. Answers whether a target has to be looked at again.
+    /// it was closed is dropped. Returns whether a pass has to look at a target again.
     fn advance(&self, report: &mut RepairReport) -> Result<bool> {
         let Some(table) = self.table() else { return Ok(false) };
         let rows = table.read()?;
@@ -412,7 +426,7 @@ impl Pool {
 
     /// Mends packs in which damage was found, but that can be read: writes damaged copies anew where they are, on
     /// either tier, and makes what the fast tier lacks, unless `rests` names the pack: it was trimmed, or is still being
-    /// written. Answers what became of each; packs that were deleted meanwhile are left out.
+    /// written. Returns what became of each; packs that were deleted meanwhile are left out.
     ///
     /// # Errors
     /// `Retry` while another command is at work; what the targets report.

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(apart(&all, 3, &doubled), 3);
         assert_eq!(apart(&all, 3, &together), 2);
         assert_eq!(apart(&all, 3, &[(0, 0), (1, 0), (2, 0)]), 1);
-        // What is on targets that leave is moved, whoever counts on it.
+        // A repair moves what is on targets that leave, also if a writer counts on it.
         for state in [Draining, Closed, Lost] {
             let all = set(&[("a", state), ("b", Active), ("c", Active), ("d", Active)]);
             let copies = [(0, 0), (1, 0), (1, 1), (2, 2)];

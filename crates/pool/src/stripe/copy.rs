@@ -64,7 +64,7 @@ pub(crate) fn shard_bytes(scan: &Scan) -> Result<u64> {
     Ok(header.directory_offset() + tail_bytes as u64)
 }
 
-/// Writes these shards of the pack that is read, and answers the length of each. A shard is there as a whole or not
+/// Writes these shards of the pack that is read, and returns the length of each. A shard is there as a whole or not
 /// at all; if one fails, those that were begun are given up.
 ///
 /// # Errors

@@ -63,7 +63,7 @@ pub(crate) struct Scan {
     layout: Layout,
     /// Copies in the order in which they were found and are tried: of each shard those on the fast tier first.
     copies: Vec<ShardCopy>,
-    /// Shards of which copies were looked for.
+    /// Shards whose copies the scan has looked for.
     looked: Vec<u8>,
     /// What was found wrong, in the order found.
     faults: Vec<ShardFault>,
@@ -74,6 +74,8 @@ pub(crate) struct Scan {
     under_way: VecDeque<Vec<(usize, ReadTicket)>>,
     asked: u64,
     next: u64,
+    /// Whether everything is read for the second time.
+    is_second: bool,
 }
 
 /// The fragments of one container: those that were read or made.
@@ -103,6 +105,7 @@ impl Scan {
             under_way: VecDeque::new(),
             asked: 0,
             next: 0,
+            is_second: false,
         };
         scan.begin(breadth)?;
         Ok(scan)
@@ -113,20 +116,30 @@ impl Scan {
         (0..self.layout.shards() as u8).collect()
     }
 
-    /// Looks for the copies of shards that were not looked for yet. If that was done for all, looks for all once more,
-    /// on the targets that the pool has now: a shard may have been moved. Answers whether there are new ones.
+    /// Looks for the copies of shards that it has not looked for yet. If there are none, looks for all once more,
+    /// on the targets that the pool has now: a shard may have been moved. Returns whether there is something to read.
     fn look_further(&mut self) -> Result<bool> {
         let left: Vec<u8> =
             self.all().into_iter().filter(|shard| !self.looked.contains(shard)).collect();
         if left.is_empty() {
             self.pool.refresh_targets()?;
-            return self.look(&self.all());
+            let is_new = self.look(&self.all())?;
+            return Ok(is_new || self.read_again());
         }
         let is_new = self.look(&left)?;
         Ok(is_new || self.look_further()?)
     }
 
-    /// Looks for copies of these shards that are not known yet. Answers whether there are any.
+    /// Has everything read once more, the first time it is called: a wrong bit may have come about on the way, and
+    /// another command may have mended one copy after it was read here, before the next was damaged.
+    fn read_again(&mut self) -> bool {
+        for copy in &mut self.copies {
+            copy.open.take_if(|open| open.is_err());
+        }
+        !std::mem::replace(&mut self.is_second, true)
+    }
+
+    /// Looks for copies of these shards that are not known yet. Returns whether there are any.
     fn look(&mut self, shards: &[u8]) -> Result<bool> {
         let targets = self.pool.targets();
         let (mut is_new, mut missing) = (false, Vec::new());
@@ -152,11 +165,7 @@ impl Scan {
             }
         }
         // A target that has vanished seems to have nothing.
-        let vanished = || {
-            let fast = targets.of_tier(Tier::Fast).filter(|(_, member)| !member.is_lost());
-            fast.map(|(_, member)| member).find_map(|member| member.look().err())
-        };
-        let vanished = if missing.is_empty() { None } else { vanished() };
+        let vanished = if missing.is_empty() { None } else { targets.vanished(&[Tier::Fast]) };
         self.unasked = self.unasked.take().or(vanished.clone());
         for (name, unasked) in missing {
             let error = unasked.or_else(|| vanished.clone());
@@ -186,6 +195,7 @@ impl Scan {
                 self.ahead.push(at);
             }
         }
+        self.read_ahead_in_place_of(breadth)?;
         // The header of any shard says how long all are.
         let first = loop {
             match (0..self.copies.len()).find_map(|at| self.opened(at)) {
@@ -197,6 +207,26 @@ impl Scan {
         let geometry = self.layout.geometry;
         self.layout =
             Layout::new(geometry, geometry.fragments_bytes(first.header.containers_bytes))?;
+        Ok(())
+    }
+
+    /// Where a shard is to be made of others, these are read ahead: any k.
+    fn read_ahead_in_place_of(&mut self, breadth: Breadth<'_>) -> Result<()> {
+        let Breadth::Shards(shards) = breadth else { return Ok(()) };
+        let ahead =
+            |scan: &Scan, shard: u8| scan.ahead.iter().any(|at| scan.copies[*at].shard == shard);
+        if shards.iter().all(|shard| ahead(self, *shard)) {
+            return Ok(());
+        }
+        let others: Vec<u8> =
+            self.all().into_iter().filter(|shard| !self.looked.contains(shard)).collect();
+        self.look(&others)?;
+        for at in 0..self.copies.len() {
+            let is_enough = self.ahead.len() >= self.layout.code.k();
+            if !is_enough && !ahead(self, self.copies[at].shard) && self.opened(at).is_some() {
+                self.ahead.push(at);
+            }
+        }
         Ok(())
     }
 
@@ -367,7 +397,7 @@ impl Scan {
             if !self.look_further()? {
                 return Err(self.too_few());
             }
-            tried.resize(self.copies.len(), false);
+            tried = vec![false; self.copies.len()];
         }
     }
 

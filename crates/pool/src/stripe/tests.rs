@@ -280,6 +280,8 @@ fn a_slow_target_is_gone_around_unless_it_is_needed() {
 const ANSWERS: u8 = 0;
 const KEEPS_SILENT: u8 = 1;
 const HAS_NOTHING: u8 = 2;
+/// The next read has a wrong bit, and those behind it are right; one more for each read before it.
+const ERRS_ONCE: u8 = 3;
 
 /// A target that may stop to answer, as a mount whose server is gone does.
 #[derive(Debug)]
@@ -292,6 +294,19 @@ impl Moody {
 
     fn is_empty(&self) -> bool {
         self.1.load(Ordering::Relaxed) == HAS_NOTHING
+    }
+
+    fn errs_later(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
+        let read = self.0.read_ranges(shard, vec![range]).remove(0).wait();
+        let mood = self.1.load(Ordering::Relaxed);
+        let then = if mood == ERRS_ONCE { ANSWERS } else { mood.saturating_sub(1) };
+        self.1.store(then, Ordering::Relaxed);
+        Ticket::done(read.map(|mut bytes| {
+            if mood == ERRS_ONCE {
+                bytes[0] ^= 1;
+            }
+            bytes
+        }))
     }
 }
 
@@ -311,6 +326,7 @@ impl Target for Moody {
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
         match self.1.load(Ordering::Relaxed) {
             ANSWERS => self.0.read_ranges(shard, ranges),
+            ERRS_ONCE.. => ranges.into_iter().map(|range| self.errs_later(shard, range)).collect(),
             KEEPS_SILENT => ranges
                 .into_iter()
                 .map(|_| {
@@ -380,6 +396,34 @@ fn a_target_that_never_answers_is_gone_around() {
             }
         }
     }
+}
+
+/// (disks:92000727) Each copy is read wrong once, such as by a bad cable, or since it was damaged just then and another
+/// one mended: everything is read again before it is called damaged.
+#[test]
+fn damage_that_passes_is_none() {
+    let chunks = chunks(1, 2 * CONTAINER + 9000);
+    let mut met = 0;
+    for before in 0..9 {
+        let moody: Vec<Arc<Moody>> = (0..2)
+            .map(|_| Arc::new(Moody(FaultWorld::new().target(), AtomicU8::new(ANSWERS))))
+            .collect();
+        let over = moody.iter().map(|one| one.clone() as Arc<dyn Target>).collect();
+        let pool = pool_of(over, Redundancy::mirror(2), false);
+        write(&pool, pack(1), &chunks).unwrap();
+        let mut bytes = 0;
+        moody.iter().for_each(|one| one.1.store(ERRS_ONCE + before, Ordering::Relaxed));
+        let mut each = |_: &outlive_format::Directory, _: u64, fragment: &[u8]| {
+            bytes += fragment.len();
+            Ok(())
+        };
+        let check = pool.check_pack(pack(1), &mut each);
+        let faults = check.unwrap_or_else(|e| panic!("behind {before} reads: {e}")).faults;
+        met += usize::from(faults.len() == 2);
+        assert!(bytes >= 2 * CONTAINER + 9000, "behind {before} reads: {bytes}");
+    }
+    // Of others nothing depends on the first byte.
+    assert!(met >= 4, "both copies were read wrong {met} times");
 }
 
 /// Thousands of small chunks: a long directory, of which each shard has a copy.

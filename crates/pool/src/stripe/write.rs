@@ -265,11 +265,14 @@ impl Shards {
                     targets.is_on(name, member);
                 }
                 finished.map_err(|error: Error| match error.kind() {
-                    // Of a pack of which nothing else was unfinished any more: a target was lost.
-                    ErrorKind::Invalid if may_be_repaired => Error::retry(format!(
-                        "a repair has made a shard while it was written, so save again: {}",
-                        error.message()
-                    )),
+                    // Of a pack of which nothing else was unfinished any more: a target was lost. What the system
+                    // refuses has another cause.
+                    ErrorKind::Invalid if may_be_repaired && error.os().is_none() => {
+                        Error::retry(format!(
+                            "a repair has made a shard while it was written, so save again: {}",
+                            error.message()
+                        ))
+                    }
                     _ => error,
                 })
             });

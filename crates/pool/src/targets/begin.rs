@@ -124,6 +124,10 @@ impl TargetSet {
             match self.members[number].target().create(shard, bytes_max) {
                 Ok(writer) => return Ok(Some((number, writer))),
                 Err(error) if error.kind() == ErrorKind::Full => {}
+                // It has the shard already, which was not known: it could not be listed just now.
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    refused = refused.or(Some(Error::retry(error.message())));
+                }
                 Err(error) => refused = refused.or(Some(error)),
             }
         }

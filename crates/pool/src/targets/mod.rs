@@ -140,6 +140,11 @@ impl TargetSet {
         self.source.as_ref().map_or(0, |source| source.version.load(Ordering::Relaxed))
     }
 
+    /// The number of the next target that comes; 0 without a table.
+    pub fn next_id(&self) -> u32 {
+        self.source.as_ref().map_or(0, |source| source.rows.next_id)
+    }
+
     /// Whether a later version of the table says the same. Then it counts as theirs.
     pub fn is_still(&self, rows: &Rows, version: u64) -> bool {
         let source = self.source.as_ref().filter(|source| source.rows == *rows);
@@ -258,9 +263,7 @@ impl TargetSet {
 
     fn not_found(&self, tiers: &[Tier], shard: ShardName) -> Result<usize> {
         // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
-        let is_asked = |member: &&Member| tiers.contains(&member.tier) && !member.is_lost();
-        let mut asked = self.members.iter().filter(is_asked);
-        if let Some(vanished) = asked.find_map(|member| member.look().err()) {
+        if let Some(vanished) = self.vanished(tiers) {
             return Err(vanished);
         }
         match self.successor()? {
@@ -481,9 +484,18 @@ impl TargetSet {
         }
         match self.successor() {
             Ok(Some(now)) => now.read(shard, range),
-            Ok(None) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
+            Ok(None) => {
+                let error = self.vanished(&[Tier::Fast, Tier::Slow]).unwrap_or(error);
+                Ticket::done(Err(Fault { error, buffer: range.buffer }))
+            }
             Err(error) => Ticket::done(Err(Fault { error, buffer: range.buffer })),
         }
+    }
+
+    /// Why a target of these tiers seems to have nothing of what it had, if one has vanished.
+    pub fn vanished(&self, tiers: &[Tier]) -> Option<Error> {
+        let is_asked = |member: &&Member| tiers.contains(&member.tier) && !member.is_lost();
+        self.members.iter().filter(is_asked).find_map(|member| member.look().err())
     }
 
     /// Length of a finished shard.
@@ -505,7 +517,7 @@ impl TargetSet {
         }
         match self.successor()? {
             Some(now) => now.length(shard),
-            None => Err(error),
+            None => Err(self.vanished(&[Tier::Fast, Tier::Slow]).unwrap_or(error)),
         }
     }
 

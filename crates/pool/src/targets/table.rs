@@ -115,8 +115,6 @@ pub trait TargetPlaces: Send + Sync + fmt::Debug {
 pub struct Rows {
     /// A number that no target has or had.
     pub next_id: u32,
-    /// Counts deletions after which what a process remembers of the targets is not true any more.
-    pub deletions: u64,
     /// The targets, each with its number.
     pub targets: Vec<TargetConfig>,
 }
@@ -154,8 +152,6 @@ impl Rows {
 #[serde(deny_unknown_fields)]
 struct TableText {
     next_target: u32,
-    #[serde(default, skip_serializing_if = "is_none")]
-    deletions: u64,
     /// The process that moves shards now, where the log has no locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed_by: Option<Holder>,
@@ -164,14 +160,10 @@ struct TableText {
     target: Vec<TargetConfig>,
 }
 
-fn is_none(deletions: &u64) -> bool {
-    *deletions == 0
-}
-
 impl TableText {
     fn of(rows: Rows, changed_by: Option<Holder>) -> TableText {
-        let Rows { next_id: next_target, deletions, targets: target } = rows;
-        TableText { next_target, deletions, changed_by, target }
+        let Rows { next_id: next_target, targets: target } = rows;
+        TableText { next_target, changed_by, target }
     }
 
     fn parse(record: &[u8]) -> Result<TableText> {
@@ -180,8 +172,8 @@ impl TableText {
     }
 
     fn rows(self) -> Rows {
-        let TableText { next_target: next_id, deletions, target: targets, .. } = self;
-        Rows { next_id, deletions, targets }
+        let TableText { next_target: next_id, target: targets, .. } = self;
+        Rows { next_id, targets }
     }
 }
 
@@ -207,6 +199,8 @@ pub struct TargetTable {
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
     claimed: Arc<Mutex<Option<Holder>>>,
+    /// Claims of this process that have ended, and that the log may still carry, as it could not be written then.
+    unreturned: Arc<Mutex<Vec<Holder>>>,
 }
 
 impl fmt::Debug for TargetTable {
@@ -222,7 +216,7 @@ impl TargetTable {
         places: Arc<dyn TargetPlaces>,
         rng: Arc<dyn Rng>,
     ) -> TargetTable {
-        TargetTable { log, places, rng, claimed: Arc::default() }
+        TargetTable { log, places, rng, claimed: Arc::default(), unreturned: Arc::default() }
     }
 
     /// Where the targets are.
@@ -268,8 +262,8 @@ impl TargetTable {
         })
     }
 
-    /// Changes the table in one step: `change` gets it as it is, and is asked again if another process was faster.
-    /// A table that it leaves as it was is not written. Answers the table as it is then.
+    /// Changes the table in one step: `change` gets it as it is, and is called again if another process was faster.
+    /// A table that it leaves as it was is not written. Returns the table as it is then.
     ///
     /// # Errors
     /// Those of `change`; `Fenced` if the claim of this process was ended; `Retry` if others are faster again and
@@ -292,19 +286,6 @@ impl TargetTable {
             }
         }
         Err(Error::retry("other processes change the targets of this pool all the time: try again"))
-    }
-
-    /// Notes that copies were deleted from a tier, so that whatever a process remembers of the targets is looked up
-    /// again.
-    ///
-    /// # Errors
-    /// As [`TargetTable::change`].
-    pub fn note_deletion(&self) -> Result<()> {
-        let note = &mut |rows: &mut Rows| {
-            rows.deletions += 1;
-            Ok(())
-        };
-        self.change(note).map(drop)
     }
 
     fn rows_of(&self, written: &Written) -> Result<Rows> {
@@ -354,7 +335,7 @@ impl TargetTable {
         if appended == Append::Lost || self.log.latest(&job)? != number {
             return Ok(false);
         }
-        // What is left of old tables is in nobody's way.
+        // Old tables that stay do no harm.
         let _ = self.log.remove_before(&job, number);
         Ok(true)
     }
@@ -364,6 +345,15 @@ impl TargetTable {
 impl TargetTable {
     fn claimed(&self) -> MutexGuard<'_, Option<Holder>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unreturned(&self) -> MutexGuard<'_, Vec<Holder>> {
+        self.unreturned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the process that made a claim still works under it, as far as is known here.
+    fn is_at_work(&self, holder: &Holder) -> bool {
+        !holder.process.is_dead() && !self.unreturned().contains(holder)
     }
 
     /// The claim that a record carries, which must be ours if we have one.
@@ -393,7 +383,7 @@ impl TargetTable {
     /// Keeps other processes from moving shards. The claim of a process that is dead on this host is taken over.
     ///
     /// # Errors
-    /// `Retry` if another process has it, which is told by `release`; what the log reports.
+    /// `Retry` if another process has it, and the error names the command `release`; what the log reports.
     pub fn claim(self: &Arc<Self>, release: &str) -> Result<Claim> {
         let mut random = [0; 8];
         self.rng.fill(&mut random);
@@ -403,14 +393,19 @@ impl TargetTable {
             let written = self.written()?;
             let rows = self.rows_of(&written)?;
             let holder = written.text.and_then(|text| text.changed_by);
-            if let Some(holder) = holder.filter(|holder| !holder.process.is_dead()) {
+            if let Some(holder) = holder.filter(|holder| self.is_at_work(holder)) {
                 return Err(Error::retry(format!(
                     "{} moves shards of this pool: try again when it has ended; if it was killed, first run: {release}",
                     holder.process
                 )));
             }
             let table = TableText::of(rows, Some(ours.clone()));
-            if self.append(written.previous, &table)? {
+            let appended = self.append(written.previous, &table);
+            if appended.is_err() {
+                self.unreturned().push(ours.clone());
+            }
+            if appended? {
+                self.unreturned().clear();
                 *self.claimed() = Some(ours.clone());
                 return Ok(Claim { table: self.clone(), ours });
             }
@@ -418,18 +413,30 @@ impl TargetTable {
         Err(Error::retry("other processes change the targets of this pool all the time: try again"))
     }
 
-    /// Ends the claim of a process that was killed. Answers whose it was.
+    /// Ends the claim of a process that was killed. Returns its holder.
     ///
     /// # Errors
-    /// What the log reports; `Retry` if another process was faster.
+    /// What the log reports; `Retry` if others are faster again and again.
     pub fn release(&self) -> Result<Option<String>> {
-        let written = self.written()?;
-        let Some(text) = &written.text else { return Ok(None) };
-        let Some(holder) = &text.changed_by else { return Ok(None) };
-        match self.append(written.previous, &TableText { changed_by: None, ..text.clone() })? {
-            true => Ok(Some(holder.process.to_string())),
-            false => Err(Error::retry("another process has just changed the table: try again")),
+        let Some(holder) = self.written()?.text.and_then(|text| text.changed_by) else {
+            return Ok(None);
+        };
+        self.end(&holder)?;
+        Ok(Some(holder.process.to_string()))
+    }
+
+    /// Ends a claim, unless it has ended.
+    fn end(&self, holder: &Holder) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let written = self.written()?;
+            let is_its = |text: &TableText| text.changed_by.as_ref() == Some(holder);
+            let Some(text) = written.text.filter(is_its) else { return Ok(()) };
+            let free = TableText { changed_by: None, ..text };
+            if self.append(written.previous, &free)? {
+                return Ok(());
+            }
         }
+        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
     }
 }
 
@@ -448,15 +455,9 @@ impl fmt::Debug for Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         *self.table.claimed() = None;
-        // What stays is found by the next process, which takes it over if this one is dead then.
-        for _ in 0..ATTEMPTS {
-            let Ok(written) = self.table.written() else { return };
-            let is_ours = |text: &TableText| text.changed_by.as_ref() == Some(&self.ours);
-            let Some(text) = written.text.filter(is_ours) else { return };
-            let free = TableText { changed_by: None, ..text };
-            if !matches!(self.table.append(written.previous, &free), Ok(false)) {
-                return;
-            }
+        // The next claim of this table ignores a record that stays; another process takes it over once this one is dead.
+        if self.table.end(&self.ours).is_err() {
+            self.table.unreturned().push(self.ours.clone());
         }
     }
 }

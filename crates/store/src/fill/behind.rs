@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// So often a round begins again because a gc has moved what was to be copied.
 const ROUNDS: usize = 16;
-/// So often in a row the fast tier is not trimmed for one and the same cause before that is told: once, another
+/// Attempts to trim in a row that fail for one cause before a warning names it, if it is a cause that passes: another
 /// program may just have been faster.
 const UNTRIMMED_MAX: u32 = 3;
 
@@ -79,7 +79,7 @@ struct Untrimmed {
     cause: Option<String>,
     /// So often in a row for this cause.
     times: u32,
-    /// The cause that was told last.
+    /// The cause that the last warning named.
     said: Option<String>,
 }
 
@@ -247,7 +247,7 @@ impl Shared {
             let outcome = catch_unwind(work).unwrap_or_else(|_| {
                 Err(Error::bug("the fill of the slow tier panicked; please report this"))
             });
-            paces.fill.give_back(pool);
+            paces.fill.end(pool);
             if outcome.is_err() {
                 // What is known may be why.
                 memory = None;
@@ -282,7 +282,9 @@ impl Shared {
                 return false;
             }
             match work {
-                Work::Fill if std::mem::take(&mut state.hurries) => return true,
+                Work::Fill if !time.is_zero() && std::mem::take(&mut state.hurries) => {
+                    return true;
+                }
                 Work::Trim if state.closes => return false,
                 _ => {}
             }
@@ -306,7 +308,7 @@ impl Shared {
         let work = AssertUnwindSafe(|| then(pool, turns, &rest));
         let outcome = catch_unwind(work)
             .unwrap_or_else(|_| Err(Error::bug("the trim panicked; please report this")));
-        turns.give_back(pool);
+        turns.end(pool);
         let mut state = self.state();
         let told = state.untrimmed.tells(outcome.err());
         drop(state);
@@ -354,7 +356,7 @@ impl Shared {
                 Round::Done => return Ok(()),
                 Round::Moved => {
                     *memory = None;
-                    turns.give_back(pool);
+                    turns.end(pool);
                 }
             }
         }
@@ -436,7 +438,7 @@ fn of(epoch: Epoch, pack: PackId, why: Error) -> Error {
 }
 
 impl Untrimmed {
-    /// Notes how a trim has ended. Answers what is to be told: a cause, once, or that there is none any more.
+    /// Notes how a trim has ended. Returns what to say: a cause, once, or that there is none any more.
     fn tells(&mut self, error: Option<Error>) -> Option<std::result::Result<(), String>> {
         let Some(error) = error else {
             (self.cause, self.times) = (None, 0);

@@ -68,11 +68,15 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
             true => lock_at_first(pool).map(Some),
             false => lock_filling(pool),
         };
-        match (turns.take(pool, &sleep, lock), &known) {
-            (Ok(Turn::New), Some(found)) if found.is_current(pool)? => {}
-            (Ok(Turn::New), _) => known = Some(Found::look(pool)?),
-            (Ok(_), _) => {}
-            // What was done before is told all the same.
+        let taken = turns.take(pool, &sleep, lock).and_then(|turn| {
+            let is_old = |found: &Found| found.is_current(pool).map(|is| !is);
+            let looks = turn == Turn::New && known.as_ref().map_or(Ok(true), is_old)?;
+            if looks { Found::look(pool).map(Some) } else { Ok(None) }
+        });
+        match (taken, &known) {
+            (Ok(Some(found)), _) => known = Some(found),
+            (Ok(None), _) => {}
+            // The report says all the same what was done before.
             (Err(error), Some(found)) => {
                 let left = found.left(&met);
                 outcomes.extend(left.into_iter().map(|pack| (pack, Err(error.clone()))));
@@ -153,7 +157,7 @@ struct Found {
     need: FillNeed,
     /// Those of the newest checkpoint first.
     lacking: Vec<PackId>,
-    /// The newest record of collectors, before anything was looked at: whoever moves packs appends one.
+    /// The newest record of collectors, read before the packs: a program that moves packs appends one.
     collections: u64,
 }
 

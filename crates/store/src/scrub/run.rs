@@ -2,9 +2,10 @@
 
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
+use crate::trim::Uses;
 use crate::verify::{Sample, is_damage, named_packs};
 use outlive_io::Pace;
-use outlive_pool::{Pool, ShardFault};
+use outlive_pool::{PackCheck, PackUses, Pool, ShardFault};
 use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,21 +79,15 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let (total_bytes, done_bytes) = (packs.len() as u64 * pack_bytes, AtomicU64::new(0));
     let threads = pool.config().tuning.threads();
     let outcomes = outlive_chunk::parallel(packs, threads, |pack| {
-        let outcome = check_pack(pool, pack, &pace);
+        let outcome = check_as_it_is(pool, pack, &pace);
         let done_bytes = done_bytes.fetch_add(pack_bytes, Ordering::Relaxed) + pack_bytes;
         let event = Progress { what: "scrub", done_bytes, total_bytes };
         pool.env().observer.event(Event::Progress(event));
         (pack, outcome)
     });
     let mut report = ScrubReport::default();
-    // What was trimmed is missing on purpose; a repair knows whether the newest checkpoints need it.
-    let trimmed: BTreeSet<PackId> = match pool.config().tiers.keep_fast {
-        0 => BTreeSet::new(),
-        _ => {
-            let there = pool.redundancy()?.into_iter();
-            there.filter(|(_, is)| is.is_slow_only()).map(|(pack, _)| pack).collect()
-        }
-    };
+    // What was trimmed is missing on purpose.
+    let trimmed = Uses.trimmed(pool)?;
     let mut unread = None;
     for (pack, outcome) in outcomes {
         report.packs += 1;
@@ -117,7 +112,8 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
             // A gc may have deleted some meanwhile.
             let there: BTreeSet<PackId> = pool.packs()?.into_iter().collect();
             // Of others some shards are not finished yet, or were left behind.
-            let unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
+            let damaged: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
+            let unfinished = being_written(pool, |pack| damaged.contains(pack))?;
             report.damaged.retain(|(pack, _)| there.contains(pack) && !unfinished.contains(pack));
         }
         let suspects: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
@@ -134,6 +130,22 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
             Ok(ScrubReport { blocked: Some(error), ..report })
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Checks a pack where it is now. If something is wrong and targets have come or gone, it checks the pack again: a
+/// command may have moved its shards meanwhile.
+fn check_as_it_is(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
+    loop {
+        let seen = pool.table_seen();
+        let outcome = check_pack(pool, pack, pace);
+        if outcome.as_ref().is_ok_and(|check| check.faults.is_empty()) {
+            return outcome;
+        }
+        let refreshed = pool.refresh_targets();
+        if refreshed.is_err() || pool.table_seen() == seen {
+            return outcome;
+        }
     }
 }
 
@@ -155,14 +167,8 @@ fn repair(
     if faults.is_empty() {
         return Ok(());
     }
-    // Shards of a pack that is still being written are not missing. What a checkpoint names was finished by its
-    // writer.
-    let mut unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
-    unfinished.retain(|pack| faults.contains_key(pack));
-    if !unfinished.is_empty() {
-        let named = named_packs(pool)?;
-        unfinished.retain(|pack| !named.contains(pack));
-    }
+    // Shards of a pack that is still being written are not missing.
+    let unfinished = being_written(pool, |pack| faults.contains_key(pack))?;
     let is_unfinished =
         |fault: &ShardFault, pack: &PackId| fault.target.is_none() && unfinished.contains(pack);
     for (pack, faults) in &mut faults {
@@ -192,9 +198,25 @@ fn repair(
                     let why = "there is no target for what it lacks: bring back those that are away, or add one";
                     report.unmended.push((pack, Error::full(why)));
                 }
+                // A damaged copy that is to leave its target, and cannot.
+                let is_damaged = |id: &u32| faults[&pack].iter().any(|it| it.target == Some(*id));
+                let left = repair.left.into_iter().find(|(id, _)| is_damaged(id));
+                report.unmended.extend(left.map(|(_, why)| (pack, why)));
             }
             Err(error) => report.unmended.push((pack, error)),
         }
     }
     Ok(())
+}
+
+/// Packs of `these` that savers may be writing still, or have left behind. What a checkpoint names was finished by its
+/// writer: an unfinished part of it is what a fill, a repair or a scrub has left behind.
+fn being_written(pool: &Pool, these: impl Fn(&PackId) -> bool) -> Result<BTreeSet<PackId>> {
+    let mut unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
+    unfinished.retain(these);
+    if !unfinished.is_empty() {
+        let named = named_packs(pool)?;
+        unfinished.retain(|pack| !named.contains(pack));
+    }
+    Ok(unfinished)
 }

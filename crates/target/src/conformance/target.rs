@@ -266,7 +266,7 @@ fn two_writers(make: &Make<dyn Target>) {
             check_content(&*target, shard, &old);
         }
     }
-    finish(second, &two).expect("nobody has disturbed the second one");
+    finish(second, &two).expect("the second one was not disturbed");
     check_content(&*target, shard, &two);
     // The same for a new shard.
     let create = |bytes: &[u8]| {

@@ -425,7 +425,6 @@ fn without_links_shards_are_published_all_the_same() {
     assert_eq!(target.unfinished().unwrap(), []);
 }
 
-/// Whatever the umask of the process is.
 /// The whole target goes at any moment, as memory does that is emptied: nothing stored is damaged.
 #[test]
 fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
@@ -467,6 +466,7 @@ fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
     kind(medium.put_new(&job, 1, b"record").unwrap_err());
 }
 
+/// Whatever the umask of the process is.
 #[test]
 fn what_is_made_belongs_to_the_pool_s_owner() {
     use crate::{DirectoryLog, ManifestLog};

@@ -164,7 +164,7 @@ impl PartFile {
     /// whatever has the part's name at that moment: that may be an unfinished file of another writer.
     ///
     /// Should the part's name be taken away between the look at it and the link, the kernel refuses to
-    /// link a file that has no name, and the answer is `NotFound`, too. Two cases are left in which the
+    /// link a file that has no name, with `NotFound`, too. Two cases are left in which the
     /// link is made: something else has given the file a second name, or a network file system has
     /// only renamed the file, as it is open. Then the shard is finished although it was deleted before:
     /// its bytes are whole, a writer that was fenced cannot commit it, and the next gc finds it.

@@ -166,7 +166,7 @@ impl FaultWriter {
         world.end(step)
     }
 
-    /// Whether nobody has begun another part of the shard since.
+    /// Whether no writer has begun another part of the shard since.
     fn is_mine(&self, part: &Part) -> bool {
         part.number == self.part
     }

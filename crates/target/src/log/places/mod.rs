@@ -208,7 +208,7 @@ impl Places {
                     let job = job.clone();
                     match self.one(*place, move |medium| medium.keep(&job, register)) {
                         // It went just now. To fail for that would leave a record behind that others complete: its
-                        // author would be told that it is not there. What remains: the process that put it there
+                        // author would take it for lost. What remains: the process that put it there
                         // was killed before its sync, and that place alone loses power before it is back.
                         Err(error) if error.kind() == ErrorKind::Retry => {}
                         kept => kept?,

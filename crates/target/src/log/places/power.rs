@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// A process that has so many steps before it is killed. Answers whether it was.
+    /// Runs a process that is killed after so many steps. Returns whether it was.
     fn process<T>(&self, steps: usize, work: impl FnOnce() -> Result<T>) -> bool {
         *self.steps.lock().unwrap() = Some(steps);
         let _ = work();
