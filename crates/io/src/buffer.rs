@@ -12,6 +12,7 @@ use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut, Range};
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands; its holder is the only
@@ -36,11 +37,40 @@ struct Part {
 struct Whole {
     memory: Memory,
     home: Option<Weak<dyn Home>>,
+    is_written_off: AtomicBool,
 }
 
 /// Where the memory of a buffer goes when that is dropped.
 pub(crate) trait Home: Send + Sync {
     fn put_back(&self, memory: Memory);
+
+    /// Counts a buffer that is out as written off. False if as many as may be are.
+    fn write_off(&self) -> bool;
+
+    /// The memory of such a buffer is not in use any more.
+    fn end_write_off(&self);
+}
+
+/// A hold on a buffer that work has which may hang. It keeps the buffer from nothing.
+pub struct Hold(Weak<Whole>);
+
+impl Hold {
+    /// Says that the buffer may stay out for long, since the work that has it hangs: its pool hands out
+    /// another one instead. A pool does so for as many buffers as it has; so the memory is at most twice
+    /// what the pool was given. Does nothing if the buffer is back, or written off already.
+    pub fn write_off(&self) {
+        let Some(whole) = self.0.upgrade() else { return };
+        let Some(home) = whole.home.as_ref().and_then(Weak::upgrade) else { return };
+        if !whole.is_written_off.swap(true, Ordering::AcqRel) && !home.write_off() {
+            whole.is_written_off.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
 }
 
 impl AlignedBuf {
@@ -67,7 +97,13 @@ impl AlignedBuf {
 
     fn of(memory: Memory, home: Option<Weak<dyn Home>>) -> AlignedBuf {
         let length = memory.length();
-        AlignedBuf(Part { whole: Arc::new(Whole { memory, home }), start: 0, length })
+        let whole = Whole { memory, home, is_written_off: AtomicBool::new(false) };
+        AlignedBuf(Part { whole: Arc::new(whole), start: 0, length })
+    }
+
+    /// To be kept while work that may hang has the buffer.
+    pub fn hold(&self) -> Hold {
+        Hold(Arc::downgrade(&self.0.whole))
     }
 
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
@@ -112,6 +148,11 @@ impl AlignedBuf {
 }
 
 impl SharedBuf {
+    /// To be kept while work that may hang has the buffer.
+    pub fn hold(&self) -> Hold {
+        Hold(Arc::downgrade(&self.0.whole))
+    }
+
     /// Some of the bytes, without a copy.
     ///
     /// # Panics
@@ -155,8 +196,11 @@ impl Part {
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
-            home.put_back(mem::replace(&mut self.memory, Memory::EMPTY));
+        let Some(home) = self.home.as_ref().and_then(Weak::upgrade) else { return };
+        match *self.is_written_off.get_mut() {
+            // Another one has its place in the pool.
+            true => home.end_write_off(),
+            false => home.put_back(mem::replace(&mut self.memory, Memory::EMPTY)),
         }
     }
 }

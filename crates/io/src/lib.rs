@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod asleep;
+mod blocking;
 mod buffer;
 mod completions;
 mod copy;
@@ -14,6 +15,7 @@ pub mod fresh;
 #[doc(hidden)]
 pub mod mapped;
 mod memory;
+mod own_engine;
 mod pace;
 mod per_process;
 mod pool;
@@ -23,12 +25,14 @@ mod spare;
 mod ticket;
 mod timer;
 
-pub use buffer::{AlignedBuf, SharedBuf};
+pub use blocking::{StandIn, blocking, stand_in};
+pub use buffer::{AlignedBuf, Hold, SharedBuf};
 pub use completions::Completions;
 pub use copy::{copy_past_cache, gather_past_cache};
 pub use direct::DirectFile;
 pub use engine::{DEPTH_DEFAULT, DiskEngine};
 pub use file::{read_at, write_all_at};
+pub use own_engine::OwnEngine;
 pub use pace::Pace;
 pub use per_process::PerProcess;
 pub use pool::StagingPool;

@@ -25,8 +25,9 @@ pub struct StagingPool {
 struct State {
     free: Vec<Memory>,
     // A buffer is made only when none is free, so this is also the most that was out at once, since
-    // memory was given back.
+    // memory was given back. Those that are written off are not among them.
     made: usize,
+    written_off: usize,
 }
 
 impl StagingPool {
@@ -69,8 +70,9 @@ impl StagingPool {
         let until = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
-            if let Some(memory) = state.free.pop() {
-                return self.dress(Some(memory));
+            if let Some(memory) = self.pop(&mut state) {
+                drop(state);
+                return self.dress(memory);
             }
             let left = until.checked_duration_since(Instant::now())?;
             let waited = self.freed.wait_timeout(state, left);
@@ -155,6 +157,27 @@ impl Home for StagingPool {
             self.freed.notify_one();
         }
     }
+
+    fn write_off(&self) -> bool {
+        if process::id() != self.pid {
+            return false;
+        }
+        let mut state = self.lock();
+        if state.written_off >= self.count_max() {
+            return false;
+        }
+        state.written_off += 1;
+        state.made = state.made.saturating_sub(1);
+        self.freed.notify_one();
+        true
+    }
+
+    fn end_write_off(&self) {
+        if process::id() == self.pid {
+            let mut state = self.lock();
+            state.written_off = state.written_off.saturating_sub(1);
+        }
+    }
 }
 
 impl fmt::Debug for StagingPool {
@@ -201,6 +224,40 @@ mod tests {
         drop(held);
         pool.limit(0);
         assert_eq!((pool.total_bytes(), pool.peak_bytes()), (8192, 0));
+    }
+
+    #[test]
+    fn another_buffer_takes_the_place_of_one_that_is_written_off() {
+        let pool = StagingPool::new(2 * 8192, 8192);
+        let (mut first, second) = (pool.take(), pool.take().share());
+        let rest = first.split_off(4096);
+        let waiter = {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let pool = pool.clone();
+            let taking = thread::spawn(move || {
+                sender.send(this_thread()).unwrap();
+                pool.take()
+            });
+            until_asleep(&receiver.recv().unwrap());
+            taking
+        };
+        let hold = rest.hold();
+        hold.write_off();
+        first.hold().write_off(); // the same memory
+        let third = waiter.join().unwrap();
+        assert!(pool.try_take().is_none());
+        second.hold().write_off();
+        let fourth = pool.try_take().expect("two are written off");
+        third.hold().write_off();
+        assert!(pool.try_take().is_none(), "no more than as many again");
+        // What was written off has left the pool; its end makes room for another.
+        drop((first, rest, second));
+        hold.write_off();
+        assert!(pool.try_take().is_none());
+        third.hold().write_off();
+        let fifth = pool.try_take().expect("one is written off");
+        drop((third, fourth, fifth));
+        assert_eq!(pool.peak_bytes(), 2 * 8192);
     }
 
     #[test]

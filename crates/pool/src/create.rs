@@ -138,15 +138,14 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
         check_log(&home, &config.format)?;
     }
     let log = open_log(&home, &config.format)?;
-    let mut own =
-        config.locations(&home.root)?.into_iter().filter(|target| target.is_same(&home.root));
-    if own.next().is_some() && own.next().is_some() {
+    let table = Arc::new(table_of(&home, &config.format, &log, &env));
+    let own = |row: &&TargetConfig| config.target.len() > 1 && table.places().is_own(row);
+    if config.target.iter().filter(own).count() > 1 {
         return Err(Error::invalid(format!(
             "{}: two targets are the pool's own place: put the locations right",
             home.descriptor()
         )));
     }
-    let table = Arc::new(table_of(&home, &config.format, &log, &env));
     let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;

@@ -17,8 +17,12 @@ use crate::places::{
 };
 use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces};
+use outlive_io::PerProcess;
+use outlive_target::{Bounds, Watch, Work};
 use outlive_types::{Error, ErrorKind, Result};
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// The number of a pool's only target, if it has none.
 const FIRST: u32 = 1;
@@ -29,7 +33,12 @@ pub(crate) struct HomeTargets {
     home: Home,
     format: FormatConfig,
     env: Environment,
+    /// By number and location. They outlive the sets of targets that are made anew when the table changes: what was
+    /// silent before is not asked again.
+    watches: Arc<PerProcess<Watches>>,
 }
+
+type Watches = HashMap<(Option<u32>, String), Arc<Watch>>;
 
 impl fmt::Debug for HomeTargets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,11 +48,24 @@ impl fmt::Debug for HomeTargets {
 
 impl HomeTargets {
     pub fn new(home: &Home, format: &FormatConfig, env: &Environment) -> HomeTargets {
-        HomeTargets { home: home.clone(), format: format.clone(), env: env.clone() }
+        let watches = Arc::new(PerProcess::new(|_| Watches::new()));
+        HomeTargets { home: home.clone(), format: format.clone(), env: env.clone(), watches }
     }
 
     fn location(&self, row: &TargetConfig) -> Result<Location> {
         row.seen_from(&self.home.root)
+    }
+
+    /// Whether a target is in the pool's own place. One that does not answer is not: the pool is open.
+    fn is_own_place(&self, location: &Location, watch: Option<&Arc<Watch>>) -> bool {
+        let (root, location) = (self.home.root.clone(), location.clone());
+        match watch {
+            Some(_) if location == root => true,
+            Some(watch) => {
+                watch.ask(Work::Question, move || Ok(location.is_same(&root))).unwrap_or(false)
+            }
+            None => location.is_same(&root),
+        }
     }
 
     /// The log's marker, of which each target has a copy.
@@ -116,7 +138,7 @@ impl HomeTargets {
     }
 
     fn holds_shards(&self, location: &Location) -> Result<bool> {
-        Ok(!location.open_target(None, false, &self.env)?.list()?.is_empty())
+        Ok(!location.open_target(None, false, None, &self.env)?.list()?.is_empty())
     }
 }
 
@@ -137,9 +159,10 @@ impl TargetPlaces for HomeTargets {
 
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget> {
         let location = self.location(row)?;
-        let is_own = location.is_same(&self.home.root);
         let probe = self.home.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
-        let target = location.open_target(probe.as_deref(), is_own, &self.env)?;
+        let watch = (!is_only).then(|| self.watch(row)).flatten();
+        let is_own = self.is_own_place(&location, watch.as_ref());
+        let target = location.open_target(probe, is_own, watch.as_ref(), &self.env)?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
         }
@@ -160,6 +183,23 @@ impl TargetPlaces for HomeTargets {
             found.map_err(|error| if is_volatile { in_memory(error) } else { error })
         };
         Ok((target, Some(Box::new(still_there))))
+    }
+
+    fn watch(&self, row: &TargetConfig) -> Option<Arc<Watch>> {
+        let (id, location) = (row.id.unwrap_or(FIRST), self.location(row).ok()?);
+        let mut watches = self.watches.lock();
+        let made = || {
+            let name = format!("target {id} ({location})");
+            // Whether the marker is there does not matter, if only it is known.
+            let look = move || location.read(TARGET_MARKER).map(drop);
+            Watch::new(name, Bounds::default(), self.env.observer.clone(), Arc::new(look))
+        };
+        Some(watches.entry((row.id, row.location.clone())).or_insert_with(made).clone())
+    }
+
+    fn is_own(&self, row: &TargetConfig) -> bool {
+        let watch = self.watch(row);
+        self.location(row).is_ok_and(|location| self.is_own_place(&location, watch.as_ref()))
     }
 
     fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {

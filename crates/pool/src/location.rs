@@ -6,12 +6,15 @@ use outlive_etcd::EtcdPlace;
 use outlive_s3::S3Place;
 use outlive_target::{
     DirectoryMedium, DirectoryOptions, DirectoryTarget, LogMedium, ManifestLog, RecordLog,
-    RetryMedium, RetryPolicy, RetryTarget, Target,
+    RetryMedium, RetryPolicy, RetryTarget, Target, Watch, Work,
 };
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::path::{self, Component, Path, PathBuf};
 use std::sync::Arc;
+
+/// Threads that write and read in each directory of several. Two of them have as many as a single one.
+const THREADS_OF_SEVERAL: usize = 4;
 
 /// A kind of medium, told by what stands before the colon of a location.
 struct Scheme {
@@ -208,14 +211,16 @@ impl Location {
     }
 
     /// Opens it as a target. `probe` is a file of the pool that can be read; `own` says that it is the
-    /// pool's own place, of which parts may be made again.
+    /// pool's own place, of which parts may be made again. With a `watch` it is one of several, and the
+    /// others do not wait for it.
     ///
     /// # Errors
     /// `Invalid` if something else is there.
     pub(crate) fn open_target(
         &self,
-        probe: Option<&Path>,
+        probe: Option<PathBuf>,
         own: bool,
+        watch: Option<&Arc<Watch>>,
         env: &Environment,
     ) -> Result<Arc<dyn Target>> {
         // A network mount may drop a request, and another program may close files.
@@ -224,13 +229,29 @@ impl Location {
                 let options = DirectoryOptions {
                     observer: env.observer.clone(),
                     make_root: own,
+                    threads: watch.map(|_| THREADS_OF_SEVERAL),
                     ..Default::default()
                 };
-                let target = DirectoryTarget::open(root, &options)?;
-                if let Some(probe) = probe {
-                    target.probe(probe);
+                let target = match watch {
+                    None => DirectoryTarget::open(root, &options)?,
+                    // Its marker says what is there.
+                    Some(_) => DirectoryTarget::at(root, &options),
+                };
+                let target = Arc::new(target);
+                match (probe, watch) {
+                    (Some(probe), Some(watch)) => {
+                        let target = target.clone();
+                        let probe = move || {
+                            target.probe(&probe);
+                            Ok(())
+                        };
+                        // Whoever uses it finds out that it does not answer.
+                        let _ = watch.ask(Work::Question, probe);
+                    }
+                    (Some(probe), None) => target.probe(&probe),
+                    (None, _) => {}
                 }
-                Ok(Arc::new(RetryTarget::new(Arc::new(target), RetryPolicy::default())))
+                Ok(Arc::new(RetryTarget::new(target, RetryPolicy::default())))
             }
             Location::Bucket(place) => {
                 Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_clients())))

@@ -6,6 +6,7 @@ use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
 use crate::location::Location;
 use crate::log_open::check_log;
 use crate::marker::{Marker, This};
+use crate::targets::TargetTable;
 use outlive_types::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
@@ -136,7 +137,18 @@ pub(crate) fn check_target(
 }
 
 /// The directories of a pool's packs on this machine that are not in its own.
-pub(crate) fn packs_elsewhere(home: &Home, config: &PoolConfig) -> Vec<PathBuf> {
-    let elsewhere = config.locations_elsewhere(&home.root).unwrap_or_default();
+pub(crate) fn packs_elsewhere(
+    home: &Home,
+    config: &PoolConfig,
+    table: Option<&TargetTable>,
+) -> Vec<PathBuf> {
+    let elsewhere = match table.filter(|_| config.target.len() > 1) {
+        // One of several may not answer.
+        Some(table) => {
+            let elsewhere = config.target.iter().filter(|row| !table.places().is_own(row));
+            elsewhere.filter_map(|row| row.seen_from(&home.root).ok()).collect()
+        }
+        None => config.locations_elsewhere(&home.root).unwrap_or_default(),
+    };
     elsewhere.iter().filter_map(|it| Some(it.as_directory()?.join("packs"))).collect()
 }

@@ -197,7 +197,8 @@ impl Pool {
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
     /// into the pool leaves them out.
     pub fn packs_elsewhere(&self) -> Vec<PathBuf> {
-        self.home.as_ref().map_or_else(Vec::new, |home| packs_elsewhere(home, &self.config))
+        let table = self.table.as_deref();
+        self.home.as_ref().map_or_else(Vec::new, |home| packs_elsewhere(home, &self.config, table))
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.

@@ -1,6 +1,6 @@
 //! The threads that carry out the requests of a process: two, for any number of requests in flight.
 
-use outlive_io::{PerProcess, Ticket};
+use outlive_io::{PerProcess, Ticket, stand_in};
 use outlive_types::{Error, Result};
 use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -24,6 +24,8 @@ pub(crate) fn handle() -> Result<Handle> {
     let made = Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("outlive-s3")
+        // What a ticket calls back may wait for other requests.
+        .on_thread_start(|| stand_in(|wait| block_in_place(wait)))
         .enable_all()
         .build()
         .map_err(|error| Error::no_thread("the requests to a bucket", &error))?;

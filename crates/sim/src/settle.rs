@@ -10,7 +10,7 @@ use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Sample, Uses, named_packs, repair};
-use outlive_types::{ErrorKind, PackId, SeededRng};
+use outlive_types::{Error, ErrorKind, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Scrubs and repairs after which nothing may be left to do.
@@ -52,7 +52,7 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
         if scrubs_first || rounds > 0 {
             is_quiet &= scrubbed(pool, place)?;
         }
-        let report = repair(pool, RepairOptions::default());
+        let report = commanded(pool, place, || repair(pool, RepairOptions::default()));
         let report = report.map_err(|error| format!("a quiet repair: {error}"))?;
         let is_idle = report.shards + report.moved + report.surplus == 0;
         is_quiet &= report.is_whole() && is_idle && report.removed.is_empty();
@@ -69,10 +69,34 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
     survives(place, rng)
 }
 
+/// A command, given as its message says. A record that a killed program has written to few places of the log comes to
+/// light when the next command appends one: it may be a claim, which a person ends then.
+fn commanded<T>(
+    pool: &Pool,
+    place: &PoolWorld,
+    command: impl Fn() -> Result<T, Error>,
+) -> Result<T, Error> {
+    match command() {
+        Err(error) if error.kind() == ErrorKind::Retry && place.luck.has_failed() => {
+            pool.release_targets()?;
+            command()
+        }
+        done => done,
+    }
+}
+
 /// Whether a scrub finds nothing at all. What it finds it must mend.
 fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
-    let mut report = scrub(pool, &options).map_err(|error| format!("a quiet scrub: {error}"))?;
+    let command = || {
+        let report = scrub(pool, &options)?;
+        match report.blocked.clone().filter(|why| why.kind() == ErrorKind::Retry) {
+            Some(claimed) => Err(claimed),
+            None => Ok(report),
+        }
+    };
+    let report = commanded(pool, place, command);
+    let mut report = report.map_err(|error| format!("a quiet scrub: {error}"))?;
     // What was whole in packs whose headers are scratched lies in others now, and a gc deletes them.
     if place.truth.has_scratches() && !report.damaged.is_empty() {
         report.damaged.clear();

@@ -8,7 +8,7 @@ use crate::owner::{adopt_dir, adopt_file};
 use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use files::Files;
-use outlive_io::{DirectFile, DiskEngine, Ticket, read_at};
+use outlive_io::{DirectFile, Ticket, read_at};
 use outlive_types::sync::pause;
 use outlive_types::{Error, NoObserver, Observer, PackId, Result};
 use std::fmt;
@@ -30,11 +30,19 @@ pub struct DirectoryOptions {
     /// Makes the root, and `packs` in it, where they are missing. Without it they must be there: a file
     /// system that is not mounted must not take shards at its mount point. Default true.
     pub make_root: bool,
+    /// Threads that write and read, if they are its own: a target whose directory hangs then takes none from
+    /// other targets. Default: those that the whole process shares.
+    pub threads: Option<usize>,
 }
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
-        DirectoryOptions { direct_io: true, observer: Arc::new(NoObserver), make_root: true }
+        DirectoryOptions {
+            direct_io: true,
+            observer: Arc::new(NoObserver),
+            make_root: true,
+            threads: None,
+        }
     }
 }
 
@@ -93,7 +101,12 @@ impl DirectoryTarget {
                 root.display()
             )));
         }
-        Ok(DirectoryTarget {
+        Ok(DirectoryTarget::at(root, options))
+    }
+
+    /// The same without a look at the directory, which may hang.
+    pub fn at(root: &Path, options: &DirectoryOptions) -> DirectoryTarget {
+        DirectoryTarget {
             root: root.to_owned(),
             files: Arc::new(Files::new(root, options)),
             make_root: options.make_root,
@@ -101,7 +114,7 @@ impl DirectoryTarget {
                 packs: AtomicBool::new(false),
                 shards: [const { AtomicBool::new(false) }; 256],
             }),
-        })
+        }
     }
 
     /// Finds out, by reading from a small file, whether O_DIRECT works here, instead of leaving that
@@ -193,19 +206,11 @@ impl DirectoryTarget {
 
     /// The error for a target whose place is not there.
     fn away(&self) -> Error {
-        Error::retry(format!(
-            "{} is not there: mount its file system, or put it back",
-            self.packs().display()
-        ))
+        away(&self.root)
     }
 
-    /// The error for a shard that is not there. If all of a target has gone that is not to be made again, that says
-    /// nothing of the shard.
     fn not_there(&self, shard: ShardName) -> Error {
-        match self.make_root || self.packs().is_dir() {
-            true => missing(&self.describe(), shard),
-            false => self.away(),
-        }
+        not_there(&self.root, self.make_root, shard)
     }
 
     /// Makes the file of a shard that is begun. It is a new one: a file that has the name may be one of a
@@ -255,14 +260,6 @@ impl DirectoryTarget {
         writer.reserve()?; // dropping the writer removes the file
         Ok(writer)
     }
-
-    fn open_shard(&self, shard: ShardName) -> Result<Arc<DirectFile>> {
-        let path = self.path(shard);
-        self.files.open_to_read(shard, &path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => self.not_there(shard),
-            _ => Error::io_stored("opening the shard", &path, &error),
-        })
-    }
 }
 
 impl DirectoryTarget {
@@ -290,9 +287,30 @@ impl DirectoryTarget {
     }
 }
 
+/// The error for a directory that is not there.
+fn away(root: &Path) -> Error {
+    Error::retry(format!(
+        "{} is not there: mount its file system, or put it back",
+        root.join("packs").display()
+    ))
+}
+
+/// The error for a shard that is not there. If all of a target has gone that is not to be made again, that says
+/// nothing of the shard.
+fn not_there(root: &Path, make_root: bool, shard: ShardName) -> Error {
+    match make_root || root.join("packs").is_dir() {
+        true => missing(&describe(root), shard),
+        false => away(root),
+    }
+}
+
+fn describe(root: &Path) -> String {
+    format!("directory {}", root.display())
+}
+
 impl Target for DirectoryTarget {
     fn describe(&self) -> String {
-        format!("directory {}", self.root.display())
+        describe(&self.root)
     }
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
@@ -309,14 +327,24 @@ impl Target for DirectoryTarget {
     }
 
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
-        let file = self.open_shard(shard);
         let read = |mut range: ReadRange| {
-            let file = match check_range(shard, &range).and_then(|()| file.clone()) {
-                Ok(file) => file,
-                Err(error) => return Ticket::done(Err(Fault { error, buffer: range.buffer })),
-            };
+            if let Err(error) = check_range(shard, &range) {
+                return Ticket::done(Err(Fault { error, buffer: range.buffer }));
+            }
             let (files, path, place) = (self.files.clone(), self.path(shard), self.describe());
-            DiskEngine::shared().submit(move || {
+            let (root, make_root) = (self.root.clone(), self.make_root);
+            // Opened there, too: that may hang.
+            self.files.submit(move || {
+                let file = match files.open_to_read(shard, &path) {
+                    Ok(file) => file,
+                    Err(error) => {
+                        let error = match error.kind() {
+                            io::ErrorKind::NotFound => not_there(&root, make_root, shard),
+                            _ => Error::io_stored("opening the shard", &path, &error),
+                        };
+                        return Err(Fault { error, buffer: range.buffer });
+                    }
+                };
                 let ReadRange { offset, buffer } = &mut range;
                 let read = files.run(&file, |file| read_at(file, buffer, *offset));
                 let error = match read {

@@ -1,6 +1,6 @@
 //! Places that keep bytes: [`Target`] keeps shards, [`ManifestLog`] keeps the records of jobs, by one
 //! protocol above any [`LogMedium`]. One file each for the backends (`directory`, `memory`, and in `log`
-//! the media) and for the wrappers (`retry`, `throttle`, `fault`); all of them pass [`conformance`].
+//! the media) and for the wrappers (`retry`, `throttle`, `fault`, `watch`); all of them pass [`conformance`].
 
 pub mod conformance;
 mod directory;
@@ -13,6 +13,7 @@ mod owner;
 mod relay;
 mod retry;
 mod throttle;
+mod watch;
 mod wrapped;
 pub mod writes;
 
@@ -27,6 +28,7 @@ pub use memory::MemoryTarget;
 pub use owner::adopt_file;
 pub use retry::{RetryLog, RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
+pub use watch::{Bounds, Look, SLOW_TO_FAIL, Watch, WatchedTarget, Work};
 pub use wrapped::read_one;
 
 use outlive_format::fingerprint;

@@ -2,11 +2,11 @@
 
 use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{
-    Asking, DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld,
+    Asking, Bounds, DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld,
     LogMedium, MemoryLog, MemoryMedium, MemoryTarget, Places, RecordLog, RetryLog, RetryPolicy,
-    RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget,
+    RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget, Watch, WatchedTarget,
 };
-use outlive_types::ErrorKind;
+use outlive_types::{ErrorKind, NoObserver};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,6 +37,22 @@ fn check_directory_target(base: &Path, direct_io: bool) {
     check_target(move || {
         let options = DirectoryOptions { direct_io, ..DirectoryOptions::default() };
         Arc::new(DirectoryTarget::open(&dirs.next(), &options).unwrap())
+    });
+}
+
+/// A target that is left alone while it does not answer.
+fn watched(inner: Arc<dyn Target>) -> Arc<dyn Target> {
+    let look = Arc::new(|| Ok(()));
+    let watch = Watch::new("a target", Bounds::default(), Arc::new(NoObserver), look);
+    Arc::new(WatchedTarget::new(inner, watch))
+}
+
+#[test]
+fn watched_directory() {
+    let dirs = Dirs::new(&std::env::temp_dir());
+    check_target(move || {
+        let options = DirectoryOptions { threads: Some(2), ..DirectoryOptions::default() };
+        watched(Arc::new(DirectoryTarget::open(&dirs.next(), &options).unwrap()))
     });
 }
 
@@ -79,6 +95,7 @@ fn directory_log() {
 #[test]
 fn memory() {
     check_target(|| Arc::new(MemoryTarget::new()));
+    check_target(|| watched(Arc::new(MemoryTarget::new())));
     check_target(|| Arc::new(MemoryTarget::with_capacity(1 << 30)));
     check_medium(|| Arc::new(MemoryMedium::default()));
     check_log(false, || Arc::new(MemoryLog::new()));

@@ -13,6 +13,8 @@ use outlive_types::{Error, ErrorKind, PackId, Result, Rng, SeededRng, SessionId}
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+mod silent;
+
 const CONTAINER: usize = 64 << 10;
 
 /// A pool over worlds that fail, one for each target.

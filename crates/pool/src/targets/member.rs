@@ -2,7 +2,8 @@
 
 use super::table::StillThere;
 use crate::redundancy::{TargetState, Tier};
-use outlive_target::{ReadRange, ReadTicket, ShardName, Target};
+use outlive_io::{Ticket, blocking};
+use outlive_target::{ReadRange, ReadTicket, ShardName, Target, Watch, WatchedTarget, Work};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,9 @@ pub(crate) struct Member {
     /// What fails together with it.
     pub domain: String,
     target: Arc<dyn Target>,
-    still_there: Option<Box<StillThere>>,
+    still_there: Option<Arc<StillThere>>,
+    /// What leaves it alone while it does not answer.
+    watch: Option<Arc<Watch>>,
     /// What is to become of it.
     pub state: TargetState,
     /// Whether saves write there.
@@ -112,6 +115,7 @@ impl Member {
             domain: format!("target {id}"),
             target,
             still_there: None,
+            watch: None,
             state: TargetState::Active,
             tier: Tier::Fast,
             is_volatile: false,
@@ -150,7 +154,16 @@ impl Member {
 
     /// The same, with a way to find out whether it is there.
     pub fn if_there(mut self, still_there: Box<StillThere>) -> Member {
-        self.still_there = Some(still_there);
+        self.still_there = Some(still_there.into());
+        self
+    }
+
+    /// The same, left alone while it does not answer.
+    pub fn watched(mut self, watch: Option<Arc<Watch>>) -> Member {
+        if let Some(watch) = watch {
+            self.target = Arc::new(WatchedTarget::new(self.target, watch.clone()));
+            self.watch = Some(watch);
+        }
         self
     }
 
@@ -164,11 +177,39 @@ impl Member {
     /// # Errors
     /// What is wrong with the place where it should be.
     pub fn check(&self) -> Result<()> {
-        let found = self.still_there.as_ref().map_or(Ok(()), |still_there| still_there());
+        let begun = self.begin_check();
+        self.end_check(begun)
+    }
+
+    /// Begins to look whether it is there, if that may take long. [`Member::end_check`] ends it.
+    pub fn begin_check(&self) -> Option<Ticket<Result<()>>> {
+        let watch = self.watch.as_ref()?;
+        let still_there = self.still_there.clone();
+        Some(match still_there {
+            Some(still_there) => watch.begin(Work::Question, move || still_there()),
+            None => Ticket::done(watch.silent().map_or(Ok(()), Err)),
+        })
+    }
+
+    /// As [`Member::check`], for a look that may be under way.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn end_check(&self, begun: Option<Ticket<Result<()>>>) -> Result<()> {
+        let found = match begun {
+            Some(begun) => blocking(|| begun.wait()),
+            None => self.still_there.as_ref().map_or(Ok(()), |still_there| still_there()),
+        };
         // Never `Damaged` to those who want something of it: nothing is known of what is on it.
         let away = found.as_ref().err().map(|error| Error::away(error.message()));
+        // The watch knows when one that is silent answers again.
+        let away = away.filter(|_| self.silent().is_none());
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
         found
+    }
+
+    fn silent(&self) -> Option<Error> {
+        self.watch.as_ref()?.silent()
     }
 
     /// The same for who wants something of it.
@@ -194,7 +235,8 @@ impl Member {
 
     /// Why it was not used when that was looked at last.
     pub fn away(&self) -> Option<Error> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        away.or_else(|| self.silent())
     }
 
     /// Whether it has a finished shard.

@@ -26,9 +26,14 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
         let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
         let member = member.in_state(row.state);
-        Ok(match still_there {
+        let member = match still_there {
             Some(still_there) => member.if_there(still_there),
             None => member,
+        };
+        // Nothing goes on without the only one.
+        Ok(match rows.len() {
+            1 => member,
+            _ => member.watched(table.places().watch(row)),
         })
     };
     rows.iter().map(member).collect()
@@ -643,7 +648,10 @@ impl TargetSet {
         };
         // One that was given up may be back.
         self.members.iter().filter(|member| member.is_lost()).for_each(|lost| drop(lost.check()));
-        let mut away = fast().filter_map(|member| member.check().err());
+        // All at once: if several do not answer, they are waited for at the same time.
+        let begun: Vec<_> = fast().map(Member::begin_check).collect();
+        let looked = fast().zip(begun);
+        let mut away = looked.filter_map(|(member, begun)| member.end_check(begun).err());
         match away.nth(self.survives()) {
             None => Ok(()),
             Some(last) => {

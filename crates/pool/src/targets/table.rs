@@ -3,7 +3,7 @@
 
 use crate::host::ProcessMark;
 use crate::redundancy::TargetConfig;
-use outlive_target::{Append, ManifestLog, Previous, Target};
+use outlive_target::{Append, ManifestLog, Previous, Target, Watch};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -53,6 +53,17 @@ pub trait TargetPlaces: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Invalid` for a location that cannot be.
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget>;
+
+    /// What leaves a target alone while it does not answer, if anything does: the same for each target
+    /// that [`TargetPlaces::open`] opens for the row.
+    fn watch(&self, _row: &TargetConfig) -> Option<Arc<Watch>> {
+        None
+    }
+
+    /// Whether a row names the pool's own place.
+    fn is_own(&self, _row: &TargetConfig) -> bool {
+        false
+    }
 
     /// What is in the place that a row names.
     ///

@@ -2,7 +2,7 @@
 
 use super::DirectoryOptions;
 use crate::ShardName;
-use outlive_io::{AlignedBuf, DirectFile, read_at};
+use outlive_io::{AlignedBuf, DirectFile, DiskEngine, OwnEngine, Ticket, read_at};
 use outlive_types::{Event, Observer, PAGE_BYTES};
 use std::collections::VecDeque;
 use std::fs::{File, Metadata, OpenOptions};
@@ -22,6 +22,8 @@ pub(super) struct Files {
     direct: AtomicBool,
     told: AtomicBool,
     observer: Arc<dyn Observer>,
+    /// Writes and reads, unless that is left to the engine that the process shares.
+    engine: Option<OwnEngine>,
     /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
     /// cached can always be opened again.
     open: Mutex<VecDeque<Open>>,
@@ -46,8 +48,20 @@ impl Files {
             direct: AtomicBool::new(options.direct_io),
             told: AtomicBool::new(false),
             observer: options.observer.clone(),
+            engine: options.threads.map(OwnEngine::new),
             open: Mutex::default(),
             changes: AtomicU64::new(0),
+        }
+    }
+
+    /// Has `job` done by a thread that may wait for the file system.
+    pub(super) fn submit<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Ticket<T> {
+        match &self.engine {
+            Some(engine) => engine.submit(job),
+            None => DiskEngine::shared().submit(job),
         }
     }
 

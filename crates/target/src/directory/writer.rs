@@ -5,7 +5,7 @@ use super::{DurableDirs, remove_if_there};
 use crate::durable::{link_new, link_open, rename_new, sync_dir};
 use crate::writes::{Writes, check_finish, check_write, exists};
 use crate::{ShardName, ShardWriter, WriteTicket};
-use outlive_io::{DirectFile, DiskEngine, SharedBuf, Ticket, write_all_at};
+use outlive_io::{DirectFile, SharedBuf, Ticket, write_all_at};
 use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -77,7 +77,8 @@ impl ShardWriter for DirectoryWriter {
         if let Err(error) = check_write(part.shard, offset, &bytes, part.bytes_max) {
             return Ticket::done(writing.end(Err(error), bytes));
         }
-        DiskEngine::shared().submit(move || {
+        let files = self.part.files.clone();
+        files.submit(move || {
             let outcome = part
                 .files
                 .run(&part.file, |file| write_all_at(file, &bytes, offset))
@@ -100,7 +101,8 @@ impl ShardWriter for DirectoryWriter {
             }
             promise.fulfil(outcome);
         };
-        self.writes.after_all(move || drop(DiskEngine::shared().submit(last)));
+        let files = self.part.files.clone();
+        self.writes.after_all(move || drop(files.submit(last)));
         ticket
     }
 }

@@ -1,0 +1,42 @@
+//! Waiting in a thread that has other work to do, which is to go on meanwhile.
+
+use std::cell::Cell;
+
+/// Runs what it is given, which waits, and has another thread do the work of this one meanwhile.
+pub type StandIn = fn(&mut dyn FnMut());
+
+thread_local! {
+    static STAND_IN: Cell<Option<StandIn>> = const { Cell::new(None) };
+}
+
+/// Says how this thread may wait: for the threads of a runtime, whose work may be what is waited for.
+pub fn stand_in(how: StandIn) {
+    STAND_IN.set(Some(how));
+}
+
+/// Does what may wait for another thread's work.
+pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    let Some(stand_in) = STAND_IN.get() else { return wait() };
+    let (mut wait, mut outcome) = (Some(wait), None);
+    stand_in(&mut || outcome = wait.take().map(|wait| wait()));
+    match outcome {
+        Some(outcome) => outcome,
+        None => unreachable!("a stand-in runs what it is given"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_a_stand_in_waits_with_it() {
+        assert_eq!(blocking(|| 1), 1);
+        thread_local!(static WAITS: Cell<u32> = const { Cell::new(0) });
+        stand_in(|wait| {
+            WAITS.set(WAITS.get() + 1);
+            wait();
+        });
+        assert_eq!((blocking(|| 2), WAITS.get()), (2, 1));
+    }
+}

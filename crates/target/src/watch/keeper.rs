@@ -1,0 +1,59 @@
+//! The thread that lets time pass for all watches of a process. Other threads that let time pass may wait
+//! for a target meanwhile, so they cannot tell that it is silent.
+
+use super::Watch;
+use outlive_io::PerProcess;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two ticks.
+const PULSE: Duration = Duration::from_secs(1);
+
+/// The watches that have something to see to.
+#[derive(Default)]
+struct Keeper {
+    watches: Mutex<Vec<Weak<Watch>>>,
+    arrived: Condvar,
+}
+
+/// Begun at first need. A forked child begins its own.
+static KEEPER: PerProcess<Option<Arc<Keeper>>> = PerProcess::new(|_| None);
+
+/// Ticks a watch until it has nothing to see to. Without a thread nothing is given up, as without a watch.
+pub(super) fn keep(watch: &Arc<Watch>) {
+    let keeper = {
+        let mut known = KEEPER.lock();
+        if known.is_none() {
+            let keeper = Arc::<Keeper>::default();
+            let its = keeper.clone();
+            let thread = thread::Builder::new().name("outlive-watch".to_owned());
+            *known = thread.spawn(move || its.serve()).ok().map(|_| keeper);
+        }
+        known.clone()
+    };
+    if let Some(keeper) = keeper {
+        keeper.watches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(watch));
+        keeper.arrived.notify_one();
+    }
+}
+
+impl Keeper {
+    fn serve(&self) {
+        loop {
+            let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+            while watches.is_empty() {
+                watches = self.arrived.wait(watches).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(watches);
+            thread::sleep(PULSE);
+            let mut watches = {
+                let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *watches)
+            };
+            let now = Instant::now();
+            watches.retain(|watch| watch.upgrade().is_some_and(|watch| watch.tick(now)));
+            self.watches.lock().unwrap_or_else(PoisonError::into_inner).append(&mut watches);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Watches whether a target answers. A target that has been asked something and stays silent is given up:
+//! everything that waits for it gets an error, and nothing is asked of it until it answers again.
+//!
+//! Silence is not slowness. While something is under way and nothing ends, the watch takes a look at the
+//! target, a small question of its own. A slow target answers that, and its work may go on. A target is
+//! silent if
+//!
+//! - for [`Bounds::silence`] nothing has ended that it was asked, the look included;
+//! - or it answers looks, and of the same kind of work nothing has ended for [`Bounds::hang`];
+//! - or a question has failed with `Retry` after [`SLOW_TO_FAIL`]: a client that waits for a server that
+//!   does not answer gives up by itself in the end.
+//!
+//! A silent target is used again when everything that was given up has ended, and it then answers a look.
+//! So the work that hangs at one time, with its threads and its memory, is that of one silence.
+//!
+//! Work that was given up may still succeed. docs/faults.md says why that does no harm; what deletes is
+//! not given up for that reason (see [`WatchedTarget`]).
+
+mod keeper;
+mod target;
+
+pub use target::WatchedTarget;
+
+use outlive_io::{DiskEngine, OwnEngine, PerProcess, Promise, Ticket, blocking};
+use outlive_types::{Error, ErrorKind, Event, Observer, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A question that takes so long to fail with `Retry` was not answered.
+pub const SLOW_TO_FAIL: Duration = Duration::from_secs(2);
+
+/// Threads for the questions to one target. Each may hang.
+const HELPERS: usize = 8;
+
+/// How long a target may stay silent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Nothing has ended that it was asked, nor has it answered a look.
+    pub silence: Duration,
+    /// It answers looks, and no work of the same kind has ended. Longer than the 120 s that a bucket may
+    /// take to receive a part.
+    pub hang: Duration,
+    /// Pause between two looks at a silent target.
+    pub look_again: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            silence: Duration::from_secs(10),
+            hang: Duration::from_secs(150),
+            look_again: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a target is asked to do. Work of one kind says nothing of the others: writes may hang where names
+/// are known from a cache.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Work {
+    /// A small question.
+    Question,
+    /// A listing. It takes as long as it takes while looks are answered.
+    Listing,
+    /// A write, or the end of a shard.
+    Write,
+    /// A read.
+    Read,
+}
+
+/// Takes a look at a target, with a question that any target answers at once.
+pub type Look = dyn Fn() -> Result<()> + Send + Sync;
+
+/// Watches one target.
+pub struct Watch {
+    /// Its name in messages.
+    name: String,
+    bounds: Bounds,
+    look: Arc<Look>,
+    observer: Arc<dyn Observer>,
+    helpers: OwnEngine,
+    /// Takes the looks: they must not wait for questions that hang.
+    lookout: OwnEngine,
+    /// Whether [`Watch::tick`] is called by a thread of this process.
+    has_keeper: bool,
+    /// A forked child begins anew: work under way is its parent's.
+    state: PerProcess<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Work that is waited for, by number: the oldest first.
+    awaited: BTreeMap<u64, Awaited>,
+    /// Work that was given up and has not ended.
+    given_up: BTreeSet<u64>,
+    /// When something ended last, or a look was answered.
+    sign: Option<Instant>,
+    /// When work of a kind ended last.
+    ended: BTreeMap<Work, Instant>,
+    /// Since when a look is under way.
+    looking: Option<Instant>,
+    silent: Option<Silent>,
+    /// The keeper knows of this watch.
+    is_kept: bool,
+}
+
+struct Awaited {
+    work: Work,
+    begun: Instant,
+    give_up: GiveUp,
+}
+
+fn take<T>(promise: &Mutex<Option<Promise<T>>>) -> Option<Promise<T>> {
+    promise.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+type GiveUp = Box<dyn FnOnce(Error) + Send>;
+
+struct Silent {
+    why: Error,
+    /// When the last look ended without an answer.
+    looked: Option<Instant>,
+}
+
+impl Watch {
+    /// A watch over the target that messages call `name`. `look` asks it something small.
+    pub fn new(
+        name: impl Into<String>,
+        bounds: Bounds,
+        observer: Arc<dyn Observer>,
+        look: Arc<Look>,
+    ) -> Arc<Watch> {
+        Watch::with(name.into(), bounds, observer, look, true)
+    }
+
+    /// The same for tests: time passes only when they call [`Watch::tick`].
+    pub fn ticked(
+        name: impl Into<String>,
+        bounds: Bounds,
+        observer: Arc<dyn Observer>,
+        look: Arc<Look>,
+    ) -> Arc<Watch> {
+        Watch::with(name.into(), bounds, observer, look, false)
+    }
+
+    fn with(
+        name: String,
+        bounds: Bounds,
+        observer: Arc<dyn Observer>,
+        look: Arc<Look>,
+        has_keeper: bool,
+    ) -> Arc<Watch> {
+        let (helpers, lookout) = (OwnEngine::new(HELPERS), OwnEngine::new(1));
+        let state = PerProcess::new(|_| State::default());
+        Arc::new(Watch { name, bounds, look, observer, helpers, lookout, has_keeper, state })
+    }
+
+    /// Why the target is left alone, if it is.
+    pub fn silent(&self) -> Option<Error> {
+        self.state.lock().silent.as_ref().map(|silent| silent.why.clone())
+    }
+
+    /// How much work is waited for, and how much was given up and has not ended.
+    pub fn under_way(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.awaited.len(), state.given_up.len())
+    }
+
+    /// Asks the target something, in a thread of its own, and waits until it answers or is silent.
+    ///
+    /// # Errors
+    /// Those of `question`; `Retry` if the target is silent. Then the question may be answered later, and
+    /// the answer is dropped.
+    pub fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: Work,
+        question: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let asked = self.begin(work, question);
+        blocking(|| asked.wait())
+    }
+
+    /// The same, without waiting.
+    pub fn begin<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: Work,
+        question: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Ticket<Result<T>> {
+        if let Some(why) = self.silent() {
+            return Ticket::done(Err(why));
+        }
+        let asked = self.helpers.submit(question);
+        self.follow(work, asked, Err, |answer| {
+            answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Retry)
+        })
+    }
+
+    /// Does something for a target for which nobody waits. It counts as given up until it has ended.
+    fn send_off(self: &Arc<Self>, last: impl FnOnce() + Send + 'static) {
+        let number = {
+            let mut state = self.state.lock();
+            state.next += 1;
+            let number = state.next;
+            state.given_up.insert(number);
+            number
+        };
+        let watch = self.clone();
+        self.helpers.submit(last).on_done(move |_| watch.end(number, false));
+    }
+
+    /// The ticket of work that the target has begun. If the target falls silent, the outcome is
+    /// `given_up(why)`, and that of the work is dropped when it comes. `has_failed` says whether an
+    /// outcome is a failure that may be the target's silence.
+    fn follow<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: Work,
+        begun: Ticket<T>,
+        given_up: impl FnOnce(Error) -> T + Send + 'static,
+        has_failed: fn(&T) -> bool,
+    ) -> Ticket<T> {
+        if begun.ready() {
+            return begun;
+        }
+        let (promise, ticket) = Ticket::pair();
+        // Belongs to the first who comes: to the end of the work, or to the watch that gives it up.
+        let promise: Arc<Mutex<Option<Promise<T>>>> = Arc::new(Mutex::new(Some(promise)));
+        let to_give_up = promise.clone();
+        let give_up: GiveUp = Box::new(move |why| {
+            if let Some(promise) = take(&to_give_up) {
+                promise.settle(catch_unwind(AssertUnwindSafe(|| given_up(why))));
+            }
+        });
+        let number = self.await_end(work, give_up);
+        let watch = self.clone();
+        begun.on_done(move |outcome| {
+            watch.end(number, outcome.as_ref().is_ok_and(has_failed));
+            if let Some(promise) = take(&promise) {
+                promise.settle(outcome);
+            }
+        });
+        ticket
+    }
+
+    /// Notes work that was begun. If the target has fallen silent meanwhile, the work is given up at once.
+    fn await_end(self: &Arc<Self>, work: Work, give_up: GiveUp) -> u64 {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let number = state.next;
+        if let Some(silent) = &state.silent {
+            let why = silent.why.clone();
+            state.given_up.insert(number);
+            drop(state);
+            give_up(why);
+            return number;
+        }
+        state.awaited.insert(number, Awaited { work, begun: Instant::now(), give_up });
+        let is_new = !std::mem::replace(&mut state.is_kept, true);
+        drop(state);
+        if is_new && self.has_keeper {
+            keeper::keep(self);
+        }
+        number
+    }
+
+    /// Work has ended.
+    fn end(self: &Arc<Self>, number: u64, has_failed: bool) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let Some(Awaited { work, begun, .. }) = state.awaited.remove(&number) else {
+            if state.given_up.remove(&number) && state.given_up.is_empty() {
+                // It may be back: the next tick takes a look.
+                state.silent.iter_mut().for_each(|silent| silent.looked = None);
+            }
+            return;
+        };
+        let waited = now.saturating_duration_since(begun.max(state.sign.unwrap_or(begun)));
+        if has_failed && waited >= SLOW_TO_FAIL && state.silent.is_none() {
+            return self.fall_silent(state, waited, Some(now));
+        }
+        state.sign = Some(now);
+        state.ended.insert(work, now);
+    }
+
+    /// Sees whether the target is silent at this time, or whether a look is due. To be called about once a
+    /// second; answers whether there is still anything to see to.
+    pub fn tick(self: &Arc<Self>, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        let since = |begun: Instant, sign: Option<Instant>| {
+            now.saturating_duration_since(sign.map_or(begun, |sign| begun.max(sign)))
+        };
+        if let Some(silent) = &state.silent {
+            let is_due = silent.looked.is_none_or(|looked| {
+                now.saturating_duration_since(looked) >= self.bounds.look_again
+            });
+            if is_due && state.given_up.is_empty() && state.looking.is_none() {
+                self.take_look(state, now);
+            }
+            return true;
+        }
+        let Some((_, oldest)) = state.awaited.first_key_value() else {
+            state.is_kept = false;
+            return false;
+        };
+        let waited = since(oldest.begun, state.sign);
+        let hang = |work: Work| {
+            let oldest = state.awaited.values().find(|awaited| awaited.work == work)?;
+            let waited = since(oldest.begun, state.ended.get(&work).copied());
+            (waited >= self.bounds.hang).then_some(waited)
+        };
+        if waited >= self.bounds.silence {
+            self.fall_silent(state, waited, None);
+        } else if let Some(waited) =
+            [Work::Question, Work::Write, Work::Read].into_iter().find_map(hang)
+        {
+            self.fall_silent(state, waited, None);
+        } else if waited >= self.bounds.silence / 2 && state.looking.is_none() {
+            self.take_look(state, now);
+        }
+        true
+    }
+
+    fn take_look(self: &Arc<Self>, mut state: Guard<'_>, now: Instant) {
+        state.looking = Some(now);
+        drop(state);
+        let (watch, look) = (self.clone(), self.look.clone());
+        let begun = Instant::now();
+        self.lookout.submit(move || look()).on_done(move |answer| {
+            let took = begun.elapsed();
+            let is_retry = |error: &Error| error.kind() == ErrorKind::Retry;
+            let has_failed = answer.is_ok_and(|answer| answer.as_ref().is_err_and(is_retry));
+            watch.looked(has_failed && took >= SLOW_TO_FAIL);
+        });
+    }
+
+    /// A look has ended. One that has failed in a moment was answered: the target's user finds out why.
+    fn looked(self: &Arc<Self>, has_failed: bool) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.looking = None;
+        let is_empty = state.given_up.is_empty();
+        match &mut state.silent {
+            Some(silent) if has_failed || !is_empty => silent.looked = Some(now),
+            Some(_) => {
+                state.silent = None;
+                state.sign = Some(now);
+                drop(state);
+                self.observer
+                    .event(Event::Info(format!("{} answers again, and is used", self.name)));
+            }
+            None if !has_failed => state.sign = Some(now),
+            None => {}
+        }
+    }
+
+    fn fall_silent(
+        self: &Arc<Self>,
+        mut state: Guard<'_>,
+        waited: Duration,
+        looked: Option<Instant>,
+    ) {
+        let why = format!("{} has not answered for {} s", self.name, waited.as_secs());
+        let error = Error::away(format!("{why}, and is left alone until it answers"));
+        state.silent = Some(Silent { why: error.clone(), looked });
+        let given_up = std::mem::take(&mut state.awaited);
+        state.given_up.extend(given_up.keys());
+        let is_new = !std::mem::replace(&mut state.is_kept, true);
+        drop(state);
+        if is_new && self.has_keeper {
+            keeper::keep(self);
+        }
+        self.observer.event(Event::Warning(format!(
+            "{why}: it counts as away and is left alone; outlive looks every {} s whether it answers",
+            self.bounds.look_again.as_secs()
+        )));
+        // What is called back may wait for other targets, so it must not keep the thread that ticks.
+        drop(DiskEngine::new(1).submit(move || {
+            for (_, awaited) in given_up {
+                (awaited.give_up)(error.clone());
+            }
+        }));
+    }
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

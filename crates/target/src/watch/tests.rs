@@ -1,0 +1,244 @@
+//! A watch over targets that hang, with time that passes as the test says.
+
+use super::*;
+use crate::{MemoryTarget, ReadRange, ShardName, Target, WatchedTarget};
+use outlive_io::{AlignedBuf, StagingPool};
+use outlive_types::{PackId, SessionId};
+use std::sync::Condvar;
+
+/// A gate that is open or shut: what goes through it hangs while it is shut.
+#[derive(Default)]
+struct Gate {
+    is_shut: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_shut: bool) {
+        self.is_shut.lock().unwrap().0 = is_shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.is_shut.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        while state.0 {
+            state = self.changed.wait(state).unwrap();
+        }
+        state.1 -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many hang.
+    fn until_hanging(&self, count: usize) {
+        let mut state = self.is_shut.lock().unwrap();
+        while state.1 != count {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Told(Mutex<Vec<Event>>);
+
+impl Observer for Told {
+    fn event(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+struct Fixture {
+    watch: Arc<Watch>,
+    /// Of questions, and of looks.
+    gate: Arc<Gate>,
+    looks: Arc<Gate>,
+    told: Arc<Told>,
+    begun: Instant,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let (gate, looks, told) =
+            (Arc::<Gate>::default(), Arc::<Gate>::default(), Arc::<Told>::default());
+        let through = looks.clone();
+        let look = move || {
+            through.pass();
+            Ok(())
+        };
+        let watch = Watch::ticked("target 3", Bounds::default(), told.clone(), Arc::new(look));
+        Fixture { watch, gate, looks, told, begun: Instant::now() }
+    }
+
+    fn ask(&self) -> Ticket<Result<u8>> {
+        let gate = self.gate.clone();
+        self.watch.begin(Work::Question, move || {
+            gate.pass();
+            Ok(7)
+        })
+    }
+
+    fn tick(&self, seconds: u64) -> bool {
+        self.watch.tick(self.begun + Duration::from_secs(seconds))
+    }
+
+    /// Asks something that hangs, and lets it be given up at this time.
+    fn silence(&self, seconds: u64) -> Error {
+        self.gate.set(true);
+        self.looks.set(true);
+        let asked = self.ask();
+        self.tick(seconds);
+        asked.wait().unwrap_err()
+    }
+
+    fn until(&self, is_so: impl Fn(&Watch) -> bool) {
+        while !is_so(&self.watch) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.ask().wait().unwrap(), 7);
+    assert!(!fixture.tick(100), "nothing is under way");
+    let error = fixture.silence(100);
+    assert!(error.is_away() && error.kind() == ErrorKind::Retry, "{error}");
+    assert!(error.message().starts_with("target 3 has not answered for "), "{error}");
+    // Nobody waits, and nothing more is asked.
+    for seconds in 101..140 {
+        assert!(fixture.ask().wait().is_err());
+        assert!(fixture.tick(seconds));
+    }
+    fixture.gate.until_hanging(1);
+    assert_eq!(fixture.watch.under_way(), (0, 1));
+    // What hangs comes back; then a look, which hangs, too; then that.
+    fixture.gate.set(false);
+    fixture.until(|watch| watch.under_way() == (0, 0));
+    assert!(fixture.ask().wait().is_err(), "it was not looked at");
+    assert!(fixture.tick(140));
+    fixture.looks.until_hanging(1);
+    assert!(fixture.tick(1500) && fixture.ask().wait().is_err());
+    fixture.looks.set(false);
+    fixture.until(|watch| watch.silent().is_none());
+    assert_eq!(fixture.ask().wait().unwrap(), 7);
+    assert!(!fixture.tick(1600));
+    let told = fixture.told.0.lock().unwrap();
+    assert!(matches!(&told[..], [Event::Warning(_), Event::Info(_)]), "{told:?}");
+}
+
+#[test]
+fn a_slow_target_answers_looks_and_is_waited_for() {
+    let fixture = Fixture::new();
+    fixture.gate.set(true);
+    let asked = fixture.ask();
+    let answered = |seconds| {
+        assert!(fixture.tick(seconds));
+        fixture.until(|watch| watch.state.lock().looking.is_none());
+        // The sign was given now, and not at that time.
+        fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(seconds));
+        assert!(fixture.watch.silent().is_none() && !asked.ready(), "{seconds}");
+    };
+    (1..140).step_by(5).for_each(answered);
+    // In the end even that is too long.
+    fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(999));
+    fixture.tick(1000);
+    assert!(asked.wait().unwrap_err().is_away());
+    fixture.gate.set(false);
+}
+
+#[test]
+fn what_takes_long_to_fail_was_not_answered() {
+    let fixture = Fixture::new();
+    let asked = fixture.watch.begin(Work::Question, || Err::<(), _>(Error::retry("at once")));
+    assert_eq!(asked.wait().unwrap_err().message(), "at once");
+    assert!(fixture.watch.silent().is_none());
+    fixture.gate.set(true);
+    let gate = fixture.gate.clone();
+    let asked = fixture.watch.begin(Work::Question, move || {
+        gate.pass();
+        Err::<(), _>(Error::retry("late"))
+    });
+    // It was begun so long ago.
+    {
+        let mut state = fixture.watch.state.lock();
+        state.sign = None;
+        state.awaited.values_mut().for_each(|one| one.begun -= SLOW_TO_FAIL);
+    }
+    fixture.gate.set(false);
+    assert_eq!(asked.wait().unwrap_err().message(), "late");
+    assert!(fixture.watch.silent().is_some());
+    assert!(fixture.tick(1), "soon");
+    assert!(fixture.watch.silent().is_some());
+    fixture.tick(1000);
+    fixture.until(|watch| watch.silent().is_none());
+}
+
+type Answer = std::result::Result<AlignedBuf, crate::Fault<AlignedBuf>>;
+
+/// Its reads never end.
+#[derive(Debug)]
+struct Mute(MemoryTarget, Arc<Mutex<Vec<Promise<Answer>>>>);
+
+impl Target for Mute {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn crate::ShardWriter>> {
+        self.0.create(shard, bytes_max)
+    }
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn crate::ShardWriter>> {
+        self.0.replace(shard, bytes_max)
+    }
+    fn read_ranges(&self, _: ShardName, ranges: Vec<ReadRange>) -> Vec<crate::ReadTicket> {
+        let never = |range: ReadRange| {
+            let (promise, ticket) = Ticket::pair();
+            std::mem::forget(range.buffer);
+            self.1.lock().unwrap().push(promise);
+            ticket
+        };
+        ranges.into_iter().map(never).collect()
+    }
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        self.0.length(shard)
+    }
+    fn list(&self) -> Result<Vec<ShardName>> {
+        self.0.list()
+    }
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.0.delete(shard)
+    }
+    fn capacity(&self) -> Result<crate::Capacity> {
+        self.0.capacity()
+    }
+}
+
+#[test]
+fn the_memory_of_reads_that_hang_is_replaced() {
+    let fixture = Fixture::new();
+    fixture.looks.set(true);
+    let mute = Mute(MemoryTarget::new(), Arc::default());
+    let target = WatchedTarget::new(Arc::new(mute), fixture.watch.clone());
+    let pool = StagingPool::new(2 * 8192, 8192);
+    let mut one = pool.take();
+    let other = one.split_off(4096);
+    let shard = ShardName { pack: PackId::new(SessionId([1; 12]), 0, 0), shard: 0 };
+    let ranges = [one, other].map(|buffer| ReadRange { offset: 0, buffer });
+    let reads = target.read_ranges(shard, ranges.into());
+    let held = pool.take();
+    assert!(pool.try_take().is_none());
+    fixture.tick(1000);
+    for read in reads {
+        let fault = read.wait().unwrap_err();
+        assert!(fault.error.is_away() && fault.buffer.is_empty());
+    }
+    let another = pool.try_take().expect("in the place of one that hangs");
+    assert!(pool.try_take().is_none());
+    // Refused at once, with the buffer.
+    let range = ReadRange { offset: 0, buffer: another };
+    let refused = crate::read_one(&target, shard, range).wait().unwrap_err();
+    assert_eq!((refused.buffer.len(), refused.error.is_away()), (8192, true));
+    drop(held);
+    fixture.looks.set(false);
+}
