@@ -6,7 +6,8 @@
 //! silent if
 //!
 //! - for [`Bounds::silence`] nothing has ended that it was asked, the look included;
-//! - or it answers looks, and of the same kind of work nothing has ended for [`Bounds::hang`];
+//! - or it answers looks, and no small question has ended for [`Bounds::question`], or no write, or no read, for
+//!   [`Bounds::hang`];
 //! - or a question has failed with `Retry` after [`SLOW_TO_FAIL`]: a client that waits for a server that
 //!   does not answer gives up by itself in the end.
 //!
@@ -40,7 +41,9 @@ const HELPERS: usize = 8;
 pub struct Bounds {
     /// Nothing has ended that it was asked, nor has it answered a look.
     pub silence: Duration,
-    /// It answers looks, and no work of the same kind has ended. Longer than the 120 s that a bucket may
+    /// It answers looks, and no small question has ended, such as one that makes a file.
+    pub question: Duration,
+    /// It answers looks, and no write has ended, or no read. Longer than the 120 s that a bucket may
     /// take to receive a part.
     pub hang: Duration,
     /// Pause between two looks at a silent target.
@@ -51,6 +54,7 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             silence: Duration::from_secs(10),
+            question: Duration::from_secs(60),
             hang: Duration::from_secs(150),
             look_again: Duration::from_secs(5),
         }
@@ -309,7 +313,11 @@ impl Watch {
         let hang = |work: Work| {
             let oldest = state.awaited.values().find(|awaited| awaited.work == work)?;
             let waited = since(oldest.begun, state.ended.get(&work).copied());
-            (waited >= self.bounds.hang).then_some(waited)
+            let bound = match work {
+                Work::Question => self.bounds.question,
+                _ => self.bounds.hang,
+            };
+            (waited >= bound).then_some(waited)
         };
         if waited >= self.bounds.silence {
             self.fall_silent(state, waited, None);
