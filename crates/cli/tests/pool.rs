@@ -252,6 +252,14 @@ fn targets_are_added_drained_removed_and_replaced() {
         }
         let refused = run(&["pool", "add", "s3x:a"]);
         assert!(refused.code == 2 && refused.err.contains("no scheme"), "{refused:?}");
+        // What is another pool's stays that.
+        let strange = pool.with_file_name("another pool");
+        assert_eq!(outlive(&["pool", "init", text(&strange)]).code, 0);
+        let before = files(&strange);
+        let refused = run(&["pool", "add", text(&strange)]);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
+        assert!(refused.err.contains("another pool"), "{refused:?}");
+        assert_eq!(files(&strange), before);
         // Without redundancy, a few packs need not be everywhere.
         let full = [2, 3, 4, 6].into_iter().find(|number| shards(*number) > 0).unwrap();
         let number = full.to_string();

@@ -97,6 +97,33 @@ fn every_byte_of_a_shard_may_be_wrong_and_a_scrub_mends_it() {
     }
 }
 
+/// A repair or a scrub was killed while it wrote a shard anew. What it has left behind is not a save under way: the next
+/// scrub mends the pack, and says so if it cannot.
+#[test]
+fn what_a_killed_repair_has_left_behind_hides_no_damage() {
+    for lost in [1, 2] {
+        let place = Place::new(3, Redundancy::erasure(2, 1));
+        save(&place.pool(), &states());
+        let first = place.shards()[0].0.pack;
+        let shards = place.shards().into_iter().filter(|(name, ..)| name.pack == first);
+        let (targets, _) = place.open();
+        for (name, on, length) in shards.take(lost) {
+            targets[on].delete(name).unwrap();
+            // It was killed: nothing removes the part.
+            std::mem::forget(targets[on].create(name, length).unwrap());
+        }
+        let report = scrub(&place.pool(), &SCRUB).unwrap();
+        if lost == 1 {
+            assert!(report.is_whole() && report.repaired == 1, "{report:?}");
+            let again = scrub(&place.pool(), &SCRUB).unwrap();
+            assert!(again.incomplete.is_empty() && again.is_whole(), "{again:?}");
+            check(&place.pool(), &states(), "mended");
+        } else {
+            assert!(!report.is_whole() && report.heal.condemned.contains(&first), "{report:?}");
+        }
+    }
+}
+
 /// While targets are away, saves, restores, gcs and scrubs go on, and what they leave is mended when the
 /// targets are back as they were.
 #[test]

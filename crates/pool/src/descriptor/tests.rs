@@ -60,6 +60,8 @@ fn parts_are_rewritten_one_by_one() {
     assert_eq!(rewrite(home, format, &SystemRng, &change).unwrap().number, 1);
     let with_targets = descriptor(dir.path());
     assert!(with_targets.starts_with(before.trim_end()), "{with_targets}");
+    let copy = || fs::read_to_string(dir.path().join("pool").join(COPY)).unwrap();
+    assert_eq!(copy(), format!("{TITLE}{with_targets}"));
     let there = PoolConfig::parse(&with_targets, "x").unwrap();
     assert_eq!((there.target, there.log), (rows, None));
     pool.move_log(&[dir.path().join("log").display().to_string()]).unwrap();
@@ -68,6 +70,7 @@ fn parts_are_rewritten_one_by_one() {
     assert!(with_log.ends_with(&with_targets[with_targets.find("[[").unwrap()..]), "{with_log}");
     assert_eq!(rewrite(home, format, &SystemRng, &Ok).unwrap().number, 2);
     assert_eq!(descriptor(dir.path()), with_log);
+    assert_eq!(copy(), format!("{TITLE}{with_log}"));
 }
 
 /// A process has read the file, and then the log is moved, once or twice, before it writes: the file that it writes

@@ -253,8 +253,10 @@ fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
             if is_away && rule.survives() == 0 {
                 continue;
             }
-            for (step, by_repair) in (0..).step_by(3).flat_map(|step| [(step, false), (step, true)])
-            {
+            // Each step of one rule, and some of the others.
+            let stride = if rule == Redundancy::mirror(2) { 1 } else { 3 };
+            let steps = (0..).step_by(stride).flat_map(|step| [(step, false), (step, true)]);
+            for (step, by_repair) in steps {
                 let what = format!("{} {name}, killed at {step}", rule.describe());
                 let fixture = Fixture::new(targets, rule.clone(), has_locks);
                 // Without it there are targets enough.
