@@ -292,13 +292,6 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    /// Closes the connections: what is kept per process is never dropped by itself.
-    fn drop(&mut self) {
-        *self.ours.lock() = Ours::default();
-    }
-}
-
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cluster({})", self.place)

@@ -27,13 +27,6 @@ impl OwnEngine {
     }
 }
 
-impl Drop for OwnEngine {
-    /// Lets the threads end: what is kept per process is never dropped by itself.
-    fn drop(&mut self) {
-        *self.engine.lock() = None;
-    }
-}
-
 impl fmt::Debug for OwnEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnEngine(depth {})", self.depth)

@@ -34,12 +34,12 @@ impl<T: Send + 'static> PerProcess<T> {
         self.of_this_process().value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of_this_process(&self) -> &'static Of<T> {
+    fn of_this_process(&self) -> &Of<T> {
         let process = process::id();
         loop {
             let newest = self.newest.load(Ordering::Acquire);
-            // SAFETY: the pointer is null, or came from `Box::into_raw` below and is never freed.
-            let known: Option<&'static Of<T>> = unsafe { newest.as_ref() };
+            // SAFETY: the pointer is null, or came from `Box::into_raw` below and is freed only with `self`.
+            let known: Option<&Of<T>> = unsafe { newest.as_ref() };
             if let Some(known) = known.filter(|known| known.process == process) {
                 return known;
             }
@@ -53,6 +53,19 @@ impl<T: Send + 'static> PerProcess<T> {
                 // SAFETY: it came from a box a moment ago, and nobody else has seen it.
                 drop(unsafe { Box::from_raw(made) });
             }
+        }
+    }
+}
+
+impl<T: 'static> Drop for PerProcess<T> {
+    /// Drops this process's value. Those of its parents stay: what they own, such as threads, is not in this process.
+    fn drop(&mut self) {
+        let newest = *self.newest.get_mut();
+        // SAFETY: the pointer is null, or came from `Box::into_raw` above. Guards borrow `self`, so none is left.
+        let known = unsafe { newest.as_ref() };
+        if known.is_some_and(|known| known.process == process::id()) {
+            // SAFETY: the same; nothing else frees it.
+            drop(unsafe { Box::from_raw(newest) });
         }
     }
 }
@@ -79,6 +92,22 @@ mod tests {
         // SAFETY: the status may be written.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 255 }
+    }
+
+    #[test]
+    fn a_value_is_dropped_with_its_owner_but_not_in_a_child() {
+        let value = std::sync::Arc::new(());
+        let kept: PerProcess<Option<std::sync::Arc<()>>> = PerProcess::new(|_| None);
+        drop(PerProcess::<u32>::new(|_| 1)); // of which there never was a value
+        *kept.lock() = Some(value.clone());
+        let mut kept = Some(kept);
+        let count = in_a_child(|| {
+            drop(kept.take());
+            std::sync::Arc::strong_count(&value) as i32
+        });
+        assert_eq!(count, 2, "it is the parent's");
+        drop(kept);
+        assert_eq!(std::sync::Arc::strong_count(&value), 1);
     }
 
     #[test]

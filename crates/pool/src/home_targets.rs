@@ -262,8 +262,17 @@ impl TargetPlaces for HomeTargets {
     }
 
     fn is_same(&self, one: &TargetConfig, other: &TargetConfig) -> bool {
+        let of = one;
         let both = || Some((self.location(one).ok()?, self.location(other).ok()?));
-        both().is_some_and(|(one, other)| one.is_same(&other))
+        let Some((one, other)) = both() else { return false };
+        one == other || {
+            // One that does not answer is another place.
+            let look = move || Ok(one.is_same(&other));
+            match self.watch(of) {
+                Some(watch) => watch.ask(Work::Question, look).unwrap_or(false),
+                None => look().unwrap_or(false),
+            }
+        }
     }
 
     fn is_ours(&self, row: &TargetConfig) -> bool {

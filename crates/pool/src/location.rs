@@ -10,6 +10,7 @@ use outlive_target::{
 };
 use outlive_types::{Error, Result};
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{self, Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -178,11 +179,11 @@ impl Location {
     /// Whether both are one place.
     pub(crate) fn is_same(&self, other: &Location) -> bool {
         match (self, other) {
+            // By what is there: links, and mounts of one directory in two places.
             (Location::Directory(one), Location::Directory(other)) => {
-                one == other
-                    || one
-                        .canonicalize()
-                        .is_ok_and(|one| Ok(one) == other.canonicalize().map_err(drop))
+                let inode =
+                    |path: &PathBuf| path.metadata().ok().map(|there| (there.dev(), there.ino()));
+                one == other || inode(one).is_some_and(|one| Some(one) == inode(other))
             }
             (one, other) => one == other,
         }

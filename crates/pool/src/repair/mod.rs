@@ -292,7 +292,8 @@ impl Pool {
             self.bring_all(&targets, work, options.bytes_per_s, &mut report);
         }
         if !report.lost.is_empty() {
-            let named = named.map_or_else(|| uses.named(self), Ok)?;
+            // If the logs cannot tell, any may be needed.
+            let named = named.unwrap_or_else(|| uses.named(self).unwrap_or(None));
             let count = report.lost.len();
             report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.contains(pack)));
             report.unneeded = (count - report.lost.len()) as u64;

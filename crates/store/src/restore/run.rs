@@ -25,6 +25,9 @@ const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// How often what cannot be read is tried again, and how long after.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same of what is on a target that is away. The program that waits for it can only go on with it, or die.
+const ATTEMPTS_AWAY: usize = 120;
+const PAUSE_AWAY: Duration = Duration::from_secs(1);
 
 /// Called when all of a checkpoint has been restored: the next save follows it.
 pub(crate) type Follow = Box<dyn Fn(&MemoryImage) + Send + Sync>;
@@ -165,13 +168,17 @@ impl<S: LazySink> Runner<S> {
     /// Decides whether to try again after `error`; the error, if not.
     fn again(&self, seen: &Arc<MemoryImage>, error: Error, attempts: &mut usize) -> Result<()> {
         *attempts += 1;
-        if self.is_stopping() || *attempts > 16 {
+        if self.is_stopping() {
             return Err(error);
         }
+        let (most, pause) = match error.is_away() {
+            true => (ATTEMPTS_AWAY, PAUSE_AWAY),
+            false => (ATTEMPTS, PAUSE),
+        };
         match error.kind() {
-            ErrorKind::Damaged if self.image.moved_since(seen)? => Ok(()),
-            ErrorKind::Retry if *attempts <= ATTEMPTS => {
-                sync::sleep(PAUSE);
+            ErrorKind::Damaged if *attempts <= 16 && self.image.moved_since(seen)? => Ok(()),
+            ErrorKind::Retry if *attempts <= most => {
+                sync::sleep(pause);
                 Ok(())
             }
             _ => Err(error),

@@ -87,8 +87,11 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     });
     let mut report = ScrubReport::default();
     // What was trimmed is missing on purpose.
-    let trimmed = Uses.trimmed(pool)?;
-    let mut unread = None;
+    let (trimmed, mut unread) = match Uses.trimmed(pool) {
+        Ok(trimmed) => (trimmed, None),
+        // Any may have been: what is missing is left to the next scrub, and what was found is in the report.
+        Err(error) => (outcomes.iter().map(|(pack, _)| *pack).collect(), Some(error)),
+    };
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
@@ -133,20 +136,22 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     }
 }
 
+/// Further looks at a pack in which something is wrong, at most: the table also changes when a command begins or ends.
+const LOOKS_MAX: usize = 3;
+
 /// Checks a pack where it is now. If something is wrong and targets have come or gone, it checks the pack again: a
 /// command may have moved its shards meanwhile.
 fn check_as_it_is(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
-    loop {
+    let mut outcome = check_pack(pool, pack, pace);
+    for _ in 0..LOOKS_MAX {
         let seen = pool.table_seen();
-        let outcome = check_pack(pool, pack, pace);
-        if outcome.as_ref().is_ok_and(|check| check.faults.is_empty()) {
-            return outcome;
+        let is_whole = outcome.as_ref().is_ok_and(|check| check.faults.is_empty());
+        if is_whole || pool.refresh_targets().is_err() || pool.table_seen() == seen {
+            break;
         }
-        let refreshed = pool.refresh_targets();
-        if refreshed.is_err() || pool.table_seen() == seen {
-            return outcome;
-        }
+        outcome = check_pack(pool, pack, pace);
     }
+    outcome
 }
 
 /// Writes shards anew that are missing or damaged, of packs that can be read thanks to the others.

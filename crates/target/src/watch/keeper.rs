@@ -52,7 +52,12 @@ impl Keeper {
                 std::mem::take(&mut *watches)
             };
             let now = Instant::now();
-            watches.retain(|watch| watch.upgrade().is_some_and(|watch| watch.tick(now)));
+            watches.retain(|watch| {
+                watch.upgrade().is_some_and(|watch| {
+                    watch.beat(now);
+                    watch.tick(now)
+                })
+            });
             self.watches.lock().unwrap_or_else(PoisonError::into_inner).append(&mut watches);
         }
     }

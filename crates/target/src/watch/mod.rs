@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 /// A question that takes so long to fail with `Retry` was not answered.
 pub const SLOW_TO_FAIL: Duration = Duration::from_secs(2);
 
+/// A process whose keeper comes so late has stood still meanwhile.
+const STOOD_STILL: Duration = Duration::from_secs(4);
+
 /// Threads for the questions to one target. Each may hang.
 const HELPERS: usize = 8;
 
@@ -110,6 +113,8 @@ struct State {
     silent: Option<Silent>,
     /// The keeper knows of this watch.
     is_kept: bool,
+    /// When the keeper has come by last.
+    beat: Option<Instant>,
 }
 
 struct Awaited {
@@ -261,7 +266,11 @@ impl Watch {
             give_up(why);
             return number;
         }
-        state.awaited.insert(number, Awaited { work, begun: Instant::now(), give_up });
+        let begun = Instant::now();
+        state.awaited.insert(number, Awaited { work, begun, give_up });
+        if !state.is_kept {
+            state.beat = Some(begun);
+        }
         let is_new = !std::mem::replace(&mut state.is_kept, true);
         drop(state);
         if is_new && self.has_keeper {
@@ -282,11 +291,27 @@ impl Watch {
             return;
         };
         let waited = now.saturating_duration_since(begun.max(state.sign.unwrap_or(begun)));
-        if has_failed && waited >= SLOW_TO_FAIL && state.silent.is_none() {
+        // In a process that stood still, it may have failed for that.
+        let stood_still = self.has_keeper
+            && state.beat.is_none_or(|beat| now.saturating_duration_since(beat) > STOOD_STILL);
+        if has_failed && waited >= SLOW_TO_FAIL && state.silent.is_none() && !stood_still {
             return self.fall_silent(state, waited, Some(now));
         }
         state.sign = Some(now);
         state.ended.insert(work, now);
+    }
+
+    /// The keeper comes by. If it comes late, the process stood still, as one does that is suspended: that is no
+    /// silence of the target.
+    fn beat(&self, now: Instant) {
+        let mut state = self.state.lock();
+        let late = state.beat.replace(now).map(|beat| now.saturating_duration_since(beat));
+        if late.is_some_and(|late| late > STOOD_STILL) {
+            state.sign = Some(now);
+            for work in [Work::Question, Work::Write, Work::Read] {
+                state.ended.insert(work, now);
+            }
+        }
     }
 
     /// Sees whether the target is silent at this time, or whether a look is due. To be called about once a
@@ -380,16 +405,27 @@ impl Watch {
         if is_new && self.has_keeper {
             keeper::keep(self);
         }
-        self.observer.event(Event::Warning(format!(
+        // Behind a write or a read that ends, its user may take a lock whose holder waits for an answer: so these come
+        // first, and each write and read gets a thread of its own. The thread that ticks waits for none of them.
+        let is_question =
+            |awaited: &Awaited| matches!(awaited.work, Work::Question | Work::Listing);
+        let (questions, others): (Vec<_>, Vec<_>) = given_up.into_values().partition(is_question);
+        let engine = DiskEngine::new(1 + others.len());
+        let of = error.clone();
+        drop(engine.submit(move || {
+            questions.into_iter().for_each(|awaited| (awaited.give_up)(of.clone()));
+        }));
+        for awaited in others {
+            let error = error.clone();
+            drop(engine.submit(move || (awaited.give_up)(error)));
+        }
+        let told = Event::Warning(format!(
             "{why}: it counts as away and is left alone; outlive looks every {} s whether it answers",
             self.bounds.look_again.as_secs()
-        )));
-        // What is called back may wait for other targets, so it must not keep the thread that ticks.
-        drop(DiskEngine::new(1).submit(move || {
-            for (_, awaited) in given_up {
-                (awaited.give_up)(error.clone());
-            }
-        }));
+        ));
+        // An observer may wait, too, such as for a terminal.
+        let observer = self.observer.clone();
+        drop(engine.submit(move || observer.event(told)));
     }
 }
 

@@ -175,6 +175,41 @@ fn what_takes_long_to_fail_was_not_answered() {
     fixture.until(|watch| watch.silent().is_none());
 }
 
+/// What goes on behind a read that was given up may hold a lock, and wait for an answer that was asked for later.
+#[test]
+fn answers_are_given_up_before_what_may_wait_for_them() {
+    let fixture = Fixture::new();
+    let (_never, begun) = Ticket::<Result<u8>>::pair();
+    let read = fixture.watch.follow(Work::Read, begun, Err, |_| false);
+    fixture.gate.set(true);
+    let asked = fixture.ask();
+    let (done, waited) = Ticket::pair();
+    read.on_done(move |_| done.fulfil(asked.wait()));
+    fixture.tick(100);
+    assert!(waited.wait().unwrap_err().is_away());
+    fixture.gate.set(false);
+}
+
+#[test]
+fn a_process_that_stood_still_takes_no_target_for_silent() {
+    let fixture = Fixture::new();
+    fixture.gate.set(true);
+    let asked = fixture.ask();
+    let at = |seconds| fixture.begun + Duration::from_secs(seconds);
+    for seconds in [1, 2, 3, 500, 501, 502] {
+        fixture.watch.beat(at(seconds));
+        assert!(fixture.tick(seconds) && fixture.watch.silent().is_none(), "{seconds}");
+    }
+    assert!(!asked.ready());
+    // It has gone on since, and hears nothing.
+    (503..515).for_each(|seconds| fixture.watch.beat(at(seconds)));
+    fixture.looks.set(true);
+    fixture.tick(515);
+    assert!(asked.wait().unwrap_err().is_away());
+    fixture.gate.set(false);
+    fixture.looks.set(false);
+}
+
 type Answer = std::result::Result<AlignedBuf, crate::Fault<AlignedBuf>>;
 
 /// Its reads never end.
