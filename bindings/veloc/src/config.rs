@@ -167,8 +167,12 @@ mod tests {
         let name = dir.path().join(".pool.toml");
         fs::write(&name, "x").unwrap();
         assert_eq!(config.pool(), dir.path());
-        fs::rename(&name, dir.path().join("pool.toml")).unwrap();
-        assert_eq!(config.pool(), dir.path());
+        for next in ["pool.toml", "log/.pool.toml"] {
+            fs::create_dir_all(dir.path().join("log")).unwrap();
+            let before = if next == "pool.toml" { ".pool.toml" } else { "pool.toml" };
+            fs::rename(dir.path().join(before), dir.path().join(next)).unwrap();
+            assert_eq!(config.pool(), dir.path(), "{next}");
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub enum Command {
     Diff(DiffArgs),
     /// Copy checkpoints to another pool, sending only what it lacks
     Copy(CopyArgs),
-    /// Read all packs and record damage, so that no new checkpoint relies on it
+    /// Read all packs, write damaged copies anew, and record what is lost, so that no new checkpoint relies on it
     Scrub(ScrubArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
@@ -91,19 +91,20 @@ pub enum PoolCommand {
     Init(InitArgs),
     /// Show a pool's configuration, its targets and what it holds
     Status(StatusArgs),
-    /// Add a target; programs that save use it from their next checkpoint on
+    /// Add a target, or take one back; programs that save use it from their next checkpoint on
     Add(AddArgs),
     /// Move everything from a target to the others, and put nothing new on it
     Drain(DrainArgs),
     /// Drain a target, then take it out of the pool
     Remove(RemoveArgs),
-    /// End the claim of a command that was killed while it changed the targets (in a bucket or etcd)
+    /// End the claim of a process that was killed while it moved shards (log in a bucket or etcd)
     Release(StatusArgs),
     /// Put a new target in the place of one that is lost, or is to go
     Replace(ReplaceArgs),
     /// Move the log to other places, or replace one that is lost; programs may go on saving
     MoveLog(MoveLogArgs),
-    /// Write anew what is missing of packs, since a target was lost or replaced
+    /// Bring the pool to what its table of targets says: write what is missing, move and delete shards, and finish
+    /// commands that were killed
     Repair(RepairArgs),
     /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
     Fill(RepairArgs),
@@ -154,7 +155,7 @@ pub struct InitArgs {
     /// again for each further one
     #[arg(long, value_name = "DIR")]
     pub volatile: Vec<String>,
-    /// Where `pool fill` copies packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
+    /// Where programs and `pool fill` copy packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
     /// for each further one
     #[arg(long, value_name = "LOCATION")]
     pub slow: Vec<String>,
@@ -181,7 +182,7 @@ pub struct AddArgs {
     /// What it fails with: no two parts of a stripe are on targets of one host
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
-    /// What it is for: `fast` takes saves, `slow` gets copies of them from `pool fill`
+    /// What it is for: `fast` takes saves, `slow` gets copies of them, from programs or from `pool fill`
     #[arg(long, value_name = "TIER", value_parser = tier, default_value = "fast")]
     pub tier: Tier,
     /// The place is in the memory of this host: it is empty when that was started anew, and is then made anew
@@ -219,8 +220,8 @@ pub struct DrainArgs {
 pub struct RemoveArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Give the target up, with all that only it has: what it has is made of the others, as far as they can. Should
-    /// it come back, `pool add` takes it in again
+    /// Give up the target: what can still be read of it is moved, and the others make the rest anew. If it returns,
+    /// `pool add` takes it back
     #[arg(long)]
     pub lost: bool,
 }
@@ -230,9 +231,10 @@ pub struct RemoveArgs {
 pub struct ReplaceArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Directory that takes its place, new or empty; a relative path starts at the pool's directory
+    /// Place that takes over: a directory (a relative path starts at the pool's directory) or s3://BUCKET/PREFIX, new,
+    /// empty, or a target that the pool has or had
     pub location: String,
-    /// Give the old target up with all that only it has, if it is away
+    /// Give up the old target even if it is away and has shards that are nowhere else; what can still be read is moved
     #[arg(long)]
     pub lost: bool,
 }

@@ -48,9 +48,9 @@ const MEANINGS: [(&str, &str); 20] = [
 /// Checkpoints with less redundancy than they should have that are shown one by one.
 const SHOWN_MAX: usize = 20;
 
-/// Opens a pool whose warnings and progress go to `teller`.
+/// Opens a pool whose warnings and progress go to `teller`. Commands do what they can if too many targets are away.
 pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
-    let pool = outlive_pool::open(path, Environment::observed(teller.clone()))?;
+    let pool = outlive_pool::open_degraded(path, Environment::observed(teller.clone()))?;
     check_keep(&pool).map_err(|e| e.context(path.display()))?;
     Ok(pool)
 }

@@ -86,7 +86,9 @@ fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport) -> String {
     let RepairReport { packs, incomplete, unfinished, missing, unneeded, .. } = report;
     let mut text = format!("{}: ", count(*packs, "pack"));
     let _ = match (*incomplete, args.dry_run) {
-        (0, _) => writeln!(text, "nothing of them is missing, and all is where it should be"),
+        (0, _) => {
+            writeln!(text, "no shard of them is missing, and every shard is where it should be")
+        }
         (_, true) => writeln!(
             text,
             "{incomplete} lack something or are not where they should be; {} in all are missing",

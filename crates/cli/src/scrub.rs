@@ -48,7 +48,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     if faults > 0 {
         let _ = writeln!(
             text,
-            "{} missing, damaged or away, which others make up for; {} written anew",
+            "{} missing, damaged or away; redundancy makes up for them; {} written anew",
             count(faults, "shard"),
             report.repaired
         );
@@ -60,7 +60,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         let scrub = pool.command("scrub", &[]);
         let _ = writeln!(
             text,
-            "All of it can be read still. Mend it with `{scrub}` before more is lost."
+            "These packs can still be read. Mend them with `{scrub}` before more is lost."
         );
     }
     for (_, error) in damaged {

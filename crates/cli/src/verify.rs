@@ -189,9 +189,11 @@ fn answer(
         shards_text(shards, &mut text);
         if !shards.faults.is_empty() && whole_jobs {
             advice.push(match (&args.job, args.epoch) {
-                (None, None) => "No checkpoint reads the damaged bytes of these packs today. Copy \
-                     what you need elsewhere before the medium loses more."
-                    .to_owned(),
+                (None, None) => format!(
+                    "No checkpoint reads the damaged bytes of these packs today. Run `{}`: it writes anew what others \
+                     make up for, and says what no checkpoint needs.",
+                    pool.command("scrub", &[])
+                ),
                 _ => format!(
                     "What was checked does not read the damaged bytes of these packs, but other \
                      checkpoints may: run `{}`.",

@@ -109,13 +109,14 @@ fn two_of_six_directories_may_be_lost() {
     assert_eq!(repair.code, 6, "{repair:?}");
     assert!(repair.out.contains("there is no target for them"), "{}", repair.out);
 
-    // A third: nobody works without it, and nothing is called lost.
+    // A third: no pack can be read without it, and nothing is called lost.
     fs::rename(place.disk(1), place.dir.path().join("away 1")).unwrap();
-    for command in [&["ls"][..], &["gc"], &["scrub"], &["verify"]] {
+    for (command, code) in [(&["ls"][..], 0), (&["gc"], 6), (&["scrub"], 6), (&["verify"], 6)] {
         let run = place.run(command);
-        assert_ne!(run.code, 0, "{command:?}");
+        assert_eq!(run.code, code, "{command:?}: {run:?}");
         assert!(run.err.contains("more than 2 of 6 targets are away"), "{}", run.err);
     }
+    assert_eq!(place.put(3).code, 6);
     for number in [1, 2, 5] {
         fs::rename(place.dir.path().join(format!("away {number}")), place.disk(number)).unwrap();
     }
@@ -125,8 +126,60 @@ fn two_of_six_directories_may_be_lost() {
     assert_eq!(place.run(&["gc"]).code, 0);
     let status = place.run(&["pool", "status"]);
     assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
-    assert!(place.run(&["pool", "repair"]).out.contains("nothing of them is missing"));
+    assert!(place.run(&["pool", "repair"]).out.contains("no shard of them is missing"));
     assert!(place.run(&["scrub"]).out.contains("Everything that is needed is whole"));
+}
+
+#[test]
+fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
+    let place = Place::new(&[]);
+    let put = |seed: u64| {
+        fs::write(place.from.join("data"), noise(seed, 2000)).unwrap();
+        outlive(&["put", text(&place.pool), &format!("job {seed}"), text(&place.from)])
+    };
+    let get = |seed: u64| {
+        let (to, job) = (tempfile::tempdir().unwrap(), format!("job {seed}"));
+        let at = to.path().join("x");
+        let got = outlive(&["get", text(&place.pool), &job, "--to", text(&at)]);
+        let found = files(to.path()).into_iter().find(|(path, _)| path.ends_with("data"));
+        if got.code == 0 {
+            assert!(found.unwrap().1 == noise(seed, 2000));
+        }
+        got
+    };
+    (1..=8).for_each(|seed| assert_eq!(put(seed).code, 0));
+    let is_used = |disk: &usize| {
+        let is_shard = |path: &Path| path.extension().is_some_and(|e| e == "shard");
+        files(&place.disk(*disk)).iter().any(|(path, _)| is_shard(path))
+    };
+    // Which of the disks have the packs of 8 saves is chosen at random.
+    let used: Vec<usize> = (1..=6).filter(is_used).collect();
+    let lost = used[0].to_string();
+    fs::remove_dir_all(place.disk(used[0])).unwrap();
+
+    // What was on it may come back, so nothing is called lost.
+    let codes: Vec<i32> = (1..=8).map(|seed| get(seed).code).collect();
+    assert_eq!(codes.contains(&0), used.len() > 1, "{codes:?}");
+    assert!(codes.contains(&6), "{codes:?}");
+    assert!(codes.iter().all(|code| [0, 6].contains(code)), "{codes:?}");
+    assert_eq!(put(9).code, 6);
+    assert_eq!(place.run(&["scrub"]).code, 6);
+    let status = place.run(&["pool", "status"]);
+    assert!(status.code == 0 && status.out.contains("AWAY"), "{status:?}");
+    let refused = outlive(&["pool", "remove", text(&place.pool), &lost]);
+    assert_eq!(refused.code, 6, "{refused:?}");
+
+    // Given up, it leaves what is on the others.
+    for _ in 0..2 {
+        let removed = outlive(&["pool", "remove", text(&place.pool), &lost, "--lost"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+    }
+    assert_eq!(place.run(&["scrub"]).code, 3);
+    let there: Vec<i32> = (1..=8).map(|seed| get(seed).code).collect();
+    let expected: Vec<i32> = codes.iter().map(|code| if *code == 0 { 0 } else { 3 }).collect();
+    assert_eq!(there, expected);
+    assert_eq!(put(9).code, 0);
+    assert_eq!(get(9).code, 0);
 }
 
 #[test]
@@ -258,7 +311,7 @@ fn targets_are_added_drained_removed_and_replaced() {
         let before = files(&strange);
         let refused = run(&["pool", "add", text(&strange)]);
         assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
-        assert!(refused.err.contains("another pool"), "{refused:?}");
+        assert!(refused.err.contains("belongs to the pool"), "{refused:?}");
         assert_eq!(files(&strange), before);
         // Without redundancy, a few packs need not be everywhere.
         let full = [2, 3, 4, 6].into_iter().find(|number| shards(*number) > 0).unwrap();

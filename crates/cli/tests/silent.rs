@@ -1,5 +1,5 @@
-//! A target that does not answer: its marker is a pipe into which nobody writes, so that opening it hangs as on a
-//! mount whose server is gone.
+//! A target that does not answer: its marker is a pipe that no process writes to, so opening it hangs, as on a mount
+//! whose server is gone.
 
 mod common;
 
@@ -32,12 +32,12 @@ fn a_directory_that_hangs_is_done_without() {
     assert_eq!(done.code, 0, "{done:?}");
     let told = |what: &str| done.err.contains(what);
     assert!(
-        told("target 2 (") && told("has not answered for 1") && told("less redundancy"),
+        told("target 2 (") && told("has not answered for ") && told("less redundancy"),
         "{done:?}"
     );
     let status = outlive(&["pool", "status", text(&pool)]);
     assert!(status.code == 0 && status.out.contains("AWAY"), "{status:?}");
-    assert!(status.out.contains("has not answered for 1"), "{status:?}");
+    assert!(status.out.contains("has not answered for "), "{status:?}");
     // Where nothing may be lacking it is said, and the pool is as it was.
     let descriptor = fs::read_to_string(pool.join("pool.toml")).unwrap();
     let full = descriptor.replace("mirror = 2", "mirror = 2\nwrites = \"full\"");

@@ -156,7 +156,7 @@ fn what_was_filled_outlives_the_fast_tier() {
         assert!(place.good(&["pool", "fill"]).out.contains("has them all"));
         assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"]]);
         // Nothing is surplus, and nothing is called damaged.
-        assert!(place.good(&["pool", "repair"]).out.contains("nothing of them is missing"));
+        assert!(place.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
         place.good(&["scrub"]);
         // What a gc rewrites goes to the slow tier before it deletes what was there.
         place.good(&["gc"]);
@@ -215,7 +215,7 @@ fn what_was_filled_outlives_the_fast_tier() {
         assert!(removed.contains("written anew"), "{removed}");
         place.check(3);
         let repaired = place.good(&["pool", "repair"]);
-        assert!(repaired.out.contains("nothing of them is missing"), "{}", repaired.out);
+        assert!(repaired.out.contains("no shard of them is missing"), "{}", repaired.out);
         assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"], ["fast", "slow"]]);
         assert_eq!(place.put(4).code, 0);
         (1..=4).for_each(|epoch| place.check(epoch));
@@ -258,7 +258,7 @@ fn one_slow_target_has_the_data_and_enough_of_them_have_all() {
     for id in ["5", "6"] {
         place.good(&["pool", "remove", id]);
     }
-    assert!(place.good(&["pool", "repair"]).out.contains("nothing of them is missing"));
+    assert!(place.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
     let refused = place.run(&["pool", "fill"]);
     assert!(refused.code == 2 && refused.err.contains("--tier slow"), "{refused:?}");
     let removed = place.run(&["pool", "remove", "1"]);

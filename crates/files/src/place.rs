@@ -289,13 +289,18 @@ impl Placer {
             |name: &Name| linkat(&*target_dir, target, &*name.dir, name.now(), AtFlags::empty());
         let name = self.make(&item.path, &make)?;
         self.publish(&name)?;
-        // Between two names of one file a rename does nothing. After one that did something the
-        // temporary name is free: a get in another container may have given it to a file of its own.
-        let both = (identity_of(&name, name.now()), identity_of(&name, &name.own));
-        if name.temporary.is_some() && matches!(both, (Ok(one), Ok(other)) if one == other) {
-            self.discard(&name);
-        }
+        self.discard_link(&name);
         Ok(())
+    }
+
+    /// Removes the temporary name of a link that was published, if the rename has left it: between two names of one file
+    /// it does nothing. After one that did something the temporary name is free: a get in another container may have
+    /// given it to a file of its own.
+    fn discard_link(&self, name: &Name) {
+        let both = (identity_of(name, name.now()), identity_of(name, &name.own));
+        if name.temporary.is_some() && matches!(both, (Ok(one), Ok(other)) if one == other) {
+            self.discard(name);
+        }
     }
 
     /// Makes something under its own name, or under a temporary one if that is taken and may be.
@@ -341,6 +346,37 @@ fn times_of(item: &Item) -> Timestamps {
 mod tests {
     use super::*;
     use std::fs;
+
+    /// A further name of a file gets a temporary name if its own is taken. Once it is published, another get may have that.
+    #[test]
+    fn a_published_link_leaves_the_temporary_name_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let placer = Placer::new(dir.path(), true).unwrap();
+        fs::write(dir.path().join("one"), "of both").unwrap();
+        for is_same in [false, true] {
+            match is_same {
+                true => fs::hard_link(dir.path().join("one"), dir.path().join("two")).unwrap(),
+                false => fs::write(dir.path().join("two"), "old").unwrap(),
+            }
+            let link = |name: &Name| {
+                let one = openat(&*name.dir, c".", OFlags::PATH, Mode::empty())?;
+                linkat(&one, c"one", &*name.dir, name.now(), AtFlags::empty())
+            };
+            let name = placer.make(b"two", &link).unwrap();
+            let temporary = dir.path().join(std::str::from_utf8(name.now()).unwrap());
+            placer.publish(&name).unwrap();
+            // The rename of one name of a file to another does nothing.
+            assert_eq!(temporary.exists(), is_same);
+            if !is_same {
+                fs::write(&temporary, "of another get").unwrap();
+            }
+            placer.discard_link(&name);
+            assert_eq!(temporary.exists(), !is_same);
+            assert_eq!(fs::read(dir.path().join("two")).unwrap(), b"of both");
+            let _ = fs::remove_file(&temporary);
+            fs::remove_file(dir.path().join("two")).unwrap();
+        }
+    }
 
     #[test]
     fn what_has_taken_a_name_is_not_discarded() {

@@ -1,4 +1,4 @@
-//! Waiting in a thread that has other work to do, which is to go on meanwhile.
+//! Lets a thread wait while another thread does its other work.
 
 use std::cell::Cell;
 

@@ -44,14 +44,14 @@ struct Whole {
 pub(crate) trait Home: Send + Sync {
     fn put_back(&self, memory: Memory);
 
-    /// Counts a buffer that is out as written off. False if as many as may be are.
+    /// Counts a buffer that is out as written off. Returns false if the pool may write off no more.
     fn write_off(&self) -> bool;
 
     /// The memory of such a buffer is not in use any more.
     fn end_write_off(&self);
 }
 
-/// A hold on a buffer that work has which may hang. It keeps the buffer from nothing.
+/// A weak reference to a buffer that is used by work that may hang. It does not keep the buffer alive.
 pub struct Hold(Weak<Whole>);
 
 impl Hold {

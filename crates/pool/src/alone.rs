@@ -8,7 +8,8 @@ use outlive_types::{Error, Result};
 use std::sync::Arc;
 
 /// What keeps others from moving shards, as long as it is there.
-pub(crate) struct Alone {
+#[derive(Debug)]
+pub struct Alone {
     _lock: Lock,
     _claim: Option<Claim>,
 }
@@ -38,9 +39,7 @@ impl Pool {
     /// The table, and what keeps others from changing it and from moving shards.
     pub(crate) fn changing(&self) -> Result<(Arc<TargetTable>, Alone)> {
         let table = self.table().cloned().ok_or_else(|| {
-            Error::invalid(
-                "the targets of this pool cannot be changed: nothing says which they are",
-            )
+            Error::invalid("this pool has no table of targets, so its targets cannot be changed")
         })?;
         Ok((table, self.alone()?))
     }

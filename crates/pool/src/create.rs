@@ -18,7 +18,7 @@ use crate::places::{
 };
 use crate::pool::Pool;
 use crate::redundancy::{TargetConfig, Tier};
-use crate::targets::{Member, TargetTable};
+use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_s3::S3Place;
 use outlive_target::{LogMedium, ManifestLog, Target, sync_dir};
 use outlive_types::{Error, Result, Rng};
@@ -91,8 +91,8 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     }
     if !write_descriptor(&home, config, &*env.rng)? {
         return Err(Error::invalid(format!(
-            "another program has just made {root} a pool whose log is elsewhere: this command has made none; what it \
-             has put into its places of the log and its targets ({MARKER}, {TARGET_MARKER}) names no pool"
+            "another program has just made a pool in {root}, so this command has made none; delete the markers that it \
+             has left in its places of the log and its targets ({MARKER}, {TARGET_MARKER})"
         )));
     }
     open(dir, env)
@@ -101,8 +101,27 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
 /// Opens the pool in `dir`, which is a pool's directory, its `pool.toml`, or `s3://BUCKET/PREFIX`.
 ///
 /// # Errors
-/// `Invalid` if there is no pool or one of another format.
+/// `Invalid` if there is no pool or one of another format; why targets are away, if more are than the redundancy
+/// makes up for and no slow one is there.
 pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
+    open_if(dir, env, TargetSet::check_readable)
+}
+
+/// As [`open`], also if too many targets are away, as long as one is there: some of what the pool has can be read, and its
+/// targets can be replaced.
+///
+/// # Errors
+/// `Invalid` if there is no pool or one of another format; why the first target is away, if all are.
+pub fn open_degraded(dir: &Path, env: Environment) -> Result<Pool> {
+    open_if(dir, env, TargetSet::check_any)
+}
+
+/// Opens a pool if enough of its targets are there. The check may answer why nothing can be saved.
+fn open_if(
+    dir: &Path,
+    env: Environment,
+    check: impl Fn(&TargetSet) -> Result<Option<Error>>,
+) -> Result<Pool> {
     let root = Location::of_pool(dir, DESCRIPTOR)?;
     let mut config = read_descriptor(&root)?;
     let home = Home::of(root.clone(), &config)?;
@@ -149,16 +168,17 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     let pool = Pool::of(Vec::new(), config, log, env);
     let pool = pool.at(Path::new(&named)).in_home(home);
     let pool = pool.with_table(table)?;
-    let readable = match pool.targets().check_readable() {
+    let readable = match check(&pool.targets()) {
         // All that is lost is what was in memory: programs go on without it.
         Err(_) if pool.wants_anew()? => Ok(None),
         readable => readable,
     };
-    if let Some(error) = readable?.filter(|_| !pool.wants_anew().unwrap_or(false)) {
+    if readable?.is_some() && !pool.wants_anew().unwrap_or(false) {
         pool.warn(format!(
-            "only what is on slow targets can be read, and nothing can be saved: {}; bring back what is \
-             away, or put a new target in its place with: {}",
-            error.message(),
+            "more than {} of {} targets are away: nothing can be saved, and only what is on the others can be read; \
+             bring back what is away, or put a new target in its place with: {}",
+            pool.targets().survives(),
+            pool.targets().of_tier(Tier::Fast).count(),
             pool.command("pool replace", &["ID", "NEW_PLACE"])
         ));
     }

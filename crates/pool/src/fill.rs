@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::alone::Alone;
 use crate::redundancy::Tier;
 use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
-use crate::targets::{Member, TargetSet, rather};
+use crate::targets::{Copies, Member, TargetSet, rather};
 use outlive_target::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,11 +59,6 @@ impl FillNeed {
         let there = self.there.get(&pack).into_iter().flatten();
         there.filter(|(_, on)| self.targets.members()[*on].is_active()).copied().collect()
     }
-}
-
-/// What keeps others from collecting and from changing the targets, as long as it is there.
-pub struct Trimming {
-    _alone: Alone,
 }
 
 /// What became of one pack.
@@ -130,8 +125,7 @@ impl Pool {
         let mut there: BTreeMap<PackId, Vec<(u8, usize)>> = BTreeMap::new();
         let mut unasked = None;
         for (number, member) in targets.of_tier(Tier::Slow) {
-            let listed = member.look().and_then(|()| member.target().list());
-            match listed.and_then(|listed| member.look().map(|()| listed)) {
+            match member.asked(|target| target.list()) {
                 Err(error) => unasked = unasked.or(Some(error)),
                 Ok(listed) => {
                     for ShardName { pack, shard } in listed {
@@ -175,11 +169,11 @@ impl Pool {
                     member
                 }
                 // Where a log has no locks, another may have copied it meanwhile.
-                Err(error) => match targets.find_on(Tier::Slow, shard) {
-                    Ok(member) => member,
-                    Err(not_found) => {
+                Err(error) => match kept_slow_copies(&targets, shard) {
+                    Copies { members, .. } if !members.is_empty() => members[0],
+                    Copies { unasked, .. } => {
                         // Whether it is there already could not be asked.
-                        let error = rather(Some(error), not_found);
+                        let error = rather(unasked, error);
                         // Or moved it to a target that came meanwhile.
                         targets.forget(shard);
                         self.refresh_targets()?;
@@ -217,11 +211,7 @@ impl Pool {
         }
         let (mut whole, mut read_bytes, mut why) = (0, 0, None);
         for shard in self.shards_of(pack) {
-            let slow = |number: &usize| {
-                let member = &targets.members()[*number];
-                member.tier == Tier::Slow && member.is_active()
-            };
-            let mut copies = targets.copies(shard).members.into_iter().filter(slow);
+            let mut copies = kept_slow_copies(&targets, shard).members.into_iter();
             let is_whole = copies.any(|number| match self.verify_on(&targets, shard, number) {
                 Ok(bytes) => {
                     read_bytes += bytes;
@@ -240,6 +230,10 @@ impl Pool {
         if whole < need.wanted {
             let missing = || Error::damaged(format!("pack {pack} is not whole on the slow tier"));
             return Err(why.unwrap_or_else(missing));
+        }
+        // If the log has no locks, an operator may have ended the claim of this process.
+        if let Some(table) = self.table() {
+            table.check_claim()?;
         }
         let freed_bytes = self.fast_bytes(pack);
         let deleted =
@@ -267,8 +261,8 @@ impl Pool {
     ///
     /// # Errors
     /// `Retry` while another is at work; what the log reports.
-    pub fn lock_trimming(&self) -> Result<Trimming> {
-        self.changing().map(|(_, alone)| Trimming { _alone: alone })
+    pub fn lock_trimming(&self) -> Result<Alone> {
+        self.changing().map(|(_, alone)| alone)
     }
 
     fn fill_shard(
@@ -290,6 +284,13 @@ impl Pool {
         let bytes = write_shards(self, &mut scan, new).map_err(named)?.into_iter().sum();
         Ok((member, bytes))
     }
+}
+
+/// The copies of a shard on slow targets that stay.
+fn kept_slow_copies(targets: &TargetSet, shard: ShardName) -> Copies {
+    let mut copies = targets.copies_on(&[Tier::Slow], shard);
+    copies.members.retain(|number| targets.members()[*number].is_active());
+    copies
 }
 
 #[cfg(test)]

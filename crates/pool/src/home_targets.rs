@@ -112,8 +112,12 @@ impl HomeTargets {
             return Vec::new();
         }
         let is_there = |row: &TargetConfig, at: &TargetConfig| {
-            let location = self.location(at);
-            location.and_then(|at| check_target(&self.home, &self.format, &at, row.id)).is_ok()
+            let Ok(location) = self.location(at) else { return false };
+            let (home, format, id) = (self.home.clone(), self.format.clone(), row.id);
+            let look = move || check_target(&home, &format, &location, id);
+            self.watch(at)
+                .map_or_else(&look, |watch| watch.ask(Work::Question, look.clone()))
+                .is_ok()
         };
         let here = |row: &TargetConfig| {
             let is_it = |other: &&TargetConfig| other.id.or(Some(FIRST)) == row.id;
@@ -251,7 +255,7 @@ impl TargetPlaces for HomeTargets {
     fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
         let change =
             |there: PoolConfig| Ok(PoolConfig { target: self.named(&there, rows), ..there });
-        // What was removed would be refused there; what is new is found without it.
+        // Programs ignore a removed target that the descriptor names still, and find a new one in the table.
         let written = rewrite(&self.home, &self.format, &*self.env.rng, &change);
         written.map(drop).map_err(|error| {
             error.context(format!(

@@ -39,13 +39,14 @@ mod targets;
 mod texts;
 mod written;
 
+pub use alone::Alone;
 pub use anew::Anew;
 pub use check::{EachContainer, PackCheck, StoredShard};
 pub use config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use container::Container;
-pub use create::{create, open, open_or_create};
+pub use create::{create, open, open_degraded, open_or_create};
 pub use environment::Environment;
-pub use fill::{FillNeed, PackFill, Trimming};
+pub use fill::{FillNeed, PackFill};
 pub use log_move::LogMoved;
 pub use membership::{TargetChange, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};
@@ -55,7 +56,9 @@ pub use places::check_outside;
 pub use pool::Pool;
 pub use read::{Span, SpanBytes};
 pub use redundancy::{Erasure, Redundancy, TargetConfig, TargetState, Tier, TiersConfig, Writes};
-pub use repair::{AllNamed, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport};
+pub use repair::{
+    AllNamed, Named, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport,
+};
 pub use stripe::ShardFault;
 pub use targets::{FoundPlace, OpenTarget, Rows, StillThere, TargetPlaces, TargetTable};
 pub use written::Spread;

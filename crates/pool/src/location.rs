@@ -246,7 +246,7 @@ impl Location {
                             target.probe(&probe);
                             Ok(())
                         };
-                        // Whoever uses it finds out that it does not answer.
+                        // The first call that uses it finds out that it does not answer.
                         let _ = watch.ask(Work::Question, probe);
                     }
                     (Some(probe), None) => target.probe(&probe),

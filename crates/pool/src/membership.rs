@@ -33,8 +33,6 @@ impl TargetsThen {
 /// What became of a change of the targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetChange {
-    /// The target that was changed, or that was added.
-    pub id: u32,
     /// What the repair behind the change did.
     pub repair: RepairReport,
     /// Shards that are still on the target that is to be emptied.
@@ -68,8 +66,8 @@ impl Pool {
         self.targets().version()
     }
 
-    /// The targets that there are now: to be asked before anything is written that a record is to name,
-    /// and before those look at the table that write it. `None` if a target may leave without harm.
+    /// The targets that there are now. A save calls this before it writes anything that its record names, and before
+    /// its writers read the table. `None` if a target may leave without harm.
     ///
     /// # Errors
     /// What the table reports.
@@ -124,9 +122,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses rows that do not fit the pool's redundancy.
-    fn fits(&self, rows: &Rows) -> Result<()> {
-        let staying = staying(&rows.targets);
+    /// Refuses rows that do not fit the pool's redundancy, as programs see them: `pool.toml` may have other hosts.
+    fn fits(&self, table: &TargetTable, rows: &Rows) -> Result<()> {
+        let staying = staying(&table.places().seen(rows.clone())?);
         if staying.iter().all(|row| row.tier == Tier::Slow) {
             return Err(Error::invalid(
                 "a pool needs a fast target to save to: add another one first",
@@ -177,7 +175,7 @@ impl Pool {
                 return Ok(());
             }
             let without = "without that target, and before another one is added";
-            self.fits(rows).map_err(|error| error.context(without))
+            self.fits(table, rows).map_err(|error| error.context(without))
         })?;
         self.refresh_targets()
     }
@@ -186,9 +184,7 @@ impl Pool {
     fn put_row(&self, table: &TargetTable, rows: &mut Rows, row: &TargetConfig) -> Result<u32> {
         let places = table.places();
         let here = table.rows()?;
-        // As this process calls the places, or as the table does.
-        let both = || here.iter().chain(&rows.targets);
-        let own = both().find(|other| places.is_same(other, row));
+        let own = here.iter().find(|other| places.is_same(other, row));
         if let Some(own) = own.and_then(|own| rows.get(own.id.unwrap_or(1))) {
             let id = own.id.unwrap_or(1);
             return self.take_back(table, rows, id, row);
@@ -212,12 +208,12 @@ impl Pool {
             FoundPlace::Own { id, holds_shards: true } if id < rows.next_id => {
                 let since = table.version()? + 1;
                 rows.targets.push(TargetConfig { id: Some(id), since, ..row.clone() });
-                self.fits(rows)?;
+                self.fits(table, rows)?;
                 Ok(id)
             }
             _ => {
                 let id = rows.push(row.clone());
-                self.fits(rows)?;
+                self.fits(table, rows)?;
                 let new = TargetConfig { id: Some(id), ..row.clone() };
                 places.prepare(&new, &rows.targets)?;
                 Ok(id)
@@ -379,7 +375,8 @@ impl Pool {
     /// Makes sure that all packs that a checkpoint names can be read without a target.
     fn check_dispensable(&self, id: u32, uses: &dyn PackUses) -> Result<()> {
         let needed = i64::from(self.config().geometry().k);
-        let there = self.redundancy()?;
+        // It may be back for a moment.
+        let there = self.redundancy_without(Some(id))?;
         let refuse = |what: String| {
             Error::invalid(format!(
                 "target {id} is away, and {what}: bring it back, or give it up, and what only it has, with --lost"
@@ -389,7 +386,7 @@ impl Pool {
             refuse(format!("it is not known what else has what is on it ({})", error.message()))
         })?;
         let unknown = || refuse("it is not known what else has what is on it".to_owned());
-        let named = named.ok_or_else(unknown)?;
+        let named = named.filter(|named| !named.is_partial).ok_or_else(unknown)?.packs;
         let is_short = |pack: &&outlive_types::PackId| {
             let there = there.get(pack);
             there.is_none_or(|it| (it.shards as i64) < needed && it.slow_spare < 0)
@@ -423,7 +420,7 @@ impl Pool {
             Some((left, why)) => (*left, Some(why.clone().unwrap_or_else(late))),
             None => (0, None),
         };
-        Ok(TargetChange { id, repair, left, why })
+        Ok(TargetChange { repair, left, why })
     }
 
     /// The same for a target that is to leave.
@@ -442,7 +439,7 @@ impl Pool {
             // It is given up, and a repair has to wait for others that are away.
             Err(why) if lost && why.kind() == ErrorKind::Retry => {
                 let (repair, left, why) = (RepairReport::default(), 0, Some(why));
-                return Ok(TargetChange { id, repair, left, why });
+                return Ok(TargetChange { repair, left, why });
             }
             brought => brought?,
         };

@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::redundancy::{TargetState, Tier};
-use outlive_target::ShardName;
+use outlive_target::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
 /// What one target holds, and has room for.
@@ -127,28 +127,45 @@ impl Pool {
                 target: target.describe(),
                 tier: member.tier,
                 state: member.state,
-                away: member.look().err().map(|error| error.message().to_owned()),
+                away: None,
                 shards: 0,
                 stored_bytes: 0,
                 free_bytes: 0,
                 total_bytes: 0,
             };
-            if usage.away.is_none() {
-                let shards = target.list()?;
-                usage.shards = shards.len();
-                for shard in &shards {
-                    usage.stored_bytes += target.length(*shard)?;
+            match member.asked(stored_on) {
+                Ok((shards, bytes, capacity)) => {
+                    (usage.shards, usage.stored_bytes) = (shards.len(), bytes);
+                    (usage.free_bytes, usage.total_bytes) =
+                        (capacity.free_bytes, capacity.total_bytes);
+                    stored_bytes += bytes;
+                    all.extend(shards.into_iter().map(|shard| (shard, number)));
                 }
-                let capacity = target.capacity()?;
-                (usage.free_bytes, usage.total_bytes) = (capacity.free_bytes, capacity.total_bytes);
-                stored_bytes += usage.stored_bytes;
-                all.extend(shards.into_iter().map(|shard| (shard, number)));
+                Err(error) => usage.away = Some(error.message().to_owned()),
             }
             targets.push(usage);
         }
         all.sort_unstable();
         Ok(PoolUsage { packs: self.packs_of(all).len(), stored_bytes, targets })
     }
+}
+
+/// The shards of a target, their bytes, and its room.
+fn stored_on(target: &dyn Target) -> Result<(Vec<ShardName>, u64, Capacity)> {
+    let (mut shards, mut bytes) = (target.list()?, 0);
+    let mut is_there = |shard: &ShardName| match target.length(*shard) {
+        Ok(length) => {
+            bytes += length;
+            Ok(true)
+        }
+        // Something has deleted it just now.
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
+        Err(error) => Err(error),
+    };
+    let there: Vec<bool> = shards.iter().map(&mut is_there).collect::<Result<_>>()?;
+    let mut there = there.into_iter();
+    shards.retain(|_| there.next() == Some(true));
+    Ok((shards, bytes, target.capacity()?))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(crate) fn handle() -> Result<Handle> {
     let made = Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("outlive-s3")
-        // What a ticket calls back may wait for other requests.
+        // A callback of a ticket may wait for other requests.
         .on_thread_start(|| stand_in(|wait| block_in_place(wait)))
         .enable_all()
         .build()

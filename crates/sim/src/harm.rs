@@ -16,7 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 impl PoolWorld {
     /// Does something to a place, if the pool must survive that. Returns whether it was done.
     pub(crate) fn strike(&self, place: usize, blow: &Blow) -> bool {
-        in_one_step(|| self.survives_blow(place, blow) && self.hit(place, blow))
+        in_one_step(|| {
+            let falls = self.survives_blow(place, blow);
+            if falls {
+                self.hit(place, blow);
+            }
+            falls
+        })
     }
 
     /// The fast targets and the slow ones that are there and count: each place with its tier. Without a table all
@@ -29,7 +35,7 @@ impl PoolWorld {
 
     /// The same, and those that cannot be reached now.
     fn own_places(&self) -> BTreeMap<usize, Tier> {
-        let places: BTreeMap<usize, Tier> = match self.space.has_table() {
+        match self.space.has_table() {
             false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
             true => {
                 let markers = lock(&self.markers).clone();
@@ -40,8 +46,7 @@ impl PoolWorld {
                 });
                 there.collect()
             }
-        };
-        places
+        }
     }
 
     /// All copies on targets of the pool, and how they are damaged.
@@ -52,6 +57,10 @@ impl PoolWorld {
             let whole = facts.whole.entry(shard).or_insert_with(|| bytes.clone());
             if let Some(tier) = own.get(&place) {
                 let (tier, damage) = (*tier, damage_of(whole, &bytes));
+                let is_mended = damage == Damage::none();
+                if is_mended && let Some(hit) = facts.hit.get_mut(&shard.pack) {
+                    hit.remove(&shard.shard);
+                }
                 let is_there = !self.world.is_away(place);
                 copies.push(ShardCopy { place, shard, tier, damage, is_there });
             }
@@ -157,7 +166,7 @@ impl PoolWorld {
                 return true;
             }
             let named = named.get_or_insert_with(|| named_packs(&self.quiet_pool(0).0).ok());
-            let is_named = named.as_ref().is_none_or(|named| named.contains(pack));
+            let is_named = named.as_ref().is_none_or(|named| named.packs.contains(pack));
             // What is written to an empty disk that is no target counts for nothing.
             let is_astray = |(on, number): &(usize, u8)| (!own.contains_key(on)).then_some(*number);
             let astray = there.iter().chain(&to_come).filter_map(is_astray);
@@ -179,7 +188,7 @@ impl PoolWorld {
     }
 
     /// Does it, and notes which shards it has hit.
-    fn hit(&self, place: usize, blow: &Blow) -> bool {
+    fn hit(&self, place: usize, blow: &Blow) {
         let begun = self.world.begun().into_iter().filter(|(on, _)| *on == place);
         let begun: Vec<ShardName> = begun.map(|(_, shard)| shard).collect();
         let stored = || -> BTreeSet<ShardName> {
@@ -201,7 +210,6 @@ impl PoolWorld {
         for shard in hit {
             facts.hit.entry(shard.pack).or_default().insert(shard.shard);
         }
-        true
     }
 
     fn fall(&self, place: usize, blow: &Blow) {
@@ -270,9 +278,9 @@ impl PoolWorld {
         let whole = self.least(&self.copies());
         let facts = lock(&self.harm.facts);
         let is_known = named.is_some();
-        // What a pack says that cannot be read is not known: one of those that blows have hit.
+        // If the logs cannot be read, every pack counts as named, and only losses that blows explain are returned.
         let all = || there.keys().chain(unmarked.keys()).copied().collect();
-        let named: BTreeSet<PackId> = named.map_or_else(all, |named| named.into_iter().collect());
+        let named: BTreeSet<PackId> = named.map_or_else(all, |named| named.packs);
         let gone = named.into_iter().find_map(|pack| {
             let there = there.get(&pack).cloned().unwrap_or_default();
             let mut hit = facts.hit.get(&pack).cloned().unwrap_or_default();

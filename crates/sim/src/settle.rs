@@ -32,7 +32,7 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
         let new = free.next().ok_or("there is no free place left for a lost target")?;
         let replaced = pool.replace_target(id, &new.to_string(), true, None, &Uses);
         match replaced {
-            // What is left of a save that was killed may be on another one that is lost: that is the next.
+            // A killed save may have left shards on another lost target, which is replaced next.
             Err(error) if error.kind() != ErrorKind::Retry => {
                 return Err(format!("target {id}, which is lost, is not replaced: {error}"));
             }
@@ -129,7 +129,7 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     }
     let place_row = |on: usize| rows.iter().find(|row| place_of(row) == Some(on));
     let named = named_packs(pool).map_err(|error| error.to_string())?;
-    let named: BTreeSet<PackId> = named.into_iter().collect();
+    let named = named.packs;
     let mut fast: BTreeMap<PackId, BTreeMap<u8, Vec<(usize, String)>>> = BTreeMap::new();
     let mut on_slow: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
     for (on, shard, _) in place.world.stored() {

@@ -18,15 +18,15 @@ pub struct Space {
     pub volatile: bool,
     /// So many newest checkpoints stay on the others once the slow one has them; 0 for all.
     pub keeps: u64,
-    /// Operators change the targets. Places for so many more targets are there.
+    /// Operators change the targets.
     pub operated: bool,
-    /// Places without a target at first.
+    /// Places without a target at first: so many more targets can come.
     pub spare: usize,
     /// Containers of a pack at most.
     pub containers: u64,
 }
 
-/// Places that stay free for the person who comes when all programs have ended.
+/// Places that stay free for the commands that a person gives when all programs have ended.
 const RESERVE: usize = 4;
 
 impl Space {

@@ -1,5 +1,6 @@
 //! The places of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the schedule's log.
 
+use crate::blows::place_of;
 use crate::luck::lock;
 use crate::space::Space;
 use outlive_pool::{
@@ -32,11 +33,6 @@ fn first(space: &Space) -> Rows {
 pub(crate) fn markers_of(space: &Space) -> Markers {
     let place = |row: &TargetConfig| Some((place_of(row)?, row.id?));
     Arc::new(Mutex::new(first(space).targets.iter().filter_map(place).collect()))
-}
-
-/// Where a target is.
-fn place_of(row: &TargetConfig) -> Option<usize> {
-    row.location.parse().ok()
 }
 
 /// The places as one program sees them.

@@ -10,7 +10,7 @@ use crate::redundancy::{KnownSegments, packs_of};
 use crate::turns::{Held, Rest, Turn, Turns, sleep};
 use crate::verify::named_packs;
 use outlive_format::{Image, Manifest};
-use outlive_pool::{FillNeed, PackUses, Pool, RepairOptions, RepairReport};
+use outlive_pool::{FillNeed, Named, PackUses, Pool, RepairOptions, RepairReport};
 use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::{BTreeSet, HashSet};
 
@@ -72,10 +72,7 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut Turns, rest: Rest<'_>) -> Res
     if look.to_trim.is_empty() {
         return Ok(());
     }
-    let trimmed = trim_in_turns(pool, Some(look), turns, rest);
-    // Whatever becomes of it, others are not kept waiting.
-    turns.end(pool);
-    match trimmed?.failed.into_iter().next() {
+    match trim_in_turns(pool, Some(look), turns, rest)?.failed.into_iter().next() {
         None => Ok(()),
         Some((_, why)) if why.kind() == ErrorKind::Retry => Err(why),
         Some((pack, why)) => Err(why.context(format!("pack {pack}, on the slow tier"))),
@@ -225,8 +222,8 @@ pub fn repair(pool: &Pool, options: RepairOptions) -> Result<RepairReport> {
 pub struct Uses;
 
 impl PackUses for Uses {
-    fn named(&self, pool: &Pool) -> Result<Option<BTreeSet<PackId>>> {
-        named_packs(pool).map(|named| Some(named.into_iter().collect()))
+    fn named(&self, pool: &Pool) -> Result<Option<Named>> {
+        named_packs(pool).map(Some)
     }
 
     fn trimmed(&self, pool: &Pool) -> Result<BTreeSet<PackId>> {

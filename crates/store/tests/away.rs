@@ -8,7 +8,7 @@ use outlive_pool::{
     Environment, FoundPlace, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetPlaces,
     TargetTable, Tier, TiersConfig,
 };
-use outlive_store::{FillOptions, Select, fill};
+use outlive_store::{FillOptions, Select, fill, named_packs};
 use outlive_target::{FaultWorld, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::fmt;
@@ -121,4 +121,36 @@ fn only_what_is_away_is_passed_over() {
     assert_eq!(place.restore().unwrap(), Some(2));
     place.set_away(false);
     assert_eq!(place.restore().unwrap(), Some(3));
+}
+
+/// What a record names that cannot be read just now is not unneeded.
+#[test]
+fn what_is_named_is_not_known_while_a_record_cannot_be_read() {
+    let place = Place { world: FaultWorld::new(), is_away: Arc::default() };
+    let pool = place.pool();
+    let program = Program::start(&pool, "job");
+    for seed in 1..=2 {
+        program.save(&State::from([("a".to_owned(), noise(seed, 150_000))])).unwrap();
+    }
+    let all = named_packs(&place.pool()).unwrap();
+    assert!(!all.is_partial && all.packs.len() >= 2, "{all:?}");
+    place.world.count_reads(true);
+    let mut failed = 0;
+    for step in 0.. {
+        let first = place.world.ops() + step;
+        place.world.fail_when(move |op, what| {
+            (op == first && what.starts_with("read record")).then_some(ErrorKind::Retry)
+        });
+        match named_packs(&place.pool()) {
+            Ok(named) => assert_eq!(named, all, "step {step}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Retry, "step {step}: {error}");
+                failed += 1;
+            }
+        }
+        if place.world.ops() <= first {
+            break;
+        }
+    }
+    assert!(failed >= 2, "{failed} records could not be read");
 }

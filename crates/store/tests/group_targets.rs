@@ -4,12 +4,14 @@ mod common;
 
 use common::{noise, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_pool::RepairOptions;
 use outlive_pool::{Environment, Pool, PoolConfig, Redundancy, TargetConfig, Tier, create, open};
-use outlive_store::Uses;
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, SaveStats};
+use outlive_store::{Uses, named_packs, repair};
 use outlive_types::{
-    Coordinator, ErrorKind, FreezeRequest, Frozen, PageSource, RegionDesc, Result, ThreadRank,
+    Coordinator, ErrorKind, FreezeRequest, Frozen, PackId, PageSource, RegionDesc, Result,
+    ThreadRank,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -137,6 +139,36 @@ fn a_target_without_anything_of_the_save_may_be_lost() {
         let saved = save_and(redundancy, &lose);
         assert!(saved.iter().all(Result::is_ok), "{saved:?}");
     }
+}
+
+/// Too little is left of the checkpoint's own lists. What they would name is lost, and not unneeded.
+#[test]
+fn packs_of_a_checkpoint_that_cannot_be_read_are_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    pool_on(dir.path(), 4, Redundancy::erasure(2, 1));
+    by_ranks(2, &|coordinator| {
+        let memory = noise(u64::from(coordinator.rank()), 100_000);
+        let job = open_job(dir.path(), coordinator);
+        job.save(&mut memory_source(&memory)).unwrap().wait(None).unwrap().unwrap();
+    });
+    let named = named_packs(&another(dir.path())).unwrap();
+    assert!(!named.is_partial && named.packs.len() >= 3, "{named:?}");
+    // Two of the three shards of each.
+    for folder in (1..=4).map(|id| dir.path().join(format!("{id}/packs"))) {
+        for below in std::fs::read_dir(folder).unwrap().flatten().filter(|it| it.path().is_dir()) {
+            let files = std::fs::read_dir(below.path()).unwrap().flatten();
+            let is_first = |path: &PathBuf| {
+                [".0.shard", ".1.shard"].iter().any(|end| path.to_str().unwrap().ends_with(end))
+            };
+            files.map(|file| file.path()).filter(is_first).for_each(|path| {
+                std::fs::remove_file(path).unwrap();
+            });
+        }
+    }
+    let report = repair(&another(dir.path()), RepairOptions::default()).unwrap();
+    let lost: BTreeSet<PackId> = report.lost.iter().map(|(pack, _)| *pack).collect();
+    assert_eq!((lost, report.unneeded), (named.packs, 0));
+    assert!(named_packs(&another(dir.path())).unwrap().is_partial);
 }
 
 /// A rank that writes more than the others, in each save, still writes beside them in the next one.

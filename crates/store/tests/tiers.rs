@@ -130,9 +130,9 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 100_000))])
 }
 
-/// A byte a second: a rest never ends by itself.
+/// A byte a second: neither a rest nor a close that waits for one ends by itself.
 fn paced(keep_fast: u64) -> TiersConfig {
-    TiersConfig { bytes_per_s: 1, finish_s: 50, keep_fast, ..TiersConfig::default() }
+    TiersConfig { bytes_per_s: 1, finish_s: 1 << 20, keep_fast, ..TiersConfig::default() }
 }
 
 /// Does something when a thread rests for its pace, instead of resting.
@@ -265,7 +265,7 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
 
 /// Where the log has no locks, a killed program of another host may have left a claim.
 #[test]
-fn what_keeps_the_fast_tier_from_being_trimmed_is_told_once() {
+fn a_program_warns_once_of_what_keeps_it_from_trimming() {
     let (place, pool) = Place::with_checkpoints(FaultWorld::new());
     fill(&pool, FillOptions::default()).unwrap();
     // A claim that was given back is a first record of the table.

@@ -167,7 +167,7 @@ impl DirectoryTarget {
         };
         if !self.make_root {
             if !self.packs().is_dir() {
-                return Err(self.away());
+                return Err(away(&self.root));
             }
         } else if again || !self.made.packs.load(Ordering::Acquire) {
             durable(&self.root)?;
@@ -202,15 +202,6 @@ impl DirectoryTarget {
             }
         }
         Ok(())
-    }
-
-    /// The error for a target whose place is not there.
-    fn away(&self) -> Error {
-        away(&self.root)
-    }
-
-    fn not_there(&self, shard: ShardName) -> Error {
-        not_there(&self.root, self.make_root, shard)
     }
 
     /// Makes the file of a shard that is begun. It is a new one: a file that has the name may be one of a
@@ -372,7 +363,7 @@ impl Target for DirectoryTarget {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.files.forget(shard);
-                Err(self.not_there(shard))
+                Err(not_there(&self.root, self.make_root, shard))
             }
             Err(error) => Err(Error::io_stored("measuring the shard", &path, &error)),
         }

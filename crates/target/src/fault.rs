@@ -105,6 +105,8 @@ struct Locks {
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,
+    /// Number of the part that it was; 0 for a record.
+    part: u64,
     /// What had the name before: after a power cut it is there again, unless this became durable.
     before: Option<Box<Kept>>,
 }
@@ -112,7 +114,7 @@ struct Kept {
 impl Kept {
     /// Bytes that are only visible yet.
     fn visible(bytes: Vec<u8>, before: Option<Kept>) -> Kept {
-        Kept { bytes: Arc::new(bytes), durable: false, before: before.map(Box::new) }
+        Kept { bytes: Arc::new(bytes), durable: false, part: 0, before: before.map(Box::new) }
     }
 
     fn make_durable(&mut self) {

@@ -178,6 +178,30 @@ fn a_shard_that_lacks_is_not_why_a_fill_failed_that_another_would_have_made_whol
     assert!(failed > 3, "{failed} steps");
 }
 
+/// Too little of the pack is left. As long as what is left could not be copied just then, another attempt may.
+#[test]
+fn a_copy_that_failed_for_now_is_said_rather_than_the_damage_beside_it() {
+    let mut failed = 0;
+    for step in 0.. {
+        let Fixture { fast, slow, pool } = fixture(3, 1, Redundancy::erasure(2, 1));
+        write(&pool);
+        for lacking in [1, 2].map(|shard| ShardName { pack: pack(), shard }) {
+            fast.iter().for_each(|world| drop(world.target().delete(lacking)));
+        }
+        let need = pool.fill_need().unwrap();
+        let first = slow[0].ops() + step;
+        slow[0].fail_when(move |op, _| (op >= first).then_some(ErrorKind::Retry));
+        let why = pool.fill_pack(pack(), &need).unwrap().why.unwrap();
+        if slow[0].ops() <= first {
+            assert_eq!(why.kind(), ErrorKind::Damaged, "step {step}: {why}");
+            break;
+        }
+        assert_eq!(why.kind(), ErrorKind::Retry, "step {step}: {why}");
+        failed += 1;
+    }
+    assert!(failed > 3, "{failed} steps");
+}
+
 #[test]
 fn a_fill_may_fail_at_any_step_and_be_repeated() {
     for (fast, slow, rule) in cases() {

@@ -103,3 +103,54 @@ fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
 }
+
+/// A pool of some directories, `1` to `targets`, to which another one was added: its table has a record.
+fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> String) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_owned();
+    let place = move |id: u32| root.join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..targets).map(|id| TargetConfig::at(place(id))).collect();
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    let config = PoolConfig { target, redundancy, ..config };
+    let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
+    assert_eq!(pool.add_target(&place(targets), None, Tier::Fast).unwrap(), targets);
+    (dir, place)
+}
+
+/// The table calls a target that a person has moved by its old place.
+#[test]
+fn the_old_place_of_a_target_that_was_moved_is_free() {
+    let (dir, place) = pool_of(2, Redundancy::default());
+    fs::rename(place(1), place(8)).unwrap();
+    let descriptor = dir.path().join("pool/pool.toml");
+    let text = fs::read_to_string(&descriptor).unwrap();
+    fs::write(&descriptor, text.replace(&place(1), &place(8))).unwrap();
+    fs::create_dir(place(1)).unwrap();
+    let pool = another(dir.path());
+    assert_eq!(pool.add_target(&place(1), None, Tier::Fast).unwrap(), 3);
+    assert_eq!(pool.add_target(&place(8), None, Tier::Fast).unwrap(), 1);
+    let pool = another(dir.path());
+    put_pack(&pool, 1);
+    pool.check_targets(&pool.targets_now().unwrap().unwrap(), &Spread::new()).unwrap();
+    assert_eq!(pool.targets().members().len(), 3);
+    assert!(pool.targets().members().iter().all(|member| member.check().is_ok()));
+}
+
+/// Programs open a pool by the hosts that `pool.toml` names, so a change has to fit these.
+#[test]
+fn a_change_that_does_not_fit_the_hosts_of_the_descriptor_is_refused() {
+    let (dir, place) = pool_of(4, Redundancy::mirror(2));
+    let descriptor = dir.path().join("pool/pool.toml");
+    let mut text = fs::read_to_string(&descriptor).unwrap();
+    for id in 1..=2 {
+        let location = format!("location = \"{}\"\n", place(id));
+        assert!(text.contains(&location), "{text}");
+        text = text.replace(&location, &format!("{location}host = \"a\"\n"));
+    }
+    fs::write(&descriptor, text).unwrap();
+    another(dir.path()).drain_target(3, None, &AllNamed).unwrap();
+    let before = another(dir.path()).table().unwrap().read().unwrap();
+    let refused = another(dir.path()).drain_target(4, None, &AllNamed).unwrap_err();
+    assert!(refused.message().contains("needs 2 targets"), "{refused}");
+    assert_eq!(another(dir.path()).table().unwrap().read().unwrap(), before);
+}

@@ -84,7 +84,7 @@ impl Bring<'_> {
         let mut damaged = self.copies_of(damaged);
         // It may have been moved since the damage was found.
         damaged.retain(|copy| listed.fast.contains(copy) || listed.slow.contains(copy));
-        // What is to stay in the place of others is read first.
+        // A repair first reads each copy that is to stay in the place of others.
         let mut surplus: Vec<(u8, usize, Vec<usize>)> = Vec::new();
         for (shard, fate) in (0..).zip(&fast).chain((0..).zip(&slow)) {
             if let Fate::Stays { on, surplus: others } = fate
@@ -103,7 +103,7 @@ impl Bring<'_> {
                 surplus.push((shard, *on, others.clone()));
             }
         }
-        // What goes needs no repair.
+        // A copy that is to be deleted needs no repair.
         let goes = |(shard, on): &(u8, usize)| {
             let is_it =
                 |(other, _, gone): &(u8, usize, Vec<usize>)| other == shard && gone.contains(on);
@@ -128,8 +128,7 @@ impl Bring<'_> {
         self.drop_slow()?;
         for (shard, on, others) in surplus {
             self.targets.is_on(self.name(shard), on);
-            self.repair.surplus += others.len();
-            self.delete(shard, &others)?;
+            self.repair.surplus += self.delete(shard, &others)?;
         }
         Ok(())
     }
@@ -215,7 +214,7 @@ impl Bring<'_> {
     fn drop_slow(&mut self) -> Result<()> {
         for (shard, from) in std::mem::take(&mut self.homeless) {
             match self.is_whole_on_fast(shard) {
-                Ok(()) => self.delete(shard, &from)?,
+                Ok(()) => drop(self.delete(shard, &from)?),
                 Err(error) => self.leave(&from, &error),
             }
         }
@@ -269,16 +268,25 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// Deletes copies of a shard of which another one is whole.
-    fn delete(&self, shard: u8, on: &[usize]) -> Result<()> {
+    /// Deletes copies of a shard of which another one is whole. On a target that was given up they may stay. Returns how
+    /// many are gone.
+    fn delete(&self, shard: u8, on: &[usize]) -> Result<usize> {
         if on.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        // Where nothing but a claim keeps others from moving shards, it may have been ended.
+        // If the log has no locks, an operator may have ended the claim of this process.
         if let Some(table) = self.pool.table() {
             table.check_claim()?;
         }
-        on.iter().try_for_each(|on| self.targets.members()[*on].target().delete(self.name(shard)))
+        let mut gone = 0;
+        for member in on.iter().map(|on| &self.targets.members()[*on]) {
+            match member.target().delete(self.name(shard)) {
+                Ok(()) => gone += 1,
+                Err(_) if member.is_lost() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(gone)
     }
 
     /// Notes copies that stay where they should not be.

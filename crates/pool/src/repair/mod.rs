@@ -44,7 +44,7 @@ pub trait PackUses {
     ///
     /// # Errors
     /// What log and targets report.
-    fn named(&self, pool: &Pool) -> Result<Option<BTreeSet<PackId>>>;
+    fn named(&self, pool: &Pool) -> Result<Option<Named>>;
 
     /// Packs that were deleted from the fast tier on purpose.
     ///
@@ -53,12 +53,28 @@ pub trait PackUses {
     fn trimmed(&self, pool: &Pool) -> Result<BTreeSet<PackId>>;
 }
 
+/// Packs that checkpoints name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Named {
+    /// These.
+    pub packs: BTreeSet<PackId>,
+    /// Whether lists of some checkpoint are damaged, so that it may name others, too.
+    pub is_partial: bool,
+}
+
+impl Named {
+    /// Whether a checkpoint may name a pack.
+    pub fn may_have(&self, pack: &PackId) -> bool {
+        self.is_partial || self.packs.contains(pack)
+    }
+}
+
 /// A pool to which nothing is being saved, and from which nothing was trimmed.
 #[derive(Clone, Copy, Debug)]
 pub struct AllNamed;
 
 impl PackUses for AllNamed {
-    fn named(&self, _: &Pool) -> Result<Option<BTreeSet<PackId>>> {
+    fn named(&self, _: &Pool) -> Result<Option<Named>> {
         Ok(None)
     }
 
@@ -150,11 +166,20 @@ impl Pool {
     /// # Errors
     /// More targets than the pool can do without cannot be asked, and there is no slow tier.
     pub fn redundancy(&self) -> Result<BTreeMap<PackId, PackRedundancy>> {
+        self.redundancy_without(None)
+    }
+
+    /// The same, as if a target were not there.
+    pub(crate) fn redundancy_without(
+        &self,
+        without: Option<u32>,
+    ) -> Result<BTreeMap<PackId, PackRedundancy>> {
         let targets = self.targets();
-        let listed = match targets.has_slow() {
+        let mut listed = match targets.has_slow() {
             true => targets.list_there(),
             false => targets.list()?,
         };
+        listed.retain(|(_, number)| Some(targets.members()[*number].id) != without);
         let (k, count) = (i64::from(self.config().geometry().k), self.shards_a_pack());
         let distinct = |copies: &[(u8, usize)]| {
             let numbers: BTreeSet<u8> = copies.iter().map(|(shard, _)| *shard).collect();
@@ -254,25 +279,26 @@ impl Pool {
         let targets = self.targets();
         // Asked before the listing and behind it: a shard that is finished meanwhile is unfinished in one of both, or
         // listed.
-        let mut unfinished = self.unfinished_on(Tier::Fast)?;
+        let mut unfinished = self.unfinished_fast()?;
         let packs = self.by_pack(&targets, &targets.list()?);
-        unfinished.append(&mut self.unfinished_on(Tier::Fast)?);
+        unfinished.append(&mut self.unfinished_fast()?);
         let trimmed = uses.trimmed(self)?;
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
-        let (mut named, mut work) = (None::<Option<BTreeSet<PackId>>>, Vec::new());
+        let (mut named, mut work) = (None::<Option<Named>>, Vec::new());
         for (pack, listed) in packs {
             let is_trimmed = listed.fast.is_empty() && trimmed.contains(&pack);
             let is_begun = unfinished.contains(&pack);
             let mut allowed = Allowed { make: !is_trimmed, tidy: true };
             let careful = Allowed { make: !is_trimmed && !is_begun, tidy: false };
             let fates = |allowed| self.fates(&targets, &listed, allowed);
-            // What a checkpoint names was finished by its writer; a part of it is what a repair has left behind.
+            // A checkpoint names only packs that their writer finished, so an unfinished shard of one was left behind by
+            // a repair or a fill.
             if fates(allowed) != fates(careful) {
                 let named = match &named {
                     Some(named) => named,
                     None => named.insert(uses.named(self)?),
                 };
-                if named.as_ref().is_some_and(|named| !named.contains(&pack)) {
+                if named.as_ref().is_some_and(|named| !named.packs.contains(&pack)) {
                     allowed = careful;
                 }
             }
@@ -295,10 +321,10 @@ impl Pool {
             // If the logs cannot tell, any may be needed.
             let named = named.unwrap_or_else(|| uses.named(self).unwrap_or(None));
             let count = report.lost.len();
-            report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.contains(pack)));
+            report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.may_have(pack)));
             report.unneeded = (count - report.lost.len()) as u64;
         }
-        self.count_left(&targets, &mut report);
+        self.count_left(&targets, options.dry_run, &mut report);
         Ok(report)
     }
 
@@ -314,12 +340,12 @@ impl Pool {
         fates
     }
 
-    /// Packs of which a shard is being written on a tier, or was left behind there.
-    fn unfinished_on(&self, tier: Tier) -> Result<BTreeSet<PackId>> {
+    /// Packs of which a shard is being written on the fast tier, or was left behind there.
+    fn unfinished_fast(&self) -> Result<BTreeSet<PackId>> {
         let targets = self.targets();
-        let is_of_tier = |number: usize| targets.members()[number].tier == tier;
+        let is_fast = |number: usize| targets.members()[number].tier == Tier::Fast;
         let unfinished = targets.unfinished()?.into_iter();
-        Ok(unfinished.filter(|(_, number)| is_of_tier(*number)).map(|(one, _)| one.pack).collect())
+        Ok(unfinished.filter(|(_, number)| is_fast(*number)).map(|(one, _)| one.pack).collect())
     }
 
     fn bring_all(
@@ -359,17 +385,27 @@ impl Pool {
         }
     }
 
-    /// Counts what is still on targets that are to be emptied.
-    fn count_left(&self, targets: &TargetSet, report: &mut RepairReport) {
+    /// Counts what is still on targets that are to be emptied. A target that was given up need not be empty: perhaps
+    /// nothing can be read or deleted there any more. What counts is what the pass could not make of the others.
+    fn count_left(&self, targets: &TargetSet, dry_run: bool, report: &mut RepairReport) {
+        let (failed, lost) = (&report.failed, &report.lost);
+        let unmade: BTreeSet<PackId> = failed.iter().chain(lost).map(|(pack, _)| *pack).collect();
+        let why_others = failed.first().or(lost.first()).map(|(_, error)| error.clone());
+        let why_others = why_others.or_else(|| (report.unneeded > 0).then(|| self.unneeded()));
+        let is_done = failed.is_empty();
         for member in targets.members().iter().filter(|member| !member.is_active()) {
-            let why = report.left.remove(&member.id).and_then(|(_, why)| why);
-            let why = why.or_else(|| report.failed.first().map(|(_, error)| error.clone()));
-            let why = why.or_else(|| report.lost.first().map(|(_, error)| error.clone()));
-            let why = why.or_else(|| (report.unneeded > 0).then(|| self.unneeded()));
-            match shards_on(member) {
+            let told = report.left.remove(&member.id).and_then(|(_, why)| why);
+            let counts = |shard: &&ShardName| {
+                dry_run || !member.is_lost() || told.is_some() || unmade.contains(&shard.pack)
+            };
+            let listed = member.asked(|target| target.list());
+            let count = listed.map(|shards| shards.iter().filter(counts).count() as u64);
+            match count {
                 Ok(0) => {}
-                Ok(count) => drop(report.left.insert(member.id, (count, why))),
-                Err(_) if member.is_lost() && member.check().is_err() => {}
+                Err(_) if member.is_lost() && is_done => {}
+                Ok(count) => {
+                    report.left.insert(member.id, (count, told.or_else(|| why_others.clone())));
+                }
                 Err(error) => drop(report.left.insert(member.id, (0, Some(error)))),
             }
         }
@@ -389,17 +425,13 @@ impl Pool {
         let Some(table) = self.table() else { return Ok(false) };
         let rows = table.read()?;
         let (targets, mut closed, mut dropped) = (self.targets(), Vec::new(), Vec::new());
-        for member in targets.members().iter().filter(|member| !member.is_active()) {
+        let is_left = |member: &&Member| report.left.contains_key(&member.id);
+        let leaving = targets.members().iter().filter(|member| !member.is_active());
+        for member in leaving.filter(|member| !is_left(member)) {
             let removed = rows.get(member.id).is_some_and(|row| row.remove);
-            let is_empty = matches!(shards_on(member), Ok(0));
             match member.state {
-                TargetState::Draining if removed && is_empty => closed.push(member.id),
-                TargetState::Closed if is_empty => dropped.push(member.id),
-                // What could be made of the others is made.
-                TargetState::Lost if is_empty => dropped.push(member.id),
-                TargetState::Lost if member.check().is_err() && report.failed.is_empty() => {
-                    dropped.push(member.id);
-                }
+                TargetState::Draining if removed => closed.push(member.id),
+                TargetState::Closed | TargetState::Lost => dropped.push(member.id),
                 _ => {}
             }
         }
@@ -460,25 +492,13 @@ impl Pool {
         damaged: &[ShardFault],
     ) -> Result<PackRepair> {
         let targets = self.targets();
-        let mut listed = Listed::default();
-        for name in self.shards_of(pack) {
-            for number in targets.copies(name).members {
-                match targets.members()[number].tier {
-                    Tier::Fast => listed.fast.push((name.shard, number)),
-                    Tier::Slow => listed.slow.push((name.shard, number)),
-                }
-            }
-        }
+        let copies = |name: ShardName| {
+            targets.copies(name).members.into_iter().map(move |number| (name, number))
+        };
+        let copies: Vec<_> = self.shards_of(pack).into_iter().flat_map(copies).collect();
+        let listed = self.by_pack(&targets, &copies).remove(&pack).unwrap_or_default();
         let mut bring = Bring::new(self, targets, pack);
         bring.run(&listed, Allowed { make, tidy: false }, damaged)?;
         Ok(bring.repair)
     }
-}
-
-/// How many shards are on a target that is there.
-fn shards_on(member: &Member) -> Result<u64> {
-    // One that vanishes seems empty: so it must be there before and after.
-    member.look()?;
-    let shards = member.target().list()?;
-    member.look().map(|()| shards.len() as u64)
 }

@@ -223,6 +223,16 @@ impl Member {
         }
     }
 
+    /// What it says. One that vanishes seems empty: so it must be there before and after.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub fn asked<T>(&self, ask: impl Fn(&dyn Target) -> Result<T>) -> Result<T> {
+        self.look()?;
+        let answer = ask(&**self.target())?;
+        self.look().map(|()| answer)
+    }
+
     /// Whether shards are put there.
     pub fn is_active(&self) -> bool {
         self.state == TargetState::Active

@@ -312,14 +312,19 @@ impl TargetSet {
         unknown.map_or(Ok(None), Err)
     }
 
-    /// All copies of a shard.
+    /// All copies of a shard, fast ones first.
     pub fn copies(&self, shard: ShardName) -> Copies {
+        self.copies_on(&[Tier::Fast, Tier::Slow], shard)
+    }
+
+    /// The same of these tiers.
+    pub fn copies_on(&self, tiers: &[Tier], shard: ShardName) -> Copies {
         if self.members.len() == 1 {
             return Copies { members: vec![0], unasked: None };
         }
         let mut copies = Copies::default();
-        for tier in [Tier::Fast, Tier::Slow] {
-            for number in placement::preferred(&self.members, tier, shard.pack) {
+        for tier in tiers {
+            for number in placement::preferred(&self.members, *tier, shard.pack) {
                 match self.members[number].has(shard) {
                     Ok(true) => copies.members.push(number),
                     Ok(false) => {}
@@ -333,17 +338,22 @@ impl TargetSet {
     /// A target that has a shard, none of `others`: a fast one, if one has it.
     ///
     /// # Errors
-    /// One cannot be asked that may have it.
+    /// None of those that can be asked has it, and another one may have it.
     pub fn find_elsewhere(&self, shard: ShardName, others: &[usize]) -> Result<Option<usize>> {
+        let mut unknown = None;
         for tier in [Tier::Fast, Tier::Slow] {
             for (number, member) in self.of_tier(tier) {
-                let is_asked = !others.contains(&number) && member.away().is_none();
-                if is_asked && member.has(shard)? {
-                    return Ok(Some(number));
+                if others.contains(&number) || member.away().is_some() {
+                    continue;
+                }
+                match member.has(shard) {
+                    Ok(true) => return Ok(Some(number)),
+                    Ok(false) => {}
+                    Err(error) => unknown = Some(rather(unknown, error)),
                 }
             }
         }
-        Ok(None)
+        unknown.map_or(Ok(None), Err)
     }
 
     fn remember(&self, change: impl FnOnce(&mut HashMap<ShardName, usize>)) {
@@ -534,9 +544,7 @@ impl TargetSet {
         let mut answers = Vec::with_capacity(self.members.len());
         let (mut failed, mut first) = (0, None);
         for (number, member) in self.members.iter().enumerate() {
-            // One that vanishes seems empty: so it must be there before and after.
-            let asked = member.look().and_then(|()| ask(&**member.target()));
-            match asked.and_then(|answer| member.look().map(|()| answer)) {
+            match member.asked(&ask) {
                 Ok(answer) => answers.push((number, answer)),
                 Err(_) if member.tier == Tier::Slow || member.is_lost() => {}
                 Err(error) => {
@@ -562,9 +570,7 @@ impl TargetSet {
     /// The same of as many targets as are there, be they too few.
     pub fn list_there(&self) -> Vec<(ShardName, usize)> {
         let list = |(number, member): (usize, &Member)| {
-            member.look().ok()?;
-            let shards = member.target().list().ok()?;
-            member.look().ok().map(|()| (number, shards))
+            member.asked(|target| target.list()).ok().map(|shards| (number, shards))
         };
         flat(self.members.iter().enumerate().filter_map(list).collect())
     }
@@ -603,38 +609,47 @@ impl TargetSet {
         self.ask(each).map(drop)
     }
 
-    /// The same from fast targets only.
+    /// The same from fast targets only: from all that are there, also if one of them fails.
     ///
     /// # Errors
-    /// What a target reports that is there.
+    /// What the first target reports that fails.
     pub fn delete_fast(&self, shard: ShardName) -> Result<()> {
         self.forget(shard);
-        for (_, member) in self.of_tier(Tier::Fast).filter(|(_, one)| one.away().is_none()) {
-            member.target().delete(shard)?;
-        }
-        Ok(())
+        let there = self.of_tier(Tier::Fast).filter(|(_, one)| one.away().is_none());
+        let deleted: Vec<_> = there.map(|(_, member)| member.target().delete(shard)).collect();
+        deleted.into_iter().collect()
     }
 
-    /// Makes sure that something can be read. Answers why nothing can be saved, if only slow targets are
-    /// there.
+    /// Makes sure that everything can be read: enough fast targets are there, or a slow one. Answers why nothing can
+    /// be saved, if it is only a slow one.
     ///
     /// # Errors
     /// As [`TargetSet::check`], if there is no slow target either.
     pub fn check_readable(&self) -> Result<Option<Error>> {
+        self.check_or(|member| member.tier == Tier::Slow)
+    }
+
+    /// Makes sure that a target is there. Answers why nothing can be saved, if too few fast ones are.
+    ///
+    /// # Errors
+    /// As [`TargetSet::check`], if no target is there.
+    pub fn check_any(&self) -> Result<Option<Error>> {
+        self.check_or(|_| true)
+    }
+
+    /// Answers why nothing can be saved, if too few fast targets are there and one that `is_enough`.
+    fn check_or(&self, is_enough: impl Fn(&Member) -> bool) -> Result<Option<Error>> {
         let fast = self.check();
-        let mut is_slow_there = false;
+        let mut is_readable = false;
         for (_, member) in self.of_tier(Tier::Slow) {
-            is_slow_there |= member.check().is_ok();
+            is_readable |= is_enough(member) && member.check().is_ok();
         }
-        match fast {
-            Ok(()) => Ok(None),
-            // Only now it is known of each of them.
-            Err(error) if is_slow_there => {
-                self.of_tier(Tier::Fast).for_each(|(_, member)| drop(member.check()));
-                Ok(Some(error))
-            }
-            Err(error) => Err(error),
+        let Err(error) = fast else { return Ok(None) };
+        // Only now it is known of each of them.
+        for (_, member) in self.of_tier(Tier::Fast) {
+            is_readable |= member.check().is_ok() && is_enough(member);
         }
+        if is_readable { Ok(Some(error)) } else { Err(error) }
     }
 
     /// Makes sure that there are as many fast targets as the pool needs.

@@ -209,9 +209,9 @@ pub struct TargetTable {
     places: Arc<dyn TargetPlaces>,
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
-    claimed: Arc<Mutex<Option<Holder>>>,
+    claimed: Mutex<Option<Holder>>,
     /// Claims of this process that have ended, and that the log may still carry, as it could not be written then.
-    unreturned: Arc<Mutex<Vec<Holder>>>,
+    unreturned: Mutex<Vec<Holder>>,
 }
 
 impl fmt::Debug for TargetTable {
@@ -227,7 +227,7 @@ impl TargetTable {
         places: Arc<dyn TargetPlaces>,
         rng: Arc<dyn Rng>,
     ) -> TargetTable {
-        TargetTable { log, places, rng, claimed: Arc::default(), unreturned: Arc::default() }
+        TargetTable { log, places, rng, claimed: Mutex::default(), unreturned: Mutex::default() }
     }
 
     /// Where the targets are.
@@ -296,7 +296,7 @@ impl TargetTable {
                 return Ok(rows);
             }
         }
-        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
+        Err(too_busy())
     }
 
     fn rows_of(&self, written: &Written) -> Result<Rows> {
@@ -352,6 +352,10 @@ impl TargetTable {
     }
 }
 
+fn too_busy() -> Error {
+    Error::retry("other processes change the targets of this pool all the time: try again")
+}
+
 /// The claim of a process, where the log has no locks that end with their holder.
 impl TargetTable {
     fn claimed(&self) -> MutexGuard<'_, Option<Holder>> {
@@ -372,7 +376,7 @@ impl TargetTable {
         let there = written.text.as_ref().and_then(|text| text.changed_by.clone());
         match &*self.claimed() {
             Some(ours) if there.as_ref() != Some(ours) => Err(Error::fenced(
-                "the claim of this command was ended, as if it had been killed, and others may have moved shards \
+                "`outlive pool release` has ended the claim of this command, and others may have moved shards \
                  since: look at `outlive pool status`, and give the command again if it is still wanted",
             )),
             _ => Ok(there),
@@ -421,7 +425,7 @@ impl TargetTable {
                 return Ok(Claim { table: self.clone(), ours });
             }
         }
-        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
+        Err(too_busy())
     }
 
     /// Ends the claim of a process that was killed. Returns its holder.
@@ -447,7 +451,7 @@ impl TargetTable {
                 return Ok(());
             }
         }
-        Err(Error::retry("other processes change the targets of this pool all the time: try again"))
+        Err(too_busy())
     }
 }
 

@@ -245,7 +245,7 @@ fn a_known_place_that_is_away_hides_no_copy() {
 
 /// A target that vanishes while it is listed seems empty, and a gc or a repair must not believe that.
 #[test]
-fn what_a_target_says_that_vanishes_meanwhile_does_not_count() {
+fn the_listing_of_a_target_that_vanishes_does_not_count() {
     let looks = AtomicU32::new(0);
     let look = move || match looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
         true => Ok(()),

@@ -28,8 +28,8 @@ pub struct ScrubReport {
     pub packs: u64,
     /// Bytes of the whole ones.
     pub read_bytes: u64,
-    /// What is wrong with shards of packs that can be read all the same: on the fast tier, missing, damaged, or not
-    /// to be read just now.
+    /// Faults of shards on the fast tier, of packs that can be read all the same: they are missing, damaged, or cannot
+    /// be read just now.
     pub incomplete: Vec<(PackId, ShardFault)>,
     /// The same of copies on slow targets.
     pub copies: Vec<(PackId, ShardFault)>,
@@ -221,7 +221,7 @@ fn being_written(pool: &Pool, these: impl Fn(&PackId) -> bool) -> Result<BTreeSe
     unfinished.retain(these);
     if !unfinished.is_empty() {
         let named = named_packs(pool)?;
-        unfinished.retain(|pack| !named.contains(pack));
+        unfinished.retain(|pack| !named.packs.contains(pack));
     }
     Ok(unfinished)
 }

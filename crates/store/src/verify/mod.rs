@@ -4,14 +4,14 @@
 mod passed;
 
 use crate::commit::history;
-use crate::images::each_image;
+use crate::images::{each_image, pages_of};
 use crate::index::ReadItem;
 use crate::read::ReadPlan;
 use crate::read::{Again, AnyImage, Logs, image_words};
 use crate::redundancy::{KnownSegments, packs_of};
 use outlive_format::{Image, Manifest};
-use outlive_pool::{Place, Pool, StoredShard};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, Rng};
+use outlive_pool::{Named, Place, Pool, StoredShard};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
 
@@ -307,7 +307,7 @@ pub fn without_collected(
     // Jobs are told before a shard is deleted, so what is missing by now is in no log read now.
     let named = named_packs(pool)?;
     let is_fault =
-        |(shard, _): &(StoredShard, Error)| there.contains(shard) || named.contains(&shard.pack());
+        |(shard, _): &(StoredShard, Error)| there.contains(shard) || named.may_have(&shard.pack());
     Ok(faults.into_iter().filter(is_fault).collect())
 }
 
@@ -315,18 +315,23 @@ pub fn without_collected(
 ///
 /// # Errors
 /// What target and log report.
-pub fn named_packs(pool: &Pool) -> Result<HashSet<PackId>> {
-    let (mut named, mut known) = (HashSet::new(), KnownSegments::new());
+pub fn named_packs(pool: &Pool) -> Result<Named> {
+    let (mut named, mut known) = (Named::default(), KnownSegments::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
+            let entry = entry.unless_unread()?;
+            named.is_partial |= entry.record.is_err();
             let Some(manifest) = entry.manifest() else { continue };
             match packs_of(pool, manifest, &mut known) {
-                Ok(packs) => named.extend(packs),
-                // Damaged checkpoints are told for that.
-                Err(error) if error.kind() == ErrorKind::Damaged => {}
+                Ok(packs) => named.packs.extend(packs),
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    named.packs.extend(pages_of(manifest).map(|page| page.pack));
+                    named.is_partial = true;
+                }
                 Err(error) => return Err(error),
             }
         }
     }
+    named.is_partial |= known.values().any(Option::is_none);
     Ok(named)
 }

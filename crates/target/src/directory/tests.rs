@@ -148,7 +148,7 @@ fn first_byte(target: &DirectoryTarget, shard: ShardName) -> u8 {
 
 /// Another process, that is: it has the old file open.
 #[test]
-fn who_asks_for_the_length_reads_the_new_shard_from_then_on() {
+fn reads_behind_a_call_of_length_see_the_new_shard() {
     let root = tempfile::tempdir().unwrap();
     let (repairs, reads) = (open(root.path()), open(root.path()));
     for number in [1, 2, 3] {
@@ -288,7 +288,7 @@ fn what_another_writer_has_begun_is_never_published() {
 
 /// A gc takes the part away, or all of the shard, at any moment of the end.
 #[test]
-fn whoever_loses_the_part_at_the_last_moment_fails() {
+fn a_writer_that_loses_its_part_at_the_last_moment_fails() {
     type Removes = fn(&DirectoryTarget) -> Result<()>;
     let unfinished: Removes = |target| target.delete_unfinished(shard(1));
     let all: Removes = |target| target.delete(shard(1));
@@ -356,9 +356,9 @@ fn two_replace_a_shard_at_the_last_moment() {
     }
 }
 
-/// Two begin one shard at the same moment: they do not write to one file.
+/// Two writers begin one shard at the same moment: they do not write to one file.
 #[test]
-fn who_begins_at_the_same_moment_gets_a_file_of_its_own() {
+fn writers_that_begin_at_the_same_moment_get_files_of_their_own() {
     for replaces in [false, true] {
         let root = tempfile::tempdir().unwrap();
         let (one, two) = (open(root.path()), open(root.path()));

@@ -55,7 +55,7 @@ impl FaultWorld {
         self.lose_target(number);
         let mut world = self.lock();
         for (shard, bytes) in copy.shards() {
-            let kept = Kept { bytes: bytes.clone(), durable: true, before: None };
+            let kept = Kept { bytes: bytes.clone(), durable: true, part: 0, before: None };
             world.shards.insert((number, shard), kept);
         }
     }

@@ -192,7 +192,8 @@ impl FaultWriter {
             let mut bytes = self.take_part(world).ok_or_else(gone)?.bytes;
             bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
             let before = world.shards.remove(&key);
-            world.shards.insert(key, Kept::visible(bytes, before));
+            let kept = Kept { part: self.part, ..Kept::visible(bytes, before) };
+            world.shards.insert(key, kept);
         }
         world.end(step)
     }
@@ -207,9 +208,12 @@ impl FaultWriter {
                     one.make_durable();
                 }
             }
-            // Of a shard that was replaced the new one is all that is left.
+            // Of a shard that was replaced the new one is all that is left; another writer may have replaced this one.
             Step::Fail(_) if !self.replaces && world.alive(&self.owner).is_ok() => {
-                world.shards.remove(&(self.on, shard));
+                let key = (self.on, shard);
+                if world.shards.get(&key).is_some_and(|kept| kept.part == self.part) {
+                    world.shards.remove(&key);
+                }
             }
             _ => {}
         }

@@ -38,11 +38,13 @@ const STOOD_STILL: Duration = Duration::from_secs(4);
 
 /// Threads for the questions to one target. Each may hang.
 const HELPERS: usize = 8;
+/// The same for looks.
+const LOOKS: usize = 2;
 
 /// How long a target may stay silent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Nothing has ended that it was asked, nor has it answered a look.
+    /// The target has finished nothing that it was asked, and answers no look.
     pub silence: Duration,
     /// It answers looks, and no small question has ended, such as one that makes a file.
     pub question: Duration,
@@ -91,7 +93,7 @@ pub struct Watch {
     helpers: OwnEngine,
     /// Takes the looks: they must not wait for questions that hang.
     lookout: OwnEngine,
-    /// Whether [`Watch::tick`] is called by a thread of this process.
+    /// Whether a thread of this process calls [`Watch::tick`]; tests call it themselves.
     has_keeper: bool,
     /// A forked child begins anew: work under way is its parent's.
     state: PerProcess<State>,
@@ -163,7 +165,7 @@ impl Watch {
         look: Arc<Look>,
         has_keeper: bool,
     ) -> Arc<Watch> {
-        let (helpers, lookout) = (OwnEngine::new(HELPERS), OwnEngine::new(1));
+        let (helpers, lookout) = (OwnEngine::new(HELPERS), OwnEngine::new(LOOKS));
         let state = PerProcess::new(|_| State::default());
         Arc::new(Watch { name, bounds, look, observer, helpers, lookout, has_keeper, state })
     }
@@ -208,7 +210,7 @@ impl Watch {
         })
     }
 
-    /// Does something for a target for which nobody waits. It counts as given up until it has ended.
+    /// Does something for a target while its caller goes on. It counts as given up until it has ended.
     fn send_off(self: &Arc<Self>, last: impl FnOnce() + Send + 'static) {
         let number = {
             let mut state = self.state.lock();
@@ -235,7 +237,7 @@ impl Watch {
             return begun;
         }
         let (promise, ticket) = Ticket::pair();
-        // Belongs to the first who comes: to the end of the work, or to the watch that gives it up.
+        // The first that comes takes it: the end of the work, or the watch that gives it up.
         let promise: Arc<Mutex<Option<Promise<T>>>> = Arc::new(Mutex::new(Some(promise)));
         let to_give_up = promise.clone();
         let give_up: GiveUp = Box::new(move |why| {
@@ -291,11 +293,11 @@ impl Watch {
             return;
         };
         let waited = now.saturating_duration_since(begun.max(state.sign.unwrap_or(begun)));
-        // In a process that stood still, it may have failed for that.
-        let stood_still = self.has_keeper
-            && state.beat.is_none_or(|beat| now.saturating_duration_since(beat) > STOOD_STILL);
+        // The process may have stood still, and the question failed for that.
+        let late = state.beat.map(|beat| now.saturating_duration_since(beat));
+        let stood_still = late.is_none_or(|late| late > STOOD_STILL);
         if has_failed && waited >= SLOW_TO_FAIL && state.silent.is_none() && !stood_still {
-            return self.fall_silent(state, waited, Some(now));
+            return self.fall_silent(state, ("done nothing", waited), Some(now));
         }
         state.sign = Some(now);
         state.ended.insert(work, now);
@@ -314,8 +316,8 @@ impl Watch {
         }
     }
 
-    /// Sees whether the target is silent at this time, or whether a look is due. To be called about once a
-    /// second; answers whether there is still anything to see to.
+    /// Checks whether the target is silent at this time, or whether a look is due. The keeper calls it about once a
+    /// second, as long as it returns true.
     pub fn tick(self: &Arc<Self>, now: Instant) -> bool {
         let mut state = self.state.lock();
         let since = |begun: Instant, sign: Option<Instant>| {
@@ -335,6 +337,9 @@ impl Watch {
             return false;
         };
         let waited = since(oldest.begun, state.sign);
+        // A look that hangs while the target has answered other calls since says nothing.
+        let may_look =
+            state.looking.is_none_or(|began| state.sign.is_some_and(|sign| sign > began));
         let hang = |work: Work| {
             let oldest = state.awaited.values().find(|awaited| awaited.work == work)?;
             let waited = since(oldest.begun, state.ended.get(&work).copied());
@@ -345,12 +350,12 @@ impl Watch {
             (waited >= bound).then_some(waited)
         };
         if waited >= self.bounds.silence {
-            self.fall_silent(state, waited, None);
+            self.fall_silent(state, ("not answered", waited), None);
         } else if let Some(waited) =
             [Work::Question, Work::Write, Work::Read].into_iter().find_map(hang)
         {
-            self.fall_silent(state, waited, None);
-        } else if waited >= self.bounds.silence / 2 && state.looking.is_none() {
+            self.fall_silent(state, ("not answered", waited), None);
+        } else if waited >= self.bounds.silence / 2 && may_look {
             self.take_look(state, now);
         }
         true
@@ -392,10 +397,10 @@ impl Watch {
     fn fall_silent(
         self: &Arc<Self>,
         mut state: Guard<'_>,
-        waited: Duration,
+        (what, waited): (&str, Duration),
         looked: Option<Instant>,
     ) {
-        let why = format!("{} has not answered for {} s", self.name, waited.as_secs());
+        let why = format!("{} has {what} for {} s", self.name, waited.as_secs());
         let error = Error::away(format!("{why}, and is left alone until it answers"));
         state.silent = Some(Silent { why: error.clone(), looked });
         let given_up = std::mem::take(&mut state.awaited);
@@ -405,8 +410,8 @@ impl Watch {
         if is_new && self.has_keeper {
             keeper::keep(self);
         }
-        // Behind a write or a read that ends, its user may take a lock whose holder waits for an answer: so these come
-        // first, and each write and read gets a thread of its own. The thread that ticks waits for none of them.
+        // The user of a write or read that ends may take a lock whose holder waits for an answer: so questions are given
+        // up first, and each write and read gets a thread of its own. The thread that ticks waits for none of them.
         let is_question =
             |awaited: &Awaited| matches!(awaited.work, Work::Question | Work::Listing);
         let (questions, others): (Vec<_>, Vec<_>) = given_up.into_values().partition(is_question);
@@ -420,7 +425,8 @@ impl Watch {
             drop(engine.submit(move || (awaited.give_up)(error)));
         }
         let told = Event::Warning(format!(
-            "{why}: it counts as away and is left alone; outlive looks every {} s whether it answers",
+            "{why}: it counts as away and is left alone; when all that was given up has ended, outlive looks every {} s \
+             whether it answers",
             self.bounds.look_again.as_secs()
         ));
         // An observer may wait, too, such as for a terminal.

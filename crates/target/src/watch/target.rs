@@ -11,7 +11,7 @@ use std::sync::Arc;
 ///
 /// Starting a write, a finish or a read must not wait; what they start may hang. `delete` and
 /// `delete_unfinished` are refused while the target is silent, and otherwise wait for as long as they take.
-/// Nobody may go on while one of them is under way: it might delete, later, a shard that was put there
+/// The caller must not go on while one of them is under way: it might delete, later, a shard that was put there
 /// again meanwhile.
 #[derive(Debug)]
 pub struct WatchedTarget {

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::{MemoryTarget, ReadRange, ShardName, Target, WatchedTarget};
-use outlive_io::{AlignedBuf, StagingPool};
+use outlive_io::{SharedBuf, StagingPool};
 use outlive_types::{PackId, SessionId};
 use std::sync::Condvar;
 
 /// A gate that is open or shut: what goes through it hangs while it is shut.
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Gate {
     is_shut: Mutex<(bool, usize)>,
     changed: Condvar,
@@ -37,6 +37,10 @@ impl Gate {
             state = self.changed.wait(state).unwrap();
         }
     }
+}
+
+fn pack() -> PackId {
+    PackId::new(SessionId([1; 12]), 0, 0)
 }
 
 #[derive(Default)]
@@ -106,7 +110,7 @@ fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
     let error = fixture.silence(100);
     assert!(error.is_away() && error.kind() == ErrorKind::Retry, "{error}");
     assert!(error.message().starts_with("target 3 has not answered for "), "{error}");
-    // Nobody waits, and nothing more is asked.
+    // No call waits, and the target is asked nothing more.
     for seconds in 101..140 {
         assert!(fixture.ask().wait().is_err());
         assert!(fixture.tick(seconds));
@@ -134,13 +138,17 @@ fn a_slow_target_answers_looks_and_is_waited_for() {
     fixture.gate.set(true);
     let asked = fixture.ask();
     let answered = |seconds| {
+        // A look is due.
+        let before = Some(fixture.begun + Duration::from_secs(seconds - 6));
+        fixture.watch.state.lock().sign = before;
         assert!(fixture.tick(seconds));
         fixture.until(|watch| watch.state.lock().looking.is_none());
+        assert_ne!(fixture.watch.state.lock().sign, before, "its answer is a sign");
         // The sign was given now, and not at that time.
         fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(seconds));
         assert!(fixture.watch.silent().is_none() && !asked.ready(), "{seconds}");
     };
-    (1..56).step_by(5).for_each(answered);
+    (6..58).step_by(5).for_each(answered);
     // In the end even that is too long.
     fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(60));
     fixture.tick(61);
@@ -150,6 +158,13 @@ fn a_slow_target_answers_looks_and_is_waited_for() {
 
 #[test]
 fn what_takes_long_to_fail_was_not_answered() {
+    for stood_still in [true, false] {
+        what_takes_long_to_fail(stood_still);
+    }
+}
+
+/// A process that stood still meanwhile hears of the failure late, and that says nothing.
+fn what_takes_long_to_fail(stood_still: bool) {
     let fixture = Fixture::new();
     let asked = fixture.watch.begin(Work::Question, || Err::<(), _>(Error::retry("at once")));
     assert_eq!(asked.wait().unwrap_err().message(), "at once");
@@ -165,10 +180,16 @@ fn what_takes_long_to_fail_was_not_answered() {
         let mut state = fixture.watch.state.lock();
         state.sign = None;
         state.awaited.values_mut().for_each(|one| one.begun -= SLOW_TO_FAIL);
+        if stood_still {
+            state.beat = state.beat.map(|beat| beat - 2 * STOOD_STILL);
+        }
     }
     fixture.gate.set(false);
     assert_eq!(asked.wait().unwrap_err().message(), "late");
-    assert!(fixture.watch.silent().is_some());
+    assert_eq!(fixture.watch.silent().is_none(), stood_still);
+    if stood_still {
+        return;
+    }
     assert!(fixture.tick(1), "soon");
     assert!(fixture.watch.silent().is_some());
     fixture.tick(1000);
@@ -188,6 +209,76 @@ fn answers_are_given_up_before_what_may_wait_for_them() {
     fixture.tick(100);
     assert!(waited.wait().unwrap_err().is_away());
     fixture.gate.set(false);
+}
+
+/// It answers looks. A write or a read that never ends counts as silence in the end; a listing does not.
+#[test]
+fn what_may_take_long_is_waited_for_longer() {
+    for work in [Work::Write, Work::Read, Work::Listing] {
+        let fixture = Fixture::new();
+        let (_never, begun) = Ticket::<Result<u8>>::pair();
+        let followed = fixture.watch.follow(work, begun, Err, |_| false);
+        let hears = |seconds| {
+            fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(seconds));
+            fixture.tick(seconds);
+            fixture.watch.silent().is_none()
+        };
+        assert!(hears(148), "{work:?}");
+        assert_eq!(hears(151), work == Work::Listing, "{work:?}");
+        assert_eq!(hears(100_000), work == Work::Listing, "{work:?}");
+        match work {
+            Work::Listing => assert!(!followed.ready()),
+            _ => assert!(followed.wait().unwrap_err().is_away()),
+        }
+    }
+}
+
+/// A late deletion could hit a shard that a repair has put there meanwhile.
+#[test]
+fn a_deletion_is_waited_for_and_never_asked_of_a_silent_target() {
+    let fixture = Fixture::new();
+    let mute = Mute { inner: MemoryTarget::new(), deletions: fixture.gate.clone() };
+    let shards = [0, 1].map(|shard| ShardName { pack: pack(), shard });
+    for shard in shards {
+        mute.inner.create(shard, 0).unwrap().finish(0).wait().unwrap();
+    }
+    let mute = Arc::new(mute);
+    let target = WatchedTarget::new(mute.clone(), fixture.watch.clone());
+    fixture.gate.set(true);
+    std::thread::scope(|scope| {
+        let deletes = scope.spawn(|| target.delete(shards[0]));
+        fixture.gate.until_hanging(1);
+        fixture.tick(1000);
+        assert!(!deletes.is_finished() && fixture.watch.silent().is_none());
+        fixture.gate.set(false);
+        deletes.join().unwrap().unwrap();
+    });
+    let error = fixture.silence(100);
+    fixture.gate.set(false);
+    assert_eq!(target.delete(shards[1]).unwrap_err().message(), error.message());
+    assert_eq!(target.delete_unfinished(shards[1]).unwrap_err().message(), error.message());
+    assert_eq!(mute.inner.list().unwrap(), [shards[1]]);
+    fixture.looks.set(false);
+}
+
+/// Such as of one file, while the target answers all else.
+#[test]
+fn a_look_that_hangs_alone_keeps_no_other_from_being_taken() {
+    let fixture = Fixture::new();
+    fixture.gate.set(true);
+    fixture.looks.set(true);
+    let asked = fixture.ask();
+    fixture.tick(6);
+    fixture.looks.until_hanging(1);
+    fixture.tick(7);
+    assert_eq!(fixture.watch.state.lock().looking, Some(fixture.begun + Duration::from_secs(6)));
+    // Something else is answered.
+    fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(8));
+    fixture.tick(14);
+    fixture.looks.until_hanging(2);
+    assert!(fixture.watch.silent().is_none() && !asked.ready());
+    fixture.gate.set(false);
+    fixture.looks.set(false);
 }
 
 #[test]
@@ -210,42 +301,56 @@ fn a_process_that_stood_still_takes_no_target_for_silent() {
     fixture.looks.set(false);
 }
 
-type Answer = std::result::Result<AlignedBuf, crate::Fault<AlignedBuf>>;
+/// Its reads and writes never end, and its deletions go through a gate.
+#[derive(Debug, Default)]
+struct Mute {
+    inner: MemoryTarget,
+    deletions: Arc<Gate>,
+}
 
-/// Its reads never end.
-#[derive(Debug)]
-struct Mute(MemoryTarget, Arc<Mutex<Vec<Promise<Answer>>>>);
+/// Of work that never ends: what it has stays with it.
+fn never<T: Send + 'static, B>(buffer: B) -> Ticket<T> {
+    let (promise, ticket) = Ticket::pair();
+    std::mem::forget((promise, buffer));
+    ticket
+}
+
+struct MuteWriter;
+
+impl crate::ShardWriter for MuteWriter {
+    fn write(&mut self, _: u64, bytes: SharedBuf) -> crate::WriteTicket {
+        never(bytes)
+    }
+    fn finish(self: Box<Self>, _: u64) -> Ticket<Result<()>> {
+        never(())
+    }
+}
 
 impl Target for Mute {
     fn describe(&self) -> String {
-        self.0.describe()
+        self.inner.describe()
     }
-    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn crate::ShardWriter>> {
-        self.0.create(shard, bytes_max)
+    fn create(&self, _: ShardName, _: u64) -> Result<Box<dyn crate::ShardWriter>> {
+        Ok(Box::new(MuteWriter))
     }
     fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn crate::ShardWriter>> {
-        self.0.replace(shard, bytes_max)
+        self.create(shard, bytes_max)
     }
     fn read_ranges(&self, _: ShardName, ranges: Vec<ReadRange>) -> Vec<crate::ReadTicket> {
-        let never = |range: ReadRange| {
-            let (promise, ticket) = Ticket::pair();
-            std::mem::forget(range.buffer);
-            self.1.lock().unwrap().push(promise);
-            ticket
-        };
-        ranges.into_iter().map(never).collect()
+        ranges.into_iter().map(|range| never(range.buffer)).collect()
     }
     fn length(&self, shard: ShardName) -> Result<u64> {
-        self.0.length(shard)
+        self.inner.length(shard)
     }
     fn list(&self) -> Result<Vec<ShardName>> {
-        self.0.list()
+        self.inner.list()
     }
     fn delete(&self, shard: ShardName) -> Result<()> {
-        self.0.delete(shard)
+        self.deletions.pass();
+        self.inner.delete(shard)
     }
     fn capacity(&self) -> Result<crate::Capacity> {
-        self.0.capacity()
+        self.inner.capacity()
     }
 }
 
@@ -253,12 +358,11 @@ impl Target for Mute {
 fn the_memory_of_reads_that_hang_is_replaced() {
     let fixture = Fixture::new();
     fixture.looks.set(true);
-    let mute = Mute(MemoryTarget::new(), Arc::default());
-    let target = WatchedTarget::new(Arc::new(mute), fixture.watch.clone());
+    let target = WatchedTarget::new(Arc::new(Mute::default()), fixture.watch.clone());
     let pool = StagingPool::new(2 * 8192, 8192);
     let mut one = pool.take();
     let other = one.split_off(4096);
-    let shard = ShardName { pack: PackId::new(SessionId([1; 12]), 0, 0), shard: 0 };
+    let shard = ShardName { pack: pack(), shard: 0 };
     let ranges = [one, other].map(|buffer| ReadRange { offset: 0, buffer });
     let reads = target.read_ranges(shard, ranges.into());
     let held = pool.take();
@@ -275,5 +379,20 @@ fn the_memory_of_reads_that_hang_is_replaced() {
     let refused = crate::read_one(&target, shard, range).wait().unwrap_err();
     assert_eq!((refused.buffer.len(), refused.error.is_away()), (8192, true));
     drop(held);
+    fixture.looks.set(false);
+}
+
+#[test]
+fn the_memory_of_writes_that_hang_is_replaced() {
+    let fixture = Fixture::new();
+    fixture.looks.set(true);
+    let target = WatchedTarget::new(Arc::new(Mute::default()), fixture.watch.clone());
+    let pool = StagingPool::new(8192, 8192);
+    let mut writer = target.create(ShardName { pack: pack(), shard: 0 }, 8192).unwrap();
+    let write = writer.write(0, pool.take().share());
+    assert!(pool.try_take().is_none());
+    fixture.tick(1000);
+    assert!(write.wait().unwrap_err().error.is_away());
+    assert!(pool.try_take().is_some(), "in the place of the one that the write has");
     fixture.looks.set(false);
 }

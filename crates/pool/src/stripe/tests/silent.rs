@@ -41,7 +41,7 @@ struct State {
 }
 
 impl Server {
-    /// Something is asked. Answers whether the server is gone.
+    /// Notes a call. Returns whether the server is gone.
     fn asked(&self, step: Step) -> bool {
         let mut state = self.state.lock().unwrap();
         state.asked += 1;
@@ -223,7 +223,7 @@ impl Remotes {
         self.servers[number].state.lock().unwrap().asked
     }
 
-    /// A server is back. Answers once its target is used again.
+    /// Brings a server back. Returns once its target is used again.
     fn comes_back(&self, number: usize) {
         self.servers[number].comes_back();
         while self.watches[number].silent().is_some() {

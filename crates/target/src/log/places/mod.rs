@@ -207,8 +207,8 @@ impl Places {
                 for (place, _) in &holds {
                     let job = job.clone();
                     match self.one(*place, move |medium| medium.keep(&job, register)) {
-                        // It went just now. To fail for that would leave a record behind that others complete: its
-                        // author would take it for lost. What remains: the process that put it there
+                        // The place went away just now. A failure here would leave a record that others complete,
+                        // while its author takes it for lost. What remains: the process that put it there
                         // was killed before its sync, and that place alone loses power before it is back.
                         Err(error) if error.kind() == ErrorKind::Retry => {}
                         kept => kept?,
