@@ -104,6 +104,20 @@ impl Pool {
         Ok(open.stored_bytes)
     }
 
+    /// As `verify_on`, and a power cut does not take the copy back: another one may go.
+    ///
+    /// # Errors
+    /// `Damaged`; what the target reports.
+    pub(crate) fn secure_on(
+        &self,
+        targets: &TargetSet,
+        name: ShardName,
+        member: usize,
+    ) -> Result<u64> {
+        let bytes = self.verify_on(targets, name, member)?;
+        targets.members()[member].target().sync(&[name]).map(|()| bytes)
+    }
+
     /// Reads a whole pack, all copies of its shards, and checks it; `each` takes its directory with the logical
     /// offset and the bytes of each container, and may find more wrong.
     ///

@@ -125,7 +125,7 @@ impl Pool {
         let mut there: BTreeMap<PackId, Vec<(u8, usize)>> = BTreeMap::new();
         let mut unasked = None;
         for (number, member) in targets.of_tier(Tier::Slow) {
-            match member.asked(|target| target.list()) {
+            match member.durable() {
                 Err(error) => unasked = unasked.or(Some(error)),
                 Ok(listed) => {
                     for ShardName { pack, shard } in listed {
@@ -212,7 +212,7 @@ impl Pool {
         let (mut whole, mut read_bytes, mut why) = (0, 0, None);
         for shard in self.shards_of(pack) {
             let mut copies = kept_slow_copies(&targets, shard).members.into_iter();
-            let is_whole = copies.any(|number| match self.verify_on(&targets, shard, number) {
+            let is_whole = copies.any(|number| match self.secure_on(&targets, shard, number) {
                 Ok(bytes) => {
                     read_bytes += bytes;
                     true

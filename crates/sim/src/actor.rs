@@ -8,7 +8,7 @@ use outlive_pool::Pool;
 use outlive_store::Job;
 use outlive_target::FaultProcess;
 use outlive_types::sync::pause;
-use outlive_types::{Epoch, ErrorKind, JobName, Result, SeededRng};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SeededRng};
 use std::sync::Arc;
 
 /// How a program ends early: an error that was expected, or the schedule's end.
@@ -72,6 +72,8 @@ impl Actor {
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
             ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
+            // A save that has written to a target that leaves begins again.
+            ErrorKind::Retry if self.place.space.operated && has_left(&error) => true,
             ErrorKind::Retry => self.luck.has_failed(),
             ErrorKind::Damaged => self.may_be_damaged(),
             ErrorKind::Invalid => self.truth.is_rolled_back(),
@@ -108,4 +110,8 @@ impl Actor {
             None => Err(self.violate(format!("epoch {epoch} of {job} was never committed"))),
         }
     }
+}
+
+fn has_left(error: &Error) -> bool {
+    error.message().contains("was removed from the pool while this was written")
 }

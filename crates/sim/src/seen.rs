@@ -145,6 +145,10 @@ impl Target for SeenTarget {
         self.eyes.step(|| "list shards".to_owned(), || self.inner.list())
     }
 
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        self.eyes.step(|| "make shards durable".to_owned(), || self.inner.sync(shards))
+    }
+
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         self.eyes.step(|| "list unfinished shards".to_owned(), || self.inner.unfinished())
     }

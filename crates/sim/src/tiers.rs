@@ -92,7 +92,9 @@ impl Actor {
             pause("lose the memory of the host");
             let (place, seed) = (&self.place, self.rng.next_u64());
             let is_away = place.world.crashed();
-            let safe = in_one_step(|| place.safe_on_slow(seed));
+            // The slow tier may lose its power at the same time.
+            let safe = || place.world.as_after_a_cut(|| place.safe_on_slow(seed));
+            let safe = in_one_step(safe);
             self.luck.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
             self.luck.fail();
             place.truth.wiped(&safe);

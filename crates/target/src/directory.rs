@@ -11,6 +11,7 @@ use files::Files;
 use outlive_io::{DirectFile, Ticket, read_at};
 use outlive_types::sync::pause;
 use outlive_types::{Error, NoObserver, Observer, PackId, Result};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirEntry};
 use std::io;
@@ -371,6 +372,21 @@ impl Target for DirectoryTarget {
 
     fn list(&self) -> Result<Vec<ShardName>> {
         self.named(&["shard"])
+    }
+
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        let directories: BTreeMap<usize, ShardName> =
+            shards.iter().map(|shard| (directory_number(*shard), *shard)).collect();
+        for shard in directories.into_values() {
+            let path = self.dir_of(shard);
+            match self.made.make_durable(shard, &path).and_then(|()| sync_dir(&path)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("syncing", &path, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn unfinished(&self) -> Result<Vec<ShardName>> {

@@ -102,6 +102,7 @@ struct Locks {
 }
 
 /// Bytes under a name that is visible, and perhaps durable.
+#[derive(Clone)]
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,

@@ -94,9 +94,9 @@ pub type ReadTicket = Ticket<std::result::Result<AlignedBuf, Fault<AlignedBuf>>>
 
 /// A place that keeps shards: a directory, a device, a storage node, a bucket.
 ///
-/// Guarantees: a shard is invisible to `read_ranges`, `length` and `list` until its `finish` has
-/// succeeded; from then on it is durable, and only `replace` changes its bytes. Calls may come from
-/// any thread.
+/// Guarantees: a shard is invisible to `read_ranges`, `length` and `list` until it is written whole. Once its `finish`
+/// has succeeded, it is durable, and only `replace` changes its bytes. A moment before that its name may be visible;
+/// [`Target::sync`] makes it durable. Calls may come from any thread.
 pub trait Target: Send + Sync + fmt::Debug {
     /// What and where, for messages: "directory /scratch/ckpt".
     fn describe(&self) -> String;
@@ -139,6 +139,16 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the medium reports.
     fn list(&self) -> Result<Vec<ShardName>>;
+
+    /// Makes the names of finished shards durable. A process that had published one may have died just before it was
+    /// durable; a power cut would take it back. What relies on a shard that another process has written calls this
+    /// first. A shard that is not there is no error.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn sync(&self, _shards: &[ShardName]) -> Result<()> {
+        Ok(())
+    }
 
     /// Shards that were begun and not finished, with `create` or `replace`: being written, or left
     /// behind by a crash. A target that keeps nothing of them has none.

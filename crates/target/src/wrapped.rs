@@ -71,6 +71,10 @@ impl<M: Manner> Target for WrappedTarget<M> {
         self.manner.call(0, || self.inner.list())
     }
 
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        self.manner.call(0, || self.inner.sync(shards))
+    }
+
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         self.manner.call(0, || self.inner.unfinished())
     }

@@ -91,7 +91,7 @@ impl Bring<'_> {
                 && !others.is_empty()
             {
                 let is_known = damaged.contains(&(shard, *on));
-                let read = || self.pool.verify_on(&self.targets, self.name(shard), *on);
+                let read = || self.pool.secure_on(&self.targets, self.name(shard), *on);
                 match if is_known { Ok(0) } else { read() } {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Damaged => damaged.push((shard, *on)),
@@ -228,7 +228,7 @@ impl Bring<'_> {
             let member = &self.targets.members()[on];
             // A target that was given up may be gone at any moment.
             if member.tier == Tier::Fast && !member.is_lost() {
-                match self.pool.verify_on(&self.targets, name, on) {
+                match self.pool.secure_on(&self.targets, name, on) {
                     Ok(_) => return Ok(()),
                     Err(error) => why = error,
                 }

@@ -280,13 +280,15 @@ impl Pool {
         // Asked before the listing and behind it: a shard that is finished meanwhile is unfinished in one of both, or
         // listed.
         let mut unfinished = self.unfinished_fast()?;
-        let packs = self.by_pack(&targets, &targets.list()?);
+        let packs = self.by_pack(&targets, &targets.list_durable()?);
         unfinished.append(&mut self.unfinished_fast()?);
         let trimmed = uses.trimmed(self)?;
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
         let (mut named, mut work) = (None::<Option<Named>>, Vec::new());
         for (pack, listed) in packs {
-            let is_trimmed = listed.fast.is_empty() && trimmed.contains(&pack);
+            // On a slow tier that is to be emptied a pack cannot stay.
+            let is_trimmed =
+                listed.fast.is_empty() && self.has_slow_to_fill() && trimmed.contains(&pack);
             let is_begun = unfinished.contains(&pack);
             let mut allowed = Allowed { make: !is_trimmed, tidy: true };
             let careful = Allowed { make: !is_trimmed && !is_begun, tidy: false };

@@ -6,7 +6,7 @@ use crate::{Container, Environment, FormatConfig, Named, PackWriter, Pool, PoolC
 use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, Tuning};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
-use outlive_target::{FaultProcess, FaultWorld, ShardName, Target};
+use outlive_target::{CutMode, FaultProcess, FaultWorld, ShardName, Target};
 use outlive_types::{Error, ErrorKind, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -117,6 +117,11 @@ impl Fixture {
 
     fn bring_back(&self, place: usize, id: u32) {
         self.markers.lock().unwrap().insert(place, id);
+    }
+
+    /// Cuts the power of all targets at once: names that were visible and not durable are gone.
+    fn cut_targets(&self) {
+        (0..PLACES).for_each(|place| self.world.cut_target(place, CutMode::Lost));
     }
 
     fn repair(&self) -> crate::RepairReport {
@@ -291,6 +296,7 @@ fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
                     assert!(command(&fixture.pool()).is_ok(), "{what}: given a third time");
                     fixture.repair();
                 }
+                fixture.cut_targets();
                 fixture.check(&what);
                 if is_over {
                     break;
@@ -584,6 +590,87 @@ fn a_fill_counts_no_copy_on_a_target_that_leaves() {
     let filled = fill(&fixture.pool());
     assert_eq!((filled.shards, filled.left), (0, 1), "{filled:?}");
     assert_eq!(filled.why.unwrap().kind(), ErrorKind::Full);
+}
+
+/// (twin:120002998) A fill is killed at any step. What the next one calls done, a power cut does not take back; and what a
+/// trim relies on, neither.
+#[test]
+fn what_a_killed_fill_has_left_is_durable_before_anything_relies_on_it() {
+    let mut was_published = false;
+    for (step, by_trim) in (0..).flat_map(|step| [(step, false), (step, true)]) {
+        let what = format!("killed at {step}");
+        let fixture = Fixture::new(2, Redundancy::mirror(2), true);
+        fixture.pool().add_target("5", None, Tier::Slow).unwrap();
+        let (pool, process) = fixture.process();
+        let need = pool.fill_need().unwrap();
+        process.kill_after(1 + step);
+        let filled = pool.fill_pack(pack(0), &need);
+        let is_over = !process.is_killed();
+        assert!(!is_over || filled.is_ok_and(|fill| fill.left == 0), "{what}");
+        drop(pool);
+        let is_there = || !fixture.world.process_with(PLACES).0[5].list().unwrap().is_empty();
+        was_published |= is_there() && !is_over;
+        let pool = fixture.pool();
+        let need = pool.fill_need().unwrap();
+        if !by_trim {
+            assert_eq!(pool.fill_pack(pack(0), &need).unwrap().left, 0, "{what}");
+            fixture.cut_targets();
+            assert!(is_there(), "{what}");
+        } else if pool.trim_pack(pack(0), &need).is_ok() {
+            fixture.cut_targets();
+            read(&fixture.pool(), 0, &what);
+        }
+        if is_over && by_trim {
+            break;
+        }
+    }
+    assert!(was_published, "no fill was killed behind the moment at which its shard was visible");
+}
+
+/// (members:110002564) A slow tier that is to be emptied keeps nothing: what is only there moves to the fast one.
+#[test]
+fn a_trimmed_pack_leaves_a_slow_tier_that_leaves() {
+    struct Trimmed;
+    impl crate::PackUses for Trimmed {
+        fn named(&self, pool: &Pool) -> Result<Option<Named>> {
+            All.named(pool)
+        }
+        fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+            Ok(BTreeSet::from([pack(0)]))
+        }
+    }
+    let fixture = Fixture::new(2, Redundancy::mirror(2), true);
+    let slow = fixture.pool().add_target("5", None, Tier::Slow).unwrap();
+    let pool = fixture.pool();
+    pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+    pool.trim_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+    let report = fixture.pool().repair(RepairOptions::default(), &Trimmed).unwrap();
+    assert_eq!((report.trimmed, report.shards), (1, 0), "{report:?}");
+    let drained = fixture.pool().remove_target(slow, false, None, &Trimmed).unwrap();
+    assert!(drained.repair.is_whole() && drained.why.is_none(), "{drained:?}");
+    fixture.check("without a slow tier");
+}
+
+/// A copy that comes to light behind the listing: the process that has written it may have died just then.
+#[test]
+fn a_trim_makes_the_copy_durable_that_it_relies_on() {
+    let fixture = Fixture::new(2, Redundancy::mirror(2), true);
+    fixture.pool().add_target("5", None, Tier::Slow).unwrap();
+    let pool = fixture.pool();
+    let need = pool.fill_need().unwrap();
+    for step in 0.. {
+        let (other, process) = fixture.process();
+        let other_need = other.fill_need().unwrap();
+        process.kill_after(1 + step);
+        drop(other.fill_pack(pack(0), &other_need));
+        drop(other);
+        if pool.trim_pack(pack(0), &need).is_ok() {
+            assert!(process.is_killed(), "the fill was killed behind the publication");
+            break;
+        }
+    }
+    fixture.cut_targets();
+    read(&fixture.pool(), 0, "behind the power cut");
 }
 
 /// The program was suspended between its last look at the slow tier and the deletion.

@@ -7,6 +7,7 @@ use outlive_target::{ReadRange, ReadTicket, ShardName, Target, Watch, WatchedTar
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub(crate) struct Member {
     pub is_unsettled: bool,
     /// Why it is not used now.
     away: Mutex<Option<Error>>,
+    /// Of the names that are known to be durable, a hash of those that end alike.
+    durable: Mutex<[u64; 256]>,
     /// Bytes that shards may take that are being written there now, by this process.
     under_way: Arc<AtomicU64>,
     /// How fast it reads.
@@ -121,6 +124,7 @@ impl Member {
             is_volatile: false,
             is_unsettled: false,
             away: Mutex::default(),
+            durable: Mutex::new([0; 256]),
             under_way: Arc::default(),
             pace: Arc::default(),
         }
@@ -231,6 +235,33 @@ impl Member {
         self.look()?;
         let answer = ask(&**self.target())?;
         self.look().map(|()| answer)
+    }
+
+    /// All finished shards, sorted. A power cut takes none of them back: a process may have died between the moment at
+    /// which a name was visible and its sync.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub fn durable(&self) -> Result<Vec<ShardName>> {
+        self.asked(|target| {
+            let (shards, mut hashes) = (target.list()?, [0; 256]);
+            for shard in &shards {
+                let mut hasher = DefaultHasher::new();
+                (shard.pack, shard.shard).hash(&mut hasher);
+                hashes[usize::from(shard.pack.0[19])] ^= hasher.finish();
+            }
+            let mut known = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_new = |shard: &&ShardName| {
+                let at = usize::from(shard.pack.0[19]);
+                known[at] != hashes[at]
+            };
+            let new: Vec<ShardName> = shards.iter().filter(is_new).copied().collect();
+            if !new.is_empty() {
+                target.sync(&new)?;
+            }
+            *known = hashes;
+            Ok(shards)
+        })
     }
 
     /// Whether shards are put there.

@@ -540,11 +540,11 @@ impl TargetSet {
     ///
     /// # Errors
     /// More fast targets than may be missing cannot be asked: why the first of them cannot.
-    fn ask<T>(&self, ask: impl Fn(&dyn Target) -> Result<T>) -> Result<Vec<(usize, T)>> {
+    fn ask<T>(&self, ask: impl Fn(&Member) -> Result<T>) -> Result<Vec<(usize, T)>> {
         let mut answers = Vec::with_capacity(self.members.len());
         let (mut failed, mut first) = (0, None);
         for (number, member) in self.members.iter().enumerate() {
-            match member.asked(&ask) {
+            match ask(member) {
                 Ok(answer) => answers.push((number, answer)),
                 Err(_) if member.tier == Tier::Slow || member.is_lost() => {}
                 Err(error) => {
@@ -564,13 +564,25 @@ impl TargetSet {
     /// # Errors
     /// More targets than may be missing cannot be asked: why the first of them cannot.
     pub fn list(&self) -> Result<Vec<(ShardName, usize)>> {
-        self.ask(|target| target.list()).map(flat)
+        self.ask(|member| member.asked(|target| target.list())).map(flat)
     }
 
-    /// The same of as many targets as are there, be they too few.
+    /// The same; a power cut takes none of them back.
+    ///
+    /// # Errors
+    /// As [`TargetSet::list`].
+    pub fn list_durable(&self) -> Result<Vec<(ShardName, usize)>> {
+        self.ask(Member::durable).map(flat)
+    }
+
+    /// The same of as many targets as are there, be they too few. A power cut takes back nothing that is on slow ones.
     pub fn list_there(&self) -> Vec<(ShardName, usize)> {
         let list = |(number, member): (usize, &Member)| {
-            member.asked(|target| target.list()).ok().map(|shards| (number, shards))
+            let listed = match member.tier {
+                Tier::Fast => member.asked(|target| target.list()),
+                Tier::Slow => member.durable(),
+            };
+            listed.ok().map(|shards| (number, shards))
         };
         flat(self.members.iter().enumerate().filter_map(list).collect())
     }
@@ -580,7 +592,7 @@ impl TargetSet {
     /// # Errors
     /// As [`TargetSet::list`].
     pub fn unfinished(&self) -> Result<Vec<(ShardName, usize)>> {
-        self.ask(|target| target.unfinished()).map(flat)
+        self.ask(|member| member.asked(|target| target.unfinished())).map(flat)
     }
 
     /// Removes what was written of unfinished shards.
@@ -591,7 +603,7 @@ impl TargetSet {
         let each = |target: &dyn Target| {
             shards.iter().try_for_each(|shard| target.delete_unfinished(*shard))
         };
-        self.ask(each).map(drop)
+        self.ask(|member| member.asked(each)).map(drop)
     }
 
     /// Removes shards from every target that is there. On one that is away they stay, and are seen
@@ -606,7 +618,7 @@ impl TargetSet {
             }
         });
         let each = |target: &dyn Target| shards.iter().try_for_each(|shard| target.delete(*shard));
-        self.ask(each).map(drop)
+        self.ask(|member| member.asked(each)).map(drop)
     }
 
     /// The same from fast targets only: from all that are there, also if one of them fails.

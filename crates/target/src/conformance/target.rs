@@ -33,6 +33,7 @@ pub fn check_target(make: impl Fn() -> Arc<dyn Target> + 'static) {
             ("ranges of broken pages are refused", broken_ranges),
             ("deleted shards are gone", deleted),
             ("shards are listed in order", listed),
+            ("names of any shards are synced", synced),
             ("buffers come home after writing", buffers_come_home),
             ("one buffer feeds several shards", shared_buffer),
             ("several reads fill one buffer", filled_together),
@@ -431,6 +432,17 @@ fn listed(make: &Make<dyn Target>) {
     }
     shards.sort_unstable();
     assert_eq!(target.list().expect("listed"), shards);
+}
+
+/// What a sync of names is, only a power cut shows: but it may be asked of any shard.
+fn synced(make: &Make<dyn Target>) {
+    let target = make();
+    let (shard, missing) = (name(1, 0), name(2, 0));
+    target.sync(&[missing]).unwrap();
+    put(&*target, shard, &content(7, 2));
+    target.sync(&[shard, missing]).unwrap();
+    target.sync(&[]).unwrap();
+    check_content(&*target, shard, &content(7, 2));
 }
 
 fn buffers_come_home(make: &Make<dyn Target>) {

@@ -60,6 +60,18 @@ impl FaultWorld {
         }
     }
 
+    /// Does something that sees, and changes, only what a power cut would leave of the shards.
+    pub fn as_after_a_cut<T>(&self, look: impl FnOnce() -> T) -> T {
+        let copy = |(key, kept): (&(usize, ShardName), &Kept)| {
+            Some((*key, kept.clone().after_cut(CutMode::Lost)?))
+        };
+        let durable = self.lock().shards.iter().filter_map(copy).collect();
+        let now = std::mem::replace(&mut self.lock().shards, durable);
+        let seen = look();
+        self.lock().shards = now;
+        seen
+    }
+
     /// Cuts the power of one target. Names that are not durable are lost or kept, as `mode` says;
     /// unfinished shards are gone. Programs go on.
     pub fn cut_target(&self, number: usize, mode: CutMode) {

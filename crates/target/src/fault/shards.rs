@@ -103,6 +103,19 @@ impl Target for FaultTarget {
         Ok(mine.map(|(_, shard)| *shard).collect())
     }
 
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        let mut world = self.world.lock();
+        let step = world.target_step(&self.owner, self.number, || "sync shards".to_owned());
+        if step.takes_effect() {
+            for shard in shards {
+                if let Some(kept) = world.shards.get_mut(&(self.number, *shard)) {
+                    kept.make_durable();
+                }
+            }
+        }
+        world.end(step)
+    }
+
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
         world.target_read_step(&self.owner, self.number, || "list unfinished shards".to_owned())?;

@@ -90,6 +90,11 @@ impl Target for WatchedTarget {
         self.ask(Work::Listing, |target| target.list())
     }
 
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        let shards = shards.to_vec();
+        self.ask(Work::Listing, move |target| target.sync(&shards))
+    }
+
     fn unfinished(&self) -> Result<Vec<ShardName>> {
         self.ask(Work::Listing, |target| target.unfinished())
     }
