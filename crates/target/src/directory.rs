@@ -379,11 +379,13 @@ impl Target for DirectoryTarget {
             shards.iter().map(|shard| (directory_number(*shard), *shard)).collect();
         for shard in directories.into_values() {
             let path = self.dir_of(shard);
-            match self.made.make_durable(shard, &path).and_then(|()| sync_dir(&path)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("syncing", &path, &error));
-                }
-                _ => {}
+            match sync_dir(&path).and_then(|()| self.made.make_durable(shard, &path)) {
+                Ok(()) => {}
+                Err(error) => match error.kind() {
+                    // Nothing is written there any more, so nothing waits.
+                    io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem => {}
+                    _ => return Err(Error::io("syncing", &path, &error)),
+                },
             }
         }
         Ok(())
