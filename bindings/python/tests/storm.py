@@ -400,7 +400,8 @@ class Storm:
             return code == INVALID and not life.job.startswith("repair ")
         # Other commands kept a scrub from mending what it found. What a verification finds is
         # judged. No bit flips in the copy.
-        return life.what in ("scrub", "verify") and (life.job, code) == (self.pool, DAMAGED)
+        is_here = life.job in (self.pool, f"{self.pool} --json")
+        return life.what in ("scrub", "verify") and is_here and code == DAMAGED
 
     def fault(self, text: str) -> None:
         self.story.append(f"{time.monotonic():.3f} FAULT {text}")
