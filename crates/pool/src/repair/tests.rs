@@ -1,6 +1,8 @@
 //! Commands about targets that are killed at any step, and given again or finished by a repair; copies that are
 //! damaged, surplus or crowded. Whatever happens, all that was written can be read, whichever m targets are lost.
 
+use super::bring::{Bring, Listed};
+use super::plan::Allowed;
 use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces, TargetTable};
 use crate::{Container, Environment, FormatConfig, Named, PackWriter, Pool, PoolConfig};
 use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, Tuning};
@@ -671,6 +673,65 @@ fn a_trim_makes_the_copy_durable_that_it_relies_on() {
     }
     fixture.cut_targets();
     read(&fixture.pool(), 0, "behind the power cut");
+}
+
+/// What comes late to a closed target, and cannot be moved just now, keeps the target in the pool.
+#[test]
+fn a_closed_target_that_is_not_empty_stays() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let mut close = |rows: &mut Rows| {
+        let row = rows.get_mut(1).unwrap();
+        (row.state, row.remove) = (TargetState::Closed, true);
+        Ok(())
+    };
+    fixture.pool().table().unwrap().change(&mut close).unwrap();
+    fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
+    let report = fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+    assert!(report.left.contains_key(&1) && report.removed.is_empty(), "{report:?}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_some());
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.repair().removed, [1]);
+    fixture.check("behind the next repair");
+}
+
+/// A target that was given up and still answers stays as long as what it has could not be written elsewhere.
+#[test]
+fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    fixture.world.fail_when(|_, what| what.starts_with("finish").then_some(ErrorKind::Retry));
+    let removed = fixture.pool().remove_target(1, true, None, &All).unwrap();
+    assert!(removed.why.is_some() && removed.repair.removed.is_empty(), "{removed:?}");
+    assert!(!removed.repair.failed.is_empty() && removed.left > 0, "{removed:?}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_some());
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.repair().removed, [1]);
+    fixture.check("behind the next repair");
+}
+
+/// A repair was suspended while it wrote a copy, and its claim was ended meanwhile.
+#[test]
+fn a_repair_whose_claim_was_ended_deletes_nothing() {
+    let fixture = Fixture::new(2, Redundancy::default(), false);
+    let name = ShardName { pack: pack(0), shard: 0 };
+    let id = {
+        let targets = fixture.pool().targets();
+        targets.members()[targets.find(name).unwrap()].id
+    };
+    let mut drain = |rows: &mut Rows| {
+        rows.get_mut(id).unwrap().state = TargetState::Draining;
+        Ok(())
+    };
+    fixture.pool().table().unwrap().change(&mut drain).unwrap();
+    let pool = fixture.pool();
+    let _claimed = pool.alone().unwrap();
+    assert!(fixture.pool().release_targets().unwrap().is_some());
+    let targets = pool.targets();
+    let on = targets.number_of(id).unwrap();
+    let listed = Listed { fast: vec![(0, on)], slow: Vec::new() };
+    let mut bring = Bring::new(&pool, targets.clone(), pack(0));
+    let brought = bring.run(&listed, Allowed { make: true, tidy: true }, &[]).unwrap_err();
+    assert_eq!(brought.kind(), ErrorKind::Fenced, "{brought}");
+    assert!(targets.members()[on].has(name).unwrap());
 }
 
 /// The program was suspended between its last look at the slow tier and the deletion.
