@@ -178,7 +178,7 @@ fn open_if(
             "more than {} of {} targets are away: nothing can be saved, and only what is on the others can be read; \
              bring back what is away, or put a new target in its place with: {}",
             pool.targets().survives(),
-            pool.targets().of_tier(Tier::Fast).count(),
+            pool.targets().of_tier(Tier::Fast).filter(|(_, member)| !member.is_lost()).count(),
             pool.command("pool replace", &["ID", "NEW_PLACE"])
         ));
     }

@@ -282,6 +282,7 @@ impl Pool {
         })?;
         let new = vec![NewShard::new(shard.shard, writer)];
         let bytes = write_shards(self, &mut scan, new).map_err(named)?.into_iter().sum();
+        targets.members()[member].has_finished(shard);
         Ok((member, bytes))
     }
 }

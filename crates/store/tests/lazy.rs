@@ -1,6 +1,7 @@
 //! Lazy restores: bit-exact while the program runs; saves, gcs and damage meanwhile.
 
 mod common;
+mod two_disks;
 
 use common::{
     Program, State, Warnings, is_asleep, noise, pool_of, regions_of, small_config, this_thread,
@@ -8,7 +9,7 @@ use common::{
 };
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
-use outlive_pool::{Environment, Pool};
+use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Restored, Select};
@@ -18,8 +19,10 @@ use outlive_types::{
     BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,
 };
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use two_disks::Disks;
 
 /// Holds the background up until it is opened.
 #[derive(Clone, Default)]
@@ -493,4 +496,59 @@ fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     assert!(lazy.memory.is_lazy(lazy.stream("big")), "{:?}", lazy.memory.how());
     assert!(lazy.fill.done(), "nobody else fills it");
     assert!(lazy.into_state(&pool) == *states.last().unwrap());
+}
+
+/// A target goes away when the fill begins, and is back after so many rests.
+struct AwayFor {
+    disks: Disks,
+    rests: usize,
+    had: AtomicUsize,
+}
+
+impl Scheduler for AwayFor {
+    fn pause(&self, _: &str) {}
+    fn sleep(&self, _: std::time::Duration) {
+        if self.had.fetch_add(1, Ordering::Relaxed) + 1 == self.rests {
+            self.disks.set_away(false);
+        }
+    }
+    fn wait_for(&self, _: usize, _: std::time::Duration) -> bool {
+        true
+    }
+    fn wait(&self, _: usize) {
+        std::thread::yield_now();
+    }
+    fn wake(&self, _: usize) {}
+    // Without a thread the fill takes place before the program goes on.
+    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        self.disks.set_away(true);
+        Err(std::io::Error::other(format!("no thread for {name}")))
+    }
+}
+
+/// The program can only go on with what it waits for, so the fill tries for two minutes: 119 rests of a second.
+#[test]
+fn a_fill_waits_for_a_target_that_is_away() {
+    for (rests, is_whole) in [(1, true), (119, true), (usize::MAX, false)] {
+        let disks = Disks::new(FaultWorld::new());
+        let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
+        let pool = disks.pool(tiers, Environment::system());
+        let program = Program::start(&pool, "job");
+        program.save(&state()).unwrap();
+        let away = Arc::new(AwayFor { disks, rests, had: AtomicUsize::new(0) });
+        let restored = scheduled(away.clone(), || restore(&program, Select::Newest, &open()));
+        let lazy = restored.unwrap().unwrap();
+        let had = away.had.load(Ordering::Relaxed);
+        match is_whole {
+            true => {
+                assert_eq!(had, rests);
+                assert!(lazy.into_state(&pool) == state());
+            }
+            false => {
+                assert_eq!(had, 119);
+                let error = lazy.failures.lock().unwrap().try_recv().unwrap();
+                assert!(error.is_away() && error.kind() == ErrorKind::Retry, "{error}");
+            }
+        }
+    }
 }

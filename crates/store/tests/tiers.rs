@@ -2,59 +2,24 @@
 //! warning says what keeps the fast tier from being trimmed.
 
 mod common;
+mod two_disks;
 
-use common::{Program, State, Warnings, noise, small_config};
-use outlive_pool::{
-    Environment, FoundPlace, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetPlaces,
-    TargetTable, Tier, TiersConfig,
-};
+use common::{Program, State, Warnings, noise};
+use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
-use outlive_target::{Append, FaultWorld, Lock, Previous, Target};
+use outlive_target::{Append, FaultWorld, Lock, Previous};
+use outlive_types::JobName;
 use outlive_types::sync::{Scheduler, scheduled};
-use outlive_types::{JobName, Result};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use two_disks::Disks;
 
 /// Nothing here takes as long.
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A fast target and a slow one.
-struct Disks(Vec<Arc<dyn Target>>);
-
-impl fmt::Debug for Disks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("two disks")
-    }
-}
-
-impl TargetPlaces for Disks {
-    fn first(&self) -> Result<Rows> {
-        let row = |id| TargetConfig { id: Some(id), ..TargetConfig::at("here") };
-        let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
-        Ok(Rows { next_id: 3, targets })
-    }
-
-    fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
-        Ok((self.0[row.id.unwrap_or(1) as usize - 1].clone(), None))
-    }
-
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
-        Ok(FoundPlace::Own { id: row.id.unwrap_or(1), holds_shards: true })
-    }
-
-    fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
-        Ok(())
-    }
-
-    fn mark(&self, _: &TargetConfig) -> Result<()> {
-        Ok(())
-    }
-}
 
 struct Place {
     world: FaultWorld,
@@ -68,11 +33,7 @@ impl Place {
 
     /// The pool as a process has it.
     fn pool(&self, tiers: TiersConfig) -> Pool {
-        let (targets, log, _) = self.world.process_with(2);
-        let config = PoolConfig { tiers, ..small_config() };
-        let env = Environment::observed(self.warnings.clone());
-        let table = TargetTable::new(log.clone(), Arc::new(Disks(targets)), env.rng.clone());
-        Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
+        Disks::new(self.world.clone()).pool(tiers, Environment::observed(self.warnings.clone()))
     }
 
     /// Has a process of another host hold the claim, or no process.

@@ -110,6 +110,13 @@ impl Pace {
     }
 }
 
+/// Which of 256 hashes a name goes into, and its own.
+fn place_and_hash(shard: &ShardName) -> (usize, u64) {
+    let mut hasher = DefaultHasher::new();
+    (shard.pack, shard.shard).hash(&mut hasher);
+    (usize::from(shard.pack.0[19]), hasher.finish())
+}
+
 impl Member {
     /// A target that is always there, as far as it can say.
     pub fn new(id: u32, target: Arc<dyn Target>) -> Member {
@@ -245,14 +252,13 @@ impl Member {
     pub fn durable(&self) -> Result<Vec<ShardName>> {
         self.asked(|target| {
             let (shards, mut hashes) = (target.list()?, [0; 256]);
-            for shard in &shards {
-                let mut hasher = DefaultHasher::new();
-                (shard.pack, shard.shard).hash(&mut hasher);
-                hashes[usize::from(shard.pack.0[19])] ^= hasher.finish();
+            for (at, hash) in shards.iter().map(place_and_hash) {
+                hashes[at] ^= hash;
             }
+            // Nothing that was deleted comes back in the life of a set of targets: that takes a change of the table.
             let mut known = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = |shard: &&ShardName| {
-                let at = usize::from(shard.pack.0[19]);
+                let (at, _) = place_and_hash(shard);
                 known[at] != hashes[at]
             };
             let new: Vec<ShardName> = shards.iter().filter(is_new).copied().collect();
@@ -262,6 +268,12 @@ impl Member {
             *known = hashes;
             Ok(shards)
         })
+    }
+
+    /// Notes that this process has finished a shard there: its name is durable.
+    pub fn has_finished(&self, shard: ShardName) {
+        let (at, hash) = place_and_hash(&shard);
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)[at] ^= hash;
     }
 
     /// Whether shards are put there.

@@ -243,6 +243,24 @@ fn a_known_place_that_is_away_hides_no_copy() {
     assert_eq!(set.find(shard(2)).unwrap(), 0);
 }
 
+/// A shard that another process has just moved is read where it is now.
+#[test]
+fn a_read_finds_a_shard_that_was_moved() {
+    let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
+    let targets = [memory(), memory()];
+    let member = |(id, target): (u32, &Arc<dyn Target>)| Member::new(id, target.clone());
+    let set = Arc::new(hosts((1..).zip(&targets).map(member).collect(), Redundancy::default()));
+    let on = put(&set, 1, 1, 4096).unwrap()[0];
+    assert_eq!(set.find(shard(1)).unwrap(), on);
+    let mut writer = targets[1 - on].create(shard(1), 4096).unwrap();
+    writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap();
+    writer.finish(4096).wait().unwrap();
+    targets[on].delete(shard(1)).unwrap();
+    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    assert_eq!(set.read(shard(1), range).wait().unwrap().len(), 4096);
+    assert_eq!(set.find(shard(1)).unwrap(), 1 - on);
+}
+
 /// A target that vanishes while it is listed seems empty, and a gc or a repair must not believe that.
 #[test]
 fn the_listing_of_a_target_that_vanishes_does_not_count() {

@@ -1,0 +1,105 @@
+//! Claims, where the log has no locks: they keep other processes from moving shards until they are ended.
+
+use super::super::bring::{Bring, Listed};
+use super::super::plan::Allowed;
+use super::*;
+
+/// A repair was suspended while it wrote a copy, and its claim was ended meanwhile.
+#[test]
+fn a_repair_whose_claim_was_ended_deletes_nothing() {
+    let fixture = Fixture::new(2, Redundancy::default(), false);
+    let name = ShardName { pack: pack(0), shard: 0 };
+    let id = {
+        let targets = fixture.pool().targets();
+        targets.members()[targets.find(name).unwrap()].id
+    };
+    let mut drain = |rows: &mut Rows| {
+        rows.get_mut(id).unwrap().state = TargetState::Draining;
+        Ok(())
+    };
+    fixture.pool().table().unwrap().change(&mut drain).unwrap();
+    let pool = fixture.pool();
+    let _claimed = pool.alone().unwrap();
+    assert!(fixture.pool().release_targets().unwrap().is_some());
+    let targets = pool.targets();
+    let on = targets.number_of(id).unwrap();
+    let listed = Listed { fast: vec![(0, on)], slow: Vec::new() };
+    let mut bring = Bring::new(&pool, targets.clone(), pack(0));
+    let brought = bring.run(&listed, Allowed { make: true, tidy: true }, &[]).unwrap_err();
+    assert_eq!(brought.kind(), ErrorKind::Fenced, "{brought}");
+    assert!(targets.members()[on].has(name).unwrap());
+}
+
+/// The program was suspended between its last look at the slow tier and the deletion.
+#[test]
+fn a_trim_whose_claim_was_ended_deletes_nothing() {
+    let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), false);
+    let pool = fixture.pool();
+    pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+    let need = pool.fill_need().unwrap();
+    let claimed = pool.lock_trimming().unwrap();
+    assert!(fixture.pool().release_targets().unwrap().is_some());
+    let need = if need.is_of(&pool) { need } else { pool.fill_need().unwrap() };
+    let trimmed = pool.trim_pack(pack(0), &need).unwrap_err();
+    assert_eq!(trimmed.kind(), ErrorKind::Fenced, "{trimmed}");
+    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 2);
+    drop(claimed);
+    let _claimed = pool.lock_trimming().unwrap();
+    pool.trim_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 0);
+}
+
+/// Where the log has no locks, the claim of a live process keeps the processes of all hosts from moving shards; their
+/// error names the holder. A person may end the claim, and its holder deletes nothing behind that.
+#[test]
+fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), false);
+    let (first, second) = (fixture.pool(), fixture.pool());
+    let table = first.table().unwrap().clone();
+    let claim = table.claim("release it").unwrap();
+    let refused = second.repair(RepairOptions::default(), &All).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Retry, "{refused}");
+    let holder = format!("process {}", std::process::id());
+    let says = |what: &str| refused.message().contains(what);
+    assert!(says(&holder) && says("pool release"), "{refused}");
+    table.check_claim().unwrap();
+    assert!(second.release_targets().unwrap().unwrap().starts_with("process "));
+    assert_eq!(table.check_claim().unwrap_err().kind(), ErrorKind::Fenced);
+    let change = table.change(&mut |rows| {
+        rows.get_mut(1).unwrap().state = TargetState::Draining;
+        Ok(())
+    });
+    assert_eq!(change.unwrap_err().kind(), ErrorKind::Fenced);
+    drop(claim);
+    second.repair(RepairOptions::default(), &All).unwrap();
+    assert_eq!(second.release_targets().unwrap(), None);
+    // Reading and saving need no claim, and are no change of the targets.
+    let claim = table.claim("release it").unwrap();
+    let before = second.targets();
+    second.refresh_targets().unwrap();
+    assert!(Arc::ptr_eq(&before, &second.targets()));
+    write(&second, 11).unwrap();
+    drop(claim);
+}
+
+/// A process whose claim cannot be taken or given back, as the log fails just then, is not kept out by that claim.
+#[test]
+fn a_claim_that_was_not_given_back_does_not_keep_its_own_process_out() {
+    let (mut kept_out, mut step) = (0, 0);
+    loop {
+        let fixture = Fixture::new(3, Redundancy::mirror(2), false);
+        let (first, second) = (fixture.pool(), fixture.pool());
+        let table = first.table().unwrap().clone();
+        let fails = fixture.world.ops() + step;
+        fixture.world.fail_at(fails, ErrorKind::Retry);
+        drop(table.claim("release it"));
+        if fixture.world.ops() <= fails {
+            break;
+        }
+        kept_out += u32::from(second.repair(RepairOptions::default(), &All).is_err());
+        drop(table.claim("release it").unwrap());
+        second.repair(RepairOptions::default(), &All).unwrap();
+        step += 1;
+    }
+    assert!(kept_out > 0, "a claim stayed in the log in one of {step} cases");
+}

@@ -1,0 +1,208 @@
+//! Commands that are killed at any step and given again, that meet each other's leavings, or places that do not fit.
+
+use super::*;
+
+type Command = fn(&Pool) -> Result<bool>;
+
+/// Commands. Each returns whether it has done all that it was to do.
+fn commands() -> Vec<(&'static str, bool, Command)> {
+    vec![
+        ("add", false, |pool| pool.add_target("6", None, Tier::Fast).map(|_| true)),
+        ("drain", false, |pool| {
+            let change = pool.drain_target(1, None, &All)?;
+            Ok(change.left == 0 && change.repair.is_whole())
+        }),
+        ("remove", false, |pool| Ok(pool.remove_target(1, false, None, &All)?.repair.is_whole())),
+        ("remove --lost", true, |pool| {
+            Ok(pool.remove_target(1, true, None, &All)?.repair.is_whole())
+        }),
+        ("replace", false, |pool| {
+            let (_, _, change) = pool.replace_target(1, "7", false, None, &All)?;
+            Ok(change.repair.is_whole())
+        }),
+        ("replace, while it is away", true, |pool| {
+            let (_, _, change) = pool.replace_target(1, "7", false, None, &All)?;
+            Ok(change.repair.is_whole())
+        }),
+    ]
+}
+
+/// Runs a command in a process that is killed at each of its steps, one after the other; then again, or a repair.
+#[test]
+fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
+    for ((targets, rule), has_locks) in rules().into_iter().zip([true, false, true, false]) {
+        for (name, is_away, command) in commands() {
+            if is_away && rule.survives() == 0 {
+                continue;
+            }
+            // Each step of one rule, and some of the others.
+            let stride = if rule == Redundancy::mirror(2) { 1 } else { 3 };
+            let steps = (0..).step_by(stride).flat_map(|step| [(step, false), (step, true)]);
+            for (step, by_repair) in steps {
+                let what = format!("{} {name}, killed at {step}", rule.describe());
+                let fixture = Fixture::new(targets, rule.clone(), has_locks);
+                // Without it there are targets enough.
+                fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+                if is_away {
+                    fixture.take(0);
+                }
+                let (pool, process) = fixture.process();
+                process.kill_after(1 + step);
+                let outcome = command(&pool);
+                let is_over = !process.is_killed();
+                if is_over {
+                    assert!(outcome.unwrap(), "{what}");
+                }
+                drop(pool);
+                let pool = fixture.pool();
+                // The claim of the killed process has the mark of this one, which is alive.
+                pool.release_targets().unwrap();
+                let is_begun = pool
+                    .table()
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .targets
+                    .iter()
+                    .any(|row| row.state != TargetState::Active);
+                if by_repair && (is_begun || !is_away) {
+                    fixture.repair();
+                } else {
+                    assert!(command(&pool).unwrap(), "{what}: given again");
+                    // And once more.
+                    assert!(command(&fixture.pool()).is_ok(), "{what}: given a third time");
+                    fixture.repair();
+                }
+                fixture.cut_targets();
+                fixture.check(&what);
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// (mirror_one_disk, two_on_one) A target that was away during a repair comes back: its shards are surplus then, and no
+/// target is taken for two.
+#[test]
+fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
+    for (targets, rule) in rules().into_iter().filter(|(_, rule)| rule.survives() > 0) {
+        let fixture = Fixture::new(targets, rule.clone(), true);
+        for first in 0..targets {
+            let what = format!("{} {first}", rule.describe());
+            // Away, a repair, back; then another is lost for good, and a new one takes its place.
+            let id = fixture.take(first);
+            fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+            fixture.bring_back(first, id);
+            let report = fixture.repair();
+            assert!(report.surplus > 0 || report.incomplete == 0, "{what}: {report:?}");
+            fixture.check(&what);
+            let lost = (first + 1) % targets;
+            let id = fixture.take(lost);
+            fixture.world.lose_target(lost);
+            fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+            let change = fixture.pool().replace_target(id, &lost.to_string(), false, None, &All);
+            // The same place again is the target itself, as far as the table knows.
+            assert_eq!(change.unwrap_err().kind(), ErrorKind::Invalid, "{what}");
+            fixture.bring_back(lost, id);
+            fixture.repair();
+            fixture.check(&what);
+        }
+    }
+}
+
+/// Places that can be no target of a pool, or cannot be taken back as they are.
+#[test]
+fn places_that_do_not_fit_are_refused_and_change_nothing() {
+    let fixture = Fixture::new(4, Redundancy::mirror(2), true);
+    let refused = |place: &str, tier: Tier, says: &str| {
+        let before = fixture.pool().table().unwrap().read().unwrap();
+        let error = fixture.pool().add_target(place, None, tier).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains(says), "{error}");
+        assert_eq!(fixture.pool().table().unwrap().read().unwrap(), before);
+    };
+    // One that was moved holds what it had.
+    let id = fixture.take(0);
+    let name = fixture.world.process_with(PLACES).0[0].list().unwrap()[0];
+    copy_by_hand(&fixture, name, 0, 5);
+    fixture.bring_back(5, id);
+    refused("5", Tier::Fast, "which is in the table at another place");
+    fixture.take(5);
+    fixture.bring_back(0, id);
+    // A target keeps its tier.
+    fixture.pool().drain_target(1, None, &All).unwrap();
+    refused("0", Tier::Slow, "of another kind");
+    // One that is to leave is taken back only if it is there.
+    fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
+    let id = fixture.take(1);
+    fixture.pool().remove_target(id, true, None, &All).unwrap();
+    refused("1", Tier::Fast, "is not there now");
+    fixture.world.fail_when(|_, _| None);
+    fixture.bring_back(1, id);
+    fixture.pool().add_target("1", None, Tier::Fast).unwrap();
+    fixture.pool().add_target("0", None, Tier::Fast).unwrap();
+    fixture.repair();
+    fixture.check("both are back");
+}
+
+/// A save that has written to a target before it left and came back does not count on what it has put there.
+#[test]
+fn a_target_that_left_and_came_back_counts_as_gone_for_earlier_saves() {
+    let fixture = Fixture::new(2, Redundancy::default(), true);
+    let (saver, operator) = (fixture.pool(), fixture.pool());
+    let then = saver.targets_now().unwrap().unwrap();
+    write(&saver, 9).unwrap();
+    let on = then.spread().first().unwrap()[0];
+    operator.add_target("5", None, Tier::Fast).unwrap();
+    saver.check_targets(&then, &Spread::new()).unwrap();
+    operator.drain_target(on, None, &All).unwrap();
+    operator.add_target(&(on - 1).to_string(), None, Tier::Fast).unwrap();
+    // What it had is on another one now, which may be lost.
+    let error = saver.check_targets(&then, &Spread::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    let later = saver.targets_now().unwrap().unwrap();
+    write(&saver, 10).unwrap();
+    saver.check_targets(&later, &Spread::new()).unwrap();
+}
+
+/// What comes late to a closed target, and cannot be moved just now, keeps the target in the pool.
+#[test]
+fn a_closed_target_that_is_not_empty_stays() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let mut close = |rows: &mut Rows| {
+        let row = rows.get_mut(1).unwrap();
+        (row.state, row.remove) = (TargetState::Closed, true);
+        Ok(())
+    };
+    fixture.pool().table().unwrap().change(&mut close).unwrap();
+    fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
+    let report = fixture.pool().repair(RepairOptions::default(), &All).unwrap();
+    assert!(report.left.contains_key(&1) && report.removed.is_empty(), "{report:?}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_some());
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.repair().removed, [1]);
+    fixture.check("behind the next repair");
+}
+
+/// Packs that no checkpoint names are moved off targets that are to be emptied, and otherwise stay where their writer
+/// has put them.
+#[test]
+fn packs_of_a_save_under_way_stay_where_they_are() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let name = ShardName { pack: pack(0), shard: 0 };
+    let on = fixture.pool().targets().find(name).unwrap();
+    let used = fixture.pool().targets().find(ShardName { shard: 1, ..name }).unwrap();
+    let to = (0..3).find(|place| ![on, used].contains(place)).unwrap();
+    copy_by_hand(&fixture, name, on, to);
+    let before = fixture.pool().targets().list().unwrap();
+    let report = fixture.pool().repair(RepairOptions::default(), &Says::default()).unwrap();
+    assert_eq!((report.surplus, report.moved), (0, 0));
+    assert_eq!(fixture.pool().targets().list().unwrap(), before);
+    fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+    let change = fixture.pool().drain_target(on as u32 + 1, None, &Says::default()).unwrap();
+    assert_eq!(change.left, 0, "{change:?}");
+    assert_eq!(fixture.repair().surplus, 0);
+    fixture.check("named now");
+}

@@ -1,0 +1,130 @@
+//! Targets that are away or given up: what is needed, what is lost, and when they leave the pool.
+
+use super::*;
+
+/// (replace_blind) A target that is only away, and has what is nowhere else, is not given up; it comes back with what it
+/// has.
+#[test]
+fn a_target_that_is_away_is_given_up_only_if_all_can_do_without_it() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    // One of the copies of each pack is gone, and not made again yet.
+    for number in 0..PACKS {
+        let name = ShardName { pack: pack(number), shard: 1 };
+        let on = fixture.pool().targets().find(name).unwrap();
+        fixture.world.process_with(PLACES).0[on].delete(name).unwrap();
+    }
+    let last = ShardName { pack: pack(0), shard: 0 };
+    let on = fixture.pool().targets().find(last).unwrap();
+    let id = fixture.take(on);
+    let refused = fixture.pool().replace_target(id, "6", false, None, &All).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert!(refused.message().contains("--lost"), "{refused}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().targets.len() == 3, "nothing changed");
+    let (new, was_there, change) =
+        fixture.pool().replace_target(id, "6", true, None, &All).unwrap();
+    assert_eq!((new, was_there, change.why), (4, false, None));
+    let again = fixture.pool().replace_target(id, "6", true, None, &All).unwrap();
+    assert_eq!((again.0, again.1, again.2.why), (4, true, None), "nothing more is lost");
+    fixture.bring_back(on, id);
+    assert_eq!(fixture.pool().add_target(&on.to_string(), None, Tier::Fast).unwrap(), id);
+    fixture.repair();
+    fixture.check("it is back");
+}
+
+/// A target that was given up is in the pool as long as what it had cannot be made elsewhere, and the command says so.
+#[test]
+fn a_target_that_is_given_up_has_left_only_if_the_command_says_so() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let id = fixture.take(0);
+    let fails = |_, what: &str| what.starts_with("create").then_some(ErrorKind::Retry);
+    fixture.world.fail_when(fails);
+    let change = fixture.pool().remove_target(id, true, None, &All).unwrap();
+    let is_row = |pool: &Pool| pool.table().unwrap().read().unwrap().get(id).is_some();
+    assert!(is_row(&fixture.pool()) && change.why.is_some(), "{change:?}");
+    fixture.world.fail_when(|_, _| None);
+    let change = fixture.pool().remove_target(id, true, None, &All).unwrap();
+    assert!(!is_row(&fixture.pool()) && change.why.is_none(), "{change:?}");
+    fixture.check("it is given up");
+}
+
+#[test]
+fn a_target_is_not_given_up_if_it_is_not_known_what_is_needed() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let id = fixture.take(0);
+    let refused = fixture.pool().replace_target(id, "5", false, None, &partial()).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid, "{refused}");
+    assert!(refused.message().contains("it is not known"), "{refused}");
+    fixture.pool().replace_target(id, "5", false, None, &All).unwrap();
+    fixture.check("replaced");
+}
+
+/// As on a disk that the system has made read-only, since it fails.
+#[test]
+fn a_target_that_was_given_up_leaves_though_nothing_can_be_deleted_there() {
+    for (targets, rule) in rules() {
+        let what = rule.describe();
+        let fixture = Fixture::new(targets + 1, rule, true);
+        let refuse = |_, what: &str| what.starts_with("delete").then_some(ErrorKind::Invalid);
+        fixture.world.fail_when(refuse);
+        let removed = fixture.pool().remove_target(1, false, None, &All).unwrap_err();
+        assert_eq!(removed.kind(), ErrorKind::Invalid, "{what}: {removed}");
+        let removed = fixture.pool().remove_target(1, true, None, &All).unwrap();
+        assert!(removed.why.is_none() && removed.repair.is_whole(), "{what}: {removed:?}");
+        assert_eq!((&removed.repair.removed[..], removed.repair.surplus), (&[1][..], 0), "{what}");
+        assert_ne!(fixture.world.process_with(PLACES).0[0].list().unwrap(), [], "{what}");
+        fixture.check(&what);
+    }
+}
+
+/// A target that was given up and still answers stays as long as what it has could not be written elsewhere.
+#[test]
+fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    fixture.world.fail_when(|_, what| what.starts_with("finish").then_some(ErrorKind::Retry));
+    let removed = fixture.pool().remove_target(1, true, None, &All).unwrap();
+    assert!(removed.why.is_some() && removed.repair.removed.is_empty(), "{removed:?}");
+    assert!(!removed.repair.failed.is_empty() && removed.left > 0, "{removed:?}");
+    assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_some());
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.repair().removed, [1]);
+    fixture.check("behind the next repair");
+}
+
+/// (group:91004981) A gc that was killed has left one shard of a pack that no checkpoint names: that is no damage, and
+/// keeps a target in the pool until a gc has deleted it.
+#[test]
+fn what_is_left_of_a_pack_that_nothing_names_is_no_damage() {
+    let fixture = Fixture::new(4, Redundancy::erasure(2, 1), true);
+    let unneeded = pack(PACKS);
+    let writer = fixture.pool();
+    let place = {
+        write(&writer, PACKS).unwrap();
+        let targets = writer.targets();
+        let places: Vec<usize> =
+            writer.shards_of(unneeded).iter().map(|name| targets.find(*name).unwrap()).collect();
+        for (shard, place) in (0..).zip(&places).skip(1) {
+            let name = ShardName { pack: unneeded, shard };
+            fixture.world.process_with(PLACES).0[*place].delete(name).unwrap();
+        }
+        places[0]
+    };
+    let id = place as u32 + 1;
+    let drained = fixture.pool().drain_target(id, None, &All).unwrap();
+    assert_eq!((drained.left, drained.repair.unneeded), (1, 1), "{drained:?}");
+    assert_eq!(drained.repair.lost, []);
+    let why = drained.why.unwrap();
+    assert!(why.kind() == ErrorKind::Retry && why.message().contains("outlive gc"), "{why}");
+    let removed = fixture.pool().remove_target(id, false, None, &All).unwrap_err();
+    assert_eq!(removed.kind(), ErrorKind::Retry, "{removed}");
+    // As far as is known, a checkpoint may need it.
+    let report = fixture.pool().repair(RepairOptions::default(), &crate::AllNamed).unwrap();
+    assert_eq!((report.lost.len(), report.unneeded), (1, 0), "{report:?}");
+    let report = fixture.pool().repair(RepairOptions::default(), &partial()).unwrap();
+    assert_eq!((report.lost.len(), report.unneeded), (1, 0), "{report:?}");
+    // As a gc does.
+    let name = ShardName { pack: unneeded, shard: 0 };
+    fixture.world.process_with(PLACES).0[place].delete(name).unwrap();
+    let removed = fixture.pool().remove_target(id, false, None, &All).unwrap();
+    assert!(removed.why.is_none() && removed.repair.is_whole(), "{removed:?}");
+    fixture.check("behind the gc");
+}
