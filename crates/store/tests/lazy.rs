@@ -466,12 +466,22 @@ fn without_lazy_memory_it_is_an_eager_restore() {
     drop((program, states));
 }
 
-/// Lets no thread of the store start.
-struct NoThreads;
+/// Lets no thread of the store start, so a fill takes place before the program goes on. The fast disk may be away
+/// meanwhile, until the fill has rested so many times.
+#[derive(Default)]
+struct NoThreads {
+    away: Option<(Disks, usize)>,
+    rests: AtomicUsize,
+}
 
 impl Scheduler for NoThreads {
     fn pause(&self, _: &str) {}
-    fn sleep(&self, _: std::time::Duration) {}
+    fn sleep(&self, _: std::time::Duration) {
+        let rests = self.rests.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some((disks, _)) = self.away.as_ref().filter(|(_, until)| rests == *until) {
+            disks.set_away(false);
+        }
+    }
     fn wait_for(&self, _: usize, _: std::time::Duration) -> bool {
         true
     }
@@ -480,6 +490,9 @@ impl Scheduler for NoThreads {
     }
     fn wake(&self, _: usize) {}
     fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        if let Some((disks, _)) = &self.away {
+            disks.set_away(true);
+        }
         Err(std::io::Error::other(format!("no thread for {name}")))
     }
 }
@@ -490,40 +503,12 @@ fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     let (world, states) = saved();
     let pool = pool(&world);
     let program = Program::start(&pool, "job");
-    let no_threads = Arc::new(NoThreads);
+    let no_threads = Arc::new(NoThreads::default());
     let restored = scheduled(no_threads, || restore(&program, Select::Newest, &open()));
     let lazy = restored.unwrap().unwrap();
     assert!(lazy.memory.is_lazy(lazy.stream("big")), "{:?}", lazy.memory.how());
     assert!(lazy.fill.done(), "nobody else fills it");
     assert!(lazy.into_state(&pool) == *states.last().unwrap());
-}
-
-/// A target goes away when the fill begins, and is back after so many rests.
-struct AwayFor {
-    disks: Disks,
-    rests: usize,
-    had: AtomicUsize,
-}
-
-impl Scheduler for AwayFor {
-    fn pause(&self, _: &str) {}
-    fn sleep(&self, _: std::time::Duration) {
-        if self.had.fetch_add(1, Ordering::Relaxed) + 1 == self.rests {
-            self.disks.set_away(false);
-        }
-    }
-    fn wait_for(&self, _: usize, _: std::time::Duration) -> bool {
-        true
-    }
-    fn wait(&self, _: usize) {
-        std::thread::yield_now();
-    }
-    fn wake(&self, _: usize) {}
-    // Without a thread the fill takes place before the program goes on.
-    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
-        self.disks.set_away(true);
-        Err(std::io::Error::other(format!("no thread for {name}")))
-    }
 }
 
 /// The program can only go on with what it waits for, so the fill tries for two minutes: 119 rests of a second.
@@ -535,10 +520,10 @@ fn a_fill_waits_for_a_target_that_is_away() {
         let pool = disks.pool(tiers, Environment::system());
         let program = Program::start(&pool, "job");
         program.save(&state()).unwrap();
-        let away = Arc::new(AwayFor { disks, rests, had: AtomicUsize::new(0) });
+        let away = Arc::new(NoThreads { away: Some((disks, rests)), ..NoThreads::default() });
         let restored = scheduled(away.clone(), || restore(&program, Select::Newest, &open()));
         let lazy = restored.unwrap().unwrap();
-        let had = away.had.load(Ordering::Relaxed);
+        let had = away.rests.load(Ordering::Relaxed);
         match is_whole {
             true => {
                 assert_eq!(had, rests);

@@ -98,7 +98,8 @@ impl Target for FaultTarget {
 
     fn list(&self) -> Result<Vec<ShardName>> {
         let mut world = self.world.lock();
-        world.target_read_step(&self.owner, self.number, || "list shards".to_owned())?;
+        let what = || format!("list shards of target {}", self.number);
+        world.target_read_step(&self.owner, self.number, what)?;
         let mine = world.shards.keys().filter(|(on, _)| *on == self.number);
         Ok(mine.map(|(_, shard)| *shard).collect())
     }

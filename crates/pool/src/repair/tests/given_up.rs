@@ -76,6 +76,20 @@ fn a_target_that_was_given_up_leaves_though_nothing_can_be_deleted_there() {
     }
 }
 
+/// As on a disk that fails: its marker can be read, and its directories cannot.
+#[test]
+fn a_target_that_was_given_up_leaves_though_it_cannot_be_listed() {
+    let fixture = Fixture::new(4, Redundancy::mirror(2), true);
+    fixture.world.count_reads(true);
+    let fails = |_, what: &str| (what == "list shards of target 0").then_some(ErrorKind::Invalid);
+    fixture.world.fail_when(fails);
+    fixture.pool().remove_target(1, false, None, &All).unwrap_err();
+    let removed = fixture.pool().remove_target(1, true, None, &All).unwrap();
+    assert!(removed.why.is_none() && removed.repair.is_whole(), "{removed:?}");
+    assert_eq!(removed.repair.removed, [1]);
+    fixture.check("without it");
+}
+
 /// A target that was given up and still answers stays as long as what it has could not be written elsewhere.
 #[test]
 fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
