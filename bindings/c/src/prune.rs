@@ -5,7 +5,7 @@ use crate::arguments::{Out, text};
 use crate::call::{Outcome, call, invalid};
 use crate::core::{JOBS, outlive_job};
 use crate::status::outlive_status;
-use outlive_store::gc::{GcOptions, collect};
+use outlive_store::gc::GcOptions;
 use outlive_store::retention::Rules;
 use std::ffi::c_char;
 
@@ -59,7 +59,7 @@ fn prune(job: *mut outlive_job, rules: Rules, dropped: &Out<u64>) -> Outcome {
     let mut options = GcOptions::default();
     options.drop.insert(job.name().clone(), plan.dropped());
     options.keep_one = plan.keeps_any();
-    collect(job.pool(), &options)?;
+    core.client.collect(&options)?;
     dropped.set(plan.dropped().len() as u64);
     Ok(())
 }

@@ -5,19 +5,20 @@ use crate::events::Events;
 use crate::named::named;
 use crate::shared::Core;
 use crate::wait::in_a_thread;
+use outlive_client::collect_and_let_go;
 use outlive_pool::Pool;
-use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness, collect};
+use outlive_store::gc::{Collecting, GcOptions, GcReport, Thoroughness};
 use outlive_store::retention::{self, Best};
 use outlive_types::{Error, JobName, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Rules of a prune; see `outlive.Job.prune`.
 #[pyclass(frozen, module = "outlive._core")]
-pub struct Rules(retention::Rules);
+pub struct Rules(pub retention::Rules);
 
 #[pymethods]
 impl Rules {
@@ -98,6 +99,7 @@ pub fn prune<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = tick.py();
     let (rules, mut options) = (rules.0.clone(), options.options());
+    let is_dry_run = options.dry_run;
     // The rules may speak of what the program has just saved.
     core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
@@ -106,7 +108,7 @@ pub fn prune<'py>(
         let plan = job.retention(&rules)?;
         options.drop.insert(job.name().clone(), plan.dropped());
         options.keep_one = plan.keeps_any();
-        collect(job.pool(), &options).map(|report| (plan, report))
+        core_there.client.collect(&options).map(|report| (plan, report))
     })?;
     let kept = PyDict::new(py);
     let mut dropped = Vec::new();
@@ -117,7 +119,7 @@ pub fn prune<'py>(
             None => dropped.push(decision.epoch),
         }
     }
-    Ok(named!(py; kept: kept, dropped: dropped, collected: report_of(py, &report)?))
+    Ok(named!(py; kept: kept, dropped: dropped, collected: report_of(py, &report, is_dry_run)?))
 }
 
 /// See `outlive.Pool.gc`.
@@ -128,21 +130,27 @@ pub fn gc<'py>(
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options.options();
+    let is_dry_run = options.dry_run;
     let (stop, pool) = (options.stop.clone(), pool.clone());
-    let report = in_a_thread(events, tick, &stop, move || collect(&pool, &options))?;
-    report_of(tick.py(), &report)
+    let report = in_a_thread(events, tick, &stop, move || collect_and_let_go(&pool, &options))?;
+    report_of(tick.py(), &report, is_dry_run)
 }
 
 /// See `outlive.Collected`.
-fn report_of<'py>(py: Python<'py>, report: &GcReport) -> PyResult<Bound<'py, PyDict>> {
-    let held_by: Vec<&str> = report.held_by.iter().map(JobName::as_str).collect();
+fn report_of<'py>(
+    py: Python<'py>,
+    report: &GcReport,
+    is_dry_run: bool,
+) -> PyResult<Bound<'py, PyDict>> {
+    let held_by = report.held_by.iter().map(|(job, program)| (job.as_str(), program.as_str()));
     let plan = &report.plan;
     Ok(named!(py;
-        ..plan { live_bytes, copied_bytes, freed_bytes },
-        ..report { deleted_bytes, damaged },
+        ..plan { live_bytes, copied_bytes },
+        ..report { deleted_bytes, held_bytes, damaged },
+        freed_bytes: if is_dry_run { plan.freed_now_bytes() } else { report.freed_bytes() },
         deleted_packs: report.deleted,
         held_packs: report.held,
-        held_by: held_by,
+        held_by: held_by.collect::<BTreeMap<_, _>>(),
         held_by_restore: report.is_read,
         postponed: report.collecting == Collecting::Postponed,
     ))

@@ -48,6 +48,11 @@ impl Job {
         let core = Core::open(pool, events, name, every, group)?;
         Ok(Job { core: Arc::new(core) })
     }
+
+    /// What is kept behind each commit.
+    pub fn keep(&self, rules: &Rules) -> Result<()> {
+        self.core.job().keep(rules.0.clone())
+    }
 }
 
 #[pymethods]

@@ -1,6 +1,6 @@
 //! A pool, opened for Python.
 
-use crate::collect::{self, Collection};
+use crate::collect::{self, Collection, Rules};
 use crate::errors::{self, OrRaise};
 use crate::events::Events;
 use crate::group::group_of;
@@ -76,12 +76,14 @@ impl Pool {
     }
 
     /// Opens a job of this pool. `group` connects the ranks of the program, if it has several.
-    #[pyo3(signature = (name, *, every_s, group, patience_s, schedule))]
+    #[pyo3(signature = (name, *, every_s, keep, group, patience_s, schedule))]
+    #[allow(clippy::too_many_arguments)] // by name
     fn job(
         &self,
         py: Python<'_>,
         name: &str,
         every_s: Option<f64>,
+        keep: Option<&Rules>,
         group: Option<&Bound<'_, PyAny>>,
         patience_s: f64,
         schedule: &str,
@@ -89,7 +91,9 @@ impl Pool {
         self.check_process(py)?;
         let of = |object| group_of(object, &self.pool, name, patience_s, schedule);
         let group = group.map(of).transpose()?;
-        Job::open(&self.pool, self.events.clone(), name, every_s, group).or_raise(py)
+        let job = Job::open(&self.pool, self.events.clone(), name, every_s, group).or_raise(py)?;
+        keep.map_or(Ok(()), |rules| job.keep(rules)).or_raise(py)?;
+        Ok(job)
     }
 
     /// Names of the jobs that have ever saved here.

@@ -183,9 +183,8 @@ def test_a_logging_handler_that_saves_is_refused(
     log, saver = logging.getLogger("outlive"), Saver()
     log.addHandler(saver)
     try:
-        tree = outlive.open(folder).job("a").restore()
-        assert tree["step"] == 1
         tree = job.restore()
+        assert tree["step"] == 1
         assert np.array_equal(tree["a"], STATE["a"])
     finally:
         log.removeHandler(saver)

@@ -285,16 +285,24 @@ def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> 
     # It restores again and goes on; or takes over in words.
     assert job.restore(epoch=2) == {"step": 2}
     job.save({"step": 3}, wait=True)
-    stale = outlive.open(folder).job("a")
-    stale.restore()
-    job.save({"step": 6}, wait=True)
+    job.close()
+    job.restore()
+    run("outlive.open(sys.argv[1]).job('a').save({'step': 6}, wait=True)", folder)
     with pytest.raises(outlive.FencedError, match="take_over"):
-        stale.save({"step": 7}, wait=True)
-    stale.take_over()
-    stale.save({"step": 7}, wait=True)
-    assert stale.restore() == {"step": 7}
+        job.save({"step": 7}, wait=True)
+    job.take_over()
+    job.save({"step": 7}, wait=True)
+    assert job.restore() == {"step": 7}
+    # A session that another program has followed on is over. To open the job anew begins anew.
+    run("outlive.open(sys.argv[1]).job('a').save({'step': 8}, wait=True)", folder)
+    with pytest.raises(outlive.FencedError, match="taken over"):
+        job.save({"step": 9}, wait=True)
+    again = outlive.open(folder).job("a")
+    assert again.restore() == {"step": 8}
+    again.save({"step": 9}, wait=True)
     with pytest.raises(outlive.FencedError):
-        job.save({"step": 8}, wait=True)
+        job.save({"step": 9}, wait=True)
+    assert [epoch.epoch for epoch in again.epochs()][-3:] == [7, 8, 9]
 
 
 def test_a_thread_that_saves_does_not_hold_up_the_interpreter(folder: Path, run: Run) -> None:

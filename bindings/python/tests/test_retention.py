@@ -1,5 +1,7 @@
 """Labels, pins and metrics; pruning and collecting; the picture of a job."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -125,23 +127,52 @@ def test_a_program_saves_on_while_it_prunes_itself(tmp_path: Path) -> None:
         job.save(state(number), wait=True)
         if number % 5 == 0:
             job.prune(keep_last=2)
-    held = job.prune(keep_last=2).collected
-    assert held.held_by in ([], ["run"])
-    job.close()
-    pool.gc()
+    # Nothing is held back by the session of the program that prunes.
+    collected = job.prune(keep_last=2).collected
+    assert not collected.held_packs
+    assert not collected.held_by
+    assert stored_bytes(tmp_path) < 3 * 50_000 * 8
     assert [epoch.epoch for epoch in job.epochs()] == [29, 30]
     np.testing.assert_array_equal(job.restore()["a"], state(30)["a"])
     assert stored_bytes(tmp_path) < 3 * 50_000 * 8
+
+
+def test_the_rules_of_a_job_hold_behind_its_commits(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path)
+    job = pool.job("run", keep_last=3, keep="best loss | newer than 0s")
+    for number in range(1, 41):
+        pin = number == 11
+        job.save(state(number), wait=True, pin=pin, metrics={"loss": abs(number - 7)})
+        assert stored_bytes(tmp_path) < 1.5 * 6 * 400_000 + (64 << 20)
+    job.close()
+    assert [epoch.epoch for epoch in job.epochs()] == [7, 11, 38, 39, 40]
+    assert stored_bytes(tmp_path) < 6 * 400_000
+    np.testing.assert_array_equal(job.restore(epoch=7)["a"], state(7)["a"])
+    for rules in [{"keep_last": 0}, {"keep": "last"}, {"keep_last": 2, "keep": "last 3"}]:
+        with pytest.raises(outlive.InvalidError):
+            pool.job("other", **rules)  # type: ignore[arg-type]
+
+
+def test_an_age_may_be_text(tmp_path: Path) -> None:
+    job = filled(tmp_path).job("run")
+    assert job.prune(keep_within="7d", dry_run=True).dropped == []
+    assert job.prune(keep_last=1, keep_within="0s", dry_run=True).dropped == [1, 2, 3, 4, 5]
+    for wrong in ["7 days", 7]:
+        with pytest.raises(outlive.InvalidError):
+            job.prune(keep_within=wrong)  # type: ignore[arg-type]
+    with outlive.open(tmp_path).job("label") as other:
+        other.save(state(1), label=None, wait=True)
 
 
 def test_an_open_job_is_not_given_up_unless_it_is_fenced(tmp_path: Path) -> None:
     pool = outlive.open(tmp_path)
     job = pool.job("run")
     job.save(state(1), wait=True)
-    with pytest.raises(outlive.InvalidError, match="--fence"):
-        pool.job("run").prune(everything=True)
-    pool.gc(fence=["run"])
-    pool.job("run").prune(everything=True)
+    command = [sys.executable, "-m", "outlive", "prune", str(tmp_path), "run", "--all"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2, refused
+    assert "--fence" in refused.stderr, refused
+    subprocess.run([*command, "--fence", "run"], check=True)
     with pytest.raises(outlive.FencedError):
         job.save(state(2), wait=True)
 

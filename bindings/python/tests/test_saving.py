@@ -284,17 +284,32 @@ def test_a_failure_that_nobody_awaited_is_raised_later(
     assert any("failed" in record.getMessage() for record in caplog.records)
 
 
-def test_a_second_writer_fences_the_first(folder: Path) -> None:
-    first = outlive.open(folder).job("a")
-    first.save({"who": 1}, wait=True)
-    second = outlive.open(folder).job("a")
-    second.save({"who": 2}, wait=True)
-    with pytest.raises(outlive.FencedError, match="taken over"):
-        first.save({"who": 1}, wait=True)
-    with pytest.raises(outlive.FencedError):
-        first.save({"who": 1}, wait=True)
-    assert second.restore() == {"who": 2}
-    second.save({"who": 2}, wait=True)
+@pytest.mark.parametrize("how", ["cell", "keep", "del"])
+def test_a_job_that_is_opened_again_is_the_same_writer(folder: Path, how: str) -> None:
+    """A cell of a notebook that is run again, while its last save is under way."""
+    kept: list[Any] = []
+    for number in range(4):
+        job = outlive.open(folder).job("nb")
+        state = {"u": np.zeros(2_000_000), "step": 0}
+        assert job.restore(into=state).epoch == (number or None)
+        assert state["step"] == number
+        state["step"] += 1
+        state["u"][:] = number
+        save = job.save(state, force=True)
+        if how == "keep":
+            kept.append((job, save))
+        elif how == "del":
+            del job, save
+    for job, save in kept:
+        save.wait()
+        job.close()
+    last = outlive.open(folder).job("nb", keep_last=2)
+    line = [(epoch.epoch, epoch.parent) for epoch in last.epochs()]
+    assert line[:3] == [(1, None), (2, 1), (3, 2)]
+    assert last.restore()["step"] == 4
+    last.save({"step": 5}, wait=True)
+    last.close()
+    assert [epoch.epoch for epoch in last.epochs()] == [4, 5]
 
 
 def test_a_timeout_leaves_the_save_alone(folder: Path) -> None:

@@ -9,6 +9,7 @@ use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Epoch, JobName, Result};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -108,8 +109,12 @@ fn answer(
     before: String,
     retention: Value,
 ) -> Answer {
-    let GcReport { plan, deleted, deleted_bytes, held, held_by, is_read, collecting, damaged } =
-        report;
+    let GcReport { plan, deleted, deleted_bytes, is_read, collecting, damaged, .. } = report;
+    let (held, held_bytes, held_by) = match dry_run {
+        // As far as that is known before.
+        true => (None, plan.held_bytes, &plan.held_by),
+        false => (Some(report.held), report.held_bytes, &report.held_by),
+    };
     let collected = match collecting {
         _ if dry_run => None,
         Collecting::Done => Some("done"),
@@ -127,7 +132,8 @@ fn answer(
         text.push_str("Nothing was changed.\n");
     } else if *collecting == Collecting::Done {
         let packs = count(*deleted as u64, "pack");
-        let _ = writeln!(text, "deleted {packs} of {}", bytes(*deleted_bytes));
+        let (gone, free) = (bytes(*deleted_bytes), bytes(report.freed_bytes()));
+        let _ = writeln!(text, "deleted {packs} of {gone}; about {free} are free now");
     }
     text.push_str(&held_text(pool, report));
     for fault in damaged {
@@ -146,9 +152,11 @@ fn answer(
         "collected": collected,
         "deleted_packs": deleted,
         "deleted_bytes": deleted_bytes,
+        "freed_bytes": if dry_run { plan.freed_now_bytes() } else { report.freed_bytes() },
         "held_packs": held,
+        "held_bytes": held_bytes,
         "held_by_restore": is_read,
-        "held_by": held_by.iter().map(JobName::as_str).collect::<Vec<_>>(),
+        "held_by": holders_json(held_by),
         "damaged": damaged,
     });
     Answer { text, json, code: if damaged.is_empty() { 0 } else { EXIT_DAMAGED } }
@@ -156,25 +164,39 @@ fn answer(
 
 /// What must wait, for whom, and how that ends.
 fn held_text(pool: &Pool, report: &GcReport) -> String {
-    let GcReport { held, held_by, is_read, .. } = report;
+    let GcReport { held, held_bytes, held_by, is_read, .. } = report;
     if *held == 0 {
         return String::new();
     }
-    let kept = format!("{} cannot be deleted until", count(*held as u64, "pack"));
+    let packs = count(*held as u64, "pack");
+    let kept = format!("{packs} of {} cannot be deleted until", bytes(*held_bytes));
     if *is_read {
         let them = if *held == 1 { "it" } else { "them" };
         return format!(
             "{kept} a lazy restore has filled its memory; run gc after that to delete {them}\n"
         );
     }
-    let words: Vec<&str> = held_by.iter().flat_map(|job| ["--fence", job.as_str()]).collect();
-    let jobs: Vec<String> = held_by.iter().map(|job| shown(job.as_str())).collect();
-    let (jobs, fence) = (jobs.join(", "), pool.command("gc", &words));
-    let (programs, gone) = match held_by.len() {
-        1 => (format!("the program of job {jobs} has"), "it is"),
-        _ => (format!("the programs of jobs {jobs} have"), "they are"),
-    };
+    let words: Vec<&str> = held_by.keys().flat_map(|job| ["--fence", job.as_str()]).collect();
+    let (programs, fence) = (holders(held_by), pool.command("gc", &words));
+    let gone = if held_by.len() == 1 { "it is" } else { "they are" };
     format!("{kept} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
+}
+
+/// By the names of their jobs, the programs that packs wait for.
+pub fn holders_json(held_by: &BTreeMap<JobName, String>) -> Value {
+    held_by.iter().map(|(job, program)| (job.to_string(), json!(program))).collect()
+}
+
+/// The programs that packs wait for, and what they have to do.
+pub fn holders(held_by: &BTreeMap<JobName, String>) -> String {
+    let named: Vec<String> = held_by
+        .iter()
+        .map(|(job, program)| format!("{} ({})", shown(job.as_str()), shown(program)))
+        .collect();
+    match &named[..] {
+        [one] => format!("the program of job {one} has"),
+        _ => format!("the programs of jobs {} have", named.join(", ")),
+    }
 }
 
 fn plan_text(plan: &GcPlan) -> String {
@@ -192,6 +214,10 @@ fn plan_text(plan: &GcPlan) -> String {
         bytes(plan.copied_bytes),
         bytes(plan.freed_bytes),
     );
+    if plan.held_bytes > 0 {
+        let held = bytes(plan.held_bytes);
+        let _ = writeln!(text, "  of these {held} once {} saved or ended", holders(&plan.held_by));
+    }
     for (number, one, more) in [
         (plan.in_progress, "belongs to a save under way", "belong to saves under way"),
         (
@@ -262,21 +288,26 @@ mod tests {
         let config = PoolConfig::new(FormatConfig::new([5; 16]), Tuning::default());
         let pool = outlive_pool::create(dir.path(), config, Environment::system()).unwrap();
         let text = |held: usize, is_read: bool, jobs: &[&str]| {
-            let held_by = jobs.iter().map(|job| JobName::new(job).unwrap()).collect();
+            let by = |job: &&str| (JobName::new(job).unwrap(), "process 7 on node".to_owned());
+            let held_by = jobs.iter().map(by).collect();
             held_text(&pool, &GcReport { held, is_read, held_by, ..GcReport::default() })
         };
         assert_eq!(text(0, true, &[]), "");
         assert!(
-            text(1, true, &[]).starts_with("1 pack cannot") && text(1, true, &[]).contains("it\n")
+            text(1, true, &[]).starts_with("1 pack of 0 B cannot")
+                && text(1, true, &[]).contains("it\n")
         );
         assert!(text(2, true, &[]).ends_with("to delete them\n"));
         let one = text(1, false, &["a"]);
         assert!(
-            one.contains("the program of job a has saved or ended; if it is gone, run"),
+            one.contains(
+                "the program of job a (process 7 on node) has saved or ended; if it is gone, run"
+            ),
             "{one}"
         );
         let two = text(2, false, &["a", "b c"]);
-        assert!(two.contains("2 packs") && two.contains("jobs a, b c have saved"), "{two}");
+        let both = "jobs a (process 7 on node), b c (process 7 on node) have saved";
+        assert!(two.contains("2 packs of 0 B") && two.contains(both), "{two}");
         assert!(two.ends_with("--fence a --fence 'b c'`\n"), "{two}");
     }
 }

@@ -1,6 +1,7 @@
 //! `outlive du`: what occupies a pool, and what deleting some of it would free.
 
 use crate::args::DuArgs;
+use crate::collect::{holders, holders_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_store::gc::{Usage, UsageOf, UsageRow, usage};
@@ -36,8 +37,12 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "\n{} in packs: checkpoints need {}, and a gc would free about {} now.",
         bytes(plan.total_bytes),
         bytes(plan.live_bytes),
-        bytes(plan.freed_bytes)
+        bytes(plan.freed_now_bytes())
     );
+    if plan.held_bytes > 0 {
+        let (held, programs) = (bytes(plan.held_bytes), holders(&plan.held_by));
+        let _ = writeln!(text, "Besides, {held} can go once {programs} saved or ended.");
+    }
     if let (Some(without), false) = (without, rows.is_empty()) {
         let these = if rows.len() == 1 { "this checkpoint" } else { "these checkpoints" };
         let freed = bytes(without.freed_bytes);
@@ -76,7 +81,9 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "together": row_json(together),
         "packs_bytes": plan.total_bytes,
         "needed_bytes": plan.live_bytes,
-        "gc_frees_bytes": plan.freed_bytes,
+        "gc_frees_bytes": plan.freed_now_bytes(),
+        "held_bytes": plan.held_bytes,
+        "held_by": holders_json(&plan.held_by),
         "gc_frees_without_bytes": without.as_ref().map(|without| without.freed_bytes),
         "packs_in_progress": plan.in_progress,
         "packs_unreadable": plan.unreadable,

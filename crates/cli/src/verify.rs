@@ -93,6 +93,10 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
         }
     };
     let kinds = [false, true].map(kind_of);
+    for epoch in &hurt {
+        // A pool that cannot be written to is verified all the same.
+        let _ = job.mark_suspect(*epoch);
+    }
     let mut cleared = Vec::new();
     for info in whole.filter(|info| info.manifest.remarks.suspect && sample == Sample::ALL) {
         job.note(info.epoch, |remarks| remarks.suspect = false)

@@ -42,3 +42,30 @@ fn a_suspect_checkpoint_is_shown_and_cleared_by_a_verification() {
     assert!(verified.code == 3 && verified.out.contains("DAMAGED checkpoint 3"), "{verified:?}");
     assert!(outlive(&["ls", text, "gray scott"]).out.contains("suspect"));
 }
+
+/// Whatever has found the damage: what is whole is kept in place of what is not.
+#[test]
+fn rules_count_no_checkpoint_in_which_damage_was_found() {
+    for how in [&["verify"][..], &["export", "gray scott", "--to"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pool_with_job(dir.path());
+        let (text, to) = (path.to_str().unwrap(), dir.path().join("out"));
+        damage_array(&path, 3);
+        let to = to.to_str().unwrap();
+        let words = match how {
+            ["verify"] => vec!["verify", text],
+            _ => vec!["export", text, "gray scott", "--to", to],
+        };
+        let found = outlive(&words);
+        assert!((found.out + &found.err).contains("damaged") || found.code == 3, "{how:?}");
+        let keep = ["prune", text, "gray scott", "--keep-last", "1", "--json"];
+        assert_eq!(json(&keep)["retention"]["dropped"], json!([1]), "{how:?}");
+        let shown = outlive(&["show", text, "gray scott", "--json"]);
+        assert!(shown.code == 0 && shown.out.contains("\"epoch\": 2"), "{shown:?}");
+        let job = outlive_pool::open(&path, Environment::system()).unwrap();
+        let job = Job::open(&job, "gray scott", JobOptions::default()).unwrap();
+        assert!(job.verify(Some(2)).unwrap().findings.is_empty(), "{how:?}");
+        // Of two of which one is damaged, the whole one never goes.
+        assert_eq!(json(&keep)["retention"]["dropped"], json!([]), "{how:?}");
+    }
+}

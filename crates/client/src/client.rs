@@ -1,13 +1,16 @@
 //! Opening a job, saving, and closing.
 
+use crate::sessions::{self, collect_and_let_go, collect_behind};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
+use outlive_store::gc::{GcOptions, GcReport};
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A job as the program that saves by it has it: the job, and what is known of its memory. All methods
-/// may be called from any thread.
+/// A job as the program that saves by it has it: the job, and what is known of its memory. Within a process all
+/// clients of a job are one writer: they share its session and what is known. All methods may be called from any
+/// thread.
 pub struct Client {
     pub(crate) job: Job,
     /// What is remembered of the last image.
@@ -19,14 +22,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a job; nothing is read or written yet.
+    /// Opens a job, or joins it if this process has it open already; nothing is read or written yet.
     ///
     /// # Errors
     /// `Invalid` for an impossible name, or a tracker in `pool.toml` that is none.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
-        let choice = pool.config().tuning.tracker()?;
-        let job = Job::open(pool, name, options)?;
-        let tracker = Arc::new(ChangeTracker::for_job(choice, job.name().as_str()));
+        let (job, tracker) = sessions::open(pool, name, options)?;
         Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
     }
 
@@ -120,6 +121,19 @@ impl Client {
     /// the memory. What a save under way has frozen stays frozen.
     pub fn let_go(&self) {
         self.tracker.let_go();
+    }
+
+    /// Collects garbage of the pool; before that the jobs of this process let go of what only their sessions hold back.
+    /// A group's job lets go on the rank that commits.
+    ///
+    /// # Errors
+    /// As [`collect_and_let_go`].
+    pub fn collect(&self, options: &GcOptions) -> Result<GcReport> {
+        let job = self.job();
+        match job.is_group() {
+            true => collect_behind(job.pool(), options, &[job.downgrade()]),
+            false => collect_and_let_go(job.pool(), options),
+        }
     }
 
     /// Completes the drain and ends the session in the log. `at_exit`: the process ends, so nobody needs

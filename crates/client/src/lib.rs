@@ -13,6 +13,7 @@ mod named;
 mod parts;
 mod plan;
 mod restore;
+mod sessions;
 mod together;
 
 pub use client::Client;
@@ -21,3 +22,4 @@ pub use leave::{Leave, interrupted};
 pub use named::{Target, wish_for};
 pub use plan::{Offer, Wish};
 pub use restore::Filled;
+pub use sessions::collect_and_let_go;

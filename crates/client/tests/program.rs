@@ -7,8 +7,11 @@ mod heat;
 use outlive_capture::{Region, fill::MutRegion};
 use outlive_client::{Client, Lazily, Leave, Target, Wish};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
+use outlive_store::gc::{GcOptions, collect};
+use outlive_store::retention::Rules;
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
 use outlive_types::{Distribution, ErrorKind, Result, Rng, SeededRng};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -243,10 +246,11 @@ fn who_takes_its_leave_back_keeps_its_memory() {
 #[test]
 fn failures_are_told_once_and_a_second_program_fences_the_first() {
     let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (client(dir.path()), client(dir.path()));
+    let first = client(dir.path());
     save(&first, &memory(6));
-    restore(&second, &mut empty()).unwrap();
-    save(&second, &memory(7));
+    // As another program does that takes the job over.
+    let options = GcOptions { fence: vec![first.job().name().clone()], ..GcOptions::default() };
+    collect(first.job().pool(), &options).unwrap();
     // The handle is dropped: `due` tells what became of it, once.
     let saved = first.save(memory(8).regions(), Vec::new(), SaveNotes::default());
     let error = match saved {
@@ -260,9 +264,93 @@ fn failures_are_told_once_and_a_second_program_fences_the_first() {
     };
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     assert!(first.due().unwrap() && !first.has_unheard());
+    // What was fenced stays so; to open the job anew begins anew.
+    let second = client(dir.path());
     let mut found = empty();
+    restore(&second, &mut found).unwrap();
+    assert!(found == memory(6));
+    save(&second, &memory(7));
+    first.save(memory(8).regions(), Vec::new(), SaveNotes::default()).unwrap_err();
     restore(&second, &mut found).unwrap();
     assert!(found == memory(7));
     second.close(false).unwrap();
     second.close(true).unwrap();
+}
+
+/// As a cell of a notebook that is run again while its last save is under way.
+#[test]
+fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in 1..=6 {
+        let again = client(dir.path());
+        let mut found = empty();
+        let restored = restore(&again, &mut found).unwrap();
+        assert_eq!(restored.map_or(0, |restored| restored.epoch), step - 1);
+        assert!(step == 1 || found == memory(step - 1));
+        // Nobody waits for it: the handle and the client go.
+        again.save(memory(step).regions(), b"{}".to_vec(), SaveNotes::default()).unwrap();
+    }
+    let last = client(dir.path());
+    let kept = [client(dir.path()), client(dir.path())];
+    save(&kept[0], &memory(7));
+    save(&kept[1], &memory(8));
+    let epochs = last.job().epochs().unwrap();
+    let line: Vec<_> = epochs.iter().map(|info| (info.epoch, info.manifest.parent)).collect();
+    assert_eq!(line, (1..=8).map(|epoch| (epoch, epoch - 1)).collect::<Vec<_>>());
+    let sessions: BTreeSet<_> = epochs.iter().map(|info| info.manifest.session).collect();
+    assert!(sessions.len() <= 7, "those that are open together are one writer");
+    assert_eq!(epochs[6].manifest.session, epochs[7].manifest.session);
+}
+
+/// Nothing is held back by the session of the program that prunes, also while it saves on.
+#[test]
+fn a_program_that_prunes_lets_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = client(dir.path());
+    for step in 1..=12 {
+        save(&client, &memory(step));
+        if step % 4 == 0 {
+            let mut options = GcOptions::default();
+            let rules = Rules { last: Some(1), ..Rules::default() };
+            let plan = client.job().retention(&rules).unwrap();
+            options.drop.insert(client.job().name().clone(), plan.dropped());
+            let report = client.collect(&options).unwrap();
+            assert_eq!((report.held, report.held_bytes), (0, 0), "{report:?}");
+            assert!(report.freed_bytes() > 2 * GRID_BYTES as u64, "{report:?}");
+        }
+    }
+    let mut found = empty();
+    restore(&client, &mut found).unwrap();
+    assert!(found == memory(12));
+    assert!(client.job().pool().usage().unwrap().stored_bytes < 2 * GRID_BYTES as u64);
+}
+
+/// Old checkpoints go behind the commits, and their space: at any moment, and at the end.
+#[test]
+fn a_job_with_rules_keeps_its_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = client(dir.path());
+    client.job().keep(Rules { last: Some(3), ..Rules::default() }).unwrap();
+    for none in [Rules::default(), Rules { last: Some(0), ..Rules::default() }] {
+        assert_eq!(client.job().keep(none).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    let stored = || client.job().pool().usage().unwrap().stored_bytes;
+    let kept = 3 * GRID_BYTES as u64;
+    for step in 1..=120 {
+        save(&client, &memory(step));
+        assert!(stored() < kept * 3 / 2 + (64 << 20), "{} bytes after {step} saves", stored());
+    }
+    client.close(false).unwrap();
+    let epochs: Vec<_> = client.job().epochs().unwrap().iter().map(|info| info.epoch).collect();
+    assert_eq!(epochs, [118, 119, 120]);
+    assert!(stored() < kept + (1 << 20), "{} bytes at the end", stored());
+    let mut found = empty();
+    restore(&client, &mut found).unwrap();
+    assert!(found == memory(120));
+    // Another job is none of its business, and goes on without rules.
+    let other = Client::open(client.job().pool(), "other", JobOptions::default()).unwrap();
+    (0..5).for_each(|seed| drop(save(&other, &memory(seed))));
+    save(&client, &memory(121));
+    client.close(true).unwrap();
+    assert_eq!(other.job().epochs().unwrap().len(), 5);
 }

@@ -183,7 +183,8 @@ fn envelopes() {
         refused("record", sample, &[(18, &[1])], "length");
     }
     refused("record", 0, &[(24, &[1])], "the first has no previous");
-    refused("record", 0, &[(84, &[0xFF])], "host not UTF-8");
+    refused("record", 0, &[(92, &[0xFF])], "host not UTF-8");
+    refused("record", 0, &[(99, &[0xFF])], "system not UTF-8");
     refused("record", 2, &[(68, &[1])], "reserved in a sweep");
     refused("record", 2, &[(76, &[1])], "reserved in a sweep");
     refused("record", 3, &[(68, &[1])], "reserved in a close");

@@ -280,8 +280,15 @@ fn manifest() -> impl Strategy<Value = Manifest> {
 }
 
 fn writer() -> impl Strategy<Value = Session> {
-    (session(), any::<u32>(), any::<u64>(), "\\PC{0,60}").prop_map(
-        |(session, process_id, opened_ns, host)| Session { session, process_id, opened_ns, host },
+    (session(), any::<u32>(), any::<[u64; 2]>(), "\\PC{0,60}", "\\PC{0,60}").prop_map(
+        |(session, process_id, [opened_ns, started], host, system)| Session {
+            session,
+            process_id,
+            opened_ns,
+            started,
+            host,
+            system,
+        },
     )
 }
 

@@ -49,14 +49,16 @@ pub(crate) fn is_in_memory(dir: &Path) -> bool {
 
 /// What distinguishes a process from all others: from a later one with its number, and from those of other hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct ProcessMark {
+pub struct ProcessMark {
     /// Its number.
-    process: u32,
+    pub process: u32,
     /// When it was started, in ticks since the host was.
-    started: u64,
-    host: String,
-    /// The running system whose processes these numbers are of: its boot, and the namespace of numbers.
-    system: String,
+    pub started: u64,
+    /// The name of its host.
+    pub host: String,
+    /// The running system whose processes these numbers are of: its boot, and the namespace of numbers. Empty if that is
+    /// not known.
+    pub system: String,
 }
 
 impl ProcessMark {
@@ -86,15 +88,21 @@ impl fmt::Display for ProcessMark {
     }
 }
 
+/// Fields of /proc/PID/stat, counted from the state on: how many threads there are, and when the first was started.
+const THREADS: usize = 17;
+const STARTED: usize = 19;
+
 /// When a process was started; `None` if there is none of that number, or it has ended and was not waited for.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    if matches!(fields.next()?, "Z" | "X") {
-        return None;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let threads = fields.get(THREADS)?.parse().unwrap_or(1);
+    match *fields.first()? {
+        // The first thread may have ended, and others go on.
+        "Z" | "X" if threads <= 1 => None,
+        _ => fields.get(STARTED)?.parse().ok(),
     }
-    fields.nth(18)?.parse().ok()
 }
 
 /// Whether there is a process of that number, and /proc does not show it.

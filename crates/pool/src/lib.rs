@@ -47,6 +47,7 @@ pub use container::Container;
 pub use create::{create, open, open_degraded, open_or_create};
 pub use environment::Environment;
 pub use fill::{FillNeed, PackFill};
+pub use host::ProcessMark;
 pub use log_move::LogMoved;
 pub use membership::{TargetChange, TargetsThen};
 pub use pack::{FinishedPack, PackWriter, Place};

@@ -120,6 +120,12 @@ impl Location {
         Ok(Location::Directory(dir.to_owned()))
     }
 
+    /// The same text for each path that leads here.
+    pub(crate) fn resolved(&self) -> String {
+        let path = self.as_directory().and_then(|path| path.canonicalize().ok());
+        path.map_or_else(|| self.to_string(), |path| path.display().to_string())
+    }
+
     /// The directory that it is.
     pub(crate) fn as_directory(&self) -> Option<&Path> {
         match self {

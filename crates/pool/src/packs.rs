@@ -5,6 +5,11 @@ use crate::redundancy::{TargetState, Tier};
 use outlive_target::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
+/// What is kept back on each target: this share of what is in use, for new segments that say where it is, or so many
+/// bytes for a few records and directories.
+const RESERVE_SHARE: u64 = 512;
+const RESERVE_BYTES_MIN: u64 = 1 << 20;
+
 /// What one target holds, and has room for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetUsage {
@@ -112,6 +117,29 @@ impl Pool {
     /// What and where the targets are, for messages: "directory /scratch/ckpt".
     pub fn describe_targets(&self) -> String {
         self.targets().describe()
+    }
+
+    /// Keeps space back on each target that is there, for a time when all is full: a gc needs some to free what is not
+    /// needed, and more if more is in use. Warns of nothing: a gc can do without where there is room.
+    pub fn keep_back(&self, used_bytes: u64) {
+        let bytes = (used_bytes / RESERVE_SHARE).max(RESERVE_BYTES_MIN);
+        for member in self.targets().members() {
+            let _ = member.asked(|target| target.keep_back(bytes));
+        }
+    }
+
+    /// Gives up what [`Pool::keep_back`] has kept. Answers how many bytes that were.
+    pub fn give_up_reserve(&self) -> u64 {
+        let targets = self.targets();
+        let members = targets.members().iter();
+        members.filter_map(|member| member.asked(|target| target.give_up_reserve()).ok()).sum()
+    }
+
+    /// Closes files that are kept open for later reads: all of them, or those of packs that others have deleted.
+    pub fn close_files(&self, all: bool) {
+        for member in self.targets().members() {
+            member.target().close_files(all);
+        }
     }
 
     /// What the pool holds, and how much more fits.

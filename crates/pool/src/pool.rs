@@ -185,6 +185,12 @@ impl Pool {
         home.log().named.iter().map(Location::to_string).zip(found).collect()
     }
 
+    /// What tells it from every other pool, its copies included: its id, and where it is.
+    pub fn identity(&self) -> (String, String) {
+        let place = self.home().map_or_else(|| self.log.describe(), |home| home.root.resolved());
+        (self.config.format.pool_id.clone(), place)
+    }
+
     pub(crate) fn home(&self) -> Option<&Home> {
         self.home.as_deref()
     }

@@ -167,6 +167,10 @@ impl Target for SeenTarget {
     fn capacity(&self) -> Result<Capacity> {
         self.inner.capacity()
     }
+
+    fn close_files(&self, all: bool) {
+        self.inner.close_files(all);
+    }
 }
 
 struct SeenWriter {

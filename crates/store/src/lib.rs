@@ -34,6 +34,7 @@ pub use anew::make_anew;
 pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
+    WeakJob,
 };
 pub use read::files::FilesImage;
 pub use read::{

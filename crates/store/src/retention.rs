@@ -1,14 +1,18 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
+use crate::commit::history;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 use times::ages_ns;
 
+mod behind;
 mod times;
+
+pub(crate) use behind::{Freed, Freeing, RetainBehind};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
 /// whatever they say, and so are the newest of memory and the newest of files. Those to drop are
@@ -135,6 +139,22 @@ impl fmt::Display for RetentionPlan {
     }
 }
 
+/// What rules make of a job's checkpoints.
+///
+/// # Errors
+/// Those of [`Rules::plan`], and what the log reports.
+pub fn plan_of(pool: &Pool, job: &JobName, rules: &Rules) -> Result<RetentionPlan> {
+    let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
+    for entry in history(pool, job)? {
+        let entry = entry.unless_unread()?;
+        if let Some(manifest) = entry.manifest() {
+            hurt.extend(entry.hurt.then_some(manifest.epoch));
+            manifests.push(manifest.clone());
+        }
+    }
+    rules.plan(&manifests, &hurt, pool.env().clock.unix_ns())
+}
+
 /// Refuses a pool whose `pool.toml` has a `keep` that says nothing, before anybody relies on it.
 ///
 /// # Errors
@@ -204,11 +224,13 @@ impl Rules {
         self.check(manifests, &left)?;
         let times_ns: Vec<u64> = left.iter().map(|m| m.frozen_ns).collect();
         let mut ages_ns = ages_ns(&times_ns, now_ns).into_iter();
-        let best: Vec<(String, BTreeSet<Epoch>)> =
-            self.best.iter().map(|best| (best.metric.clone(), best_of(best, &left))).collect();
         let is_sound = |m: &Manifest| !m.remarks.suspect && !hurt.contains(&m.epoch);
         let sound =
             [false, true].map(|files| left.iter().any(|m| is_sound(m) && m.is_of_files() == files));
+        let counts = |m: &&Manifest| is_sound(m) || !sound[usize::from(m.is_of_files())];
+        let counted: Vec<&Manifest> = left.iter().copied().filter(counts).collect();
+        let best: Vec<(String, BTreeSet<Epoch>)> =
+            self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
         let mut newest_of = [true; 2];
         let mut plan = RetentionPlan::default();
         let mut at = 0;
@@ -220,14 +242,16 @@ impl Rules {
             }
             // What a restore passes over, or would mostly fail at, is no newest to fall back on.
             let kind = manifest.is_of_files();
-            let passed_over = !is_sound(manifest) && sound[usize::from(kind)];
+            let passed_over = !counts(&manifest);
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
-                why.push("among the newest".to_owned());
+                let is_damaged = if passed_over { ", and damaged" } else { "" };
+                why.push(format!("among the newest{is_damaged}"));
             }
-            at += 1;
+            // What cannot be restored takes nobody's place.
+            at += u64::from(!passed_over);
             if let Some(every) = self.every.filter(|every| epoch.is_multiple_of(*every)) {
                 why.push(format!("a multiple of {every}"));
             }

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Program, State, noise, pool_of, stored};
 use outlive_pool::Pool;
-use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
+use outlive_store::{Job, JobOptions, Select};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
@@ -82,6 +82,29 @@ fn every_flip_in_a_shard_is_detected() {
     }
     // The damage reached each checkpoint, and each was stepped back from.
     assert!(taken.iter().all(|count| *count > 0), "{taken:?}");
+}
+
+/// Also of what this very program has stored, and remembers.
+#[test]
+fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
+    let states = states();
+    let world = FaultWorld::new();
+    let program = Program::start(&pool(&world), "job");
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    // Of the pack of the newest checkpoint every page of data.
+    let (newest, length) = shards(&world).pop().unwrap();
+    for offset in (4096..length - 4096).step_by(4096) {
+        world.corrupt(newest, offset + 1, 1);
+    }
+    let (epoch, _) = program.restore(Select::Newest).unwrap().unwrap();
+    assert_eq!(epoch, 2);
+    program.save(&states[2]).unwrap();
+    assert_eq!(restored_epoch(&world, &[&states[..], &states[2..]].concat(), "saved again"), 4);
+    let job = Job::open(&pool(&world), "job", JobOptions::default()).unwrap();
+    let suspect = |epoch: usize| job.epochs().unwrap()[epoch - 1].manifest.remarks.suspect;
+    assert_eq!([1, 2, 3, 4].map(suspect), [false, false, true, false]);
 }
 
 #[test]

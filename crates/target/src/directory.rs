@@ -1,6 +1,7 @@
 //! A directory as a target: one file per shard, laid out as `docs/format.md` section 1 says.
 
 mod files;
+mod reserve;
 mod writer;
 
 use crate::durable::{make_dir_durable, sync_dir};
@@ -419,6 +420,24 @@ impl Target for DirectoryTarget {
             total_bytes: stat.f_blocks * stat.f_frsize,
             free_bytes: stat.f_bavail * stat.f_frsize,
         })
+    }
+
+    fn keep_back(&self, bytes: u64) -> Result<()> {
+        if !self.packs().is_dir() {
+            return Ok(()); // nothing is made where nothing is mounted
+        }
+        let Capacity { total_bytes, free_bytes } = self.capacity()?;
+        reserve::keep(&self.packs(), bytes, total_bytes, free_bytes)
+            .map_err(|error| Error::io("keeping space back in", &self.root, &error))
+    }
+
+    fn give_up_reserve(&self) -> Result<u64> {
+        reserve::give_up(&self.packs())
+            .map_err(|error| Error::io("giving up the space kept back in", &self.root, &error))
+    }
+
+    fn close_files(&self, all: bool) {
+        self.files.close(all);
     }
 }
 

@@ -180,6 +180,27 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the medium reports.
     fn capacity(&self) -> Result<Capacity>;
+
+    /// Keeps so many bytes of the medium back, or fewer where there is little room, to be given up when it is full.
+    /// A medium that never is keeps nothing.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn keep_back(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives up what [`Target::keep_back`] has kept. Answers how many bytes that were.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn give_up_reserve(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Closes files that are kept open for later reads: all of them, or only those of shards that others have
+    /// deleted, which hold the space of these until then.
+    fn close_files(&self, _all: bool) {}
 }
 
 /// Writes one shard. Dropped without `finish`, the shard never existed; a finished one that it was to

@@ -90,6 +90,18 @@ impl<M: Manner> Target for WrappedTarget<M> {
     fn capacity(&self) -> Result<Capacity> {
         self.manner.call(0, || self.inner.capacity())
     }
+
+    fn keep_back(&self, bytes: u64) -> Result<()> {
+        self.manner.call(0, || self.inner.keep_back(bytes))
+    }
+
+    fn give_up_reserve(&self) -> Result<u64> {
+        self.manner.call(0, || self.inner.give_up_reserve())
+    }
+
+    fn close_files(&self, all: bool) {
+        self.inner.close_files(all);
+    }
 }
 
 /// A log's medium with a manner. Locks are passed on as they are.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from outlive import _core
 from outlive._errors import InvalidError
@@ -54,7 +55,38 @@ def epoch_number(epoch: int | Epoch | None) -> int | None:
     return found
 
 
-def notes_of(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
+def rules_of(
+    keep: str | None = None,
+    *,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    keep_within: timedelta | str | None = None,
+    keep_best: str | Iterable[str] = (),
+    drop: Iterable[int] = (),
+    everything: bool = False,
+) -> _core.Rules:
+    """What is kept, and what goes; see `Job.prune`."""
+    if isinstance(keep_within, str):
+        # The engine reads ages.
+        keep = " | ".join([*([keep] if keep else []), f"newer than {keep_within}"])
+        keep_within = None
+    if not isinstance(keep_within, timedelta | None):
+        raise InvalidError(
+            f"keep_within = {keep_within!r} is not possible: give a timedelta, or text such as "
+            '"7d" or "36h"'
+        )
+    return _core.Rules(
+        last=None if keep_last is None else number("keep_last", keep_last),
+        every=None if keep_every is None else number("keep_every", keep_every),
+        within_s=None if keep_within is None else keep_within.total_seconds(),
+        best=[keep_best] if isinstance(keep_best, str) else list(keep_best),
+        none=everything,
+        drop={number("drop", epoch) for epoch in drop},
+        text=word("keep", keep),
+    )
+
+
+def notes_of(label: str | None, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
     """What is said about a checkpoint."""
     if not isinstance(metrics, Mapping | None):
         raise InvalidError(
@@ -68,4 +100,4 @@ def notes_of(label: str, pin: bool, metrics: Mapping[str, float] | None) -> _cor
             figures[name] = float(value)
         except (TypeError, ValueError, OverflowError):
             raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
-    return _core.Notes(label=label, pin=pin, metrics=figures)
+    return _core.Notes(label=label or "", pin=pin, metrics=figures)

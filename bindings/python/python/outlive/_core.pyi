@@ -89,6 +89,7 @@ class Pool:
         name: str,
         *,
         every_s: float | None,
+        keep: Rules | None,
         group: Any,
         patience_s: float,
         schedule: str,

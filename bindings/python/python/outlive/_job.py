@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from outlive import _core, _exit, _notices, _seen
-from outlive._arguments import epoch_number, notes_of, number
+from outlive._arguments import epoch_number, notes_of, number, rules_of
 from outlive._errors import Error, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored
@@ -67,7 +67,7 @@ class Job:
         *,
         force: bool = False,
         wait: bool = False,
-        label: str = "",
+        label: str | None = None,
         pin: bool = False,
         metrics: Mapping[str, float] | None = None,
     ) -> Save:
@@ -309,7 +309,7 @@ class Job:
         ignore_files: bool = True,
         one_file_system: bool = False,
         reread: bool = False,
-        label: str = "",
+        label: str | None = None,
         pin: bool = False,
         metrics: Mapping[str, float] | None = None,
     ) -> Put:
@@ -420,7 +420,7 @@ class Job:
         *,
         keep_last: int | None = None,
         keep_every: int | None = None,
-        keep_within: timedelta | None = None,
+        keep_within: timedelta | str | None = None,
         keep_best: str | Iterable[str] = (),
         drop: Iterable[int] = (),
         everything: bool = False,
@@ -440,13 +440,14 @@ class Job:
             keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
             keep_last: Number of newest checkpoints to keep.
             keep_every: Interval of epochs to keep: those that are a multiple of it.
-            keep_within: Age up to which to keep checkpoints, counted from the newest. If times do
-                not fit the order of epochs, a clock has jumped: then more is kept, never less.
+            keep_within: Age up to which to keep checkpoints, counted from the newest: a timedelta,
+                or text such as "7d". If times do not fit the order of epochs, a clock has jumped:
+                then more is kept, never less.
             keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
             drop: Epochs to drop, even if a rule, label or pin would keep them. Rules choose among
                 the rest. At least one checkpoint must be left.
-            everything: Whether to drop all checkpoints. No program may have the job open.
+            everything: Whether to drop all checkpoints. No other program may have the job open.
             collect: Whether to free space now; otherwise a later `gc` does.
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
             dry_run: Whether to report only what would be done.
@@ -459,15 +460,14 @@ class Job:
                 by then, the message says so, as with `DamagedError`. They are gone, and the next
                 `gc` frees their space once the cause is removed.
         """
-        best = [keep_best] if isinstance(keep_best, str) else list(keep_best)
-        rules = _core.Rules(
-            last=None if keep_last is None else number("keep_last", keep_last),
-            every=None if keep_every is None else number("keep_every", keep_every),
-            within_s=None if keep_within is None else keep_within.total_seconds(),
-            best=best,
-            none=everything,
-            drop={number("drop", epoch) for epoch in drop},
-            text=keep,
+        rules = rules_of(
+            keep,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            keep_within=keep_within,
+            keep_best=keep_best,
+            drop=drop,
+            everything=everything,
         )
         options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=dry_run)
         done = self._core.prune(rules, options, self._tick)

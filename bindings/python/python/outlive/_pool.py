@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from outlive import _core
+from outlive._arguments import rules_of
 from outlive._errors import Error, InvalidError
 from outlive._group import adapt
 from outlive._job import Job, close_after
@@ -35,6 +36,8 @@ class Pool:
         name: str,
         every_s: float | None = None,
         *,
+        keep_last: int | None = None,
+        keep: str | None = None,
         allow_pickle: bool = False,
         group: Any = None,
         replicated: str | Iterable[str] = (),
@@ -43,12 +46,18 @@ class Pool:
     ) -> Job:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
 
-        Only one program saves a job at a time, through one `Job` object. A second one takes the job
-        over, and the first gets `FencedError`.
+        Only one program saves a job at a time. A second one takes the job over, and the first gets
+        `FencedError`. Within a process all `Job` objects of a job are one writer: to open the job
+        again joins it, and its `restore` waits for the save that is under way.
 
         Args:
             name: Name of the job: one line of text, not empty, up to 200 plain characters.
             every_s: Seconds between saves. Calls of `Job.save` in between return at once.
+            keep_last: Number of newest checkpoints to keep. Behind the commits older ones are
+                dropped and their space is freed, but for those with a label or a pin. If neither
+                this nor `keep` is given, all are kept until `Job.prune`.
+            keep: More rules in one text, as for `Job.prune`: "every 100 | best loss:min:3". A
+                checkpoint stays if any rule keeps it.
             allow_pickle: Whether objects other than arrays and plain values may be pickled when a
                 state is saved, and unpickled when it is restored. Unpickling runs code that the
                 checkpoint chooses, so allow it only if you trust everybody who can write to the
@@ -66,7 +75,7 @@ class Pool:
                 `ranks(...)`, also after which a rank that has not come to a call is given up.
 
         Raises:
-            InvalidError: If the name or the time is not possible, or it is no group.
+            InvalidError: If the name, the time or a rule is not possible, or it is no group.
         """
         if group is None and replicated:
             raise InvalidError("`replicated` says what is the same on all ranks: give `group` too")
@@ -75,8 +84,16 @@ class Pool:
                 "objects cannot be pickled in a group of ranks: save arrays and plain values"
             )
         adapter = None if group is None else adapt(group)
+        rules = None
+        if keep_last is not None or keep is not None:
+            rules = rules_of(keep, keep_last=keep_last)
         core = self._core.job(
-            name, every_s=every_s, group=adapter, patience_s=patience_s, schedule=schedule
+            name,
+            every_s=every_s,
+            keep=rules,
+            group=adapter,
+            patience_s=patience_s,
+            schedule=schedule,
         )
         same = Selection(replicated) if replicated else None
         job = Job(core, name, self._location, self._tick, allow_pickle, same)

@@ -327,11 +327,14 @@ class Collected:
     Attributes:
         live_bytes: Bytes in use.
         copied_bytes: Bytes that were, or would be, copied to rewrite mostly unused packs.
-        freed_bytes: Approximate number of bytes that become free.
+        freed_bytes: Approximate number of bytes that are free now and were not before, or would be
+            after a dry run: those of the packs deleted, less what was written for that.
         deleted_packs: Number of packs deleted.
         deleted_bytes: Bytes of these packs.
         held_packs: Number of packs that wait until the programs in `held_by` have saved or ended.
-        held_by: Names of jobs whose program may still need these packs.
+        held_bytes: Bytes of these packs.
+        held_by: Programs that may still need these packs, such as "process 12 on node7", by the
+            name of their job.
         held_by_restore: Whether they wait until a lazy restore, here or elsewhere, has filled its
             memory.
         postponed: Whether nothing was collected, since another collection is at work. That one, or
@@ -345,7 +348,8 @@ class Collected:
     deleted_packs: int
     deleted_bytes: int
     held_packs: int
-    held_by: list[str]
+    held_bytes: int
+    held_by: Mapping[str, str]
     held_by_restore: bool
     postponed: bool
     damaged: list[str]

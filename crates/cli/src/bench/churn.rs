@@ -166,13 +166,16 @@ fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) ->
     Ok(())
 }
 
-/// Lengths of all files below `path`.
+/// Lengths of all files below `path` that hold something.
 fn file_bytes(path: &Path) -> Result<u64> {
     let io = |e| Error::io("listing", path, &e);
     let mut sum = 0;
     for entry in fs::read_dir(path).map_err(io)? {
         let entry = entry.map_err(io)?;
         let kind = entry.metadata().map_err(io)?;
+        if entry.file_name() == ".reserve" {
+            continue;
+        }
         sum += if kind.is_dir() { file_bytes(&entry.path())? } else { kind.len() };
     }
     Ok(sum)

@@ -61,8 +61,12 @@ pub struct Session {
     pub process_id: u32,
     /// When it was opened, nanoseconds since 1970.
     pub opened_ns: u64,
+    /// When the writer's process was started, in ticks since its host was.
+    pub started: u64,
     /// The writer's host name, at most 65,535 bytes.
     pub host: String,
+    /// The running system that has given the process its number, at most 65,535 bytes; empty if that is not known.
+    pub system: String,
 }
 
 /// What a gc condemned.
@@ -200,7 +204,8 @@ impl Record {
 impl Session {
     /// A session whose own record cannot be read.
     pub fn of_unknown(session: SessionId) -> Session {
-        Session { session, process_id: 0, opened_ns: 0, host: String::new() }
+        let (host, system) = (String::new(), String::new());
+        Session { session, process_id: 0, opened_ns: 0, started: 0, host, system }
     }
 
     /// Whether more is known of it than its name.
@@ -209,11 +214,12 @@ impl Session {
     }
 
     fn encoded_len(&self) -> usize {
-        26 + self.host.len()
+        36 + self.host.len() + self.system.len()
     }
 
     fn check(&self) -> Check {
         demand!(u16::try_from(self.host.len()).is_ok(), "the host name is too long");
+        demand!(u16::try_from(self.system.len()).is_ok(), "the name of the system is too long");
         Ok(())
     }
 
@@ -221,15 +227,22 @@ impl Session {
         out.bytes(&self.session.0);
         out.u32(self.process_id);
         out.u64(self.opened_ns);
-        out.u16(self.host.len() as u16);
-        out.bytes(self.host.as_bytes());
+        out.u64(self.started);
+        for text in [&self.host, &self.system] {
+            out.u16(text.len() as u16);
+            out.bytes(text.as_bytes());
+        }
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Session> {
-        let (session, process_id, opened_ns) = (from.session()?, from.u32()?, from.u64()?);
-        let host_bytes = from.u16()?;
-        let host = from.text(host_bytes.into())?.to_owned();
-        Ok(Session { session, process_id, opened_ns, host })
+        let (session, process_id) = (from.session()?, from.u32()?);
+        let (opened_ns, started) = (from.u64()?, from.u64()?);
+        let mut text = || -> Result<String> {
+            let bytes = from.u16()?;
+            Ok(from.text(bytes.into())?.to_owned())
+        };
+        let (host, system) = (text()?, text()?);
+        Ok(Session { session, process_id, opened_ns, started, host, system })
     }
 }
 

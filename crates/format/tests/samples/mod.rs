@@ -275,7 +275,9 @@ pub fn writer() -> Session {
         session: session(),
         process_id: 4242,
         opened_ns: 0x0102_0304_0506_0708,
+        started: 0x0203,
         host: "nöde".to_owned(),
+        system: "boot 1".to_owned(),
     }
 }
 

@@ -4,25 +4,23 @@ use super::*;
 use crate::log_places::Found;
 use crate::place::read_descriptor;
 use crate::{Environment, open, open_or_create};
-use outlive_types::ErrorKind;
+use outlive_target::{Lock, Previous};
 use outlive_types::sync::{Scheduler, scheduled};
+use outlive_types::{ErrorKind, JobName};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Does something once, right before the only thread that it schedules does `what`.
-struct Meanwhile {
-    what: &'static str,
-    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
+/// Is told what the only thread that it schedules is about to do.
+struct Steps<F>(F);
 
-impl Scheduler for Meanwhile {
+impl<F: Fn(&str) + Send + Sync> Scheduler for Steps<F> {
     fn pause(&self, what: &str) {
-        let work = if what == self.what { self.work.lock().unwrap().take() } else { None };
-        work.into_iter().for_each(|work| work());
+        self.0(what);
     }
 
     fn sleep(&self, _time: Duration) {}
@@ -40,6 +38,23 @@ impl Scheduler for Meanwhile {
     fn spawn(&self, _name: &str, _work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// Does `work` on one thread; before the first step that is `the_one`, another thread does `meanwhile`.
+fn with_another<T>(
+    the_one: impl Fn(&str) -> bool + Send + Sync + 'static,
+    meanwhile: impl FnOnce() + Send + 'static,
+    work: impl FnOnce() -> T,
+) -> T {
+    let left = Arc::new(Mutex::new(Some(meanwhile)));
+    let there = left.clone();
+    let steps = Steps(move |what: &str| {
+        let now = if the_one(what) { there.lock().unwrap().take() } else { None };
+        now.into_iter().for_each(|meanwhile| meanwhile());
+    });
+    let done = scheduled(Arc::new(steps), work);
+    assert!(left.lock().unwrap().is_none(), "or this tests nothing");
+    done
 }
 
 /// Tells of each file or directory that is opened, made or renamed in some directories, or that is one of them.
@@ -89,10 +104,8 @@ fn a_mover_that_is_overtaken_writes_no_older_places_down() {
         let [late, other] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
         let third = names(dir.path(), &["d"]);
         let work = move || drop(other.move_log(&third).unwrap());
-        let meanwhile = Arc::new(Meanwhile { what, work: Mutex::new(Some(Box::new(work))) });
         let to = names(dir.path(), &["a", "b", "c"]);
-        let told = scheduled(meanwhile.clone(), || late.move_log(&to)).unwrap_err();
-        assert!(meanwhile.work.lock().unwrap().is_none(), "or this tests nothing");
+        let told = with_another(move |step| step == what, work, || late.move_log(&to)).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
         let there = dir.path().join("d");
         assert!(told.message().contains(there.to_str().unwrap()), "{what}: {told}");
@@ -184,4 +197,90 @@ fn a_mover_that_another_overtakes_is_told_so() {
     assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
     assert!(told.message().contains("another command has moved the log to"), "{told}");
     assert_eq!(late.home().unwrap().log().number, 2);
+}
+
+/// A gc after the move would not know of them.
+#[test]
+fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let [pool, other] =
+        [(); 2].map(|()| open_or_create(&dir.path().join("pool"), Environment::system()).unwrap());
+    other.log().append_if(&JobName::targets(), Previous::NONE, b"one").unwrap();
+    let to = names(dir.path(), &["a"]);
+    let collector = other.log().lock_collecting().unwrap();
+    assert!(matches!(collector, Lock::Taken(_)), "or this tests nothing");
+    let refused = pool.move_log(&to).unwrap_err();
+    assert!(
+        refused.kind() == ErrorKind::Retry && refused.message().contains("gc, scrub"),
+        "{refused}"
+    );
+    drop(collector);
+    let reader = other.log().lock_reading().unwrap().unwrap();
+    let refused = pool.move_log(&to).unwrap_err();
+    assert!(
+        refused.kind() == ErrorKind::Retry && refused.message().contains("lazily"),
+        "{refused}"
+    );
+    drop(reader);
+    assert_eq!(pool.home().unwrap().log().number, 1);
+}
+
+/// Whatever it was about to do: the log is where one of the two has moved it, and where the descriptor says.
+#[test]
+fn a_mover_may_be_overtaken_at_every_step() {
+    let to = |dir: &Path| names(dir, &["a", "b", "c"]);
+    let dir = tempfile::tempdir().unwrap();
+    let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let seen = steps.clone();
+    let recorder = Steps(move |what: &str| seen.lock().unwrap().push(what.to_owned()));
+    scheduled(Arc::new(recorder), || pool.move_log(&to(dir.path()))).unwrap();
+    let steps = std::mem::take(&mut *steps.lock().unwrap());
+    assert!(steps.len() > 5, "{steps:?}");
+    let last_copy = steps.iter().rposition(|step| step == "copy what the log had").unwrap();
+    let mut overtaken = 0;
+    for (at, step) in steps.iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("pool");
+        let [late, other] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
+        let third = names(dir.path(), &["d"]);
+        let there = third[0].clone();
+        let count = AtomicUsize::new(0);
+        let told = with_another(
+            move |_| count.fetch_add(1, Ordering::Relaxed) == at,
+            move || drop(other.move_log(&third)),
+            || late.move_log(&to(dir.path())),
+        );
+        let named = read_descriptor(&late.home().unwrap().root).unwrap().log.unwrap();
+        let is_third = named.location.as_deref() == Some(&there);
+        overtaken += usize::from(is_third);
+        // Behind its last copy it only tidies up, and may be overtaken as any that has ended.
+        let has_moved = at > last_copy;
+        assert_eq!(told.is_err(), is_third && !has_moved, "step {at}, {step}: {told:?}, {named:?}");
+        let found = open(&root, Environment::system()).unwrap();
+        assert_eq!(found.home().unwrap().log().number, named.number, "step {at}, {step}");
+    }
+    assert!(overtaken > 3, "{overtaken} of {steps:?}");
+}
+
+/// A disk was unmounted while it was asked: what was done in the directory that it was mounted on counts for nothing.
+#[test]
+fn an_answer_of_a_place_that_went_meanwhile_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
+    pool.move_log(&names(dir.path(), &["a", "b", "c"])).unwrap();
+    let home = pool.home().unwrap();
+    let place = open_places(home, &pool.config().format, home.log()).unwrap().remove(0);
+    let job = JobName::new("job").unwrap();
+    let put = |number: u64| place.put_new(&job, number << 16, b"a record");
+    put(1).unwrap();
+    let marker = home.log().at[0].as_directory().unwrap().join(MARKER);
+    let aside = dir.path().join("aside");
+    let went = (marker.clone(), aside.clone());
+    let work = move || fs::rename(&went.0, &went.1).unwrap();
+    let told = with_another(|step| step == "give the record its number", work, || put(2));
+    let told = told.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
+    fs::rename(aside, marker).unwrap();
+    put(3).unwrap();
 }

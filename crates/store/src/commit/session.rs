@@ -7,7 +7,7 @@ use outlive_format::{
     Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
     Session, fingerprint,
 };
-use outlive_pool::{Pool, Spread, TargetsThen};
+use outlive_pool::{Pool, ProcessMark, Spread, TargetsThen};
 use outlive_target::{Append, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 
@@ -64,6 +64,8 @@ pub struct LogHead {
     expected: Option<Position>,
     /// A session that is being opened.
     opening: Option<SessionId>,
+    /// One of which it is not known whether it has ended.
+    ending: Option<SessionId>,
     fenced: Option<Error>,
     /// Which targets there were before anything was written that is not in a record yet.
     targets: Option<TargetsThen>,
@@ -85,6 +87,7 @@ impl LogHead {
             uncertain: false,
             expected: None,
             opening: None,
+            ending: None,
             fenced: None,
             targets: None,
             last_epoch: 0,
@@ -162,6 +165,11 @@ impl LogHead {
         self.session
     }
 
+    /// Whether another writer has taken over, as far as this one has seen.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.is_some()
+    }
+
     /// Number of the newest record that was seen.
     pub fn number(&self) -> u64 {
         self.number
@@ -225,17 +233,19 @@ impl LogHead {
             if now.session != Some(session) {
                 self.check_position(pool, now)?;
             }
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let ProcessMark { process, started, host, system } = ProcessMark::of_this();
             let body = Body::Session(Session {
                 session,
-                process_id: std::process::id(),
+                process_id: process,
                 opened_ns: pool.env().clock.unix_ns(),
-                host: host.trim().to_owned(),
+                started,
+                host,
+                system,
             });
             if self.append(pool, body)? == Append::Done {
                 self.check_place(pool)?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
-                (self.expected, self.opening) = (None, None);
+                (self.expected, self.opening, self.ending) = (None, None, None);
                 return Ok((session, true));
             }
         }
@@ -436,27 +446,48 @@ impl LogHead {
         Ok(false)
     }
 
-    /// Ends the session in the log, if one is open.
+    /// Ends the session in the log, if one is open. Whatever comes of it, nothing is written in that session any
+    /// more: the next [`LogHead::open`] opens another.
     ///
     /// # Errors
-    /// What the log reports. That somebody else has taken over is no error here.
+    /// What the log reports, unless it had failed before; then the session counts as open until another is opened,
+    /// or [`LogHead::end`] ends it. That somebody else has taken over is no error here.
     pub fn close(&mut self, pool: &Pool) -> Result<()> {
-        let Some(session) = self.session.take() else { return Ok(()) };
-        if self.fenced.is_some() || self.uncertain {
+        let had_failed = self.uncertain;
+        match self.end(pool) {
+            Err(_) if had_failed => Ok(()),
+            ended => ended,
+        }
+    }
+
+    /// The same, and may be called again until it succeeds.
+    ///
+    /// # Errors
+    /// What the log reports: then it is not known whether the session has ended.
+    pub fn end(&mut self, pool: &Pool) -> Result<()> {
+        let Some(session) = self.session.take().or(self.ending) else { return Ok(()) };
+        if self.fenced.is_some() {
             return Ok(());
         }
+        self.ending = Some(session);
         // What this writer does later goes on from here.
         self.expected = Some(Position { session: Some(session), epoch: self.last_epoch });
+        let mut must_look = self.uncertain;
         for _ in 0..ATTEMPTS {
+            if must_look {
+                // Notes and sweeps do not stand in the way; another session means that ours is over.
+                match self.look(pool, Some(session)) {
+                    Err(error) if error.kind() == ErrorKind::Fenced => break,
+                    looked => self.expected = Some(looked?),
+                }
+                self.uncertain = false;
+            }
             if self.append(pool, Body::Close(Close { session }))? == Append::Done {
-                return Ok(());
+                break;
             }
-            // Notes and sweeps do not stand in the way; another session means that ours is over.
-            match self.look(pool, Some(session)) {
-                Err(error) if error.kind() == ErrorKind::Fenced => return Ok(()),
-                looked => drop(looked?),
-            }
+            must_look = true;
         }
+        self.ending = None;
         Ok(())
     }
 

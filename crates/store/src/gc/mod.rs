@@ -1,6 +1,7 @@
 //! Pruning and garbage collection. `prune` drops checkpoints, with a record each. A gc: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
 //! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`line`, `share`). Why it is safe beside saves: docs/design/009-gc.md.
 
+mod behind;
 mod collection;
 mod line;
 mod lines;
@@ -14,12 +15,13 @@ mod survey;
 mod tell;
 mod usage;
 
+pub(crate) use behind::free_behind;
 pub use collection::GcOptions;
 pub(crate) use lines::{RankLine, lines};
 pub(crate) use mark::live_of;
 pub use plan::{GcPlan, Thoroughness};
 pub(crate) use run::busy;
-pub use run::{Collecting, GcReport, collect};
+pub use run::{Collecting, GcReport, collect, collect_after};
 pub(crate) use survey::{FirstPacks, JobState, Survey};
 pub(crate) use tell::{Relisted, append_behind, archive_of, tell, tell_all};
 pub use usage::{Usage, UsageOf, UsageRow, usage};

@@ -65,6 +65,10 @@ pub struct GcPlan {
     pub written_bytes: u64,
     /// Bytes of containers that go, less those that are written.
     pub freed_bytes: u64,
+    /// Of those that go, bytes that wait until the programs in `held_by` have saved or ended.
+    pub held_bytes: u64,
+    /// Jobs whose open session may still need some of these, and what has opened it.
+    pub held_by: BTreeMap<JobName, String>,
 }
 
 /// Small packs if there are several, then those worst in use, until few enough bytes are unused.
@@ -150,6 +154,7 @@ impl GcPlan {
             plan.stay = partly.len();
             plan.count(survey, marks, 0);
             plan.freed_bytes = gone_bytes.saturating_sub(plan.written_bytes);
+            plan.see_holders(survey, marks);
             return plan;
         }
         let chosen = worth_rewriting(&partly, pack_bytes, thoroughness);
@@ -168,7 +173,27 @@ impl GcPlan {
             u128::from(plan.copied_bytes) * u128::from(copied_from) / u128::from(filled.max(1));
         plan.count(survey, marks, packed as u64);
         plan.freed_bytes = (gone_bytes + copied_from).saturating_sub(plan.written_bytes);
+        plan.see_holders(survey, marks);
         plan
+    }
+
+    /// Finds out what cannot be deleted yet, as things stand.
+    fn see_holders(&mut self, survey: &Survey, marks: &Marks) {
+        for pack in self.dead.iter().chain(&self.rewritten) {
+            let mut is_held = false;
+            for job in survey.jobs.iter().filter(|job| job.holds(pack)) {
+                is_held = true;
+                self.held_by.entry(job.name.clone()).or_insert_with(|| job.program());
+            }
+            if is_held {
+                self.held_bytes += marks.packs.get(pack).map_or(0, |marks| marks.total_bytes);
+            }
+        }
+    }
+
+    /// What can be freed now.
+    pub fn freed_now_bytes(&self) -> u64 {
+        self.freed_bytes.saturating_sub(self.held_bytes)
     }
 
     /// Counts what is written: copies that take `packed` bytes in their containers, and segments.

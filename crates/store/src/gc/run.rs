@@ -45,14 +45,23 @@ pub struct GcReport {
     pub deleted_bytes: u64,
     /// Condemned packs that must wait.
     pub held: usize,
-    /// Jobs whose open session they wait for.
-    pub held_by: BTreeSet<JobName>,
+    /// Bytes of their containers.
+    pub held_bytes: u64,
+    /// Jobs whose open session they wait for, and what has opened it.
+    pub held_by: BTreeMap<JobName, String>,
     /// They wait for a lazy restore, which still reads.
     pub is_read: bool,
     /// Whether space was freed as well, or checkpoints were dropped and nothing else.
     pub collecting: Collecting,
     /// Chunks in use that could not be read: their packs stay.
     pub damaged: Vec<String>,
+}
+
+impl GcReport {
+    /// About how many bytes are free now that were not before: of what was deleted, less what was written for that.
+    pub fn freed_bytes(&self) -> u64 {
+        self.deleted_bytes.saturating_sub(self.plan.written_bytes)
+    }
 }
 
 /// Plans, and unless it is a dry run, carries out a gc: first it drops what it is told to drop, which
@@ -66,6 +75,34 @@ pub struct GcReport {
 /// Whatever had been done by then is right, and the next gc finishes it. An error after something was
 /// dropped says so.
 pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
+    collect_after(pool, options, &mut || Ok(()))
+}
+
+/// The same after `before`, which is called again if the disk is full: then what is kept back for that is given up,
+/// and what can be done without much room is done.
+///
+/// # Errors
+/// Those of `before`; as [`collect`].
+pub fn collect_after(
+    pool: &Pool,
+    options: &GcOptions,
+    before: &mut dyn FnMut() -> Result<()>,
+) -> Result<GcReport> {
+    let is_full = |error: &Error| error.kind() == ErrorKind::Full;
+    let mut attempt = |options: &GcOptions| before().and_then(|()| collect_once(pool, options));
+    let mut collected = attempt(options);
+    if !options.dry_run && collected.as_ref().is_err_and(is_full) && pool.give_up_reserve() > 0 {
+        let mut options = options.clone();
+        options.thoroughness.rewrite = false;
+        collected = attempt(&options);
+    }
+    if !options.dry_run {
+        pool.keep_back(collected.as_ref().map_or(0, |report| report.plan.live_bytes));
+    }
+    collected
+}
+
+fn collect_once(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     let pace = &Pace::new(options.bytes_per_s);
     if options.dry_run {
         // Nobody need know.
@@ -302,19 +339,17 @@ impl Gc<'_> {
         report.is_read = self.pool.log().is_read()?;
         // In order, so that a run can be repeated.
         for pack in &work.condemned.iter().copied().collect::<BTreeSet<PackId>>() {
-            if report.is_read {
-                report.held += 1;
-                continue;
-            }
+            let bytes = work.marks.packs.get(pack).map_or(0, |m| m.total_bytes);
             let mut holders = told.values().filter(|job| job.holds(pack)).peekable();
-            if holders.peek().is_some() {
+            if report.is_read || holders.peek().is_some() {
                 report.held += 1;
-                report.held_by.extend(holders.map(|job| job.name.clone()));
+                report.held_bytes += bytes;
+                report.held_by.extend(holders.map(|job| (job.name.clone(), job.program())));
                 continue;
             }
             self.pool.delete_pack(*pack)?;
             report.deleted += 1;
-            report.deleted_bytes += work.marks.packs.get(pack).map_or(0, |m| m.total_bytes);
+            report.deleted_bytes += bytes;
         }
         Ok(())
     }

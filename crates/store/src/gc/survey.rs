@@ -4,7 +4,7 @@ use crate::commit::{Reading, history};
 use crate::images::each_image;
 use crate::save::PackNumbers;
 use outlive_format::{Body, Images, Manifest, Session};
-use outlive_pool::Pool;
+use outlive_pool::{Pool, ProcessMark};
 use outlive_types::{
     COMMITTER, Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result, SessionId,
 };
@@ -108,6 +108,9 @@ impl JobState {
             state.add(record.body, (entry.number, entry.hurt), &mut seen);
         }
         state.set_session(None, &seen);
+        if let Some((session, open)) = &mut state.session {
+            *open = *open && !has_ended(session);
+        }
         state.last_epoch = reading.position().epoch;
         // What was condemned twice counts as held.
         state.released.retain(|pack| !state.held.contains(pack));
@@ -170,9 +173,19 @@ impl JobState {
         });
     }
 
-    /// Whether a writer may be at work.
+    /// Whether a writer may be at work: one that has not closed its session, and is not known to have ended.
     pub fn is_open(&self) -> bool {
         self.session.as_ref().is_some_and(|(_, open)| *open)
+    }
+
+    /// The program that has opened the newest session, for messages.
+    pub fn program(&self) -> String {
+        match &self.session {
+            Some((Session { process_id, host, .. }, _)) if *process_id != 0 => {
+                format!("process {process_id} on {host}")
+            }
+            _ => "a program".to_owned(),
+        }
     }
 
     /// Whether the writer, if there is one, may still refer to a condemned pack.
@@ -200,6 +213,13 @@ impl JobState {
         let first = own.next().map_or(Ok(FirstPacks::default()), |m| FirstPacks::after(pool, m))?;
         Ok(Some((session.session, first)))
     }
+}
+
+/// Whether the process that has opened a session is known to have ended. What it had sent may still arrive: that is
+/// appended behind the very record that it had read, or not at all.
+fn has_ended(session: &Session) -> bool {
+    let Session { process_id, started, host, system, .. } = session.clone();
+    ProcessMark { process: process_id, started, host, system }.is_dead()
 }
 
 /// The first pack of each rank in a session that is not done with; 0 for ranks that are not named.

@@ -110,7 +110,7 @@ impl Job {
         store: impl FnOnce(&ContentStore<'_>, Option<&FilesImage>) -> Result<(Content, R)>,
     ) -> Result<(SaveStats, R)> {
         self.wait_for_turn(|inner| {
-            let pool = &inner.pool;
+            let pool = &inner.pool();
             let started = pool.env().clock.monotonic();
             make_anew(pool)?;
             let mut writer = inner.writer();

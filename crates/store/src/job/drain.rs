@@ -5,7 +5,7 @@ use super::inner::{Inner, Way};
 use crate::save::{Order, SavePlan, SaveStats};
 use outlive_io::make_way;
 use outlive_pool::Pool;
-use outlive_types::{Error, Frozen, Result};
+use outlive_types::{Error, ErrorKind, Frozen, Result};
 use std::sync::Arc;
 
 /// Everything that goes on after the program was let go.
@@ -31,6 +31,8 @@ impl Way {
 impl Drain {
     pub fn run(self) {
         let Drain { inner, frozen, plan, way, handle, order } = self;
+        // No other takes its place while the save is under way.
+        let pool = inner.pool();
         if plan.live_blocks == 0 {
             make_way();
         }
@@ -40,7 +42,7 @@ impl Drain {
         };
         let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
             let mut writer = inner.writer();
-            let (pool, writer) = (&inner.pool, &mut *writer);
+            let (pool, writer) = (&pool, &mut *writer);
             let stats = match &way {
                 Way::Alone(packs) => {
                     writer.execute(pool, packs, &plan, &*frozen, &order, &live_done)
@@ -61,17 +63,23 @@ impl Drain {
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
             let error = Error::bug(format!("the save panicked: {what}; please report this"));
-            Err(way.give_up(&inner.pool, error))
+            Err(way.give_up(&pool, error))
         });
         if outcome.is_err() {
             live_done();
             frozen.settle(None);
         }
-        let total = inner.pool.env().clock.monotonic().saturating_sub(order.started);
+        let total = pool.env().clock.monotonic().saturating_sub(order.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
         if let Err(error) = &outcome {
-            inner.pool.warn(format!("a save of job {} failed: {error}", inner.name));
-            inner.events.failed(&inner.pool, handle.epoch(), error);
+            pool.warn(format!("a save of job {} failed: {error}", inner.name));
+            inner.events.failed(&pool, handle.epoch(), error);
+        }
+        let is_full = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
+        if is_full || inner.retain.is_late() {
+            // What the job's rules do not keep makes room for the next save.
+            let head = &mut inner.writer().committer.head;
+            inner.retain.finish(&pool, &mut || head.end(&pool));
         }
         // What this thread holds of the image and the job goes before anybody is told: who waited
         // may free the memory, or count on the job's end.

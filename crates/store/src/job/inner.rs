@@ -2,16 +2,17 @@
 
 use super::handle::SaveHandle;
 use crate::anew::make_anew;
+use crate::gc::free_behind;
 use crate::group::{Begun, Part};
 use crate::read::MemoryImage;
 use crate::restore::LazyFill;
+use crate::retention::RetainBehind;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
+use crate::trim::trim_behind;
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Result};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A save that has frozen the program's memory.
 pub(crate) struct FrozenSave {
@@ -31,27 +32,58 @@ pub(crate) enum Way {
 
 /// A job, opened.
 pub(crate) struct Inner {
-    pub pool: Pool,
+    /// The one that was opened last, of those that jobs were opened with.
+    pool: RwLock<Pool>,
     pub name: JobName,
-    /// Saves closer together than this are not due.
-    pub every: Option<Duration>,
     /// Threads do not survive a fork; the child must know that this is not its job.
     pub process_id: u32,
     /// Held for the whole of a drain.
     pub writer: Mutex<Writer>,
     /// Of the writer, for those who cannot wait for it.
     pub events: CommitEvents,
+    /// Of the writer as well: drops old checkpoints.
+    pub retain: RetainBehind,
     /// This rank's part, if the program has several.
     pub part: Option<Arc<Part>>,
     /// Held while a save is being started: saves start one after the other.
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.
     pub filling: Mutex<Option<LazyFill>>,
-    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
-    pub last_start_ns: AtomicU64,
 }
 
 impl Inner {
+    pub fn new(pool: &Pool, name: JobName, part: Option<Arc<Part>>) -> Inner {
+        let rank = part.as_ref().map_or(0, |part| part.rank());
+        let writer = Writer::of_rank(pool, name.clone(), rank);
+        writer.committer.behind.then(trim_behind);
+        writer.committer.retain.by(free_behind);
+        let (events, retain) = (writer.committer.events.clone(), writer.committer.retain.clone());
+        Inner {
+            pool: RwLock::new(pool.clone()),
+            name,
+            process_id: std::process::id(),
+            writer: Mutex::new(writer),
+            events,
+            retain,
+            part,
+            starting: Mutex::new(None),
+            filling: Mutex::new(None),
+        }
+    }
+
+    /// The pool that saves go to.
+    pub fn pool(&self) -> Pool {
+        self.pool.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Saves go to this one from now on, unless one is under way: it is the same pool, as it is known later.
+    pub fn set_pool(&self, pool: &Pool) {
+        let Some(current) = self.starting.try_lock() else { return };
+        if current.as_ref().is_none_or(SaveHandle::done) {
+            *self.pool.write().unwrap_or_else(PoisonError::into_inner) = pool.clone();
+        }
+    }
+
     pub fn check_process(&self) -> Result<()> {
         if self.process_id == std::process::id() {
             return Ok(());
@@ -76,7 +108,7 @@ impl Inner {
     /// A first save after this is refused if others have saved meanwhile. A job that has a session
     /// open hears of others by being fenced. Answers the newest epoch that there is now.
     pub fn note_position(&self) -> Result<Epoch> {
-        Ok(self.writer().committer.head.note_position(&self.pool)?.epoch)
+        Ok(self.writer().committer.head.note_position(&self.pool())?.epoch)
     }
 
     pub fn wait_filled(&self) -> Result<()> {
@@ -97,29 +129,39 @@ impl Inner {
     /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
     /// one of them is not `ready`.
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
+        let pool = self.pool();
         // Of a group one rank does it for all.
         let is_first = self.part.as_ref().is_none_or(|part| part.rank() == 0);
-        let anew = || if is_first { make_anew(&self.pool).map(drop) } else { Ok(()) };
+        let anew = || if is_first { make_anew(&pool).map(drop) } else { Ok(()) };
         let ready = ready.and_then(|()| anew());
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(part) = &self.part else {
             ready?;
-            let packs = writer.begin(&self.pool)?;
+            let packs = writer.begin(&pool)?;
             let epoch = writer.committer.head.last_epoch + 1;
-            let (frozen, plan) = writer.rank.freeze(&self.pool, epoch, source)?;
+            let (frozen, plan) = writer.rank.freeze(&pool, epoch, source)?;
             return Ok(FrozenSave { frozen, plan, way: Way::Alone(packs) });
         };
-        let begun = part.begin(&self.pool, writer, source, ready)?;
-        let frozen = writer.rank.freeze(&self.pool, begun.epoch, source);
-        let (frozen, plan) =
-            frozen.map_err(|error| part.give_up(&self.pool, begun.ticket, error))?;
+        let begun = part.begin(&pool, writer, source, ready)?;
+        let frozen = writer.rank.freeze(&pool, begun.epoch, source);
+        let (frozen, plan) = frozen.map_err(|error| part.give_up(&pool, begun.ticket, error))?;
         Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })
+    }
+
+    /// See [`Job::end_session`](super::Job::end_session).
+    pub fn end_session(&self) -> Result<bool> {
+        self.check_process()?;
+        let Some(current) = self.starting.try_lock() else { return Ok(false) };
+        if current.as_ref().is_some_and(|save| !save.done()) {
+            return Ok(false);
+        }
+        self.writer().committer.head.end(&self.pool()).map(|()| true)
     }
 
     /// Makes a restored checkpoint what the next save follows.
     pub fn adopt(&self, checkpoint: &MemoryImage) {
-        self.writer().rank.follow_restored(&self.pool, checkpoint);
+        self.writer().rank.follow_restored(&self.pool(), checkpoint);
     }
 }
 
@@ -127,9 +169,10 @@ impl Drop for Inner {
     /// The last handle is gone: a clean end is worth a record, but not an error.
     fn drop(&mut self) {
         if self.check_process().is_ok() {
+            let pool = self.pool();
             let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = writer.committer.head.close(&self.pool) {
-                self.pool.warn(format!("the session of job {} was not closed: {error}", self.name));
+            if let Err(error) = writer.committer.head.close(&pool) {
+                pool.warn(format!("the session of job {} was not closed: {error}", self.name));
             }
         }
     }

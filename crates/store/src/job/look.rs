@@ -1,19 +1,18 @@
 //! What a job has: its checkpoints, opened for reading, checked, and chosen by rules.
 
 use super::Job;
-use crate::commit::history;
+use crate::commit::{Entry, history};
 use crate::read::files::FilesImage;
 use crate::read::{
     Kind, MemoryImage, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
 };
 use crate::redundancy::RedundancyLook;
-use crate::retention::{RetentionPlan, Rules};
+use crate::retention::{RetentionPlan, Rules, plan_of};
 use crate::save::remark;
 use crate::verify::{Sample, VerifyReport, verify};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Tier;
-use outlive_types::{Epoch, Error, Rank, Result};
-use std::collections::BTreeSet;
+use outlive_types::{Epoch, Error, ErrorKind, Rank, Result};
 
 /// A committed checkpoint, as the log tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,15 +54,7 @@ impl Job {
         if rules.is_empty() && !keep.is_empty() {
             rules.add(keep).map_err(|e| e.context("tuning.keep in pool.toml"))?;
         }
-        let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
-        for entry in history(self.pool(), self.name())? {
-            let entry = entry.unless_unread()?;
-            if let Some(manifest) = entry.manifest() {
-                hurt.extend(entry.hurt.then_some(manifest.epoch));
-                manifests.push(manifest.clone());
-            }
-        }
-        rules.plan(&manifests, &hurt, self.pool().env().clock.unix_ns())
+        plan_of(self.pool(), self.name(), &rules)
     }
 
     /// Changes what is said about a checkpoint, and returns what holds then. Its program may save
@@ -73,6 +64,30 @@ impl Job {
     /// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
     pub fn note(&self, epoch: Epoch, change: impl Fn(&mut Remarks)) -> Result<Remarks> {
         remark(self.pool(), self.name(), epoch, &change)
+    }
+
+    /// Records that damage was found in a checkpoint: rules of prunes do not count it, and what does not read all of it
+    /// passes over it, until a verification or a scrub finds it whole.
+    ///
+    /// # Errors
+    /// As [`Job::note`].
+    pub fn mark_suspect(&self, epoch: Epoch) -> Result<()> {
+        let is_marked = |entry: &Entry| {
+            let found = entry.manifest().filter(|manifest| manifest.epoch == epoch);
+            found.is_some_and(|manifest| manifest.remarks.suspect || entry.hurt)
+        };
+        if history(self.pool(), self.name())?.any(|entry| is_marked(&entry)) {
+            return Ok(());
+        }
+        self.note(epoch, |remarks| remarks.suspect = true).map(drop)
+    }
+
+    /// Records the damage that was passed over. A pool that cannot be written to is read all the same.
+    pub(super) fn record(&self, skipped: &Skipped) {
+        let damaged = skipped.iter().filter(|(_, error)| error.kind() == ErrorKind::Damaged);
+        for (epoch, _) in damaged.filter(|(epoch, _)| *epoch > 0) {
+            let _ = self.mark_suspect(*epoch);
+        }
     }
 
     /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now; none of one that is
@@ -105,6 +120,7 @@ impl Job {
     pub fn image(&self, select: Select) -> Result<Option<(MemoryImage, Skipped)>> {
         first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
+            .inspect(|found| found.iter().for_each(|(_, skipped)| self.record(skipped)))
     }
 
     /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have. `None` if
@@ -134,6 +150,7 @@ impl Job {
         attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
     ) -> Result<Option<(MemoryImage, T, Skipped)>> {
         first_of_rank(self.pool(), self.name(), select, rank, attempt)
+            .inspect(|found| found.iter().for_each(|(_, _, skipped)| self.record(skipped)))
     }
 
     /// Opens what one rank has of a checkpoint, for whoever reads parts of its regions. `None` if the
@@ -159,6 +176,7 @@ impl Job {
         let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
             FilesImage::open(pool, name, manifest.clone(), as_of)
         })?;
+        found.iter().for_each(|(_, _, skipped)| self.record(skipped));
         Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
     }
 

@@ -14,16 +14,16 @@ pub use restore::{Prepared, Restored};
 
 use crate::fill::FinishFill;
 use crate::group::{GroupOptions, Part};
-use crate::save::{CommitEvents, Order, SaveNotes, Writer};
-use crate::trim::trim_behind;
+use crate::retention::Rules;
+use crate::save::{CommitEvents, Order, SaveNotes};
 use drain::Drain;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
-use outlive_types::sync::{self, Mutex};
+use outlive_types::sync;
 use outlive_types::{Error, Frozen, JobName, PageSource, Rank, Result};
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// For how long somebody waits who has nothing else to do.
@@ -54,6 +54,43 @@ fn over(save: Option<&SaveHandle>) -> Result<()> {
 /// A named series of checkpoints. All methods may be called from any thread.
 pub struct Job {
     inner: Arc<Inner>,
+    pool: Pool,
+    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
+    last_start_ns: AtomicU64,
+    /// Saves closer together than this are not due.
+    every: Option<Duration>,
+}
+
+/// A job for as long as others have it open, or a save of it is under way.
+#[derive(Clone)]
+pub struct WeakJob(Weak<Inner>);
+
+impl WeakJob {
+    /// The same job, with the same session, unless it is over, another writer has followed on that, or it belongs to
+    /// the parent of this process.
+    pub fn join(&self, pool: &Pool, every: Option<Duration>) -> Option<Job> {
+        let inner = self.0.upgrade().filter(|inner| inner.check_process().is_ok())?;
+        // While a save is under way it is not known yet.
+        let is_fenced = inner.writer.try_lock().is_some_and(|it| it.committer.head.is_fenced());
+        if is_fenced {
+            return None;
+        }
+        inner.set_pool(pool);
+        Some(Job::of(inner, pool, every))
+    }
+
+    /// Ends the job's session as [`Job::end_session`] does; nothing if the job is over.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn end_session(&self) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |inner| inner.end_session().map(drop))
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 impl Job {
@@ -62,23 +99,32 @@ impl Job {
         let name = JobName::new(name)?;
         let JobOptions { every, group } = options;
         let part = group.map(|group| Arc::new(Part::new(&name, group)));
-        let rank = part.as_ref().map_or(0, |part| part.rank());
-        let writer = Writer::of_rank(pool, name.clone(), rank);
-        writer.committer.behind.then(trim_behind);
-        let events = writer.committer.events.clone();
-        let inner = Inner {
-            pool: pool.clone(),
-            name,
-            every,
-            part,
-            process_id: std::process::id(),
-            writer: Mutex::new(writer),
-            events,
-            starting: Mutex::new(None),
-            filling: Mutex::new(None),
-            last_start_ns: AtomicU64::new(0),
-        };
-        Ok(Job { inner: Arc::new(inner) })
+        let inner = Arc::new(Inner::new(pool, name, part));
+        Ok(Job::of(inner, pool, every))
+    }
+
+    fn of(inner: Arc<Inner>, pool: &Pool, every: Option<Duration>) -> Job {
+        Job { inner, pool: pool.clone(), every, last_start_ns: AtomicU64::new(0) }
+    }
+
+    /// For those who want to join it later.
+    pub fn downgrade(&self) -> WeakJob {
+        WeakJob(Arc::downgrade(&self.inner))
+    }
+
+    /// From now on behind its commits what these rules do not keep is dropped, and its space is freed. In a group it is
+    /// the rank that commits whose rules count.
+    ///
+    /// # Errors
+    /// `Invalid` for rules that name single checkpoints, or keep none.
+    pub fn keep(&self, rules: Rules) -> Result<()> {
+        if rules.none || rules.last == Some(0) || !rules.drop.is_empty() || rules.is_empty() {
+            return Err(Error::invalid(
+                "a job keeps the newest checkpoint at least: give rules such as \"last 10 | every 100\"",
+            ));
+        }
+        self.inner.retain.set(rules);
+        Ok(())
     }
 
     /// Its name.
@@ -88,7 +134,7 @@ impl Job {
 
     /// Its pool.
     pub fn pool(&self) -> &Pool {
-        &self.inner.pool
+        &self.pool
     }
 
     /// Tells what becomes of its checkpoints, in the order of the saves.
@@ -139,7 +185,7 @@ impl Job {
     /// # Errors
     /// Those of the coordinator.
     pub fn due(&self) -> Result<bool> {
-        match (&self.inner.part, self.inner.every) {
+        match (&self.inner.part, self.every) {
             (Some(part), Some(_)) => {
                 let decided = part.decide(
                     "the question whether a save is due (every_s)",
@@ -153,10 +199,10 @@ impl Job {
     }
 
     fn is_due(&self) -> bool {
-        let last = self.inner.last_start_ns.load(Ordering::Relaxed);
-        match self.inner.every {
+        let last = self.last_start_ns.load(Ordering::Relaxed);
+        match self.every {
             Some(every) if last > 0 => {
-                let now = self.inner.pool.env().clock.monotonic();
+                let now = self.pool.env().clock.monotonic();
                 now.saturating_sub(Duration::from_nanos(last - 1)) >= every
             }
             _ => true,
@@ -195,16 +241,16 @@ impl Job {
         if !self.is_group() {
             ready.clone()?;
         }
-        let clock = inner.pool.env().clock.clone();
+        let clock = self.pool.env().clock.clone();
         let started = clock.monotonic();
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
-        inner.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
+        self.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
 
         let FrozenSave { frozen, plan, way } = inner.freeze(source, ready)?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
         let order = Order { started, notes };
-        let (on, of) = (way.clone(), inner.pool.clone());
+        let (on, of) = (way.clone(), inner.pool());
         let drain =
             Drain { inner: inner.clone(), frozen, plan, way, handle: handle.clone(), order };
         if drain.plan.live_blocks == 0 {
@@ -298,16 +344,29 @@ impl Job {
             handle.unseen_failure()
         });
         let mut writer = self.inner.writer();
-        let closed = writer.committer.head.close(&self.inner.pool);
-        drop((writer, current));
+        let closed = writer.committer.head.close(&self.pool);
+        drop(writer);
+        self.inner.retain.finish(&self.pool, &mut || Ok(()));
+        drop(current);
+        self.pool.close_files(true);
         let mut finish = self.finish_fill();
         while !finish.wait(A_WHILE) {}
         failure.map_or(closed, Err)
     }
 
+    /// Ends the session in the log unless a save is under way or being started: the next save opens another. So
+    /// nothing is held back that only this program might have needed, and what a save that failed has left is nobody's.
+    /// Answers whether no session is open now.
+    ///
+    /// # Errors
+    /// What the log reports.
+    pub fn end_session(&self) -> Result<bool> {
+        self.inner.end_session()
+    }
+
     /// For whoever waits for the slow tier before the job is closed, which does it otherwise.
     pub fn finish_fill(&self) -> FinishFill {
-        self.inner.writer().committer.behind.finish(&self.inner.pool)
+        self.inner.writer().committer.behind.finish(&self.pool)
     }
 
     /// Says that the next save may leave behind what others have saved since this job restored, or was

@@ -9,7 +9,7 @@ use crate::read::{
 };
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
-use outlive_types::{Epoch, Error, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Result};
 
 /// Which streams to read, and the sink to put them into.
 pub type Prepared<S> = (Vec<usize>, S);
@@ -101,7 +101,16 @@ impl Job {
     ) -> Result<Option<(T, Skipped)>> {
         self.before_restore()?;
         let found = first_with_rank(self.pool(), self.name(), select, 0, attempt)?;
+        found.iter().for_each(|(_, _, skipped)| self.passed_over(skipped));
         Ok(found.map(|(_, value, skipped)| (value, skipped)))
+    }
+
+    /// What was damaged is recorded, and the next save relies on nothing that this program has stored before.
+    fn passed_over(&self, skipped: &Skipped) {
+        if skipped.iter().any(|(_, error)| error.kind() == ErrorKind::Damaged) {
+            self.record(skipped);
+            self.inner.writer().rank.forget(self.pool());
+        }
     }
 
     /// A program that restores goes on from there. If what was lost with a target in memory cannot be recorded
@@ -178,6 +187,7 @@ impl Job {
         else {
             return Ok(None);
         };
+        self.passed_over(&skipped);
         if reading.is_none() {
             pool.warn(format!(
                 "{} has no locks that this program can take: until the lazy restore of job {name} has \

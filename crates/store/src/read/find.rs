@@ -127,7 +127,7 @@ pub fn first_manifest<T>(
 /// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
 pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
-        "checkpoint {epoch} of job {job} is suspect: a lazy restore has found damage in it; `{}` \
+        "checkpoint {epoch} of job {job} is suspect: damage was found in it; `{}` \
          says where, or clears the mark if all of it is whole again",
         pool.command("verify", &[job.as_str()])
     ))
@@ -176,7 +176,7 @@ impl Search<'_> {
                     match select {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
-                        Select::Newest | Select::Sound if manifest.remarks.suspect => {
+                        Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
                             self.lost += usize::from(entry.hurt);
                             self.skipped.push((manifest.epoch, why));

@@ -5,6 +5,7 @@ use super::packer::{PackNumbers, Packer};
 use super::pages::store_table;
 use crate::commit::{Commit, LogHead, Opened};
 use crate::fill::FillBehind;
+use crate::retention::RetainBehind;
 use outlive_format::{
     Image, ImageKind, ImageTable, Images, Manifest, RankImage, Remarks, SaveFigures,
 };
@@ -33,15 +34,27 @@ pub struct Committer {
     pub events: CommitEvents,
     /// Copies them to the slow tier.
     pub behind: FillBehind,
+    /// Drops the old ones, if the job has rules for that.
+    pub retain: RetainBehind,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
+    /// Space is kept back for a time when all is full.
+    has_reserve: bool,
 }
 
 impl Committer {
     /// One that has looked at nothing yet.
     pub fn new(job: JobName) -> Committer {
         let (events, behind) = (CommitEvents::new(job.clone()), FillBehind::new(job.clone()));
-        Committer { events, behind, head: LogHead::new(job), packs: None }
+        let retain = RetainBehind::new(job.clone());
+        Committer {
+            events,
+            behind,
+            retain,
+            head: LogHead::new(job),
+            packs: None,
+            has_reserve: false,
+        }
     }
 
     /// Opens the session if there is none. What the answer says is for every rank.
@@ -71,8 +84,12 @@ impl Committer {
         let written = images.iter().flat_map(|image| image.spread.clone()).collect();
         let outcome = self.head.commit(pool, &manifest, &written)?;
         if let Commit::Done(_) = outcome {
+            if !std::mem::replace(&mut self.has_reserve, true) {
+                pool.keep_back(0);
+            }
             self.events.committed(pool, draft.epoch);
             self.behind.committed(pool);
+            self.retain.committed(pool, manifest.figures.new_bytes);
         }
         Ok(outcome)
     }

@@ -1,11 +1,20 @@
 //! From a restore to the next save: what was restored is what it follows.
 
 use super::writer::{Base, RankWriter};
+use crate::index::StoredChunks;
 use crate::read::MemoryImage;
 use outlive_chunk::PageHashes;
 use outlive_pool::Pool;
 
 impl RankWriter {
+    /// Nothing that was stored before is relied on any more: some of it was found damaged.
+    pub fn forget(&mut self, pool: &Pool) {
+        self.base = None;
+        self.known = StoredChunks::new(pool.config().tuning.index_bytes_max);
+        self.shared = None;
+        self.wishes.clear();
+    }
+
     /// Makes a restored checkpoint what the next save follows. If that cannot be, the next save shares
     /// nothing with it, and the pool's observer is told.
     pub fn follow_restored(&mut self, pool: &Pool, checkpoint: &MemoryImage) {

@@ -89,6 +89,8 @@ impl RankWriter {
             Some(packs) if packs.session() == opened.session => packs.clone(),
             _ => self.packs.insert(PackNumbers::new(opened.session, self.rank)).clone(),
         };
+        // Others may have deleted what this program has read, and its space is free only then.
+        pool.close_files(false);
         self.absorb(pool, opened.changes.clone())?;
         // What the committer knows of them is not newer.
         self.targets = pool.targets_now()?;

@@ -2,8 +2,11 @@
 
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
+use crate::commit::history;
+use crate::save::remark;
 use crate::trim::Uses;
-use crate::verify::{Sample, is_damage, named_packs};
+use crate::verify::{Sample, is_damage, named_packs, verify};
+use outlive_format::Manifest;
 use outlive_io::Pace;
 use outlive_pool::{PackCheck, PackUses, Pool, ShardFault};
 use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
@@ -65,6 +68,34 @@ impl ScrubReport {
     }
 }
 
+/// Takes the mark off checkpoints in which damage was found and that are whole again, by what was mended or has come
+/// back.
+fn clear_suspects(pool: &Pool) -> Result<()> {
+    for job in pool.jobs()? {
+        let mut suspects = Vec::new();
+        for entry in history(pool, &job)? {
+            let entry = entry.unless_unread()?;
+            let is_suspect = |it: &&Manifest| it.remarks.suspect && !entry.hurt;
+            suspects.extend(entry.manifest().filter(is_suspect).map(|manifest| manifest.epoch));
+        }
+        for epoch in suspects {
+            let clear = || {
+                let report = verify(pool, &job, Some(epoch), Sample::ALL)?;
+                match report.findings.iter().any(|finding| finding.epoch == Some(epoch)) {
+                    true => Ok(()),
+                    false => remark(pool, &job, epoch, &|it| it.suspect = false).map(drop),
+                }
+            };
+            match clear() {
+                // A prune has dropped it meanwhile.
+                Err(error) if error.kind() == ErrorKind::Invalid => {}
+                cleared => cleared?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Scrubs a pool: reads packs and checks every byte of them, then moves what is whole out of damaged
 /// ones and sees to it that nobody refers to them any more.
 ///
@@ -123,7 +154,8 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)
     };
     let mended = mend().and(repaired);
-    match unread.map_or(mended, Err) {
+    let cleared = |()| if options.dry_run { Ok(()) } else { clear_suspects(pool) };
+    match unread.map_or(mended, Err).and_then(cleared) {
         Ok(()) => Ok(report),
         Err(error)
             if !report.damaged.is_empty()

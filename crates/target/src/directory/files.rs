@@ -148,6 +148,15 @@ impl Files {
         Ok(file)
     }
 
+    /// Closes all shards, or those that others have deleted.
+    pub(super) fn close(&self, all: bool) {
+        let is_deleted =
+            |it: &Open| it.file.file().metadata().map_or(true, |file| file.nlink() == 0);
+        if let Ok(mut open) = self.open.try_lock() {
+            open.retain(|it| !all && !is_deleted(it));
+        }
+    }
+
     /// Closes a shard that is about to be deleted, or was.
     pub(super) fn forget(&self, shard: ShardName) {
         if let Ok(mut open) = self.open.try_lock() {

@@ -112,6 +112,23 @@ impl Target for WatchedTarget {
     fn capacity(&self) -> Result<Capacity> {
         self.ask(Work::Question, |target| target.capacity())
     }
+
+    fn keep_back(&self, bytes: u64) -> Result<()> {
+        self.ask(Work::Question, move |target| target.keep_back(bytes))
+    }
+
+    fn give_up_reserve(&self) -> Result<u64> {
+        self.ask(Work::Question, |target| target.give_up_reserve())
+    }
+
+    fn close_files(&self, all: bool) {
+        let close = move |target: &dyn Target| {
+            target.close_files(all);
+            Ok(())
+        };
+        // The files of one that is silent are closed later.
+        let _ = self.ask(Work::Question, close);
+    }
 }
 
 /// A writer that is given up with its target.

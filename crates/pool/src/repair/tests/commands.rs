@@ -206,3 +206,96 @@ fn packs_of_a_save_under_way_stay_where_they_are() {
     assert_eq!(fixture.repair().surplus, 0);
     fixture.check("named now");
 }
+
+/// What has opened the pool before does not know of the target to which a shard was moved: that is no damage.
+#[test]
+fn a_shard_that_was_moved_to_a_new_target_is_not_called_damaged() {
+    let fixture = Fixture::new(2, Redundancy::mirror(2), true);
+    let before = fixture.pool().targets();
+    for place in ["6", "7"] {
+        fixture.pool().add_target(place, None, Tier::Fast).unwrap();
+    }
+    for id in [1, 2] {
+        fixture.pool().drain_target(id, None, &All).unwrap();
+    }
+    fixture.check("drained");
+    let mut moved = 0;
+    for number in 0..PACKS {
+        for shard in 0..2 {
+            if let Err(error) = before.find(ShardName { pack: pack(number), shard }) {
+                assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+                moved += 1;
+            }
+        }
+    }
+    assert!(moved > 0, "or this tests nothing");
+}
+
+/// Programs remember where shards are by these numbers.
+#[test]
+fn the_number_of_a_target_that_has_left_is_not_given_again() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let id = fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+    fixture.pool().remove_target(id, false, None, &All).unwrap();
+    assert!(fixture.pool().table().unwrap().read().unwrap().get(id).is_none());
+    assert_eq!(fixture.pool().add_target("6", None, Tier::Fast).unwrap(), id + 1);
+    fixture.check("added");
+}
+
+/// Its writer makes its shards; so far one of two is finished.
+#[test]
+fn a_pack_that_is_being_written_gets_no_shards() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    write(&fixture.pool(), 9).unwrap();
+    let late = ShardName { pack: pack(9), shard: 1 };
+    let on = fixture.pool().targets().find(late).unwrap();
+    let targets = fixture.world.process_with(PLACES).0;
+    targets[on].delete(late).unwrap();
+    let writer = targets[on].create(late, 1 << 20).unwrap();
+    let before = fixture.pool().targets().list().unwrap();
+    let report = fixture.pool().repair(RepairOptions::default(), &Says::default()).unwrap();
+    assert_eq!((report.shards, report.moved), (0, 0), "{report:?}");
+    assert_eq!(fixture.pool().targets().list().unwrap(), before);
+    drop(writer);
+    assert_eq!(fixture.repair().shards, 1, "its writer is gone");
+}
+
+/// A disk that is no longer mounted looks as if nothing was ever there.
+#[test]
+fn a_shard_on_a_target_that_has_vanished_is_not_called_damaged() {
+    let fixture = Fixture::new(2, Redundancy::default(), true);
+    let [before, later] = [(); 2].map(|()| fixture.pool().targets());
+    let name = ShardName { pack: pack(0), shard: 0 };
+    let on = fixture.pool().targets().find(name).unwrap();
+    let id = fixture.take(on);
+    let bytes = bytes_of(&*fixture.world.process_with(PLACES).0[on], name);
+    fixture.world.process_with(PLACES).0[on].delete(name).unwrap();
+    let away = before.find(name).unwrap_err();
+    assert_eq!(away.kind(), ErrorKind::Retry, "{away}");
+    fixture.bring_back(on, id);
+    let lost = later.find(name).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Damaged, "{lost}");
+    let length = bytes.len() as u64;
+    let mut writer = fixture.world.process_with(PLACES).0[on].create(name, length).unwrap();
+    writer.write(0, bytes.share()).wait().unwrap();
+    writer.finish(length).wait().unwrap();
+    fixture.check("mounted again");
+}
+
+/// What cannot be read just now may be whole.
+#[test]
+fn a_pack_is_not_called_lost_while_a_shard_of_it_cannot_be_read() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    fixture.world.count_reads(true);
+    let [bad, unread] = [0, 1].map(|shard| ShardName { pack: pack(0), shard });
+    let on = fixture.pool().targets().find(bad).unwrap();
+    fixture.world.corrupt_on(on, bad, 40_000, 1);
+    fixture.world.corrupt_on(on, bad, 0, 1);
+    let read = format!("read {unread} ");
+    let fails = move |_, what: &str| what.starts_with(&read).then_some(ErrorKind::Retry);
+    fixture.world.fail_when(fails);
+    let told = fixture.pool().check_pack(pack(0), &mut |_, _, _| Ok(())).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
+    fixture.world.fail_when(|_, _| None);
+    fixture.pool().check_pack(pack(0), &mut |_, _, _| Ok(())).unwrap();
+}

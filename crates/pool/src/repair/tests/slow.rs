@@ -129,3 +129,16 @@ fn a_program_syncs_only_names_that_others_have_left() {
     // Another process cannot tell that it is durable.
     assert_eq!(fixture.pool().fill_need().unwrap().missing(pack(0)), 1);
 }
+
+/// What is known of the targets speaks of them by their places in a list.
+#[test]
+fn a_fill_does_not_go_on_with_targets_that_have_changed() {
+    let (fixture, _) = Fixture::with_slow(2, Redundancy::default(), true);
+    let pool = fixture.pool();
+    let need = pool.fill_need().unwrap();
+    fixture.pool().add_target("6", None, Tier::Slow).unwrap();
+    pool.refresh_targets().unwrap();
+    let told = pool.fill_pack(pack(0), &need).map(drop).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
+    pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
+}

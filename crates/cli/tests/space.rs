@@ -1,0 +1,164 @@
+//! Space comes back: what programs hold, those that run and those that were killed, and what a full disk lets do.
+
+mod common;
+
+use common::{command, json, outlive};
+use outlive_types::{Rng, SeededRng};
+use rustix::process::test_kill_process;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    SeededRng::new(seed).fill(&mut noise);
+    noise
+}
+
+const DUMP_BYTES: usize = 3_000_000;
+
+fn begin(pool: &str, job: &str) -> (Child, ChildStdin) {
+    let mut put = command(&["put", pool, job, "-"]);
+    let mut child = put.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    (child, stdin)
+}
+
+fn put(pool: &str, job: &str, seed: u64) {
+    let (mut child, mut stdin) = begin(pool, job);
+    stdin.write_all(&noise(seed, DUMP_BYTES)).unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
+/// Waits until a program that saves is at work in the pool: it has written something that nobody has finished.
+fn wait_until_it_writes(pool: &Path) {
+    let is_part = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|end| end == "part");
+    let any = |dir: fs::DirEntry| {
+        fs::read_dir(dir.path()).is_ok_and(|entries| entries.flatten().any(|entry| is_part(&entry)))
+    };
+    while !fs::read_dir(pool.join("packs")).is_ok_and(|dirs| dirs.flatten().any(any)) {
+        std::thread::yield_now();
+    }
+}
+
+/// A program that runs holds back what it may need, and is named; one that was killed holds nothing.
+#[test]
+fn a_program_that_was_killed_holds_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pool = text(&path);
+    assert_eq!(outlive(&["pool", "init", pool]).code, 0);
+    (1..=3).for_each(|seed| put(pool, "job", seed));
+    let (mut child, mut stdin) = begin(pool, "job");
+    // More than the pipe and the buffers hold: it is in the middle of its save.
+    stdin.write_all(&noise(9, 12_000_000)).unwrap();
+    wait_until_it_writes(&path);
+    let program = format!("process {} on ", child.id());
+    let held = json(&["prune", pool, "job", "--keep-last", "1", "--json"]);
+    assert!(held["held_by"]["job"].as_str().unwrap().starts_with(&program), "{held}");
+    assert!(held["held_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{held}");
+    assert_eq!((&held["deleted_packs"], &held["freed_bytes"]), (&0.into(), &0.into()), "{held}");
+    let du = json(&["du", pool, "--json"]);
+    assert_eq!(
+        (&du["held_bytes"], &du["held_by"]),
+        (&held["held_bytes"], &held["held_by"]),
+        "{du}"
+    );
+    assert_eq!(du["gc_frees_bytes"], 0, "{du}");
+    let told = outlive(&["gc", pool]);
+    assert!(told.out.contains(&program) && told.out.contains("--fence job`"), "{told:?}");
+    assert!(outlive(&["du", pool]).out.contains(&program));
+
+    child.kill().unwrap();
+    let du = json(&["du", pool, "--json"]);
+    assert_eq!(du["held_bytes"], 0, "a process that was not waited for is dead, too: {du}");
+    child.wait().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    assert!(test_kill_process(pid).is_err());
+    let freed = json(&["gc", pool, "--json"]);
+    assert!(freed["freed_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{freed}");
+    assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
+    let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
+    assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
+    // Nor does what it had begun.
+    let du = json(&["du", pool, "--json"]);
+    assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
+    put(pool, "job", 4);
+}
+
+/// A file system in memory.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(path: PathBuf, size: &str) -> Option<Mount> {
+        if !rustix::process::geteuid().is_root() {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "root is needed to mount a small file system"
+            );
+            eprintln!("not root: nothing is mounted, so this test checks nothing here");
+            return None;
+        }
+        fs::create_dir(&path).unwrap();
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path);
+        assert!(mount.status().unwrap().success(), "{mount:?} failed");
+        Some(Mount(path))
+    }
+
+    /// To the last byte.
+    fn fill(&self) {
+        let mut file =
+            File::options().append(true).create(true).open(self.0.join("filler")).unwrap();
+        for block in [1 << 20, 4096, 1] {
+            while file.write(&vec![1; block]).is_ok_and(|written| written > 0) {}
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Failing here must not hide the test's own failure.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_prune_works_on_a_disk_that_is_full_to_the_last_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::new(dir.path().join("disk"), "40m") else { return };
+    let path = mount.0.join("pool");
+    let pool = text(&path);
+    assert_eq!(outlive(&["pool", "init", pool]).code, 0);
+    (1..=6).for_each(|seed| put(pool, "job", seed));
+    let reserve = path.join("packs/.reserve");
+    assert_eq!(fs::metadata(&reserve).unwrap().len(), 640 << 10, "1/64 of the disk");
+    mount.fill();
+    let keep = ["prune", pool, "job", "--json", "--keep-last"];
+    let kept = || outlive(&["ls", pool, "job", "--json"]).out.matches("\"epoch\"").count();
+    for (last, freed) in [("4", 2), ("2", 2), ("1", 1)] {
+        mount.fill();
+        let pruned = json(&[&keep[..], &[last]].concat());
+        let enough = (freed * DUMP_BYTES) as u64 * 9 / 10;
+        assert!(pruned["freed_bytes"].as_u64() > Some(enough), "{pruned}");
+        assert_eq!(kept().to_string(), last);
+        assert!(reserve.exists(), "kept back again for the next time");
+    }
+    let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
+    assert!(got.status.success() && got.stdout == noise(6, DUMP_BYTES));
+    // Without it nothing can be done: or this tests nothing.
+    fs::remove_file(mount.0.join("filler")).unwrap();
+    (7..=8).for_each(|seed| put(pool, "job", seed));
+    fs::remove_file(&reserve).unwrap();
+    mount.fill();
+    let full = outlive(&[&keep[..], &["1"]].concat());
+    assert_eq!(full.code, 4, "{full:?}");
+    assert_eq!(kept(), 3, "nothing is lost");
+}
