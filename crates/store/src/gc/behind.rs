@@ -27,6 +27,6 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     Ok(Freed {
         is_done: report.collecting == Collecting::Done,
         live_bytes: report.plan.live_bytes,
-        holds: report.held > 0,
+        held_bytes: report.held_bytes,
     })
 }

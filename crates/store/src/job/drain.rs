@@ -76,10 +76,11 @@ impl Drain {
             inner.events.failed(&pool, handle.epoch(), error);
         }
         let is_full = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
-        if is_full || inner.retain.is_late() {
-            // What the job's rules do not keep makes room for the next save.
-            let head = &mut inner.writer().committer.head;
-            inner.retain.finish(&pool, &mut || head.end(&pool));
+        // What the job's rules do not keep makes room for the next save.
+        let mut end = || inner.writer().committer.head.end(&pool);
+        match is_full {
+            true => inner.retain.finish(&pool, &mut end),
+            false => inner.retain.catch_up(&pool, &mut end),
         }
         // What this thread holds of the image and the job goes before anybody is told: who waited
         // may free the memory, or count on the job's end.

@@ -109,6 +109,11 @@ impl Job {
     fn passed_over(&self, skipped: &Skipped) {
         if skipped.iter().any(|(_, error)| error.kind() == ErrorKind::Damaged) {
             self.record(skipped);
+            // As behind a restore: a save that began meanwhile goes on from the base it was planned for.
+            let current = self.inner.starting();
+            if let Some(handle) = current.as_ref() {
+                handle.wait_done(None);
+            }
             self.inner.writer().rank.forget(self.pool());
         }
     }

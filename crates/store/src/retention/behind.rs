@@ -38,8 +38,8 @@ pub struct Freed {
     pub is_done: bool,
     /// Bytes in use now.
     pub live_bytes: u64,
-    /// Something waits for a session.
-    pub holds: bool,
+    /// Bytes that wait for a session.
+    pub held_bytes: u64,
 }
 
 /// Drops and frees.
@@ -65,8 +65,9 @@ struct State {
     commits: u64,
     /// Bytes written since space was freed last.
     written_bytes: u64,
-    /// Bytes in use then.
+    /// Bytes in use then, and bytes that waited for a session.
     live_bytes: u64,
+    held_bytes: u64,
     /// Something that was dropped may still take space.
     has_dropped: bool,
     /// No drop begins before this.
@@ -80,6 +81,13 @@ impl State {
     /// So much was written since space was freed last that it is worth to free some.
     fn must_free(&self) -> bool {
         self.written_bytes >= self.worth_bytes()
+    }
+
+    /// Saves are faster than the thread: so much is to be freed that the next one has to wait. What has failed is tried
+    /// again by the thread.
+    fn is_late(&self) -> bool {
+        let more_bytes = self.written_bytes + self.held_bytes;
+        self.rules.is_some() && self.failures == 0 && more_bytes >= 2 * self.worth_bytes()
     }
 
     fn worth_bytes(&self) -> u64 {
@@ -113,7 +121,8 @@ impl RetainBehind {
         let mut state = self.0.state();
         state.commits += 1;
         state.written_bytes += new_bytes;
-        let is_due = state.must_free() || pool.env().clock.monotonic() >= state.rests_until;
+        let is_urgent = state.must_free() && state.failures == 0;
+        let is_due = is_urgent || pool.env().clock.monotonic() >= state.rests_until;
         if state.rules.is_none() || state.is_running || !is_due {
             return;
         }
@@ -127,15 +136,25 @@ impl RetainBehind {
         }
     }
 
-    /// Whether saves are faster than the thread: so much is to be freed that the next save has to wait.
-    pub fn is_late(&self) -> bool {
-        let state = self.0.state();
-        state.rules.is_some() && state.written_bytes >= 2 * state.worth_bytes()
+    /// If saves are faster than the thread, the one that has just committed waits until enough is freed. `end` ends the
+    /// job's session, which would hold some of it back.
+    pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
+        if self.0.state().is_late() {
+            self.once_idle(pool, end, &State::is_late);
+        }
     }
 
-    /// Drops what the rules do not keep, and frees all that can be freed, now, if there is anything. `end` ends the
-    /// job's session, which would hold some of it back.
+    /// Drops what the rules do not keep, and frees all that can be freed, now, if there is anything. `end` is as above.
     pub fn finish(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
+        self.once_idle(pool, end, &|state| state.commits > 0 || state.has_dropped);
+    }
+
+    fn once_idle(
+        &self,
+        pool: &Pool,
+        end: &mut dyn FnMut() -> Result<()>,
+        is_wanted: &dyn Fn(&State) -> bool,
+    ) {
         if self.0.process_id != std::process::id() {
             return;
         }
@@ -143,11 +162,10 @@ impl RetainBehind {
         // began.
         let waited = self.0.changed.wait_while(self.0.state(), |state| state.is_running);
         let state = waited.unwrap_or_else(PoisonError::into_inner);
-        let (is_wanted, rules) = (state.commits > 0 || state.has_dropped, state.rules.clone());
+        let rules = if is_wanted(&state) { state.rules.clone() } else { None };
         drop(state);
-        if let Some(rules) = rules.filter(|_| is_wanted) {
-            let done = self.0.round(pool, &rules, Some(end));
-            self.0.tell(pool, &done);
+        if let Some(rules) = rules {
+            self.0.work(pool, &rules, Some(end));
         }
     }
 }
@@ -160,26 +178,37 @@ impl Shared {
     fn run(&self, pool: &Pool) {
         make_way();
         loop {
-            let state = self.state();
-            let rules = state.rules.clone();
-            drop(state);
-            let begun = pool.env().clock.monotonic();
-            let work =
-                AssertUnwindSafe(|| rules.map_or(Ok(()), |rules| self.round(pool, &rules, None)));
-            let done = catch_unwind(work).unwrap_or_else(|_| {
-                Err(Error::bug("the retention of a job panicked; please report this"))
-            });
-            self.tell(pool, &done);
-            let now = pool.env().clock.monotonic();
+            let rules = self.state().rules.clone();
+            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, None));
             let mut state = self.state();
-            state.rests_until = now + now.saturating_sub(begun) * REST;
             // Until the next commit, unless there was one that cannot wait.
-            if done.is_err() || state.commits == 0 || !state.must_free() {
+            if !is_done || state.commits == 0 || !state.must_free() {
                 state.is_running = false;
                 self.changed.notify_all();
                 return;
             }
         }
+    }
+
+    /// A round, and what is to be said of it. Answers whether it succeeded.
+    fn work(
+        &self,
+        pool: &Pool,
+        rules: &Rules,
+        end: Option<&mut dyn FnMut() -> Result<()>>,
+    ) -> bool {
+        let begun = pool.env().clock.monotonic();
+        let work = AssertUnwindSafe(|| match end {
+            Some(end) => self.round(pool, rules, Some(&mut *end)),
+            None => self.round(pool, rules, None),
+        });
+        let done = catch_unwind(work).unwrap_or_else(|_| {
+            Err(Error::bug("the retention of a job panicked; please report this"))
+        });
+        self.tell(pool, &done);
+        let now = pool.env().clock.monotonic();
+        self.state().rests_until = now + now.saturating_sub(begun) * REST;
+        done.is_ok()
     }
 
     /// Drops, and frees what is worth it; all that can be freed once `end` has succeeded.
@@ -202,13 +231,16 @@ impl Shared {
             return Ok(());
         }
         let collects = end.is_some() || state.must_free();
+        let seen_bytes = state.written_bytes;
         std::mem::drop(state);
         let Some(free) = self.free.get() else { return Ok(()) };
         let freed = free(pool, Freeing { job: &self.job, drop, keeps_any, collects, end })?;
         if freed.is_done {
             let mut state = self.state();
-            (state.written_bytes, state.live_bytes) = (0, freed.live_bytes);
-            state.has_dropped = freed.holds;
+            // What was written meanwhile is looked at the next time.
+            state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
+            (state.live_bytes, state.held_bytes) = (freed.live_bytes, freed.held_bytes);
+            state.has_dropped = freed.held_bytes > 0;
         }
         Ok(())
     }
