@@ -58,6 +58,8 @@ fn rules_count_no_checkpoint_in_which_damage_was_found() {
         };
         let found = outlive(&words);
         assert!((found.out + &found.err).contains("damaged") || found.code == 3, "{how:?}");
+        let two = ["prune", text, "gray scott", "--keep-last", "2", "--dry-run", "--json"];
+        assert_eq!(json(&two)["retention"]["dropped"], json!([]), "two whole ones: {how:?}");
         let keep = ["prune", text, "gray scott", "--keep-last", "1", "--json"];
         assert_eq!(json(&keep)["retention"]["dropped"], json!([1]), "{how:?}");
         let shown = outlive(&["show", text, "gray scott", "--json"]);
