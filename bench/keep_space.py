@@ -1,8 +1,7 @@
 """How much space a job with `keep_last` takes while it saves, and at its end.
 
-A program saves its state, all of which changes, again and again, as fast as it can. What is told is
-the most that the files of the pool took, and what they take at the end, each divided by what the
-kept checkpoints need.
+A program changes and saves all of its state as fast as it can. This prints, in MiB, the kept state,
+the largest of 200 samples of the pool's size, and its size at the end.
 
     .venv/bin/python bench/keep_space.py DIR --saves 1000 --state-mib 8 --keep 3
 """
@@ -33,7 +32,7 @@ def used_bytes(location: Path) -> int:
 
 
 def main() -> None:
-    """Measures, and prints."""
+    """Runs the saves and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("dir", type=Path)
     parser.add_argument("--saves", type=int, default=1000)

@@ -207,7 +207,8 @@ outlive_status outlive_open_existing(const char *location, struct outlive_pool *
 // Closes a pool. Its jobs stay open. NULL is allowed.
 outlive_status outlive_close(struct outlive_pool *pool);
 
-// Opens a job of a pool. Nothing is read or written yet.
+// Opens a job of a pool. Nothing is read or written yet. Within a process, all handles of a job of one process are
+// one writer: they share its session.
 //
 // `every_s`: saves are due once so many seconds have passed since the last one began; 0: always.
 // `*job` is the job, or NULL after an error. Close it with outlive_job_close().
@@ -525,7 +526,7 @@ outlive_status outlive_copy_region(struct outlive_job *job,
                                    size_t bytes,
                                    uint64_t *restored);
 
-// Keeps the `keep_last` newest checkpoints, at least one, and those with a label or a pin; drops the
+// Keeps the `keep_last` newest whole checkpoints, at least one, and those with a label or a pin; drops the
 // others and frees their space. First waits for a save under way. `*dropped` is how many went, and may
 // be NULL.
 outlive_status outlive_prune(struct outlive_job *job,

@@ -13,7 +13,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Opens a job of a pool. Nothing is read or written yet.
+/// Opens a job of a pool. Nothing is read or written yet. Within a process, all handles of a job of one process are
+/// one writer: they share its session.
 ///
 /// `every_s`: saves are due once so many seconds have passed since the last one began; 0: always.
 /// `*job` is the job, or NULL after an error. Close it with outlive_job_close().

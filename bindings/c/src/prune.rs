@@ -9,7 +9,7 @@ use outlive_store::gc::GcOptions;
 use outlive_store::retention::Rules;
 use std::ffi::c_char;
 
-/// Keeps the `keep_last` newest checkpoints, at least one, and those with a label or a pin; drops the
+/// Keeps the `keep_last` newest whole checkpoints, at least one, and those with a label or a pin; drops the
 /// others and frees their space. First waits for a save under way. `*dropped` is how many went, and may
 /// be NULL.
 #[unsafe(no_mangle)]

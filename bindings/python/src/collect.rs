@@ -142,11 +142,16 @@ fn report_of<'py>(
     report: &GcReport,
     is_dry_run: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let held_by = report.held_by.iter().map(|(job, program)| (job.as_str(), program.as_str()));
     let plan = &report.plan;
+    let (held_bytes, held_by) = match is_dry_run {
+        true => (plan.held_bytes, &plan.held_by),
+        false => (report.held_bytes, &report.held_by),
+    };
+    let held_by = held_by.iter().map(|(job, program)| (job.as_str(), program.as_str()));
     Ok(named!(py;
         ..plan { live_bytes, copied_bytes },
-        ..report { deleted_bytes, held_bytes, damaged },
+        ..report { deleted_bytes, damaged },
+        held_bytes: held_bytes,
         freed_bytes: if is_dry_run { plan.freed_now_bytes() } else { report.freed_bytes() },
         deleted_packs: report.deleted,
         held_packs: report.held,

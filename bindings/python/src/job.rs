@@ -49,7 +49,7 @@ impl Job {
         Ok(Job { core: Arc::new(core) })
     }
 
-    /// What is kept behind each commit.
+    /// Sets the rules that each commit applies.
     pub fn keep(&self, rules: &Rules) -> Result<()> {
         self.core.job().keep(rules.0.clone())
     }

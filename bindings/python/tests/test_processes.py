@@ -293,7 +293,7 @@ def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> 
     job.take_over()
     job.save({"step": 7}, wait=True)
     assert job.restore() == {"step": 7}
-    # A session that another program has followed on is over. To open the job anew begins anew.
+    # The first session has ended. Opening the job again starts a new one.
     run("outlive.open(sys.argv[1]).job('a').save({'step': 8}, wait=True)", folder)
     with pytest.raises(outlive.FencedError, match="taken over"):
         job.save({"step": 9}, wait=True)

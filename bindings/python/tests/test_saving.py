@@ -286,7 +286,7 @@ def test_a_failure_that_nobody_awaited_is_raised_later(
 
 @pytest.mark.parametrize("how", ["cell", "keep", "del"])
 def test_a_job_that_is_opened_again_is_the_same_writer(folder: Path, how: str) -> None:
-    """A cell of a notebook that is run again, while its last save is under way."""
+    """A notebook cell runs again while its last save is under way."""
     kept: list[Any] = []
     for number in range(4):
         job = outlive.open(folder).job("nb")

@@ -10,7 +10,7 @@ use outlive_capture::fill::MutRegion;
 use outlive_client::{Client, Leave, Offer, Wish};
 use outlive_connect::Functions;
 use outlive_pool::{Environment, Pool, open_or_create};
-use outlive_store::gc::{GcOptions, collect};
+use outlive_store::gc::GcOptions;
 use outlive_store::group::{GroupOptions, agree, unless_failed};
 use outlive_store::retention::Rules;
 use outlive_store::{EpochInfo, JobOptions, RestoreSink, Select};
@@ -637,7 +637,7 @@ fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     }
     let mut options = GcOptions { keep_one: plan.keeps_any(), ..GcOptions::default() };
     options.drop.insert(job.name().clone(), dropped);
-    collect(job.pool(), &options).map(drop)
+    client.collect(&options).map(drop)
 }
 
 fn forget(place: &std::path::Path) -> Result<()> {

@@ -93,7 +93,10 @@ pub fn head_text(
         line("pinned", "prunings keep it".to_owned());
     }
     if remarks.suspect {
-        line("suspect", "a lazy restore found damage; restores pass over it".to_owned());
+        line(
+            "suspect",
+            "a restore or `verify` found damage; lazy restores pass over it".to_owned(),
+        );
     }
     if hurt {
         line(

@@ -111,7 +111,7 @@ fn answer(
 ) -> Answer {
     let GcReport { plan, deleted, deleted_bytes, is_read, collecting, damaged, .. } = report;
     let (held, held_bytes, held_by) = match dry_run {
-        // As far as that is known before.
+        // A dry run deletes nothing: the plan predicts the holders.
         true => (None, plan.held_bytes, &plan.held_by),
         false => (Some(report.held), report.held_bytes, &report.held_by),
     };
@@ -182,12 +182,12 @@ fn held_text(pool: &Pool, report: &GcReport) -> String {
     format!("{kept} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
 }
 
-/// By the names of their jobs, the programs that packs wait for.
+/// The holders as JSON: job name to program.
 pub fn holders_json(held_by: &BTreeMap<JobName, String>) -> Value {
     held_by.iter().map(|(job, program)| (job.to_string(), json!(program))).collect()
 }
 
-/// The programs that packs wait for, and what they have to do.
+/// Names the holders, up to the verb "has" or "have", so that each message ends in its own way.
 pub fn holders(held_by: &BTreeMap<JobName, String>) -> String {
     let named: Vec<String> = held_by
         .iter()

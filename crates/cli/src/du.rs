@@ -4,7 +4,7 @@ use crate::args::DuArgs;
 use crate::collect::{holders, holders_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
-use outlive_store::gc::{Usage, UsageOf, UsageRow, usage};
+use outlive_store::gc::{GcPlan, Usage, UsageOf, UsageRow, usage};
 use outlive_types::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -45,7 +45,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     }
     if let (Some(without), false) = (without, rows.is_empty()) {
         let these = if rows.len() == 1 { "this checkpoint" } else { "these checkpoints" };
-        let freed = bytes(without.freed_bytes);
+        let freed = bytes(without.freed_now_bytes());
         let _ = writeln!(text, "After a prune of {these}, a gc would free about {freed}.");
     }
     if plan.in_progress > 0 {
@@ -84,7 +84,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "gc_frees_bytes": plan.freed_now_bytes(),
         "held_bytes": plan.held_bytes,
         "held_by": holders_json(&plan.held_by),
-        "gc_frees_without_bytes": without.as_ref().map(|without| without.freed_bytes),
+        "gc_frees_without_bytes": without.as_ref().map(GcPlan::freed_now_bytes),
         "packs_in_progress": plan.in_progress,
         "packs_unreadable": plan.unreadable,
         "unknown": unknown.iter().map(unknown_json).collect::<Vec<_>>(),

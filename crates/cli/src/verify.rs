@@ -94,7 +94,7 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
     };
     let kinds = [false, true].map(kind_of);
     for epoch in &hurt {
-        // A pool that cannot be written to is verified all the same.
+        // Verification must also work on a read-only pool.
         let _ = job.mark_suspect(*epoch);
     }
     let mut cleared = Vec::new();

@@ -1,4 +1,4 @@
-//! Space comes back: what programs hold, those that run and those that were killed, and what a full disk lets do.
+//! Space comes back: from running programs, from killed ones, and on a full disk.
 
 mod common;
 
@@ -7,6 +7,7 @@ use outlive_types::{Rng, SeededRng};
 use rustix::process::test_kill_process;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -36,18 +37,19 @@ fn put(pool: &str, job: &str, seed: u64) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Waits until a program that saves is at work in the pool: it has written something that nobody has finished.
-fn wait_until_it_writes(pool: &Path) {
+/// Waits until a saving program has an unfinished pack in the pool.
+fn wait_until_it_writes(child: &mut Child, pool: &Path) {
     let is_part = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|end| end == "part");
     let any = |dir: fs::DirEntry| {
         fs::read_dir(dir.path()).is_ok_and(|entries| entries.flatten().any(|entry| is_part(&entry)))
     };
     while !fs::read_dir(pool.join("packs")).is_ok_and(|dirs| dirs.flatten().any(any)) {
+        assert!(child.try_wait().unwrap().is_none(), "the child has ended before its save");
         std::thread::yield_now();
     }
 }
 
-/// A program that runs holds back what it may need, and is named; one that was killed holds nothing.
+/// A running program holds packs back, and `gc` names it. A killed one holds nothing.
 #[test]
 fn a_program_that_was_killed_holds_nothing_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -56,9 +58,9 @@ fn a_program_that_was_killed_holds_nothing_back() {
     assert_eq!(outlive(&["pool", "init", pool]).code, 0);
     (1..=3).for_each(|seed| put(pool, "job", seed));
     let (mut child, mut stdin) = begin(pool, "job");
-    // More than the pipe and the buffers hold: it is in the middle of its save.
+    // More than the pipe and the buffers hold, so the child is in its save.
     stdin.write_all(&noise(9, 12_000_000)).unwrap();
-    wait_until_it_writes(&path);
+    wait_until_it_writes(&mut child, &path);
     let program = format!("process {} on ", child.id());
     let held = json(&["prune", pool, "job", "--keep-last", "1", "--json"]);
     assert!(held["held_by"]["job"].as_str().unwrap().starts_with(&program), "{held}");
@@ -76,17 +78,19 @@ fn a_program_that_was_killed_holds_nothing_back() {
     assert!(outlive(&["du", pool]).out.contains(&program));
 
     child.kill().unwrap();
-    let du = json(&["du", pool, "--json"]);
-    assert_eq!(du["held_bytes"], 0, "a process that was not waited for is dead, too: {du}");
-    child.wait().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
+    let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+    let du = json(&["du", pool, "--json"]);
+    assert_eq!(du["held_bytes"], 0, "an unreaped child is dead, too: {du}");
+    child.wait().unwrap();
     assert!(test_kill_process(pid).is_err());
     let freed = json(&["gc", pool, "--json"]);
     assert!(freed["freed_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{freed}");
     assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
     let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
-    // Nor does what it had begun.
+    // The killed save's own packs are gone, too.
     let du = json(&["du", pool, "--json"]);
     assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
     put(pool, "job", 4);
@@ -113,7 +117,7 @@ impl Mount {
         Some(Mount(path))
     }
 
-    /// To the last byte.
+    /// Fills the disk to the last byte.
     fn fill(&self) {
         let mut file =
             File::options().append(true).create(true).open(self.0.join("filler")).unwrap();
@@ -125,7 +129,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Failing here must not hide the test's own failure.
+        // A failure here must not hide the test's own.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -139,7 +143,7 @@ fn a_prune_works_on_a_disk_that_is_full_to_the_last_byte() {
     assert_eq!(outlive(&["pool", "init", pool]).code, 0);
     (1..=6).for_each(|seed| put(pool, "job", seed));
     let reserve = path.join("packs/.reserve");
-    assert_eq!(fs::metadata(&reserve).unwrap().len(), 640 << 10, "1/64 of the disk");
+    assert_eq!(fs::metadata(&reserve).unwrap().blocks() * 512, 640 << 10, "1/64 of the disk");
     mount.fill();
     let keep = ["prune", pool, "job", "--json", "--keep-last"];
     let kept = || outlive(&["ls", pool, "job", "--json"]).out.matches("\"epoch\"").count();
@@ -149,16 +153,17 @@ fn a_prune_works_on_a_disk_that_is_full_to_the_last_byte() {
         let enough = (freed * DUMP_BYTES) as u64 * 9 / 10;
         assert!(pruned["freed_bytes"].as_u64() > Some(enough), "{pruned}");
         assert_eq!(kept().to_string(), last);
-        assert!(reserve.exists(), "kept back again for the next time");
+        let made = fs::metadata(&reserve).unwrap();
+        assert_eq!(made.blocks() * 512, 640 << 10, "the prune makes the reserve again");
     }
     let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == noise(6, DUMP_BYTES));
-    // Without it nothing can be done: or this tests nothing.
+    // Control: without the reserve the prune fails.
     fs::remove_file(mount.0.join("filler")).unwrap();
     (7..=8).for_each(|seed| put(pool, "job", seed));
     fs::remove_file(&reserve).unwrap();
     mount.fill();
     let full = outlive(&[&keep[..], &["1"]].concat());
     assert_eq!(full.code, 4, "{full:?}");
-    assert_eq!(kept(), 3, "nothing is lost");
+    assert_eq!(kept(), 3, "the failed prune drops no checkpoint");
 }

@@ -1,4 +1,4 @@
-//! A checkpoint that a lazy restore has marked: seen, passed over, and taken back once it is whole.
+//! Suspect checkpoints: shown, passed over, not counted by rules, and cleared once they are whole.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_suspect_checkpoint_is_shown_and_cleared_by_a_verification() {
     assert!(outlive(&["ls", text, "gray scott"]).out.contains("suspect"));
 }
 
-/// Whatever has found the damage: what is whole is kept in place of what is not.
+/// Rules keep a whole checkpoint in place of a damaged one, after a verify or an export.
 #[test]
 fn rules_count_no_checkpoint_in_which_damage_was_found() {
     for how in [&["verify"][..], &["export", "gray scott", "--to"]] {
@@ -67,7 +67,7 @@ fn rules_count_no_checkpoint_in_which_damage_was_found() {
         let job = outlive_pool::open(&path, Environment::system()).unwrap();
         let job = Job::open(&job, "gray scott", JobOptions::default()).unwrap();
         assert!(job.verify(Some(2)).unwrap().findings.is_empty(), "{how:?}");
-        // Of two of which one is damaged, the whole one never goes.
+        // The only whole checkpoint stays.
         assert_eq!(json(&keep)["retention"]["dropped"], json!([]), "{how:?}");
     }
 }

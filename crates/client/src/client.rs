@@ -8,9 +8,8 @@ use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A job as the program that saves by it has it: the job, and what is known of its memory. Within a process all
-/// clients of a job are one writer: they share its session and what is known. All methods may be called from any
-/// thread.
+/// A program's access to a job: the job and the tracker of its memory. Within a process, all clients of a job are
+/// one writer: they share its session and tracker. Any thread may call any method.
 pub struct Client {
     pub(crate) job: Job,
     /// What is remembered of the last image.
@@ -25,7 +24,7 @@ impl Client {
     /// Opens a job, or joins it if this process has it open already; nothing is read or written yet.
     ///
     /// # Errors
-    /// `Invalid` for an impossible name, or a tracker in `pool.toml` that is none.
+    /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
         Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
@@ -123,15 +122,15 @@ impl Client {
         self.tracker.let_go();
     }
 
-    /// Collects garbage of the pool; before that the jobs of this process let go of what only their sessions hold back.
-    /// A group's job lets go on the rank that commits.
+    /// Collects garbage of the pool. First ends the sessions that this process has open in it. In a group, ends only this
+    /// job's session, and only on the committing rank.
     ///
     /// # Errors
     /// As [`collect_and_let_go`].
     pub fn collect(&self, options: &GcOptions) -> Result<GcReport> {
         let job = self.job();
         match job.is_group() {
-            true => collect_behind(job.pool(), options, &[job.downgrade()]),
+            true => collect_behind(job.pool(), options, &[(job.name().clone(), job.downgrade())]),
             false => collect_and_let_go(job.pool(), options),
         }
     }

@@ -1,6 +1,5 @@
-//! The jobs that this process has open. Within a process there is one session for a pool and job: what opens the job
-//! again joins it, so that it never shuts itself out. Ranks of a group are not among them: several may be threads of
-//! one process.
+//! The jobs that this process has open. A process has one session for each pool and job. A second client joins the
+//! first, so that a process never fences itself. Ranks of a group are left out: threads of one process may be ranks.
 
 use outlive_capture::ChangeTracker;
 use outlive_io::PerProcess;
@@ -11,10 +10,10 @@ use outlive_types::{ErrorKind, JobName, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// A pool, as [`Pool::identity`] tells it, and a job.
+/// A pool's [`Pool::identity`], and a job.
 type Key = ((String, String), JobName);
 
-/// A forked child has no jobs.
+/// A forked child starts with an empty map.
 static OPEN: PerProcess<HashMap<Key, Open>> = PerProcess::new(|_| HashMap::new());
 
 struct Open {
@@ -25,7 +24,7 @@ struct Open {
 /// Opens a job, or joins it if this process has it open, or a save of it is under way.
 ///
 /// # Errors
-/// `Invalid` for an impossible name, or a tracker in `pool.toml` that is none.
+/// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
 pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<ChangeTracker>)> {
     let choice = pool.config().tuning.tracker()?;
     let make = |job: &Job| Arc::new(ChangeTracker::for_job(choice, job.name().as_str()));
@@ -47,8 +46,8 @@ pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<Ch
     Ok((job, tracker))
 }
 
-/// Does what [`outlive_store::gc::collect`] does. Before that the jobs of this process let go of what only their
-/// sessions hold back, unless a save of theirs is under way: each of them begins another session with its next save.
+/// As [`outlive_store::gc::collect`], but first ends the sessions of this process's jobs that have no save under way.
+/// The next save of each job opens another session.
 ///
 /// # Errors
 /// As [`outlive_store::gc::collect`].
@@ -56,24 +55,34 @@ pub fn collect_and_let_go(pool: &Pool, options: &GcOptions) -> Result<GcReport> 
     let identity = pool.identity();
     let all = OPEN.lock();
     let ours = all.iter().filter(|((of, _), _)| *of == identity);
-    let jobs: Vec<WeakJob> = ours.map(|(_, open)| open.job.clone()).collect();
+    let jobs = ours.map(|((_, name), open)| (name.clone(), open.job.clone())).collect::<Vec<_>>();
     drop(all);
     collect_behind(pool, options, &jobs)
 }
 
-/// The same of these jobs.
+/// As [`collect_and_let_go`], for these jobs.
 ///
 /// # Errors
 /// As [`collect_and_let_go`].
-pub fn collect_behind(pool: &Pool, options: &GcOptions, jobs: &[WeakJob]) -> Result<GcReport> {
-    if options.dry_run || !options.thoroughness.collect {
-        return collect(pool, options);
+pub fn collect_behind(
+    pool: &Pool,
+    options: &GcOptions,
+    jobs: &[(JobName, WeakJob)],
+) -> Result<GcReport> {
+    if options.dry_run {
+        let mut report = collect(pool, options)?;
+        // A collection would end their sessions first.
+        report.plan.held_by.retain(|holder, _| jobs.iter().all(|(name, _)| name != holder));
+        if report.plan.held_by.is_empty() {
+            report.plan.held_bytes = 0;
+        }
+        return Ok(report);
     }
     collect_after(pool, options, &mut || {
-        jobs.iter().try_for_each(|job| match job.end_session() {
-            // What it holds back is in the report.
+        jobs.iter().try_for_each(|(name, job)| match job.end_session() {
+            // The report names the packs that this session holds.
             Err(error) if error.kind() != ErrorKind::Full => {
-                pool.warn(format!("a job of this program may hold packs back: {error}"));
+                pool.warn(format!("the session of job {name} may hold packs back: {error}"));
                 Ok(())
             }
             ended => ended,

@@ -244,11 +244,11 @@ fn who_takes_its_leave_back_keeps_its_memory() {
 }
 
 #[test]
-fn failures_are_told_once_and_a_second_program_fences_the_first() {
+fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
     let dir = tempfile::tempdir().unwrap();
     let first = client(dir.path());
     save(&first, &memory(6));
-    // As another program does that takes the job over.
+    // A gc with a fence stands for another program that takes the job over.
     let options = GcOptions { fence: vec![first.job().name().clone()], ..GcOptions::default() };
     collect(first.job().pool(), &options).unwrap();
     // The handle is dropped: `due` tells what became of it, once.
@@ -264,7 +264,7 @@ fn failures_are_told_once_and_a_second_program_fences_the_first() {
     };
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     assert!(first.due().unwrap() && !first.has_unheard());
-    // What was fenced stays so; to open the job anew begins anew.
+    // The old client stays fenced. A new one opens a new session.
     let second = client(dir.path());
     let mut found = empty();
     restore(&second, &mut found).unwrap();
@@ -275,9 +275,16 @@ fn failures_are_told_once_and_a_second_program_fences_the_first() {
     assert!(found == memory(7));
     second.close(false).unwrap();
     second.close(true).unwrap();
+    // A client that was closed is refused once another program has saved, and a new one is not.
+    collect(second.job().pool(), &options).unwrap();
+    let refused = second.save(memory(8).regions(), Vec::new(), SaveNotes::default());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    let third = client(dir.path());
+    restore(&third, &mut found).unwrap();
+    save(&third, &memory(8));
 }
 
-/// As a cell of a notebook that is run again while its last save is under way.
+/// A notebook cell runs again while its last save is under way.
 #[test]
 fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -287,7 +294,7 @@ fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
         let restored = restore(&again, &mut found).unwrap();
         assert_eq!(restored.map_or(0, |restored| restored.epoch), step - 1);
         assert!(step == 1 || found == memory(step - 1));
-        // Nobody waits for it: the handle and the client go.
+        // The test drops the handle and the client without waiting.
         again.save(memory(step).regions(), b"{}".to_vec(), SaveNotes::default()).unwrap();
     }
     let last = client(dir.path());
@@ -298,11 +305,28 @@ fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
     let line: Vec<_> = epochs.iter().map(|info| (info.epoch, info.manifest.parent)).collect();
     assert_eq!(line, (1..=8).map(|epoch| (epoch, epoch - 1)).collect::<Vec<_>>());
     let sessions: BTreeSet<_> = epochs.iter().map(|info| info.manifest.session).collect();
-    assert!(sessions.len() <= 7, "those that are open together are one writer");
+    assert!(sessions.len() <= 7, "clients that are open together share a session");
     assert_eq!(epochs[6].manifest.session, epochs[7].manifest.session);
+    // Another path to the same pool, and a copy of the pool, which has the same id.
+    let (real, link) = (dir.path().join("pool"), dir.path().join("link"));
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let open_at = |path: &Path| {
+        let pool = open(path, Environment::system()).unwrap();
+        Client::open(&pool, "job", JobOptions::default()).unwrap()
+    };
+    let linked = open_at(&link);
+    save(&linked, &memory(9));
+    save(&kept[0], &memory(10));
+    assert_eq!(linked.job().epochs().unwrap().len(), 10);
+    let copy = dir.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-r").args([&real, &copy]).status();
+    assert!(copied.unwrap().success());
+    save(&open_at(&copy), &memory(11));
+    save(&kept[0], &memory(11));
+    assert_eq!(linked.job().epochs().unwrap().len(), 11);
 }
 
-/// Nothing is held back by the session of the program that prunes, also while it saves on.
+/// The session of a program that prunes holds nothing back, and the program saves on.
 #[test]
 fn a_program_that_prunes_lets_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,6 +338,12 @@ fn a_program_that_prunes_lets_go() {
             let rules = Rules { last: Some(1), ..Rules::default() };
             let plan = client.job().retention(&rules).unwrap();
             options.drop.insert(client.job().name().clone(), plan.dropped());
+            let dry = GcOptions { dry_run: true, ..options.clone() };
+            let dry = client.collect(&dry).unwrap().plan;
+            assert!(
+                dry.held_by.is_empty() && dry.freed_now_bytes() > 2 * GRID_BYTES as u64,
+                "{dry:?}"
+            );
             let report = client.collect(&options).unwrap();
             assert_eq!((report.held, report.held_bytes), (0, 0), "{report:?}");
             assert!(report.freed_bytes() > 2 * GRID_BYTES as u64, "{report:?}");
@@ -325,7 +355,7 @@ fn a_program_that_prunes_lets_go() {
     assert!(client.job().pool().usage().unwrap().stored_bytes < 2 * GRID_BYTES as u64);
 }
 
-/// Old checkpoints go behind the commits, and their space: at any moment, and at the end.
+/// Retention bounds the space during the saves and at the end.
 #[test]
 fn a_job_with_rules_keeps_its_space() {
     let dir = tempfile::tempdir().unwrap();
@@ -338,7 +368,8 @@ fn a_job_with_rules_keeps_its_space() {
     let kept = 3 * GRID_BYTES as u64;
     for step in 1..=120 {
         save(&client, &memory(step));
-        assert!(stored() < kept * 3 / 2 + (64 << 20), "{} bytes after {step} saves", stored());
+        // A save waits once twice 16 MiB can be freed.
+        assert!(stored() < kept + (40 << 20), "{} bytes after {step} saves", stored());
     }
     client.close(false).unwrap();
     let epochs: Vec<_> = client.job().epochs().unwrap().iter().map(|info| info.epoch).collect();
@@ -347,7 +378,7 @@ fn a_job_with_rules_keeps_its_space() {
     let mut found = empty();
     restore(&client, &mut found).unwrap();
     assert!(found == memory(120));
-    // Another job is none of its business, and goes on without rules.
+    // Another job of the pool has no rules.
     let other = Client::open(client.job().pool(), "other", JobOptions::default()).unwrap();
     (0..5).for_each(|seed| drop(save(&other, &memory(seed))));
     save(&client, &memory(121));

@@ -8,9 +8,9 @@ use super::trouble::{TroubleKind, Troubles};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_pool::check_outside;
-use outlive_store::FilesImage;
 use outlive_store::index::ReadItem;
 use outlive_store::read::ReadPlan;
+use outlive_store::{FilesImage, mark_suspect};
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -158,6 +158,10 @@ impl GetFiles for FilesImage {
         report.items -= lost.len() as u64;
         report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.troubles.sort();
+        if report.troubles.count(TroubleKind::Damaged) > 0 {
+            // A pool that cannot be written to is read all the same.
+            let _ = mark_suspect(self.pool(), self.job(), self.epoch());
+        }
         Ok(report)
     }
 

@@ -56,8 +56,7 @@ pub struct ProcessMark {
     pub started: u64,
     /// The name of its host.
     pub host: String,
-    /// The running system whose processes these numbers are of: its boot, and the namespace of numbers. Empty if that is
-    /// not known.
+    /// Boot id and namespaces of process ids and time; empty if unknown.
     pub system: String,
 }
 
@@ -65,8 +64,14 @@ impl ProcessMark {
     /// That of this process.
     pub fn of_this() -> ProcessMark {
         let process = std::process::id();
-        let started = started(process).unwrap_or_default();
-        ProcessMark { process, started, host: this_host(), system: this_system() }
+        // /proc may be that of another namespace.
+        let is_shown = fs::read_link("/proc/self")
+            .is_ok_and(|shown| shown.as_os_str() == process.to_string().as_str());
+        let (started, system) = match started(process).filter(|_| is_shown) {
+            Some(started) => (started, this_system()),
+            None => (0, String::new()),
+        };
+        ProcessMark { process, started, host: this_host(), system }
     }
 
     /// Whether the process is known to have ended. Of those of other systems nothing is known.
@@ -88,7 +93,7 @@ impl fmt::Display for ProcessMark {
     }
 }
 
-/// Fields of /proc/PID/stat, counted from the state on: how many threads there are, and when the first was started.
+/// Fields of /proc/PID/stat, counted from the state: the number of threads, and the start time.
 const THREADS: usize = 17;
 const STARTED: usize = 19;
 
@@ -99,7 +104,7 @@ fn started(process: u32) -> Option<u64> {
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let threads = fields.get(THREADS)?.parse().unwrap_or(1);
     match *fields.first()? {
-        // The first thread may have ended, and others go on.
+        // A process lives on while any thread does, even after its first thread has ended.
         "Z" | "X" if threads <= 1 => None,
         _ => fields.get(STARTED)?.parse().ok(),
     }
@@ -115,10 +120,11 @@ fn is_hidden(process: u32) -> bool {
 /// Empty if this system does not say.
 fn this_system() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let numbers = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    match boot.trim() {
-        "" => String::new(),
-        boot => format!("{boot} {}", numbers.display()),
+    let space = |name: &str| fs::read_link(format!("/proc/self/ns/{name}"));
+    // The kernel gives start times in the time namespace of the reader. Linux before 5.6 has none.
+    match (boot.trim(), space("pid"), space("time").unwrap_or_default()) {
+        ("", ..) | (_, Err(_), _) => String::new(),
+        (boot, Ok(pids), time) => format!("{boot} {} {}", pids.display(), time.display()),
     }
 }
 

@@ -120,7 +120,7 @@ impl Location {
         Ok(Location::Directory(dir.to_owned()))
     }
 
-    /// The same text for each path that leads here.
+    /// One text for all paths to this place.
     pub(crate) fn resolved(&self) -> String {
         let path = self.as_directory().and_then(|path| path.canonicalize().ok());
         path.map_or_else(|| self.to_string(), |path| path.display().to_string())

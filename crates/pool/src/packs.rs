@@ -5,8 +5,8 @@ use crate::redundancy::{TargetState, Tier};
 use outlive_target::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 
-/// What is kept back on each target: this share of what is in use, for new segments that say where it is, or so many
-/// bytes for a few records and directories.
+/// Reserve of all targets: this share of the bytes in use, for new segments; of each, at least so many bytes, for records
+/// and directories.
 const RESERVE_SHARE: u64 = 512;
 const RESERVE_BYTES_MIN: u64 = 1 << 20;
 
@@ -119,23 +119,25 @@ impl Pool {
         self.targets().describe()
     }
 
-    /// Keeps space back on each target that is there, for a time when all is full: a gc needs some to free what is not
-    /// needed, and more if more is in use. Warns of nothing: a gc can do without where there is room.
-    pub fn keep_back(&self, used_bytes: u64) {
-        let bytes = (used_bytes / RESERVE_SHARE).max(RESERVE_BYTES_MIN);
-        for member in self.targets().members() {
-            let _ = member.asked(|target| target.keep_back(bytes));
+    /// Makes a reserve on each target that is there, since a gc on a full disk needs room for its records. Warns of
+    /// nothing: a gc works without a reserve where there is room.
+    pub fn make_reserve(&self, used_bytes: u64) {
+        let targets = self.targets();
+        let share = used_bytes / RESERVE_SHARE / targets.members().len().max(1) as u64;
+        let bytes = share.max(RESERVE_BYTES_MIN);
+        for member in targets.members() {
+            let _ = member.asked(|target| target.make_reserve(bytes));
         }
     }
 
-    /// Gives up what [`Pool::keep_back`] has kept. Answers how many bytes that were.
-    pub fn give_up_reserve(&self) -> u64 {
+    /// Gives up the reserves. Returns their bytes.
+    pub fn delete_reserve(&self) -> u64 {
         let targets = self.targets();
         let members = targets.members().iter();
-        members.filter_map(|member| member.asked(|target| target.give_up_reserve()).ok()).sum()
+        members.filter_map(|member| member.asked(|target| target.delete_reserve()).ok()).sum()
     }
 
-    /// Closes files that are kept open for later reads: all of them, or those of packs that others have deleted.
+    /// Closes cached files: all, or those of packs that other processes have deleted.
     pub fn close_files(&self, all: bool) {
         for member in self.targets().members() {
             member.target().close_files(all);

@@ -185,7 +185,7 @@ impl Pool {
         home.log().named.iter().map(Location::to_string).zip(found).collect()
     }
 
-    /// What tells it from every other pool, its copies included: its id, and where it is.
+    /// The pool's id and its place, which together differ from those of every other pool and copy.
     pub fn identity(&self) -> (String, String) {
         let place = self.home().map_or_else(|| self.log.describe(), |home| home.root.resolved());
         (self.config.format.pool_id.clone(), place)

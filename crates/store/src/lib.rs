@@ -31,6 +31,7 @@ mod turns;
 mod verify;
 
 pub use anew::make_anew;
+pub use commit::mark_suspect;
 pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,

@@ -139,7 +139,7 @@ impl fmt::Display for RetentionPlan {
     }
 }
 
-/// What rules make of a job's checkpoints.
+/// Applies rules to a job's checkpoints.
 ///
 /// # Errors
 /// Those of [`Rules::plan`], and what the log reports.
@@ -250,7 +250,7 @@ impl Rules {
                 let is_damaged = if passed_over { ", and damaged" } else { "" };
                 why.push(format!("among the newest{is_damaged}"));
             }
-            // What cannot be restored takes nobody's place.
+            // A damaged checkpoint uses up no place.
             at += u64::from(!passed_over);
             if let Some(every) = self.every.filter(|every| epoch.is_multiple_of(*every)) {
                 why.push(format!("a multiple of {every}"));
@@ -403,6 +403,10 @@ mod tests {
         assert_eq!(highest, Best { metric: "loss".to_owned(), highest: true, count: 2 });
         let both = Rules { best: vec![highest], every: Some(10), ..Rules::default() };
         assert_eq!(kept(&both, 20), [2, 3, 10, 19, 20]);
+        let worst = Rules { best: vec![Best::parse("loss:max").unwrap()], ..Rules::default() };
+        assert_eq!(kept(&worst, 21), [2, 3, 20], "21 has the highest loss, and is suspect");
+        let last = kept(&rules(|r| r.last = Some(2)), 21);
+        assert_eq!(last, [2, 3, 19, 20, 21], "two whole ones");
         assert!(kept(&rules(|r| r.none = true), 20).is_empty());
         assert_eq!(kept(&rules(|r| r.drop = [2, 4].into()), 5), [1, 3, 5]);
     }

@@ -6,7 +6,8 @@ mod common;
 use common::{Program, State, Vectors, noise, pool_of, stored};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, collect};
-use outlive_store::{Job, JobOptions, Select};
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{Job, JobOptions, Sample, Select};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
@@ -84,7 +85,7 @@ fn every_flip_in_a_shard_is_detected() {
     assert!(taken.iter().all(|count| *count > 0), "{taken:?}");
 }
 
-/// Also of what this very program has stored, and remembers.
+/// This holds for the program's own chunks that it remembers, too.
 #[test]
 fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
     let states = states();
@@ -93,12 +94,12 @@ fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
     for state in &states {
         program.save(state).unwrap();
     }
-    // Of the pack of the newest checkpoint every page of data.
+    // Damages every data page of the newest pack.
     let (newest, length) = shards(&world).pop().unwrap();
     for offset in (4096..length - 4096).step_by(4096) {
         world.corrupt(newest, offset + 1, 1);
     }
-    // A part is restored, so the next save follows what it has followed before.
+    // A partial restore leaves the old base in place.
     let mut first = |checkpoint: &_| Ok((vec![0], Vectors::for_all(checkpoint)));
     let restored = program.job.restore(Select::Newest, &mut first, &mut |_, _| Ok(()));
     assert_eq!(restored.unwrap().unwrap().epoch, 2);
@@ -107,6 +108,56 @@ fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
     let job = Job::open(&pool(&world), "job", JobOptions::default()).unwrap();
     let suspect = |epoch: usize| job.epochs().unwrap()[epoch - 1].manifest.remarks.suspect;
     assert_eq!([1, 2, 3, 4].map(suspect), [false, false, true, false]);
+}
+
+/// Another process finds damage in what a running program goes on to share.
+#[test]
+fn a_program_that_saves_on_shares_nothing_with_a_suspect_checkpoint() {
+    let states = states();
+    let world = FaultWorld::new();
+    let program = Program::start(&pool(&world), "job");
+    for state in &states {
+        program.save(state).unwrap();
+    }
+    for (shard, length) in shards(&world) {
+        (4096..length - 4096).step_by(4096).for_each(|at| world.corrupt(shard, at + 1, 1));
+    }
+    assert_eq!(restored_epoch(&world, &states, "all are damaged"), 0);
+    let saved = program.save(&states[2]).unwrap().epoch;
+    let found = Program::start(&pool(&world), "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(found == (saved, states[2].clone()));
+}
+
+/// A restore marks the checkpoint, and a scrub that finds it whole removes the mark.
+#[test]
+fn restores_that_meet_damage_mark_the_checkpoint() {
+    let states = states();
+    let world = saved(&states);
+    let job = Job::open(&pool(&world), "job", JobOptions::default()).unwrap();
+    let marked = || job.epochs().unwrap()[2].manifest.remarks.suspect;
+    let scrub = || {
+        let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+        scrub(&pool(&world), &options).unwrap()
+    };
+    let (newest, length) = shards(&world).pop().unwrap();
+    let flip = || {
+        (4096..length - 4096).step_by(4096).for_each(|at| world.corrupt(newest, at + 1, 1));
+    };
+    let program = || Program::start(&pool(&world), "job");
+    let restores: [(&str, &dyn Fn()); 2] = [
+        ("the newest", &|| drop(program().restore(Select::Newest).unwrap())),
+        ("that one", &|| drop(program().restore(Select::Epoch(3)).unwrap_err())),
+    ];
+    for (how, restore) in restores {
+        assert!(!marked(), "{how}");
+        flip();
+        restore();
+        assert!(marked(), "{how}");
+        flip();
+        let report = scrub();
+        assert!(report.damaged.is_empty() && !marked(), "{how}: {report:?}");
+        assert_eq!(program().restore(Select::Newest).unwrap().unwrap().0, 3, "{how}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 use common::{Program, State, Warnings, noise, small_config};
 use outlive_pool::{Environment, Pool, create, open, open_or_create};
 use outlive_store::Select;
+use outlive_store::retention::Rules;
 use outlive_types::ErrorKind;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -111,6 +112,27 @@ fn a_full_disk_loses_nothing_and_recovers() {
     assert_eq!(after.epoch, epoch + 1);
     // The reader takes the job over only when it saves, so the writer may go on.
     restores(&path, epoch + 1, &state(77, 3 << 20));
+}
+
+/// A save that meets a full disk drops what the rules do not keep, so the next one has room.
+#[test]
+fn a_job_with_rules_makes_room_on_a_full_disk() {
+    let Some(mount) = Mount::new(48) else { return };
+    let path = mount.path().join("pool");
+    let program = Program::start(&pool_at(&path), "job");
+    let mut seed = 1;
+    while program.save(&state(seed, 3 << 20)).is_ok() {
+        seed += 1;
+        assert!(seed < 100, "the disk never fills");
+    }
+    program.job.keep(Rules { last: Some(1), ..Rules::default() }).unwrap();
+    let full = program.save(&state(seed, 3 << 20)).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    let epoch = program.save(&state(seed, 3 << 20)).unwrap().epoch;
+    program.job.close().unwrap();
+    let kept: Vec<_> = program.job.epochs().unwrap().iter().map(|info| info.epoch).collect();
+    assert_eq!(kept, [epoch]);
+    restores(&path, epoch, &state(seed, 3 << 20));
 }
 
 #[test]

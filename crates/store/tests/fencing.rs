@@ -8,9 +8,10 @@ use common::{Program, State, memory_pool, noise, pool_of, small_config};
 use outlive_format::{Body, Record};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
+use outlive_store::retention::Rules;
 use outlive_store::{Job, Select};
 use outlive_target::{Append, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous};
-use outlive_types::{Epoch, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -390,4 +391,87 @@ fn records_that_are_given_up_commit_nothing() {
         let restored = Program::start(&fresh, "job").restore(Select::Epoch(epoch)).unwrap();
         assert_eq!(restored.unwrap().1, state(6), "record {rotten}: what was told is there");
     }
+}
+
+/// A log of which one append does its work and brings no reply; from then on it is away.
+#[derive(Debug, Default)]
+struct Cut {
+    log: MemoryLog,
+    loses: AtomicBool,
+    away: AtomicBool,
+}
+
+impl Cut {
+    fn there(&self) -> Result<&MemoryLog> {
+        match self.away.load(Ordering::Acquire) {
+            true => Err(Error::retry("the log is away")),
+            false => Ok(&self.log),
+        }
+    }
+}
+
+impl ManifestLog for Cut {
+    fn describe(&self) -> String {
+        self.log.describe()
+    }
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.there()?.jobs()
+    }
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.there()?.numbers(job)
+    }
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        self.there()?.read(job, number)
+    }
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
+        let appended = self.there()?.append_if(job, previous, record)?;
+        if self.loses.swap(false, Ordering::AcqRel) {
+            self.away.store(true, Ordering::Release);
+        }
+        self.there().map(|_| appended)
+    }
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.there()?.remove_before(job, number)
+    }
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.there()?.sync(job)
+    }
+}
+
+/// The program prunes behind a commit of which it does not know that it succeeded.
+#[test]
+fn a_session_that_could_not_be_ended_is_no_rival_of_the_next() {
+    let cut = Arc::new(Cut::default());
+    let pool = pool_of(Arc::new(MemoryTarget::new()), cut.clone());
+    let program = Program::start(&pool, "job");
+    program.save(&state(1)).unwrap();
+    cut.loses.store(true, Ordering::Release);
+    assert_eq!(program.save(&state(2)).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(program.job.end_session().unwrap_err().kind(), ErrorKind::Retry);
+    cut.away.store(false, Ordering::Release);
+    assert_eq!(program.save(&state(3)).unwrap().epoch, 3);
+    assert_eq!(epochs(&pool), [1, 2, 3]);
+    assert!(program.job.end_session().unwrap());
+    // Another writer that has followed is one.
+    Program::start(&pool, "job").save(&state(4)).unwrap();
+    assert_eq!(program.save(&state(5)).unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+/// A writer that another one has followed applies its rules no more: not at its next save, and not when it is closed.
+#[test]
+fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
+    let pool = memory_pool();
+    let ours = Program::start(&pool, "job");
+    ours.job.keep(Rules { last: Some(2), ..Rules::default() }).unwrap();
+    (1..=3).for_each(|seed| drop(ours.save(&state(seed)).unwrap()));
+    let theirs = Program::start(&pool, "job");
+    (4..=9).for_each(|seed| drop(theirs.save(&state(seed)).unwrap()));
+    assert_eq!(ours.save(&state(10)).unwrap_err().kind(), ErrorKind::Fenced);
+    ours.job.close().unwrap();
+    drop(ours);
+    assert_eq!(epochs(&pool)[epochs(&pool).len() - 6..], [4, 5, 6, 7, 8, 9]);
+    theirs.job.keep(Rules { last: Some(2), ..Rules::default() }).unwrap();
+    theirs.save(&state(10)).unwrap();
+    theirs.job.close().unwrap();
+    assert_eq!(epochs(&pool), [9, 10]);
 }

@@ -318,7 +318,7 @@ fn damage_marks_the_epoch_and_the_next_start_takes_the_one_before() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// Epoch 3 is suspect: every start takes 2 and says why, until the mark is taken away.
+/// Epoch 3 is suspect and damaged: lazy and eager restores take 2. Only a lazy one relies on the mark.
 fn check_passed_over(world: &FaultWorld, states: &[State]) {
     let program = Program::start(&pool(world), "job");
     let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();

@@ -7,6 +7,7 @@ mod two_disks;
 use common::{Program, State, Warnings, noise};
 use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, collect};
+use outlive_store::retention::Rules;
 use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
 use outlive_target::{Append, FaultWorld, Lock, Previous};
 use outlive_types::JobName;
@@ -266,4 +267,26 @@ fn a_program_warns_once_of_what_keeps_it_from_trimming() {
     let before = place.packs(0).len();
     assert_eq!(told_of(None), [""; 0]);
     assert!(place.packs(0).len() < before, "it is trimmed again");
+}
+
+/// The slow tier lags behind: the newest checkpoint that it has whole is all that is left if the fast tier goes.
+#[test]
+fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
+    let place = Place::new(FaultWorld::with_locks());
+    let pool = place.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+    let program = Program::start(&pool, "job");
+    let epochs =
+        || -> Vec<_> { program.job.epochs().unwrap().iter().map(|info| info.epoch).collect() };
+    program.save(&state(1)).unwrap();
+    fill(&pool, FillOptions::default()).unwrap();
+    program.job.keep(Rules { last: Some(1), ..Rules::default() }).unwrap();
+    for seed in 2..=5 {
+        program.save(&state(seed)).unwrap();
+    }
+    program.job.close().unwrap();
+    assert_eq!(epochs(), [1, 5]);
+    fill(&pool, FillOptions::default()).unwrap();
+    program.save(&state(6)).unwrap();
+    program.job.close().unwrap();
+    assert_eq!(epochs(), [5, 6]);
 }

@@ -422,18 +422,18 @@ impl Target for DirectoryTarget {
         })
     }
 
-    fn keep_back(&self, bytes: u64) -> Result<()> {
+    fn make_reserve(&self, bytes: u64) -> Result<()> {
         if !self.packs().is_dir() {
-            return Ok(()); // nothing is made where nothing is mounted
+            return Ok(()); // an unmounted target gets no files
         }
         let Capacity { total_bytes, free_bytes } = self.capacity()?;
         reserve::keep(&self.packs(), bytes, total_bytes, free_bytes)
-            .map_err(|error| Error::io("keeping space back in", &self.root, &error))
+            .map_err(|error| Error::io("making the reserve in", &self.root, &error))
     }
 
-    fn give_up_reserve(&self) -> Result<u64> {
+    fn delete_reserve(&self) -> Result<u64> {
         reserve::give_up(&self.packs())
-            .map_err(|error| Error::io("giving up the space kept back in", &self.root, &error))
+            .map_err(|error| Error::io("deleting the reserve in", &self.root, &error))
     }
 
     fn close_files(&self, all: bool) {

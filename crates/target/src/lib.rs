@@ -181,25 +181,24 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn capacity(&self) -> Result<Capacity>;
 
-    /// Keeps so many bytes of the medium back, or fewer where there is little room, to be given up when it is full.
-    /// A medium that never is keeps nothing.
+    /// Makes a reserve of this many bytes, or less on a small medium. Makes none where little is free, or on a medium
+    /// that never fills.
     ///
     /// # Errors
-    /// What the medium reports.
-    fn keep_back(&self, _bytes: u64) -> Result<()> {
+    /// Errors of the medium.
+    fn make_reserve(&self, _bytes: u64) -> Result<()> {
         Ok(())
     }
 
-    /// Gives up what [`Target::keep_back`] has kept. Answers how many bytes that were.
+    /// Deletes the reserve. Returns its bytes.
     ///
     /// # Errors
-    /// What the medium reports.
-    fn give_up_reserve(&self) -> Result<u64> {
+    /// Errors of the medium.
+    fn delete_reserve(&self) -> Result<u64> {
         Ok(0)
     }
 
-    /// Closes files that are kept open for later reads: all of them, or only those of shards that others have
-    /// deleted, which hold the space of these until then.
+    /// Closes files cached for reads: all, or only deleted shards, whose space stays taken until then.
     fn close_files(&self, _all: bool) {}
 }
 

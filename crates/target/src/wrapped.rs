@@ -91,12 +91,12 @@ impl<M: Manner> Target for WrappedTarget<M> {
         self.manner.call(0, || self.inner.capacity())
     }
 
-    fn keep_back(&self, bytes: u64) -> Result<()> {
-        self.manner.call(0, || self.inner.keep_back(bytes))
+    fn make_reserve(&self, bytes: u64) -> Result<()> {
+        self.manner.call(0, || self.inner.make_reserve(bytes))
     }
 
-    fn give_up_reserve(&self) -> Result<u64> {
-        self.manner.call(0, || self.inner.give_up_reserve())
+    fn delete_reserve(&self) -> Result<u64> {
+        self.manner.call(0, || self.inner.delete_reserve())
     }
 
     fn close_files(&self, all: bool) {

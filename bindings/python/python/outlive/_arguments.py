@@ -65,9 +65,10 @@ def rules_of(
     drop: Iterable[int] = (),
     everything: bool = False,
 ) -> _core.Rules:
-    """What is kept, and what goes; see `Job.prune`."""
+    """Rules for a prune, checked; see `Job.prune`."""
+    keep = word("keep", keep)
     if isinstance(keep_within, str):
-        # The engine reads ages.
+        # The engine parses ages.
         keep = " | ".join([*([keep] if keep else []), f"newer than {keep_within}"])
         keep_within = None
     if not isinstance(keep_within, timedelta | None):
@@ -82,7 +83,7 @@ def rules_of(
         best=[keep_best] if isinstance(keep_best, str) else list(keep_best),
         none=everything,
         drop={number("drop", epoch) for epoch in drop},
-        text=word("keep", keep),
+        text=keep,
     )
 
 

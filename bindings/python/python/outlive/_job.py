@@ -253,8 +253,8 @@ class Job:
         Large arrays follow while the program runs: what it touches first comes first, and the rest
         comes in the background. `save`, `close`, another `restore` and `os.fork` wait for all of
         it. If damage is found then, no other checkpoint can be taken: the program ends at once,
-        with a message and exit code 3. The checkpoint is marked suspect, so the next start takes
-        the one before it.
+        with a message and exit code 3. The checkpoint is marked suspect: the next lazy restore
+        takes the one before it. An eager one tries it, meets the damage, and does the same.
 
         To serve system calls, a lazy restore needs root, CAP_SYS_PTRACE, or sysctl
         vm.unprivileged_userfaultfd=1. Without that right, a system call that meets missing memory,
@@ -438,7 +438,7 @@ class Job:
 
         Args:
             keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
-            keep_last: Number of newest checkpoints to keep.
+            keep_last: Number of newest checkpoints to keep. Damaged ones do not count.
             keep_every: Interval of epochs to keep: those that are a multiple of it.
             keep_within: Age up to which to keep checkpoints, counted from the newest: a timedelta,
                 or text such as "7d". If times do not fit the order of epochs, a clock has jumped:
@@ -447,7 +447,8 @@ class Job:
                 "loss:min:3" (the best three).
             drop: Epochs to drop, even if a rule, label or pin would keep them. Rules choose among
                 the rest. At least one checkpoint must be left.
-            everything: Whether to drop all checkpoints. No other program may have the job open.
+            everything: Whether to drop all checkpoints. No other program may have the job open;
+                for a dry run, neither may this one: call `close` first.
             collect: Whether to free space now; otherwise a later `gc` does.
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
             dry_run: Whether to report only what would be done.
@@ -488,7 +489,8 @@ class Job:
 
         If the pool has a slow tier, this waits until that has what `[tiers]` in `pool.toml`
         chooses, at most `finish_s` seconds. A warning says so if it lacks something then. The job
-        can be used again afterwards.
+        can be used again afterwards. If the job has rules (`keep_last`, `keep`), this drops the
+        other checkpoints and frees their space.
 
         Raises:
             Error: If the last save failed and its error has not been raised yet.

@@ -47,15 +47,15 @@ class Pool:
         """Opens a job, a named series of checkpoints. Nothing is written before its first save.
 
         Only one program saves a job at a time. A second one takes the job over, and the first gets
-        `FencedError`. Within a process all `Job` objects of a job are one writer: to open the job
-        again joins it, and its `restore` waits for the save that is under way.
+        `FencedError`. Within a process, all `Job` objects of a job are one writer: a second one
+        joins the first, and its `restore` waits for a save under way. Jobs of a group are apart.
 
         Args:
             name: Name of the job: one line of text, not empty, up to 200 plain characters.
             every_s: Seconds between saves. Calls of `Job.save` in between return at once.
-            keep_last: Number of newest checkpoints to keep. Behind the commits older ones are
-                dropped and their space is freed, but for those with a label or a pin. If neither
-                this nor `keep` is given, all are kept until `Job.prune`.
+            keep_last: Number of newest whole checkpoints to keep. A background thread drops older
+                ones after each commit and frees their space, except those with a label or a pin.
+                If no `Job` of this process gave rules, all are kept until `Job.prune`.
             keep: More rules in one text, as for `Job.prune`: "every 100 | best loss:min:3". A
                 checkpoint stays if any rule keeps it.
             allow_pickle: Whether objects other than arrays and plain values may be pickled when a

@@ -327,12 +327,13 @@ class Collected:
     Attributes:
         live_bytes: Bytes in use.
         copied_bytes: Bytes that were, or would be, copied to rewrite mostly unused packs.
-        freed_bytes: Approximate number of bytes that are free now and were not before, or would be
-            after a dry run: those of the packs deleted, less what was written for that.
+        freed_bytes: Approximate number of bytes freed: the packs deleted, less the bytes written
+            for that. After a dry run, the bytes that a collection would free now.
         deleted_packs: Number of packs deleted.
         deleted_bytes: Bytes of these packs.
-        held_packs: Number of packs that wait until the programs in `held_by` have saved or ended.
-        held_bytes: Bytes of these packs.
+        held_packs: Number of packs that wait until the programs in `held_by` have saved or ended;
+            0 after a dry run.
+        held_bytes: Bytes of these packs, or of those that would wait.
         held_by: Programs that may still need these packs, such as "process 12 on node7", by the
             name of their job.
         held_by_restore: Whether they wait until a lazy restore, here or elsewhere, has filled its

@@ -64,7 +64,7 @@ pub struct PruneArgs {
     /// pool.toml]
     #[arg(long, value_name = "RULES")]
     pub keep: Option<String>,
-    /// Number of newest checkpoints to keep
+    /// Number of newest whole checkpoints to keep
     #[arg(long, value_name = "N")]
     pub keep_last: Option<u64>,
     /// Interval of epochs to keep: those that are a multiple of K

@@ -166,7 +166,7 @@ fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) ->
     Ok(())
 }
 
-/// Lengths of all files below `path` that hold something.
+/// Lengths of all files below `path`, except reserves.
 fn file_bytes(path: &Path) -> Result<u64> {
     let io = |e| Error::io("listing", path, &e);
     let mut sum = 0;

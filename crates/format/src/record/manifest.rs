@@ -58,8 +58,8 @@ pub struct SaveFigures {
 pub struct Remarks {
     /// A pruning keeps it, whatever its rules.
     pub pinned: bool,
-    /// Damage was found in it, by somebody who needed it whole: it is passed over until a
-    /// verification has found all of it whole.
+    /// A restore or a verification found damage in it. Lazy restores pass over it until a verification or a scrub finds
+    /// all of it whole.
     pub suspect: bool,
     /// A word for it; may be empty. At most [`LABEL_BYTES_MAX`].
     pub label: String,

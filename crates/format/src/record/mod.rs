@@ -61,11 +61,11 @@ pub struct Session {
     pub process_id: u32,
     /// When it was opened, nanoseconds since 1970.
     pub opened_ns: u64,
-    /// When the writer's process was started, in ticks since its host was.
+    /// Start of the writer's process, in ticks since boot.
     pub started: u64,
     /// The writer's host name, at most 65,535 bytes.
     pub host: String,
-    /// The running system that has given the process its number, at most 65,535 bytes; empty if that is not known.
+    /// Boot id and namespaces of process ids and time, at most 65,535 bytes; empty if unknown.
     pub system: String,
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Is told what the only thread that it schedules is about to do.
+/// Calls a closure before each step of the scheduled thread.
 struct Steps<F>(F);
 
 impl<F: Fn(&str) + Send + Sync> Scheduler for Steps<F> {
@@ -40,7 +40,7 @@ impl<F: Fn(&str) + Send + Sync> Scheduler for Steps<F> {
     }
 }
 
-/// Does `work` on one thread; before the first step that is `the_one`, another thread does `meanwhile`.
+/// Runs `work`, and `meanwhile` before its first step that matches `the_one`.
 fn with_another<T>(
     the_one: impl Fn(&str) -> bool + Send + Sync + 'static,
     meanwhile: impl FnOnce() + Send + 'static,
@@ -199,7 +199,7 @@ fn a_mover_that_another_overtakes_is_told_so() {
     assert_eq!(late.home().unwrap().log().number, 2);
 }
 
-/// A gc after the move would not know of them.
+/// A gc or reader at work does not know the new places.
 #[test]
 fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
     assert_eq!(pool.home().unwrap().log().number, 1);
 }
 
-/// Whatever it was about to do: the log is where one of the two has moved it, and where the descriptor says.
+/// A mover is overtaken before each step: the log is where one of the two moved it, and the descriptor says so.
 #[test]
 fn a_mover_may_be_overtaken_at_every_step() {
     let to = |dir: &Path| names(dir, &["a", "b", "c"]);
@@ -254,7 +254,7 @@ fn a_mover_may_be_overtaken_at_every_step() {
         let named = read_descriptor(&late.home().unwrap().root).unwrap().log.unwrap();
         let is_third = named.location.as_deref() == Some(&there);
         overtaken += usize::from(is_third);
-        // Behind its last copy it only tidies up, and may be overtaken as any that has ended.
+        // After its last copy a mover only tidies up.
         let has_moved = at > last_copy;
         assert_eq!(told.is_err(), is_third && !has_moved, "step {at}, {step}: {told:?}, {named:?}");
         let found = open(&root, Environment::system()).unwrap();
@@ -263,7 +263,7 @@ fn a_mover_may_be_overtaken_at_every_step() {
     assert!(overtaken > 3, "{overtaken} of {steps:?}");
 }
 
-/// A disk was unmounted while it was asked: what was done in the directory that it was mounted on counts for nothing.
+/// A disk is unmounted during a write: the write fails, though the directory beneath took it.
 #[test]
 fn an_answer_of_a_place_that_went_meanwhile_does_not_count() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,8 +3,10 @@
 mod history;
 mod position;
 mod session;
+mod suspect;
 
 pub use history::{Entry, History, history, manifests_of};
 pub use outlive_format::{Changes, Committed, Moved, Opened};
 pub use position::{Position, Reading};
 pub use session::{Commit, LogHead, append_note, segments_of};
+pub use suspect::mark_suspect;

@@ -64,9 +64,13 @@ pub struct LogHead {
     expected: Option<Position>,
     /// A session that is being opened.
     opening: Option<SessionId>,
-    /// One of which it is not known whether it has ended.
+    /// A session whose end is uncertain.
     ending: Option<SessionId>,
     fenced: Option<Error>,
+    /// Others have saved since this writer looked, or the log was put back: it must look again.
+    is_stale: bool,
+    /// A reader has found damage in a checkpoint since this was last asked.
+    met_damage: bool,
     /// Which targets there were before anything was written that is not in a record yet.
     targets: Option<TargetsThen>,
     /// Newest epoch in the log.
@@ -89,6 +93,8 @@ impl LogHead {
             opening: None,
             ending: None,
             fenced: None,
+            is_stale: false,
+            met_damage: false,
             targets: None,
             last_epoch: 0,
             changes: Changes::default(),
@@ -146,13 +152,13 @@ impl LogHead {
     /// What the log reports.
     pub fn note_position(&mut self, pool: &Pool) -> Result<Position> {
         let position = Position::of(pool, &self.job)?;
-        self.expected = Some(position);
+        (self.expected, self.is_stale) = (Some(position), false);
         Ok(position)
     }
 
     /// The next session is opened whoever has saved meanwhile: what they saved is left behind.
     pub fn take_over(&mut self) {
-        self.expected = None;
+        (self.expected, self.is_stale) = (None, false);
     }
 
     /// The job.
@@ -165,9 +171,15 @@ impl LogHead {
         self.session
     }
 
-    /// Whether another writer has taken over, as far as this one has seen.
-    pub fn is_fenced(&self) -> bool {
-        self.fenced.is_some()
+    /// Whether the next save of this writer would be refused, as far as it has seen: another one has taken over, others
+    /// have saved since it looked, or the log was put back.
+    pub fn is_refused(&self) -> bool {
+        self.fenced.is_some() || self.is_stale
+    }
+
+    /// Whether a reader has marked a checkpoint as suspect since this was last asked.
+    pub fn take_damage(&mut self) -> bool {
+        std::mem::take(&mut self.met_damage)
     }
 
     /// Number of the newest record that was seen.
@@ -230,8 +242,13 @@ impl LogHead {
         });
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
-            if now.session != Some(session) {
-                self.check_position(pool, now)?;
+            // The newest session is this writer's own: the one that it opens, or one whose end is uncertain.
+            let is_own =
+                now.session == Some(session) || now.session.is_some() && now.session == self.ending;
+            if !is_own {
+                let checked = self.check_position(pool, now);
+                self.is_stale = checked.is_err();
+                checked?;
             }
             let ProcessMark { process, started, host, system } = ProcessMark::of_this();
             let body = Body::Session(Session {
@@ -243,6 +260,8 @@ impl LogHead {
                 system,
             });
             if self.append(pool, body)? == Append::Done {
+                // In the log it is open, whatever comes of the next look.
+                self.ending = Some(session);
                 self.check_place(pool)?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
                 (self.expected, self.opening, self.ending) = (None, None, None);
@@ -307,6 +326,9 @@ impl LogHead {
             match entry.record.map(|record| record.body) {
                 Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
+                Ok(Body::Note(note)) if is_new && seen.number > 0 => {
+                    self.met_damage |= note.remarks.suspect;
+                }
                 Ok(Body::Archive(archive)) => {
                     if is_new {
                         since.condemned.extend(archive.condemned);
@@ -345,7 +367,8 @@ impl LogHead {
         }
     }
 
-    fn put_back_in_time(&self) -> Error {
+    fn put_back_in_time(&mut self) -> Error {
+        self.is_stale = true;
         Error::damaged(format!(
             "the log of job {} has lost records that this program has written: was the pool \
              deleted, or an old copy put in its place?",
@@ -446,12 +469,11 @@ impl LogHead {
         Ok(false)
     }
 
-    /// Ends the session in the log, if one is open. Whatever comes of it, nothing is written in that session any
-    /// more: the next [`LogHead::open`] opens another.
+    /// Ends the open session in the log. Even after an error this writer never uses that session again: the next
+    /// [`LogHead::open`] opens another.
     ///
     /// # Errors
-    /// What the log reports, unless it had failed before; then the session counts as open until another is opened,
-    /// or [`LogHead::end`] ends it. That somebody else has taken over is no error here.
+    /// Errors of the log, unless an earlier append had failed. A takeover by another writer is no error.
     pub fn close(&mut self, pool: &Pool) -> Result<()> {
         let had_failed = self.uncertain;
         match self.end(pool) {
@@ -460,10 +482,10 @@ impl LogHead {
         }
     }
 
-    /// The same, and may be called again until it succeeds.
+    /// As [`LogHead::close`]; call it again after an error.
     ///
     /// # Errors
-    /// What the log reports: then it is not known whether the session has ended.
+    /// Errors of the log; the session may then still be open.
     pub fn end(&mut self, pool: &Pool) -> Result<()> {
         let Some(session) = self.session.take().or(self.ending) else { return Ok(()) };
         if self.fenced.is_some() {
@@ -475,20 +497,26 @@ impl LogHead {
         let mut must_look = self.uncertain;
         for _ in 0..ATTEMPTS {
             if must_look {
-                // Notes and sweeps do not stand in the way; another session means that ours is over.
+                // Notes and sweeps do not matter; another session means that this one is over.
                 match self.look(pool, Some(session)) {
-                    Err(error) if error.kind() == ErrorKind::Fenced => break,
+                    Err(error) if error.kind() == ErrorKind::Fenced => {
+                        self.ending = None;
+                        return Ok(());
+                    }
                     looked => self.expected = Some(looked?),
                 }
                 self.uncertain = false;
             }
             if self.append(pool, Body::Close(Close { session }))? == Append::Done {
-                break;
+                self.ending = None;
+                return Ok(());
             }
             must_look = true;
         }
-        self.ending = None;
-        Ok(())
+        let job = &self.job;
+        Err(Error::retry(format!(
+            "other writers keep appending to the log of job {job}: try again"
+        )))
     }
 
     fn record(&self, body: Body) -> Record {

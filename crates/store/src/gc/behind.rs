@@ -1,32 +1,73 @@
-//! Frees what the rules of a job do not keep, behind its commits.
+//! Drops checkpoints that a job's rules do not keep, and frees their space.
 
 use super::collection::GcOptions;
 use super::plan::Thoroughness;
-use super::run::{Collecting, collect_after};
-use crate::retention::{Freed, Freeing};
-use outlive_pool::Pool;
-use outlive_types::Result;
+use super::run::{Collecting, busy, collect_after};
+use crate::commit::{Position, history};
+use crate::redundancy::RedundancyLook;
+use crate::retention::{Freed, Freeing, plan_of};
+use outlive_pool::{Pool, Tier};
+use outlive_types::{Epoch, JobName, Result};
 
-/// Of what stays, this share may be unused: to rewrite it costs as much as it frees, and more.
+/// Share of the bytes in packs that may stay unused: below it, rewriting copies more than it frees.
 const UNUSED_MAX: f64 = 0.3;
 
 /// See [`Freeing`].
 ///
 /// # Errors
-/// As [`collect_after`].
+/// As [`collect_after`]; `Retry` if another command collects.
 pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
-    let Freeing { job, drop, keeps_any, collects, end } = what;
+    let Freeing { job, rules, session, has_dropped, collects, end } = what;
+    // Another writer has rules of its own, or none.
+    if Position::of(pool, job)?.session != Some(session) {
+        return Ok(Freed::Overtaken);
+    }
+    let plan = plan_of(pool, job, rules)?;
+    let mut drop = plan.dropped();
+    if !drop.is_empty() && pool.has_slow_tier() {
+        // Without the fast tier it is all that is left.
+        if let Some(epoch) = newest_on_slow(pool, job)? {
+            drop.remove(&epoch);
+        }
+    }
+    if drop.is_empty() && !has_dropped {
+        return Ok(Freed::Nothing);
+    }
     let thoroughness =
         Thoroughness { unused_max: UNUSED_MAX, collect: collects, ..Thoroughness::default() };
+    let keep_one = plan.keeps_any();
     let drop = [(job.clone(), drop)].into();
-    let options = GcOptions { drop, keep_one: keeps_any, thoroughness, ..GcOptions::default() };
+    let options = GcOptions { drop, keep_one, thoroughness, ..GcOptions::default() };
     let report = match end {
         Some(end) => collect_after(pool, &options, end)?,
         None => collect_after(pool, &options, &mut || Ok(()))?,
     };
-    Ok(Freed {
-        is_done: report.collecting == Collecting::Done,
-        live_bytes: report.plan.live_bytes,
-        held_bytes: report.held_bytes,
-    })
+    // Packs that other programs hold are not waited for.
+    let own_bytes = match report.held_by.keys().eq([job]) {
+        true => report.held_bytes,
+        false => 0,
+    };
+    match report.collecting {
+        Collecting::NotAsked => Ok(Freed::Dropped),
+        Collecting::Postponed => Err(busy(pool)),
+        Collecting::Done => Ok(Freed::Space {
+            live_bytes: report.plan.live_bytes,
+            own_bytes,
+            is_all: report.held == 0,
+        }),
+    }
+}
+
+/// The newest checkpoint that the slow tier alone can restore.
+fn newest_on_slow(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
+    let mut look = RedundancyLook::new(pool)?;
+    for entry in history(pool, job)? {
+        let entry = entry.unless_unread()?;
+        if let Some(manifest) = entry.manifest()
+            && look.at(job, manifest, entry.hurt).tiers.contains(&Tier::Slow)
+        {
+            return Ok(Some(manifest.epoch));
+        }
+    }
+    Ok(None)
 }

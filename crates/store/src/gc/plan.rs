@@ -65,9 +65,9 @@ pub struct GcPlan {
     pub written_bytes: u64,
     /// Bytes of containers that go, less those that are written.
     pub freed_bytes: u64,
-    /// Of those that go, bytes that wait until the programs in `held_by` have saved or ended.
+    /// Bytes of packs to delete that wait for the programs in `held_by`.
     pub held_bytes: u64,
-    /// Jobs whose open session may still need some of these, and what has opened it.
+    /// Jobs whose open session holds these packs, and the program of each.
     pub held_by: BTreeMap<JobName, String>,
 }
 
@@ -177,7 +177,7 @@ impl GcPlan {
         plan
     }
 
-    /// Finds out what cannot be deleted yet, as things stand.
+    /// Finds the packs that open sessions hold now.
     fn see_holders(&mut self, survey: &Survey, marks: &Marks) {
         for pack in self.dead.iter().chain(&self.rewritten) {
             let mut is_held = false;
@@ -191,7 +191,7 @@ impl GcPlan {
         }
     }
 
-    /// What can be freed now.
+    /// Bytes that a gc would free now.
     pub fn freed_now_bytes(&self) -> u64 {
         self.freed_bytes.saturating_sub(self.held_bytes)
     }

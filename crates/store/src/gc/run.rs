@@ -47,7 +47,7 @@ pub struct GcReport {
     pub held: usize,
     /// Bytes of their containers.
     pub held_bytes: u64,
-    /// Jobs whose open session they wait for, and what has opened it.
+    /// Jobs whose open session holds these packs, and the program of each.
     pub held_by: BTreeMap<JobName, String>,
     /// They wait for a lazy restore, which still reads.
     pub is_read: bool,
@@ -58,7 +58,7 @@ pub struct GcReport {
 }
 
 impl GcReport {
-    /// About how many bytes are free now that were not before: of what was deleted, less what was written for that.
+    /// About how many bytes the gc freed: the packs deleted, less the bytes written.
     pub fn freed_bytes(&self) -> u64 {
         self.deleted_bytes.saturating_sub(self.plan.written_bytes)
     }
@@ -78,8 +78,7 @@ pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     collect_after(pool, options, &mut || Ok(()))
 }
 
-/// The same after `before`, which is called again if the disk is full: then what is kept back for that is given up,
-/// and what can be done without much room is done.
+/// Calls `before`, then collects. On a full disk it gives up the reserve, calls both again, and rewrites no packs.
 ///
 /// # Errors
 /// Those of `before`; as [`collect`].
@@ -91,13 +90,18 @@ pub fn collect_after(
     let is_full = |error: &Error| error.kind() == ErrorKind::Full;
     let mut attempt = |options: &GcOptions| before().and_then(|()| collect_once(pool, options));
     let mut collected = attempt(options);
-    if !options.dry_run && collected.as_ref().is_err_and(is_full) && pool.give_up_reserve() > 0 {
+    let gives_up = !options.dry_run && collected.as_ref().is_err_and(is_full);
+    if gives_up && pool.delete_reserve() > 0 {
         let mut options = options.clone();
         options.thoroughness.rewrite = false;
-        collected = attempt(&options);
+        // The first error says what was dropped, if anything was.
+        collected = attempt(&options).or(collected);
     }
-    if !options.dry_run {
-        pool.keep_back(collected.as_ref().map_or(0, |report| report.plan.live_bytes));
+    let has_freed = |report: &&GcReport| !options.dry_run && report.collecting == Collecting::Done;
+    match collected.as_ref().ok().filter(has_freed) {
+        Some(report) => pool.make_reserve(report.plan.live_bytes),
+        None if gives_up => pool.make_reserve(0),
+        None => {}
     }
     collected
 }

@@ -173,12 +173,12 @@ impl JobState {
         });
     }
 
-    /// Whether a writer may be at work: one that has not closed its session, and is not known to have ended.
+    /// Whether a writer may be at work: its session is open, and its process is not known to be dead.
     pub fn is_open(&self) -> bool {
         self.session.as_ref().is_some_and(|(_, open)| *open)
     }
 
-    /// The program that has opened the newest session, for messages.
+    /// Names the program of the newest session, for messages.
     pub fn program(&self) -> String {
         match &self.session {
             Some((Session { process_id, host, .. }, _)) if *process_id != 0 => {
@@ -215,8 +215,8 @@ impl JobState {
     }
 }
 
-/// Whether the process that has opened a session is known to have ended. What it had sent may still arrive: that is
-/// appended behind the very record that it had read, or not at all.
+/// Whether the session's process is known to be dead. A late append of it still follows the very record that it had
+/// read, or fails.
 fn has_ended(session: &Session) -> bool {
     let Session { process_id, started, host, system, .. } = session.clone();
     ProcessMark { process: process_id, started, host, system }.is_dead()

@@ -3,7 +3,8 @@
 use super::agree::of_rank;
 use super::part::Part;
 use crate::commit::history;
-use crate::read::{Kind, Select, Skipped, first_manifest, suspect};
+use crate::commit::mark_suspect;
+use crate::read::{Kind, Select, Skipped, find_manifest};
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::sync::sleep;
@@ -117,6 +118,8 @@ impl Together<'_> {
                     }
                     if self.part.rank() == 0 {
                         self.pool.warn(format!("all ranks pass over checkpoint {epoch}: {why}"));
+                        // A pool that cannot be written to is read all the same.
+                        let _ = mark_suspect(self.pool, self.name, epoch);
                     }
                     skipped.push((epoch, why));
                     below = epoch;
@@ -219,12 +222,6 @@ impl Together<'_> {
             let Some(manifest) = record.filter(|it| it.epoch < below && !it.is_of_files()) else {
                 continue;
             };
-            if manifest.remarks.suspect {
-                let why = suspect(pool, manifest.epoch, name);
-                pool.warn(format!("all ranks pass over checkpoint {}: {why}", manifest.epoch));
-                skipped.push((manifest.epoch, why));
-                continue;
-            }
             return Ok(Some(manifest.epoch));
         }
         // One that is away may be whole.
@@ -250,7 +247,7 @@ impl Together<'_> {
     ) -> Result<Option<T>> {
         let is_memory = |manifest: &Manifest| !manifest.is_of_files();
         let kind = Kind { is: &is_memory, opens: &|_| false };
-        let found = first_manifest(self.pool, self.name, Select::Epoch(epoch), kind, attempt);
+        let found = find_manifest(self.pool, self.name, Select::Epoch(epoch), kind, attempt);
         match found {
             Ok(found) => Ok(found.map(|(_, value, _)| value)),
             Err(error) if error.kind() == ErrorKind::Invalid && self.is_gone(epoch)? => Ok(None),

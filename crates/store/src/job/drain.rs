@@ -5,7 +5,7 @@ use super::inner::{Inner, Way};
 use crate::save::{Order, SavePlan, SaveStats};
 use outlive_io::make_way;
 use outlive_pool::Pool;
-use outlive_types::{Error, ErrorKind, Frozen, Result};
+use outlive_types::{Error, Frozen, Result};
 use std::sync::Arc;
 
 /// Everything that goes on after the program was let go.
@@ -31,7 +31,7 @@ impl Way {
 impl Drain {
     pub fn run(self) {
         let Drain { inner, frozen, plan, way, handle, order } = self;
-        // No other takes its place while the save is under way.
+        // The save keeps this pool, even if another client sets a newer one.
         let pool = inner.pool();
         if plan.live_blocks == 0 {
             make_way();
@@ -75,16 +75,14 @@ impl Drain {
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }
-        let is_full = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
-        // What the job's rules do not keep makes room for the next save.
-        let mut end = || inner.writer().committer.head.end(&pool);
-        match is_full {
-            true => inner.retain.finish(&pool, &mut end),
-            false => inner.retain.catch_up(&pool, &mut end),
-        }
+        // The frozen image takes memory, and is not needed any more.
+        drop(frozen);
+        // Behind them the next save may begin, whose session must not end.
+        inner.make_room(&pool, outcome.as_ref().err());
+        // Collectors may have deleted packs that this program has read: their space is free once the files are closed.
+        pool.close_files(false);
         // What this thread holds of the image and the job goes before anybody is told: who waited
         // may free the memory, or count on the job's end.
-        drop(frozen);
         drop(inner);
         handle.settle(outcome);
     }

@@ -2,6 +2,7 @@
 
 use super::handle::SaveHandle;
 use crate::anew::make_anew;
+use crate::commit::Position;
 use crate::gc::free_behind;
 use crate::group::{Begun, Part};
 use crate::read::MemoryImage;
@@ -11,7 +12,7 @@ use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use crate::trim::trim_behind;
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
-use outlive_types::{Epoch, Error, Frozen, JobName, PageSource, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Result};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A save that has frozen the program's memory.
@@ -32,7 +33,7 @@ pub(crate) enum Way {
 
 /// A job, opened.
 pub(crate) struct Inner {
-    /// The one that was opened last, of those that jobs were opened with.
+    /// The pool of the client that opened the job last.
     pool: RwLock<Pool>,
     pub name: JobName,
     /// Threads do not survive a fork; the child must know that this is not its job.
@@ -41,7 +42,7 @@ pub(crate) struct Inner {
     pub writer: Mutex<Writer>,
     /// Of the writer, for those who cannot wait for it.
     pub events: CommitEvents,
-    /// Of the writer as well: drops old checkpoints.
+    /// Shared with the writer.
     pub retain: RetainBehind,
     /// This rank's part, if the program has several.
     pub part: Option<Arc<Part>>,
@@ -71,12 +72,12 @@ impl Inner {
         }
     }
 
-    /// The pool that saves go to.
+    /// The pool for saves.
     pub fn pool(&self) -> Pool {
         self.pool.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Saves go to this one from now on, unless one is under way: it is the same pool, as it is known later.
+    /// Replaces the pool for later saves by a newer handle of the same pool, unless a save is under way.
     pub fn set_pool(&self, pool: &Pool) {
         let Some(current) = self.starting.try_lock() else { return };
         if current.as_ref().is_none_or(SaveHandle::done) {
@@ -149,9 +150,28 @@ impl Inner {
         Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })
     }
 
+    /// Dropped checkpoints make room for the next save, if the last one met a full disk, or is faster than the retention
+    /// of the job. No save is under way.
+    pub fn make_room(&self, pool: &Pool, failure: Option<&Error>) {
+        let mut end = || self.writer().committer.head.end(pool);
+        if failure.is_none_or(|error| error.kind() != ErrorKind::Full) {
+            return self.retain.catch_up(pool, &mut end);
+        }
+        let writer = self.writer();
+        let head = &writer.committer.head;
+        // A writer that could not open a session is the next one all the same, unless it is refused.
+        let newest = || Position::of(pool, &self.name).ok().and_then(|position| position.session);
+        let session = if head.is_refused() { None } else { head.session().or_else(newest) };
+        drop(writer);
+        if let Some(session) = session {
+            self.retain.make_room(pool, session, &mut end);
+        }
+    }
+
     /// See [`Job::end_session`](super::Job::end_session).
     pub fn end_session(&self) -> Result<bool> {
         self.check_process()?;
+        self.retain.wait_idle();
         let Some(current) = self.starting.try_lock() else { return Ok(false) };
         if current.as_ref().is_some_and(|save| !save.done()) {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! What a job has: its checkpoints, opened for reading, checked, and chosen by rules.
 
 use super::Job;
-use crate::commit::{Entry, history};
+use crate::commit::{history, mark_suspect};
 use crate::read::files::FilesImage;
 use crate::read::{
     Kind, MemoryImage, RangeReader, Select, Skipped, first_good, first_manifest, first_of_rank,
@@ -12,7 +12,7 @@ use crate::save::remark;
 use crate::verify::{Sample, VerifyReport, verify};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Tier;
-use outlive_types::{Epoch, Error, ErrorKind, Rank, Result};
+use outlive_types::{Epoch, Error, Rank, Result};
 
 /// A committed checkpoint, as the log tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,28 +66,13 @@ impl Job {
         remark(self.pool(), self.name(), epoch, &change)
     }
 
-    /// Records that damage was found in a checkpoint: rules of prunes do not count it, and what does not read all of it
-    /// passes over it, until a verification or a scrub finds it whole.
+    /// Marks a checkpoint as suspect: rules of prunes do not count it, and lazy restores pass over it, until a
+    /// verification or a scrub finds it whole.
     ///
     /// # Errors
-    /// As [`Job::note`].
+    /// What the log reports.
     pub fn mark_suspect(&self, epoch: Epoch) -> Result<()> {
-        let is_marked = |entry: &Entry| {
-            let found = entry.manifest().filter(|manifest| manifest.epoch == epoch);
-            found.is_some_and(|manifest| manifest.remarks.suspect || entry.hurt)
-        };
-        if history(self.pool(), self.name())?.any(|entry| is_marked(&entry)) {
-            return Ok(());
-        }
-        self.note(epoch, |remarks| remarks.suspect = true).map(drop)
-    }
-
-    /// Records the damage that was passed over. A pool that cannot be written to is read all the same.
-    pub(super) fn record(&self, skipped: &Skipped) {
-        let damaged = skipped.iter().filter(|(_, error)| error.kind() == ErrorKind::Damaged);
-        for (epoch, _) in damaged.filter(|(epoch, _)| *epoch > 0) {
-            let _ = self.mark_suspect(*epoch);
-        }
+        mark_suspect(self.pool(), self.name(), epoch)
     }
 
     /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now; none of one that is
@@ -120,7 +105,6 @@ impl Job {
     pub fn image(&self, select: Select) -> Result<Option<(MemoryImage, Skipped)>> {
         first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
-            .inspect(|found| found.iter().for_each(|(_, skipped)| self.record(skipped)))
     }
 
     /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have. `None` if
@@ -150,7 +134,6 @@ impl Job {
         attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
     ) -> Result<Option<(MemoryImage, T, Skipped)>> {
         first_of_rank(self.pool(), self.name(), select, rank, attempt)
-            .inspect(|found| found.iter().for_each(|(_, _, skipped)| self.record(skipped)))
     }
 
     /// Opens what one rank has of a checkpoint, for whoever reads parts of its regions. `None` if the
@@ -176,7 +159,6 @@ impl Job {
         let found = first_manifest(pool, name, select, kind, &mut |manifest, as_of| {
             FilesImage::open(pool, name, manifest.clone(), as_of)
         })?;
-        found.iter().for_each(|(_, _, skipped)| self.record(skipped));
         Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
     }
 

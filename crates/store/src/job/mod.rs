@@ -20,7 +20,7 @@ use drain::Drain;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync;
-use outlive_types::{Error, Frozen, JobName, PageSource, Rank, Result};
+use outlive_types::{Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -61,17 +61,17 @@ pub struct Job {
     every: Option<Duration>,
 }
 
-/// A job for as long as others have it open, or a save of it is under way.
+/// A job that does not stay open by this handle.
 #[derive(Clone)]
 pub struct WeakJob(Weak<Inner>);
 
 impl WeakJob {
-    /// The same job, with the same session, unless it is over, another writer has followed on that, or it belongs to
-    /// the parent of this process.
+    /// Returns the same job with the same session. Returns `None` if the job is over or fenced, or belongs to the parent
+    /// process.
     pub fn join(&self, pool: &Pool, every: Option<Duration>) -> Option<Job> {
         let inner = self.0.upgrade().filter(|inner| inner.check_process().is_ok())?;
-        // While a save is under way it is not known yet.
-        let is_fenced = inner.writer.try_lock().is_some_and(|it| it.committer.head.is_fenced());
+        // A save under way holds the writer, so a fence shows only later.
+        let is_fenced = inner.writer.try_lock().is_some_and(|it| it.committer.head.is_refused());
         if is_fenced {
             return None;
         }
@@ -79,7 +79,7 @@ impl WeakJob {
         Some(Job::of(inner, pool, every))
     }
 
-    /// Ends the job's session as [`Job::end_session`] does; nothing if the job is over.
+    /// As [`Job::end_session`]; does nothing if the job is over.
     ///
     /// # Errors
     /// What the log reports.
@@ -87,7 +87,7 @@ impl WeakJob {
         self.0.upgrade().map_or(Ok(()), |inner| inner.end_session().map(drop))
     }
 
-    /// Whether it is over.
+    /// Whether the job has been dropped.
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
     }
@@ -107,22 +107,25 @@ impl Job {
         Job { inner, pool: pool.clone(), every, last_start_ns: AtomicU64::new(0) }
     }
 
-    /// For those who want to join it later.
+    /// A handle to join the job later.
     pub fn downgrade(&self) -> WeakJob {
         WeakJob(Arc::downgrade(&self.inner))
     }
 
-    /// From now on behind its commits what these rules do not keep is dropped, and its space is freed. In a group it is
-    /// the rank that commits whose rules count.
+    /// Sets the rules. Behind each commit the job drops the other checkpoints and frees their space. In a group the rules
+    /// of the committing rank count.
     ///
     /// # Errors
     /// `Invalid` for rules that name single checkpoints, or keep none.
     pub fn keep(&self, rules: Rules) -> Result<()> {
-        if rules.none || rules.last == Some(0) || !rules.drop.is_empty() || rules.is_empty() {
+        let is_zero = rules.last == Some(0) || rules.every == Some(0);
+        if rules.none || is_zero || !rules.drop.is_empty() || rules.is_empty() {
             return Err(Error::invalid(
-                "a job keeps the newest checkpoint at least: give rules such as \"last 10 | every 100\"",
+                "these rules may drop every checkpoint: give rules that keep at least the newest, such as \
+                 \"last 10 | every 100\"",
             ));
         }
+        self.inner.check_process()?;
         self.inner.retain.set(rules);
         Ok(())
     }
@@ -246,7 +249,12 @@ impl Job {
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
         self.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
 
-        let FrozenSave { frozen, plan, way } = inner.freeze(source, ready)?;
+        let begun = inner.freeze(source, ready);
+        let full = begun.as_ref().err().filter(|error| error.kind() == ErrorKind::Full);
+        if let Some(error) = full {
+            inner.make_room(&inner.pool(), Some(error));
+        }
+        let FrozenSave { frozen, plan, way } = begun?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
         let order = Order { started, notes };
@@ -278,7 +286,9 @@ impl Job {
         }
         let current = self.inner.starting();
         over(current.as_ref())?;
-        work(&self.inner)
+        let done = work(&self.inner);
+        self.inner.make_room(&self.inner.pool(), done.as_ref().err());
+        done
     }
 
     /// Whether a save is under way. Never waits: while a save is being started, or another call holds
@@ -345,18 +355,17 @@ impl Job {
         });
         let mut writer = self.inner.writer();
         let closed = writer.committer.head.close(&self.pool);
-        drop(writer);
-        self.inner.retain.finish(&self.pool, &mut || Ok(()));
-        drop(current);
-        self.pool.close_files(true);
+        drop((writer, current));
         let mut finish = self.finish_fill();
         while !finish.wait(A_WHILE) {}
+        // Behind the fill: a checkpoint that the slow tier has just got may be all that it has.
+        self.inner.retain.finish(&self.pool, &mut || Ok(()));
+        self.pool.close_files(true);
         failure.map_or(closed, Err)
     }
 
-    /// Ends the session in the log unless a save is under way or being started: the next save opens another. So
-    /// nothing is held back that only this program might have needed, and what a save that failed has left is nobody's.
-    /// Answers whether no session is open now.
+    /// Ends the session in the log, unless a save is under way or starting. The next save opens another. So packs that only
+    /// this program needed, and left-overs of its failed saves, can be deleted. Returns whether no session is open.
     ///
     /// # Errors
     /// What the log reports.

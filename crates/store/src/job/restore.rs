@@ -57,7 +57,9 @@ impl Job {
         // Not before all ranks have come: an earlier run may commit until then, and what is restored is newer.
         let note = &|| self.inner.note_position();
         let together = Together { part, pool: self.pool(), name: self.name(), select, note };
-        together.restore(ready(), look, attempt)
+        let mut found = together.restore(ready(), look, attempt);
+        self.distrust(found.as_mut().map(|found| found.as_ref().map(|it| &it.skipped)));
+        found
     }
 
     /// The next save is refused if others save before it: this program goes on from what it reads now. Restores do
@@ -100,16 +102,20 @@ impl Job {
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<(T, Skipped)>> {
         self.before_restore()?;
-        let found = first_with_rank(self.pool(), self.name(), select, 0, attempt)?;
-        found.iter().for_each(|(_, _, skipped)| self.passed_over(skipped));
-        Ok(found.map(|(_, value, skipped)| (value, skipped)))
+        let mut found = first_with_rank(self.pool(), self.name(), select, 0, attempt);
+        self.distrust(found.as_mut().map(|found| found.as_ref().map(|(_, _, skipped)| skipped)));
+        Ok(found?.map(|(_, value, skipped)| (value, skipped)))
     }
 
-    /// What was damaged is recorded, and the next save relies on nothing that this program has stored before.
-    fn passed_over(&self, skipped: &Skipped) {
-        if skipped.iter().any(|(_, error)| error.kind() == ErrorKind::Damaged) {
-            self.record(skipped);
-            // As behind a restore: a save that began meanwhile goes on from the base it was planned for.
+    /// If a restore met damage, the next save relies on nothing that this program has stored before.
+    fn distrust(&self, found: std::result::Result<Option<&Skipped>, &mut Error>) {
+        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
+        let met = match found {
+            Ok(skipped) => skipped.is_some_and(|all| all.iter().any(|(_, why)| is_damage(why))),
+            Err(error) => is_damage(error),
+        };
+        if met {
+            // A save under way still needs the base it was planned for.
             let current = self.inner.starting();
             if let Some(handle) = current.as_ref() {
                 handle.wait_done(None);
@@ -187,12 +193,11 @@ impl Job {
             let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
             Ok((selected, sink, stats))
         };
-        let Some((checkpoint, (selected, sink, stats), skipped)) =
-            first_good(pool, name, select, &mut attempt)?
-        else {
+        let mut found = first_good(pool, name, select, &mut attempt);
+        self.distrust(found.as_mut().map(|found| found.as_ref().map(|(_, _, skipped)| skipped)));
+        let Some((checkpoint, (selected, sink, stats), skipped)) = found? else {
             return Ok(None);
         };
-        self.passed_over(&skipped);
         if reading.is_none() {
             pool.warn(format!(
                 "{} has no locks that this program can take: until the lazy restore of job {name} has \

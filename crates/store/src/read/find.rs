@@ -2,7 +2,7 @@
 
 use super::again::{Again, Logs};
 use super::image::MemoryImage;
-use crate::commit::{Entry, history};
+use crate::commit::{Entry, history, mark_suspect};
 use crate::images::image_of;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
@@ -97,7 +97,8 @@ pub fn first_with_rank<T>(
 }
 
 /// The newest manifest of a kind on which `attempt`, which gets the number of the newest record
-/// besides, succeeds; otherwise as [`first_good`]. An epoch that is asked for may be of any kind.
+/// besides, succeeds; otherwise as [`first_good`]. An epoch that is asked for may be of any kind. The log records
+/// which checkpoints proved damaged.
 ///
 /// # Errors
 /// As [`first_good`].
@@ -107,6 +108,38 @@ pub fn first_manifest<T>(
     select: Select,
     kind: Kind<'_>,
     attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+) -> Result<Option<Selection<T>>> {
+    let mut passed = Skipped::new();
+    let found = search(pool, name, select, kind, attempt, &mut passed);
+    for (epoch, _) in passed.iter().filter(|(_, why)| why.kind() == ErrorKind::Damaged) {
+        // A pool that cannot be written to is read all the same.
+        let _ = mark_suspect(pool, name, *epoch);
+    }
+    found
+}
+
+/// The same, and records nothing.
+///
+/// # Errors
+/// As [`first_good`].
+pub fn find_manifest<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    kind: Kind<'_>,
+    attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+) -> Result<Option<Selection<T>>> {
+    search(pool, name, select, kind, attempt, &mut Skipped::new())
+}
+
+/// The same; says in `passed` which checkpoints it passed over, also if it fails.
+fn search<T>(
+    pool: &Pool,
+    name: &JobName,
+    select: Select,
+    kind: Kind<'_>,
+    attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
+    passed: &mut Skipped,
 ) -> Result<Option<Selection<T>>> {
     let jobs = [name];
     let mut again: Option<Again<'_>> = None;
@@ -119,6 +152,7 @@ pub fn first_manifest<T>(
         let is_over =
             search.skipped.is_empty() || !again.get_or_insert_with(since).is_worth_it()?;
         if is_over {
+            passed.clone_from(&search.skipped);
             return search.conclude(found);
         }
     }

@@ -22,7 +22,7 @@ mod trees;
 pub(crate) use again::{Again, Current, Logs, while_moving};
 pub use any::AnyImage;
 pub use chunks::{ReadFault, ReadPlan};
-pub use find::{Kind, Select, Skipped, first_good, first_manifest, first_of_rank};
+pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest, first_of_rank};
 pub(crate) use find::{first_with_rank, hurt, suspect};
 pub use image::{MemoryImage, Stream};
 pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};

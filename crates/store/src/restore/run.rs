@@ -299,7 +299,7 @@ impl<S: LazySink> Runner<S> {
         if error.kind() == ErrorKind::Damaged {
             what = match remark(pool, job, epoch, &|remarks| remarks.suspect = true) {
                 Ok(_) => format!(
-                    "{what}, which is now marked suspect, so that the next start takes the one before"
+                    "{what}, which is now marked suspect, so that the next lazy restore takes the one before"
                 ),
                 Err(failed) => format!("{what} (it could not be marked suspect: {failed})"),
             };

@@ -1,51 +1,64 @@
-//! Retention as part of a job: behind its commits, what the rules do not keep is dropped, and its space is freed.
-//! How often depends on what there is to gain, and on what it costs.
+//! Retention of a job: after commits, drops checkpoints that its rules do not keep, and frees their space. Gain and cost
+//! decide how often.
 
-use super::{Rules, plan_of};
+use super::Rules;
 use outlive_io::make_way;
 use outlive_pool::Pool;
 use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
-use std::collections::BTreeSet;
+use outlive_types::{Error, ErrorKind, JobName, Result, SessionId};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Space is freed when so many bytes were written since it was freed last, or this share of what is in use.
+/// The job frees space after saves have written this many bytes, or this fraction of the bytes in use if more.
 const WRITTEN_MIN: u64 = 16 << 20;
 const WRITTEN_SHARE: u64 = 4;
-/// Checkpoints are dropped at once, unless that took long: then there is a rest, so many times as long.
+/// After a slow drop the thread rests for this multiple of its time.
 const REST: u32 = 20;
-/// Failures in a row for a cause that passes before a warning names it.
+/// Passing failures in a row before a warning.
 const FAILURES_MAX: u32 = 3;
 
-/// What is to be dropped and freed.
+/// Ends the session of a job.
+pub type End<'a> = &'a mut (dyn FnMut() -> Result<()> + 'a);
+
+/// A round of retention.
 pub struct Freeing<'a> {
     pub job: &'a JobName,
-    pub drop: BTreeSet<Epoch>,
-    /// Something stays, or nothing is to be done.
-    pub keeps_any: bool,
-    /// Whether space is freed as well.
+    pub rules: &'a Rules,
+    /// The session of the last commit: a round drops nothing once another writer has followed.
+    pub session: SessionId,
+    /// Whether dropped checkpoints may still take space.
+    pub has_dropped: bool,
+    /// Whether to free space, too.
     pub collects: bool,
-    /// Ends the job's session before, which would hold some of it back.
-    pub end: Option<&'a mut (dyn FnMut() -> Result<()> + 'a)>,
+    /// Ends the job's session first, since it would hold packs back.
+    pub end: Option<End<'a>>,
 }
 
-/// What became of it.
-pub struct Freed {
-    /// Space was freed, unless another command was at work.
-    pub is_done: bool,
-    /// Bytes in use now.
-    pub live_bytes: u64,
-    /// Bytes that wait for a session.
-    pub held_bytes: u64,
+/// Outcome of a round.
+pub enum Freed {
+    /// Another writer has followed.
+    Overtaken,
+    /// The rules keep all checkpoints.
+    Nothing,
+    /// Checkpoints were dropped.
+    Dropped,
+    /// Space was freed.
+    Space {
+        /// Bytes in use now.
+        live_bytes: u64,
+        /// Bytes that only this job's session holds back.
+        own_bytes: u64,
+        /// Whether nothing is held back.
+        is_all: bool,
+    },
 }
 
 /// Drops and frees.
 pub type Free = fn(&Pool, Freeing<'_>) -> Result<Freed>;
 
-/// Keeps a job's rules behind its commits, in a thread that ends when nothing is left to do. Clones are the same.
+/// Applies a job's rules after commits, in a thread that ends when it is idle. Clones share their state.
 #[derive(Clone)]
 pub struct RetainBehind(Arc<Shared>);
 
@@ -60,6 +73,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     rules: Option<Rules>,
+    /// That of the last commit.
+    session: Option<SessionId>,
     is_running: bool,
     /// Commits that the thread has not looked at.
     commits: u64,
@@ -68,23 +83,22 @@ struct State {
     /// Bytes in use then, and bytes that waited for a session.
     live_bytes: u64,
     held_bytes: u64,
-    /// Something that was dropped may still take space.
+    /// Dropped checkpoints, or a failed save, may still take space.
     has_dropped: bool,
-    /// No drop begins before this.
+    /// The thread rests until then.
     rests_until: Duration,
     failures: u32,
-    /// The warning that was given last.
+    /// Last warning.
     said: Option<String>,
 }
 
 impl State {
-    /// So much was written since space was freed last that it is worth to free some.
+    /// Whether enough was written to make freeing worthwhile.
     fn must_free(&self) -> bool {
         self.written_bytes >= self.worth_bytes()
     }
 
-    /// Saves are faster than the thread: so much is to be freed that the next one has to wait. What has failed is tried
-    /// again by the thread.
+    /// Whether saves must wait because the thread lags. Not after a failure: then the thread tries again.
     fn is_late(&self) -> bool {
         let more_bytes = self.written_bytes + self.held_bytes;
         self.rules.is_some() && self.failures == 0 && more_bytes >= 2 * self.worth_bytes()
@@ -96,29 +110,30 @@ impl State {
 }
 
 impl RetainBehind {
-    /// Of a job without rules.
+    /// Starts without rules.
     pub fn new(job: JobName) -> RetainBehind {
         let (process_id, state, changed) = (std::process::id(), Mutex::default(), Condvar::new());
         let free = OnceLock::new();
         RetainBehind(Arc::new(Shared { job, process_id, state, changed, free }))
     }
 
-    /// What drops and frees.
+    /// Sets the function that drops and frees, which stands above this module.
     pub fn by(&self, free: Free) {
         let _ = self.0.free.set(free);
     }
 
-    /// The rules that hold from now on.
+    /// Replaces the rules.
     pub fn set(&self, rules: Rules) {
         self.0.state().rules = Some(rules);
     }
 
-    /// Notes what a commit has written, and begins to drop what the rules do not keep. Never waits.
-    pub fn committed(&self, pool: &Pool, new_bytes: u64) {
+    /// Counts a commit's bytes and starts the thread. Never blocks.
+    pub fn committed(&self, pool: &Pool, session: SessionId, new_bytes: u64) {
         if self.0.process_id != std::process::id() {
             return; // threads do not survive a fork
         }
         let mut state = self.0.state();
+        state.session = Some(session);
         state.commits += 1;
         state.written_bytes += new_bytes;
         let is_urgent = state.must_free() && state.failures == 0;
@@ -136,17 +151,32 @@ impl RetainBehind {
         }
     }
 
-    /// If saves are faster than the thread, the one that has just committed waits until enough is freed. `end` ends the
-    /// job's session, which would hold some of it back.
+    /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session that would hold it.
     pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         if self.0.state().is_late() {
             self.once_idle(pool, end, &State::is_late);
         }
     }
 
-    /// Drops what the rules do not keep, and frees all that can be freed, now, if there is anything. `end` is as above.
+    /// Drops and frees now, if a commit or a drop is pending. `end` as above.
     pub fn finish(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         self.once_idle(pool, end, &|state| state.commits > 0 || state.has_dropped);
+    }
+
+    /// Drops and frees now, since a save in this `session` has met a full disk and left some of its packs there. `end` as
+    /// above.
+    pub fn make_room(&self, pool: &Pool, session: SessionId, end: &mut dyn FnMut() -> Result<()>) {
+        let mut state = self.0.state();
+        (state.session, state.has_dropped) = (Some(session), true);
+        drop(state);
+        self.finish(pool, end);
+    }
+
+    /// Waits until no thread is at work, which would keep another collector from the lock.
+    pub fn wait_idle(&self) {
+        if self.0.process_id == std::process::id() {
+            drop(self.0.idle());
+        }
     }
 
     fn once_idle(
@@ -158,10 +188,8 @@ impl RetainBehind {
         if self.0.process_id != std::process::id() {
             return;
         }
-        // A thread at work has the collectors' lock, and frees nothing that a session holds back which was open when it
-        // began.
-        let waited = self.0.changed.wait_while(self.0.state(), |state| state.is_running);
-        let state = waited.unwrap_or_else(PoisonError::into_inner);
+        // A running thread holds the collecting lock, and cannot free packs that the open session holds.
+        let state = self.0.idle();
         let rules = if is_wanted(&state) { state.rules.clone() } else { None };
         drop(state);
         if let Some(rules) = rules {
@@ -171,6 +199,12 @@ impl RetainBehind {
 }
 
 impl Shared {
+    /// Waits until no thread is at work.
+    fn idle(&self) -> MutexGuard<'_, State> {
+        let waited = self.changed.wait_while(self.state(), |state| state.is_running);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,7 +215,7 @@ impl Shared {
             let rules = self.state().rules.clone();
             let is_done = rules.is_none_or(|rules| self.work(pool, &rules, None));
             let mut state = self.state();
-            // Until the next commit, unless there was one that cannot wait.
+            // The next commit starts the thread again, unless one is already urgent.
             if !is_done || state.commits == 0 || !state.must_free() {
                 state.is_running = false;
                 self.changed.notify_all();
@@ -190,18 +224,10 @@ impl Shared {
         }
     }
 
-    /// A round, and what is to be said of it. Answers whether it succeeded.
-    fn work(
-        &self,
-        pool: &Pool,
-        rules: &Rules,
-        end: Option<&mut dyn FnMut() -> Result<()>>,
-    ) -> bool {
+    /// Runs a round and reports it. Returns whether it succeeded.
+    fn work<'a>(&'a self, pool: &Pool, rules: &'a Rules, end: Option<End<'a>>) -> bool {
         let begun = pool.env().clock.monotonic();
-        let work = AssertUnwindSafe(|| match end {
-            Some(end) => self.round(pool, rules, Some(&mut *end)),
-            None => self.round(pool, rules, None),
-        });
+        let work = AssertUnwindSafe(|| self.round(pool, rules, end));
         let done = catch_unwind(work).unwrap_or_else(|_| {
             Err(Error::bug("the retention of a job panicked; please report this"))
         });
@@ -211,41 +237,42 @@ impl Shared {
         done.is_ok()
     }
 
-    /// Drops, and frees what is worth it; all that can be freed once `end` has succeeded.
-    fn round<'a>(
-        &'a self,
-        pool: &Pool,
-        rules: &Rules,
-        end: Option<&'a mut (dyn FnMut() -> Result<()> + 'a)>,
-    ) -> Result<()> {
+    /// Drops, and frees space if it is worth it, or always with `end`.
+    fn round<'a>(&'a self, pool: &Pool, rules: &'a Rules, end: Option<End<'a>>) -> Result<()> {
         let mut state = self.state();
-        state.commits = 0;
-        drop(state);
-        let plan = plan_of(pool, &self.job, rules)?;
-        let (drop, keeps_any) = (plan.dropped(), plan.keeps_any());
-        let mut state = self.state();
-        state.has_dropped |= !drop.is_empty();
-        if !state.has_dropped {
-            // All is kept, whatever was written.
-            state.written_bytes = 0;
-            return Ok(());
-        }
+        let commits = std::mem::take(&mut state.commits);
+        let (seen_bytes, has_dropped) = (state.written_bytes, state.has_dropped);
         let collects = end.is_some() || state.must_free();
-        let seen_bytes = state.written_bytes;
-        std::mem::drop(state);
-        let Some(free) = self.free.get() else { return Ok(()) };
-        let freed = free(pool, Freeing { job: &self.job, drop, keeps_any, collects, end })?;
-        if freed.is_done {
-            let mut state = self.state();
-            // What was written meanwhile is looked at the next time.
-            state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
-            (state.live_bytes, state.held_bytes) = (freed.live_bytes, freed.held_bytes);
-            state.has_dropped = freed.held_bytes > 0;
+        let (session, free) = (state.session, self.free.get());
+        drop(state);
+        let (Some(session), Some(free)) = (session, free) else { return Ok(()) };
+        let what = Freeing { job: &self.job, rules, session, has_dropped, collects, end };
+        let freed = free(pool, what);
+        let mut state = self.state();
+        match freed {
+            Ok(Freed::Overtaken) => {
+                (state.session, state.has_dropped, state.written_bytes) = (None, false, 0);
+            }
+            Ok(Freed::Nothing) => {
+                state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
+            }
+            Ok(Freed::Dropped) => state.has_dropped = true,
+            Ok(Freed::Space { live_bytes, own_bytes, is_all }) => {
+                // The next round counts bytes written meanwhile.
+                state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
+                (state.live_bytes, state.held_bytes) = (live_bytes, own_bytes);
+                state.has_dropped = !is_all;
+            }
+            Err(error) => {
+                // It may have dropped some.
+                (state.commits, state.has_dropped) = (state.commits + commits, true);
+                return Err(error);
+            }
         }
         Ok(())
     }
 
-    /// Says once why old checkpoints stay.
+    /// Warns once about old checkpoints that stay.
     fn tell(&self, pool: &Pool, done: &Result<()>) {
         let mut state = self.state();
         let Err(error) = done else {
@@ -257,13 +284,13 @@ impl Shared {
             return;
         };
         state.failures += 1;
-        // Another command is at work, or a target is away for a moment.
-        let passes = error.kind() == ErrorKind::Retry && state.failures < FAILURES_MAX;
-        if passes || error.kind() == ErrorKind::Fenced {
+        // Such failures pass: another command works, or a target is briefly away.
+        let may_pass = matches!(error.kind(), ErrorKind::Retry | ErrorKind::Fenced);
+        if may_pass && state.failures < FAILURES_MAX {
             return;
         }
         let text = format!(
-            "old checkpoints of job {} are not dropped, or still take space: {}; the next commit tries again",
+            "cannot drop old checkpoints of job {}, or free their space: {}; the next commit tries again",
             self.job,
             error.message()
         );

@@ -34,11 +34,11 @@ pub struct Committer {
     pub events: CommitEvents,
     /// Copies them to the slow tier.
     pub behind: FillBehind,
-    /// Drops the old ones, if the job has rules for that.
+    /// Drops old checkpoints by the job's rules.
     pub retain: RetainBehind,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
-    /// Space is kept back for a time when all is full.
+    /// Whether this committer has made the reserve: one look at the capacity is enough, since gcs make it anew.
     has_reserve: bool,
 }
 
@@ -84,12 +84,12 @@ impl Committer {
         let written = images.iter().flat_map(|image| image.spread.clone()).collect();
         let outcome = self.head.commit(pool, &manifest, &written)?;
         if let Commit::Done(_) = outcome {
-            if !std::mem::replace(&mut self.has_reserve, true) {
-                pool.keep_back(0);
-            }
             self.events.committed(pool, draft.epoch);
             self.behind.committed(pool);
-            self.retain.committed(pool, manifest.figures.new_bytes);
+            self.retain.committed(pool, manifest.session, manifest.figures.new_bytes);
+            if !std::mem::replace(&mut self.has_reserve, true) {
+                pool.make_reserve(0);
+            }
         }
         Ok(outcome)
     }

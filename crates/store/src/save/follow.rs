@@ -7,7 +7,7 @@ use outlive_chunk::PageHashes;
 use outlive_pool::Pool;
 
 impl RankWriter {
-    /// Nothing that was stored before is relied on any more: some of it was found damaged.
+    /// Forgets all stored chunks, since some were found damaged.
     pub fn forget(&mut self, pool: &Pool) {
         self.base = None;
         self.known = StoredChunks::new(pool.config().tuning.index_bytes_max);

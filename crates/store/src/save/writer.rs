@@ -89,8 +89,6 @@ impl RankWriter {
             Some(packs) if packs.session() == opened.session => packs.clone(),
             _ => self.packs.insert(PackNumbers::new(opened.session, self.rank)).clone(),
         };
-        // Others may have deleted what this program has read, and its space is free only then.
-        pool.close_files(false);
         self.absorb(pool, opened.changes.clone())?;
         // What the committer knows of them is not newer.
         self.targets = pool.targets_now()?;
@@ -160,6 +158,9 @@ impl Writer {
     /// As [`Writer::begin`].
     pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(PackNumbers, Changes)> {
         let opened = self.committer.open(pool)?;
+        if self.committer.head.take_damage() {
+            self.rank.forget(pool);
+        }
         let packs = self.rank.begin(pool, &opened);
         let packs = packs.map_err(|error| self.committer.blame(pool, error))?;
         Ok((packs, opened.changes))

@@ -3,9 +3,10 @@
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
 use crate::commit::history;
+use crate::redundancy::{KnownSegments, packs_of};
 use crate::save::remark;
 use crate::trim::Uses;
-use crate::verify::{Sample, is_damage, named_packs, verify};
+use crate::verify::{Sample, is_damage, named_packs};
 use outlive_format::Manifest;
 use outlive_io::Pace;
 use outlive_pool::{PackCheck, PackUses, Pool, ShardFault};
@@ -68,28 +69,29 @@ impl ScrubReport {
     }
 }
 
-/// Takes the mark off checkpoints in which damage was found and that are whole again, by what was mended or has come
-/// back.
-fn clear_suspects(pool: &Pool) -> Result<()> {
+/// Removes the suspect mark from checkpoints all of whose packs this scrub has read and found `whole`.
+fn clear_suspects(pool: &Pool, whole: &BTreeSet<PackId>) -> Result<()> {
+    let mut known = KnownSegments::new();
     for job in pool.jobs()? {
         let mut suspects = Vec::new();
         for entry in history(pool, &job)? {
             let entry = entry.unless_unread()?;
             let is_suspect = |it: &&Manifest| it.remarks.suspect && !entry.hurt;
-            suspects.extend(entry.manifest().filter(is_suspect).map(|manifest| manifest.epoch));
+            suspects.extend(entry.manifest().filter(is_suspect).cloned());
         }
-        for epoch in suspects {
-            let clear = || {
-                let report = verify(pool, &job, Some(epoch), Sample::ALL)?;
-                match report.findings.iter().any(|finding| finding.epoch == Some(epoch)) {
-                    true => Ok(()),
-                    false => remark(pool, &job, epoch, &|it| it.suspect = false).map(drop),
-                }
+        for manifest in suspects {
+            let is_whole = match packs_of(pool, &manifest, &mut known) {
+                Ok(packs) => packs.is_subset(whole),
+                Err(error) if error.kind() == ErrorKind::Damaged => false,
+                Err(error) => return Err(error),
             };
-            match clear() {
-                // A prune has dropped it meanwhile.
+            if !is_whole {
+                continue;
+            }
+            match remark(pool, &job, manifest.epoch, &|it| it.suspect = false) {
+                // A prune dropped the checkpoint meanwhile.
                 Err(error) if error.kind() == ErrorKind::Invalid => {}
-                cleared => cleared?,
+                cleared => drop(cleared?),
             }
         }
     }
@@ -123,10 +125,12 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         // Any may have been: what is missing is left to the next scrub, and what was found is in the report.
         Err(error) => (outcomes.iter().map(|(pack, _)| *pack).collect(), Some(error)),
     };
+    let mut whole = BTreeSet::new();
     for (pack, outcome) in outcomes {
         report.packs += 1;
         match outcome {
             Ok(check) => {
+                whole.insert(pack);
                 report.read_bytes += check.stored_bytes;
                 for fault in check.faults {
                     match fault.is_slow {
@@ -154,9 +158,15 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)
     };
     let mended = mend().and(repaired);
-    let cleared = |()| if options.dry_run { Ok(()) } else { clear_suspects(pool) };
-    match unread.map_or(mended, Err).and_then(cleared) {
-        Ok(()) => Ok(report),
+    match unread.map_or(mended, Err) {
+        Ok(()) => {
+            if !options.dry_run
+                && let Err(error) = clear_suspects(pool, &whole)
+            {
+                pool.warn(format!("suspect checkpoints keep their mark: {error}"));
+            }
+            Ok(report)
+        }
         Err(error)
             if !report.damaged.is_empty()
                 || report.is_hurt()

@@ -148,7 +148,7 @@ impl Files {
         Ok(file)
     }
 
-    /// Closes all shards, or those that others have deleted.
+    /// Closes all cached shards, or only those that other processes have deleted.
     pub(super) fn close(&self, all: bool) {
         let is_deleted =
             |it: &Open| it.file.file().metadata().map_or(true, |file| file.nlink() == 0);
@@ -236,6 +236,27 @@ mod tests {
         assert!(!is_direct(&file.file()));
         let told = told.0.lock().unwrap();
         assert!(matches!(&told[..], [Event::Warning(text)] if text.contains("direct I/O")));
+    }
+
+    /// The space of a deleted file is free once no process has it open.
+    #[test]
+    fn cached_files_are_closed_once_they_are_deleted() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), &DirectoryOptions::default());
+        let open = |number| {
+            let pack = outlive_types::PackId::new(outlive_types::SessionId([1; 12]), 0, number);
+            let path = root.path().join(number.to_string());
+            std::fs::write(&path, "shard").unwrap();
+            (files.open_to_read(ShardName { pack, shard: 0 }, &path).unwrap(), path)
+        };
+        let [(gone, path), (stays, _)] = [open(1), open(2)];
+        let is_cached = |file: &Arc<DirectFile>| Arc::strong_count(file) == 2;
+        std::fs::remove_file(path).unwrap();
+        assert!(is_cached(&gone) && is_cached(&stays));
+        files.close(false);
+        assert!(!is_cached(&gone) && is_cached(&stays));
+        files.close(true);
+        assert!(!is_cached(&stays));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Space that a directory keeps back: a file that holds nothing and is given up when the disk is full.
+//! The reserve of a directory: a file of unused space, deleted when the disk is full.
 
 use crate::owner::adopt_file;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -7,18 +7,20 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Of the whole medium, and of what is free there, at most this share is kept back.
+/// The reserve takes at most these fractions of the medium and of its free space.
 const SHARE_OF_ALL: u64 = 64;
 const SHARE_OF_FREE: u64 = 4;
-/// Less is not worth a file.
+/// A smaller reserve is useless.
 const BYTES_MIN: u64 = 64 << 10;
-/// What is written at once where space cannot be had without writing.
+/// Block size where the file system cannot allocate without writing.
 const ZEROS: usize = 64 << 10;
+/// A larger reserve takes too long to write.
+const ZEROS_MAX: u64 = 1 << 20;
 
-/// The file, beside the directories of shards.
+/// File name, beside the directories of shards, where a listing of shards does not look.
 const NAME: &str = ".reserve";
 
-/// Keeps `bytes` back, or fewer where the medium is small. There may be more already.
+/// Grows the reserve to `bytes`, or to a fraction of a small medium. Never shrinks it.
 pub(super) fn keep(packs: &Path, bytes: u64, total_bytes: u64, free_bytes: u64) -> io::Result<()> {
     let path = packs.join(NAME);
     let there = fs::metadata(&path).map_or(0, |file| file.len());
@@ -30,11 +32,16 @@ pub(super) fn keep(packs: &Path, bytes: u64, total_bytes: u64, free_bytes: u64) 
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
     adopt_file(packs, &file);
     let grown = match fallocate(&file, FallocateFlags::empty(), there, more) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => write_zeros(&file, there, more),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            write_zeros(&file, there, more.min(ZEROS_MAX.saturating_sub(there)))
+        }
         other => other.map_err(io::Error::from),
     };
-    // One that others have filled the disk beside is given up at once.
-    grown.inspect_err(|_| drop(fs::remove_file(&path)))
+    // Another program has filled the disk meanwhile: the reserve stays as large as it was.
+    grown.inspect_err(|_| match there {
+        0 => drop(fs::remove_file(&path)),
+        _ => drop(file.set_len(there)),
+    })
 }
 
 fn write_zeros(mut file: &File, from: u64, more: u64) -> io::Result<()> {
@@ -48,7 +55,7 @@ fn write_zeros(mut file: &File, from: u64, more: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Gives up what is kept back. Answers how much that was.
+/// Deletes the reserve. Returns its bytes.
 pub(super) fn give_up(packs: &Path) -> io::Result<u64> {
     let path = packs.join(NAME);
     let given = match fs::metadata(&path) {
@@ -57,7 +64,7 @@ pub(super) fn give_up(packs: &Path) -> io::Result<u64> {
         Err(error) => return Err(error),
     };
     match fs::remove_file(&path) {
-        // Another command has given it up at the same moment.
+        // Another command deleted it first.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(given),
         other => other.map(|()| given),
     }
@@ -89,7 +96,7 @@ mod tests {
         let length = || fs::metadata(dir.path().join(NAME)).map_or(0, |file| file.len());
         keep(dir.path(), 1 << 20, 1 << 20, 1 << 20).unwrap();
         keep(dir.path(), 1 << 20, 1 << 40, 1 << 20).unwrap();
-        assert_eq!(length(), 0, "nothing on a tiny disk, nor on one that is nearly full");
+        assert_eq!(length(), 0, "no reserve on a tiny or nearly full disk");
         keep(dir.path(), 1 << 20, 32 << 20, 32 << 20).unwrap();
         assert_eq!(length(), 512 << 10);
         give_up(dir.path()).unwrap();
@@ -97,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_written_where_space_cannot_be_had_without() {
+    fn zeros_are_written_where_fallocate_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
         let file = File::create(&path).unwrap();

@@ -113,12 +113,12 @@ impl Target for WatchedTarget {
         self.ask(Work::Question, |target| target.capacity())
     }
 
-    fn keep_back(&self, bytes: u64) -> Result<()> {
-        self.ask(Work::Question, move |target| target.keep_back(bytes))
+    fn make_reserve(&self, bytes: u64) -> Result<()> {
+        self.ask(Work::Question, move |target| target.make_reserve(bytes))
     }
 
-    fn give_up_reserve(&self) -> Result<u64> {
-        self.ask(Work::Question, |target| target.give_up_reserve())
+    fn delete_reserve(&self) -> Result<u64> {
+        self.ask(Work::Question, |target| target.delete_reserve())
     }
 
     fn close_files(&self, all: bool) {
@@ -126,7 +126,7 @@ impl Target for WatchedTarget {
             target.close_files(all);
             Ok(())
         };
-        // The files of one that is silent are closed later.
+        // A silent target closes its files later.
         let _ = self.ask(Work::Question, close);
     }
 }

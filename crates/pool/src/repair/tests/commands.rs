@@ -207,7 +207,7 @@ fn packs_of_a_save_under_way_stay_where_they_are() {
     fixture.check("named now");
 }
 
-/// What has opened the pool before does not know of the target to which a shard was moved: that is no damage.
+/// A process with an old table does not know the shard's new target: it reports no damage.
 #[test]
 fn a_shard_that_was_moved_to_a_new_target_is_not_called_damaged() {
     let fixture = Fixture::new(2, Redundancy::mirror(2), true);
@@ -231,7 +231,7 @@ fn a_shard_that_was_moved_to_a_new_target_is_not_called_damaged() {
     assert!(moved > 0, "or this tests nothing");
 }
 
-/// Programs remember where shards are by these numbers.
+/// Programs remember the places of shards by target numbers.
 #[test]
 fn the_number_of_a_target_that_has_left_is_not_given_again() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -242,7 +242,7 @@ fn the_number_of_a_target_that_has_left_is_not_given_again() {
     fixture.check("added");
 }
 
-/// Its writer makes its shards; so far one of two is finished.
+/// A repair leaves an unfinished pack to its writer.
 #[test]
 fn a_pack_that_is_being_written_gets_no_shards() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -260,7 +260,7 @@ fn a_pack_that_is_being_written_gets_no_shards() {
     assert_eq!(fixture.repair().shards, 1, "its writer is gone");
 }
 
-/// A disk that is no longer mounted looks as if nothing was ever there.
+/// An unmounted disk looks empty.
 #[test]
 fn a_shard_on_a_target_that_has_vanished_is_not_called_damaged() {
     let fixture = Fixture::new(2, Redundancy::default(), true);
@@ -282,7 +282,7 @@ fn a_shard_on_a_target_that_has_vanished_is_not_called_damaged() {
     fixture.check("mounted again");
 }
 
-/// What cannot be read just now may be whole.
+/// An unreadable shard may be whole.
 #[test]
 fn a_pack_is_not_called_lost_while_a_shard_of_it_cannot_be_read() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);

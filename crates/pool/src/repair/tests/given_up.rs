@@ -98,7 +98,7 @@ fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
     let removed = fixture.pool().remove_target(1, true, None, &All).unwrap();
     assert!(removed.why.is_some() && removed.repair.removed.is_empty(), "{removed:?}");
     assert!(!removed.repair.failed.is_empty() && removed.left > 0, "{removed:?}");
-    // What it has counts no more, though it can still be read.
+    // Its shards no longer count, though they can be read.
     let there = fixture.pool().redundancy().unwrap();
     let spares: BTreeSet<i64> = there.values().map(|is| is.spare).collect();
     assert_eq!(spares, [0, 1].into(), "{there:?}");

@@ -130,7 +130,7 @@ fn a_program_syncs_only_names_that_others_have_left() {
     assert_eq!(fixture.pool().fill_need().unwrap().missing(pack(0)), 1);
 }
 
-/// What is known of the targets speaks of them by their places in a list.
+/// A fill's need refers to targets by their index in a list.
 #[test]
 fn a_fill_does_not_go_on_with_targets_that_have_changed() {
     let (fixture, _) = Fixture::with_slow(2, Redundancy::default(), true);
