@@ -144,6 +144,33 @@ fn what_arrives_is_what_was_there_and_only_what_is_new_is_sent() {
 }
 
 #[test]
+fn scattered_saves_are_sent_once_and_read_once() {
+    let (world, steps, to) = (World::new(), Steps::default(), memory_pool());
+    let from = world.stepped(&steps);
+    let program = Program::start(&from, "job");
+    let mut state = State::from([("a".to_owned(), noise(1, 4 << 20))]);
+    let mut stored_bytes = program.save(&state).unwrap().raw_bytes;
+    let mut states = States::from([(1, state.clone())]);
+    // Chains of leaves end again and again: then a leaf names what many saves have stored.
+    for epoch in 2..=40 {
+        for at in 0..20 {
+            state =
+                changed(state, (epoch as usize * 131 + at * 53) % 1024, epoch * 100 + at as u64);
+        }
+        let saved = program.save(&state).unwrap();
+        stored_bytes += saved.raw_bytes;
+        states.insert(epoch, state.clone());
+    }
+    let before = steps.read_bytes();
+    let report = copy(&from, &to, &one("job")).unwrap();
+    let sent_bytes: u64 = sent(&report).iter().map(|(_, bytes)| bytes).sum();
+    assert!(sent_bytes <= stored_bytes, "{sent_bytes} of {stored_bytes} stored bytes were sent");
+    let read_bytes = steps.read_bytes() - before;
+    assert!(read_bytes <= 2 * stored_bytes, "{read_bytes} bytes were read for {stored_bytes}");
+    check(&to, "job", &states, "copied");
+}
+
+#[test]
 fn what_any_job_there_has_is_not_sent() {
     let (from, to) = (memory_pool(), memory_pool());
     let states = past(&from, "job");

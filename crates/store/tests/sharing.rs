@@ -3,16 +3,16 @@
 mod common;
 mod stepped;
 
-use common::{Program, State, changed, memory_pool, noise, pool_of, smooth, tuned};
+use common::{Program, State, changed, memory_pool, noise, pool_of, smooth, tuned, tuned_on};
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_target::{FaultWorld, Lock, MemoryLog};
+use outlive_target::{FaultWorld, Lock, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stepped::{Steps, World};
+use stepped::{SteppedTarget, Steps, World};
 
 fn states() -> State {
     State::from([
@@ -299,4 +299,34 @@ fn who_shares_nearly_everything_stores_nearly_nothing() {
         restores(&pool, job, &state);
         assert!(Program::start(&pool, job).job.verify(None).unwrap().findings.is_empty());
     }
+}
+
+/// Pages of noise, each between two of zeros and so a chunk of its own: page `i` as in epoch `of(i)`.
+fn lone_pages(count: usize, of: impl Fn(usize) -> usize) -> State {
+    let mut bytes = Vec::new();
+    for page in 0..count {
+        bytes.extend(noise((of(page) * count + page) as u64 + 1, PAGE_BYTES));
+        bytes.extend([0; PAGE_BYTES]);
+    }
+    State::from([("a".to_owned(), bytes)])
+}
+
+#[test]
+fn chunks_in_no_order_that_segments_know_cost_little_to_look_for() {
+    let steps = Steps::default();
+    let target = Arc::new(SteppedTarget(Arc::new(MemoryTarget::new()), steps.clone()));
+    // Room for two segments at a time.
+    let pool = tuned_on(target, |tuning| tuning.index_bytes_max = 200_000);
+    let first = Program::start(&pool, "first");
+    for epoch in 0..6 {
+        first.save(&lone_pages(768, |_| epoch)).unwrap();
+    }
+    let before = steps.read_bytes();
+    // Each chunk in another segment than the one before.
+    let mixed = lone_pages(768, |page| page % 6);
+    let second = Program::start(&pool, "second").save(&mixed).unwrap();
+    let read = steps.read_bytes() - before;
+    assert!(read < 2 << 20, "{read} bytes were read to save {second:?}");
+    assert!(second.known_bytes > 0, "{second:?}");
+    restores(&pool, "second", &mixed);
 }

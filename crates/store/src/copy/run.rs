@@ -6,11 +6,11 @@ use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
 use crate::anew::make_anew;
-use crate::commit::{Changes, Opened, segments_of};
+use crate::commit::{Changes, Opened};
 use crate::gc::JobState;
 use crate::images::images_of;
 use crate::index::ReadItem;
-use crate::index::{Fingerprints, Locator, SharedChunks};
+use crate::index::{Rolling, SharedChunks};
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
@@ -18,10 +18,10 @@ use crate::save::{
     Base, ChunkSink, Committer, CopiedImage, NewImage, PackNumbers, Packer, RankWriter, SaveStats,
     StoredImage,
 };
-use outlive_format::{Image, Manifest, SaveFigures, SegmentRef};
+use outlive_format::{Image, Manifest, SaveFigures};
 use outlive_io::Pace;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -133,24 +133,16 @@ fn is_about_one_job(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Fenced) && error.os().is_none()
 }
 
-/// The image of a rank there that the next one follows.
-struct CopyBase {
-    epoch: Epoch,
-    segments: Vec<SegmentRef>,
-    /// Whether it stands in an image table.
-    in_table: bool,
-    /// Number of the newest record of which it takes account.
-    as_of: u64,
-    nodes: NodeSet,
-}
-
 /// One rank of the job there.
 struct RankCopy {
+    /// Follows the image of the rank there that the next one takes over from.
     writer: RankWriter,
-    base: Option<CopyBase>,
-    /// What the base's segments listed when they were last read; what came later is known to the
-    /// writer.
-    locator: Option<Locator>,
+    /// The nodes of that image.
+    nodes: NodeSet,
+    /// What its segments list.
+    there: Rolling,
+    /// What those of the image here list.
+    here: Rolling,
 }
 
 struct Copier<'a> {
@@ -176,42 +168,31 @@ struct Sent {
 struct SentImage {
     packs: PackNumbers,
     stored: StoredImage,
-    parent: Option<Base>,
-    /// Chunks that later images need not send.
-    known: Fingerprints,
-    found: Vec<Fingerprint>,
     nodes: NodeSet,
 }
 
 impl RankCopy {
-    /// The base follows its chunks to where a gc has moved them.
-    fn follow(&mut self, pool: &Pool, changes: &Changes) -> Result<()> {
-        let is_dropped = |base: &mut CopyBase| changes.dropped.contains(&base.epoch);
-        let dropped = self.base.take_if(is_dropped);
-        if changes.is_empty() && dropped.is_none() {
-            return Ok(());
+    /// Takes notice of what others have done there.
+    fn begin(&mut self, pool: &Pool, opened: &Opened) -> Result<()> {
+        self.writer.begin(pool, opened)?;
+        if self.writer.base.is_none() {
+            self.forget();
         }
-        self.locator = None;
-        let (Some(moved), Some(base)) = (&changes.moved, &mut self.base) else { return Ok(()) };
-        if base.as_of >= moved.number {
-            return Ok(());
-        }
-        if moved.epochs.binary_search(&base.epoch).is_err() {
-            self.base = None;
-            return Ok(());
-        }
-        base.segments = segments_of(pool, moved, self.writer.rank, base.in_table)?;
-        base.as_of = moved.number;
         Ok(())
     }
 
-    fn load_locator(&mut self, pool: &Pool) {
-        let (None, Some(base)) = (&self.locator, &self.base) else { return };
-        match Locator::load(pool, &base.segments) {
-            Ok(locator) => self.locator = Some(locator),
-            Err(error) => {
-                pool.warn(format!("chunks that the pool has already may be sent again: {error}"));
-            }
+    /// The next image takes nothing over.
+    fn forget(&mut self) {
+        self.writer.base = None;
+        (self.nodes, self.there) = Default::default();
+    }
+
+    /// Reads where the chunks are that the next image takes over.
+    fn look_there(&mut self, pool: &Pool) {
+        let Some(base) = &self.writer.base else { return };
+        if let Err(error) = self.there.step(pool, &base.segments) {
+            pool.warn(format!("chunks that the pool has already may be sent again: {error}"));
+            self.there = Rolling::default();
         }
     }
 }
@@ -242,9 +223,7 @@ impl Copier<'_> {
         make_anew(self.to)?;
         let opened = self.committer.open(self.to)?;
         for rank in &mut self.ranks {
-            let begun = rank.writer.begin(self.to, &opened).map(drop);
-            let followed = begun.and_then(|()| rank.follow(self.to, &opened.changes));
-            followed.map_err(|error| self.committer.blame(self.to, error))?;
+            rank.begin(self.to, &opened).map_err(|error| self.committer.blame(self.to, error))?;
         }
         Ok(())
     }
@@ -266,13 +245,14 @@ impl Copier<'_> {
         let in_table = manifest.images.table().is_some();
         for (image, rank) in images_of(self.to, manifest)?.into_iter().zip(0..) {
             let Image { reference, segments, .. } = image;
-            let locator = Locator::load(self.to, &segments)?;
+            let mut there = Rolling::default();
+            there.step(self.to, &segments)?;
             let nothing = NodeSet::default();
-            let (_, nodes) = needs(self.to, &locator, files.as_ref(), &reference, &nothing)?;
+            let (_, nodes) = needs(self.to, there.locator(), files.as_ref(), &reference, &nothing)?;
             let (epoch, as_of) = (manifest.epoch, state.number);
             let copy = self.rank(rank)?;
-            copy.base = Some(CopyBase { epoch, segments, in_table, as_of, nodes });
-            copy.locator = Some(locator);
+            copy.writer.base = Some(Base { epoch, segments, in_table, as_of, ..Base::default() });
+            (copy.nodes, copy.there) = (nodes, there);
         }
         Ok(())
     }
@@ -290,7 +270,8 @@ impl Copier<'_> {
                 writer.condemned.clone_from(&first.writer.condemned);
                 writer.dropped.clone_from(&first.writer.dropped);
             }
-            self.ranks.push(RankCopy { writer, base: None, locator: None });
+            let (nodes, there, here) = Default::default();
+            self.ranks.push(RankCopy { writer, nodes, there, here });
         }
         Ok(&mut self.ranks[rank as usize])
     }
@@ -318,10 +299,7 @@ impl Copier<'_> {
             // The append before was not lost after all: what it made is the base of what follows.
             let name = self.committer.head.job().clone();
             let state = JobState::read(self.to, &name, true).map_err(|e| self.blame(e))?;
-            for rank in &mut self.ranks {
-                (rank.base, rank.locator) = (None, None);
-                rank.writer.known.clear();
-            }
+            self.ranks.iter_mut().for_each(RankCopy::forget);
             self.start_from(&state);
             return Ok(Some(Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 }));
         }
@@ -377,7 +355,6 @@ impl Copier<'_> {
         files: Option<&FilesImage>,
     ) -> Result<SentImage> {
         let (from, to, pace) = (self.from, self.to, self.pace);
-        let locator = Locator::load(from, &image.segments)?;
         let reference = image.reference;
         if let Err(error) = self.rank(reference.rank) {
             self.fault = Some(error);
@@ -385,27 +362,24 @@ impl Copier<'_> {
         }
         // One for all ranks: it may be large.
         let shared = self.ranks[0].writer.shared.take();
-        let RankCopy { writer, base, .. } = &mut self.ranks[reference.rank as usize];
-        writer.shared = shared;
-        let nothing = NodeSet::default();
-        let nodes_there = base.as_ref().map_or(&nothing, |base| &base.nodes);
-        let (needs, nodes) = needs(from, &locator, files, &reference, nodes_there)?;
-        drop(locator);
+        let rank = &mut self.ranks[reference.rank as usize];
+        rank.writer.shared = shared;
+        rank.here.step(from, &image.segments)?;
+        let (needs, nodes) = needs(from, rank.here.locator(), files, &reference, &rank.nodes)?;
         let bytes = |wanted: &[ReadItem]| -> u64 {
             wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
         };
         let asked = bytes(&needs.chunks);
-        if let Err(error) = SharedChunks::refresh(&mut writer.shared, to, asked, &writer.condemned)
-        {
+        let RankWriter { shared, condemned, .. } = &mut rank.writer;
+        if let Err(error) = SharedChunks::refresh(shared, to, asked, condemned) {
             self.fault = Some(error);
             return Err(elsewhere());
         }
-        let rank = &mut self.ranks[reference.rank as usize];
-        rank.load_locator(to);
-        let RankCopy { writer, base, locator } = rank;
+        rank.look_there(to);
+        let RankCopy { writer, there, .. } = rank;
         let packs = writer.packs.clone().ok_or_else(|| Error::bug("a rank has not begun"))?;
         let shared = writer.shared.as_ref().and_then(SharedChunks::index);
-        let sink = ChunkSink::new(&writer.known, locator.as_ref(), shared);
+        let sink = ChunkSink::new(&writer.known, Some(there.locator()), shared);
         let is_lacking = |wanted: &&ReadItem| !sink.has(wanted.fp, wanted.place.length);
         let lacking: Vec<ReadItem> = needs.chunks.iter().filter(is_lacking).copied().collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
@@ -435,9 +409,8 @@ impl Copier<'_> {
         };
         let lent = sink.lent();
         let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let known = sink.new.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let found: Vec<Fingerprint> = hits.keys().copied().collect();
-        let parent = base.as_ref().map(|base| Base {
+        // It stays the writer's until the copy is committed.
+        let parent = writer.base.as_ref().map(|base| Base {
             epoch: base.epoch,
             segments: base.segments.clone(),
             in_table: base.in_table,
@@ -453,7 +426,7 @@ impl Copier<'_> {
         let image = NewImage { reference, parent, hits, lent, stats };
         let stored = image.store(to, &packs, packer, (manifest.epoch, manifest.parent), figures);
         match stored {
-            Ok((stored, parent)) => Ok(SentImage { packs, stored, parent, known, found, nodes }),
+            Ok((stored, _)) => Ok(SentImage { packs, stored, nodes }),
             Err(error) => {
                 self.fault = Some(self.committer.blame(to, error));
                 Err(elsewhere())
@@ -465,28 +438,24 @@ impl Copier<'_> {
         let Sent { manifest, images } = sent;
         let (mut copies, mut rest) = (Vec::new(), Vec::new());
         for (copy, sent) in self.ranks.iter_mut().zip(images) {
-            let SentImage { packs, stored, parent, known, found, nodes } = sent;
-            copy.writer.base = parent;
-            rest.push((known, found, nodes));
+            let SentImage { packs, stored, nodes } = sent;
+            rest.push(nodes);
             copies.push(CopiedImage { writer: &mut copy.writer, packs, stored });
         }
         let committed = self.committer.commit_copies(self.to, &mut copies, &manifest);
         let stored: Vec<StoredImage> = copies.into_iter().map(|copy| copy.stored).collect();
-        self.ranks.iter_mut().for_each(|copy| copy.writer.base = None);
         let committed = committed?;
         let epoch = manifest.epoch;
         let mut copied = Copied { epoch, sent_bytes: 0, found_bytes: 0, new_bytes: 0 };
         copied.new_bytes += committed.record_bytes;
-        for ((copy, stored), (known, found, nodes)) in self.ranks.iter_mut().zip(stored).zip(rest) {
-            // All of them are in the segments that the next one starts from.
-            copy.writer.known.extend(known);
-            copy.writer.known.extend(found);
+        for ((copy, stored), nodes) in self.ranks.iter_mut().zip(stored).zip(rest) {
             copied.sent_bytes += stored.stats.raw_bytes;
             copied.found_bytes += stored.stats.known_bytes;
             copied.new_bytes += stored.stats.new_bytes;
             let (in_table, as_of) = (committed.in_table, committed.number);
             let segments = stored.image().image.segments.clone();
-            copy.base = Some(CopyBase { epoch, segments, in_table, as_of, nodes });
+            copy.writer.base = Some(Base { epoch, segments, in_table, as_of, ..Base::default() });
+            copy.nodes = nodes;
         }
         Ok(copied)
     }

@@ -3,16 +3,19 @@
 //!
 //! Sixteen bytes a chunk are kept in memory: a prefix of its fingerprint, and the number of a
 //! segment that lists it. Segments themselves are read when a prefix is met, and the last few are kept. If
-//! even the prefixes are too many, only a sample of them is kept; whoever meets one loads the
+//! even the prefixes are too many, only a sample of them is kept; a save that meets one loads the
 //! segment, and finds its neighbours there (sparse indexing: Lillibridge et al., "Sparse indexing:
-//! large scale, inline deduplication using sampling and locality", FAST 2009).
+//! large scale, inline deduplication using sampling and locality", FAST 2009). Chunks in no order that
+//! the segments know would have one read for each: segments are read again only as long as that pays.
 
 use super::read_segment;
+use super::shared::PAYS_FROM;
 use super::survey::Survey;
 use outlive_format::{Directory, EntryKind, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Fingerprint, PackId};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a [`Slot`].
@@ -72,6 +75,8 @@ pub struct PoolIndex {
     /// Segments read last, the newest at the end.
     recent: Mutex<Vec<(u32, Arc<Directory>)>>,
     recent_max: usize,
+    /// Bytes of segments that may still be read: each once, and then as much as pays for what was found.
+    credit_bytes: AtomicU64,
     lent_bytes_min: u64,
 }
 
@@ -82,6 +87,7 @@ impl PoolIndex {
         let slots_max = (bytes_max * SLOTS_SHARE.0 / SLOTS_SHARE.1 / SLOT_BYTES).max(1024);
         let segment_bytes = pool.config().format.container_bytes / 44 * DECODED_BYTES;
         let rest = bytes_max - bytes_max * SLOTS_SHARE.0 / SLOTS_SHARE.1;
+        let credit_bytes = survey.segments.iter().map(|segment| u64::from(segment.length)).sum();
         let mut index = PoolIndex {
             pool: pool.clone(),
             segments: survey.segments,
@@ -90,6 +96,7 @@ impl PoolIndex {
             condemned: survey.condemned,
             recent: Mutex::default(),
             recent_max: (rest / segment_bytes).max(2) as usize,
+            credit_bytes: AtomicU64::new(credit_bytes),
             lent_bytes_min: pool.config().format.container_bytes / LENT_BYTES_PART,
         };
         for number in 0..index.segments.len() {
@@ -150,8 +157,10 @@ impl PoolIndex {
         }
         let from = self.slots.partition_point(|slot| slot.prefix < prefix);
         self.slots[from..].iter().take_while(|slot| slot.prefix == prefix).find_map(|slot| {
-            let directory = self.segment(slot.segment)?;
+            let directory = self.recent(slot.segment).or_else(|| self.pay_for(slot.segment))?;
             let place = self.place(&directory, fp)?;
+            let earned_bytes = u64::from(place.length) / PAYS_FROM;
+            self.credit_bytes.fetch_add(earned_bytes, Ordering::Relaxed);
             Some(Stored { place, segment: slot.segment })
         })
     }
@@ -166,7 +175,9 @@ impl PoolIndex {
             if u64::from(segment.length) < self.lent_bytes_min {
                 continue;
             }
-            let Some(directory) = self.segment(*number) else { continue };
+            let Some(directory) = self.recent(*number).or_else(|| self.read(*number)) else {
+                continue;
+            };
             // What a manifest lists must not be condemned, needed or not.
             let is_condemned = |pack: &PackId| self.condemned.contains(pack);
             let is_sound =
@@ -196,17 +207,26 @@ impl PoolIndex {
         })
     }
 
-    fn segment(&self, number: u32) -> Option<Arc<Directory>> {
-        {
-            let mut recent = self.lock();
-            if let Some(at) = recent.iter().position(|(other, _)| *other == number) {
-                let found = recent.remove(at);
-                let directory = found.1.clone();
-                recent.push(found);
-                return Some(directory);
-            }
-        }
-        // Read without the lock: other threads go on with what is there.
+    /// A segment that was read lately.
+    fn recent(&self, number: u32) -> Option<Arc<Directory>> {
+        let mut recent = self.lock();
+        let at = recent.iter().position(|(other, _)| *other == number)?;
+        let found = recent.remove(at);
+        let directory = found.1.clone();
+        recent.push(found);
+        Some(directory)
+    }
+
+    /// A segment, if reading it again may pay.
+    fn pay_for(&self, number: u32) -> Option<Arc<Directory>> {
+        let bytes = u64::from(self.segments[number as usize].length);
+        let pay = |credit: u64| credit.checked_sub(bytes);
+        self.credit_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).ok()?;
+        self.read(number)
+    }
+
+    /// Reads a segment without the lock: other threads go on with what is there.
+    fn read(&self, number: u32) -> Option<Arc<Directory>> {
         let directory = Arc::new(read_segment(&self.pool, &self.segments[number as usize]).ok()?);
         let mut recent = self.lock();
         if recent.len() >= self.recent_max {

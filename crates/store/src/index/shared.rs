@@ -7,7 +7,7 @@ use outlive_types::{PackId, Result};
 use std::collections::HashSet;
 
 /// So many bytes to save must there be for each byte that reading the index takes.
-const PAYS_FROM: u64 = 8;
+pub(super) const PAYS_FROM: u64 = 8;
 /// After one of which only a part was read, the next look comes when there is so many times as much to
 /// save: so all looks together take little more than the last.
 const LOOKS_GROW: u64 = 8;
