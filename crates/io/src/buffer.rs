@@ -246,6 +246,7 @@ impl fmt::Debug for SharedBuf {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
 mod tests {
     use super::*;
     use crate::StagingPool;

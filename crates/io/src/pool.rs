@@ -18,6 +18,7 @@ pub struct StagingPool {
     count_max: AtomicUsize,
     state: Mutex<State>,
     freed: Condvar,
+    timed_out: AtomicUsize,
     pid: u32,
 }
 
@@ -42,6 +43,7 @@ impl StagingPool {
             count_max: AtomicUsize::new((total_bytes / buffer_bytes).max(1)),
             state: Mutex::default(),
             freed: Condvar::new(),
+            timed_out: AtomicUsize::new(0),
             pid: process::id(),
         })
     }
@@ -49,7 +51,7 @@ impl StagingPool {
     /// A buffer; waits until one is free.
     pub fn take(self: &Arc<Self>) -> AlignedBuf {
         loop {
-            if let Some(buffer) = self.take_timeout(Duration::from_secs(1)) {
+            if let Some(buffer) = self.wait(Duration::from_secs(1)) {
                 return buffer;
             }
         }
@@ -64,6 +66,12 @@ impl StagingPool {
     /// A buffer; waits at most `timeout` for one to be free. A further one for which there is no memory
     /// is done without.
     pub fn take_timeout(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
+        let taken = self.wait(timeout);
+        self.timed_out.fetch_add(usize::from(taken.is_none()), Ordering::Relaxed);
+        taken
+    }
+
+    fn wait(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
         if let Some(buffer) = self.try_take() {
             return Some(buffer);
         }
@@ -111,6 +119,11 @@ impl StagingPool {
     /// The most that was out at once, since memory was [given back](StagingPool::keep).
     pub fn peak_bytes(&self) -> usize {
         self.lock().made * self.buffer_bytes
+    }
+
+    /// How many waits have ended without a buffer.
+    pub fn timed_out(&self) -> usize {
+        self.timed_out.load(Ordering::Relaxed)
     }
 
     fn count_max(&self) -> usize {
@@ -187,6 +200,7 @@ impl fmt::Debug for StagingPool {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
 mod tests {
     use super::*;
     use crate::asleep::{this_thread, until_asleep};
@@ -267,6 +281,7 @@ mod tests {
         let held: Vec<_> = (0..3).map(|_| pool.take()).collect();
         assert!(pool.try_take().is_none());
         assert!(pool.take_timeout(Duration::from_millis(5)).is_none());
+        assert_eq!(pool.timed_out(), 1);
         drop(held);
         let again: Vec<_> = (0..3).map(|_| pool.try_take().expect("all came back")).collect();
         assert!(again.iter().all(|buffer| buffer.len() == 8192));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Program, State, memory_pool, noise, pool_of, small_config, until};
+use common::{Program, State, memory_pool, noise, pool_of, small_config, tuned, until};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::retention::Rules;
@@ -555,4 +555,29 @@ fn savers_and_gcs_at_once() {
     collect(&pool, &options).unwrap();
     let bytes = stored_bytes(&pool);
     assert!(bytes < 6_000_000, "{bytes} bytes for three jobs");
+}
+
+#[test]
+fn what_reads_and_writes_in_one_pool_leaves_itself_buffers() {
+    for buffers in [1, 2, 4, 16] {
+        let pool = tuned(|tuning| tuning.staging_bytes = buffers * (64 << 10));
+        let program = Program::start(&pool, "job");
+        // Chunks of a page, since there are zeros between them.
+        let mut state = State::from([("a".to_owned(), vec![0; 4 << 20])]);
+        for (epoch, every) in (1..).zip([2, 4]) {
+            for page in (0..1024).step_by(every) {
+                change(&mut state, "a", page, epoch * 1024 + page as u64);
+            }
+            program.save(&state).unwrap();
+        }
+        let drop = BTreeMap::from([(JobName::new("job").unwrap(), [1].into())]);
+        let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+        let options = GcOptions { drop, thoroughness, ..GcOptions::default() };
+        let report = collect(&pool, &options).unwrap();
+        assert!(report.plan.copied_bytes >= 1 << 20, "{report:?}");
+        let whole = BTreeMap::from([(2, state)]);
+        check(&pool, "job", &whole, "rewritten");
+        // No wait for a buffer went on because its time was over.
+        assert_eq!(pool.staging().timed_out(), 0, "with {buffers} buffers");
+    }
 }

@@ -130,7 +130,7 @@ impl Gc<'_> {
                 // What fails here is our writing, not the pack that is read.
                 stored.inspect_err(|error| **fail = Some(error.clone()))
             };
-            let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, true, &take);
+            let faults = ReadPlan::new(pool, &wanted).beside_writes().execute(pool, 1, true, &take);
             // What was not read for another reason than damage may be whole.
             if let Some(fault) = faults.iter().find(|fault| !is_damage(&fault.error)) {
                 fail.get_or_insert_with(|| fault.error.clone());

@@ -13,16 +13,12 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// Reads asked for over all threads: the engine has eight under way, the others are ready when a
 /// thread comes back from verifying.
 const READS_IN_FLIGHT: usize = 14;
 /// The same where the staging memory has room for more, as that of a pool in a bucket: a server may be far.
 const READS_IN_FLIGHT_MAX: usize = 30;
-
-/// Longest wait for a buffer by somebody who holds none.
-const BUFFER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What to read in one go: a span, and which of the sorted wanted it covers.
 #[derive(Clone, Debug)]
@@ -39,6 +35,8 @@ pub struct ReadPlan {
     steps: Vec<Step>,
     /// Bytes that will be read.
     pub read_bytes: u64,
+    /// Whether what is read is written to the same pool.
+    is_beside_writes: bool,
 }
 
 /// Something that could not be read or did not verify.
@@ -87,7 +85,14 @@ impl ReadPlan {
             steps.push(Step { span, items: at..at + 1 });
         }
         let read_bytes = steps.iter().map(|s| u64::from(s.span.length)).sum();
-        ReadPlan { sorted, steps, read_bytes }
+        ReadPlan { sorted, steps, read_bytes, is_beside_writes: false }
+    }
+
+    /// For a caller that writes to the same pool what it is handed: half of the buffers stay for the
+    /// writes.
+    pub fn beside_writes(mut self) -> ReadPlan {
+        self.is_beside_writes = true;
+        self
     }
 
     /// Number of read operations.
@@ -169,8 +174,13 @@ impl ReadPlan {
     fn depth(&self, pool: &Pool, threads: usize) -> usize {
         let staging = pool.staging();
         // What is being verified has a buffer as well.
-        let buffers = (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(threads);
-        buffers.clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX)
+        let buffers = staging.total_bytes() / staging.buffer_bytes();
+        match self.is_beside_writes {
+            true => {
+                (buffers / 2).saturating_sub(threads).clamp(threads.max(1), READS_IN_FLIGHT_MAX)
+            }
+            false => buffers.saturating_sub(threads).clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX),
+        }
     }
 
     /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
@@ -340,18 +350,15 @@ impl Worker<'_> {
         let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
-                // With reads of our own under way their buffers will come back; without, wait.
+                // With reads of our own under way their buffers will come back.
                 let buffer = match self.pool.staging().try_take() {
                     Some(buffer) => buffer,
-                    // If others hold them all and wait for us, a buffer of our own gets us on.
+                    // Others hold them all, and may wait for us: a buffer of our own gets us on. So reads
+                    // exceed the pool by at most a buffer for each of their threads.
                     None if in_flight.is_empty() => {
-                        let staging = self.pool.staging();
-                        let waited = staging.take_timeout(BUFFER_WAIT_MAX);
-                        let bytes = staging.buffer_bytes();
-                        match waited.or_else(|| AlignedBuf::try_not_inherited(bytes)) {
-                            Some(buffer) => buffer,
-                            None => return Err(Error::no_memory("a buffer to read into", bytes)),
-                        }
+                        let bytes = self.pool.staging().buffer_bytes();
+                        AlignedBuf::try_not_inherited(bytes)
+                            .ok_or_else(|| Error::no_memory("a buffer to read into", bytes))?
                     }
                     None => break,
                 };
@@ -478,7 +485,12 @@ mod tests {
         let steps = [(1, 3), (2, 1), (3, 2), (4, 2)]
             .into_iter()
             .flat_map(|(pack, reads)| (0..reads).map(move |number| step(pack, number)));
-        let plan = ReadPlan { sorted: Vec::new(), steps: steps.collect(), read_bytes: 0 };
+        let plan = ReadPlan {
+            sorted: Vec::new(),
+            steps: steps.collect(),
+            read_bytes: 0,
+            is_beside_writes: false,
+        };
         assert_eq!(plan.turns(1), None);
         assert_eq!(plan.turns(2).unwrap(), [0, 3, 1, 4, 2, 5, 6, 7]);
         assert_eq!(plan.turns(3).unwrap(), [0, 3, 4, 1, 6, 5, 2, 7]);

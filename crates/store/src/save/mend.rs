@@ -179,7 +179,12 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
         let wanted: &ReadItem = &lost[at];
         packer.append(bytes, wanted.fp, EntryKind::Chunk).map(|_| ())
     };
-    match ReadPlan::new(pool, lost).execute(pool, 1, false, &take).into_iter().next() {
+    match ReadPlan::new(pool, lost)
+        .beside_writes()
+        .execute(pool, 1, false, &take)
+        .into_iter()
+        .next()
+    {
         // The next save does not find it any more, and stores it anew.
         Some(fault) if fault.error.kind() == ErrorKind::Damaged => Err(Error::retry(format!(
             "this save shares data that proved damaged meanwhile: save again, the next save stores \

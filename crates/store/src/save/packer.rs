@@ -201,14 +201,7 @@ impl<'a> Packer<'a> {
         let length = bytes.len();
         self.current(&mut state, |pack| pack.fits(length))?;
         if state.current.as_ref().is_some_and(|pack| pack.needs_buffer(length)) {
-            let buffer = loop {
-                if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
-                    break buffer;
-                }
-                if state.writes_in_flight()? == 0 {
-                    break self.own_buffer()?;
-                }
-            };
+            let buffer = self.buffer_unless(&mut || state.writes_in_flight())?;
             state.open(Container::new(buffer))?;
         }
         match state.current.as_mut() {
@@ -305,12 +298,26 @@ impl<'a> Packer<'a> {
     /// its way. Then those who have them all may be waiting in their turn, and one of our own gets
     /// us on; so a save exceeds the pool by at most a container for each of its threads.
     pub(super) fn buffer(&self) -> Result<AlignedBuf> {
+        self.buffer_unless(&mut || self.state().writes_in_flight())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "it waits for its own writes")]
+    fn buffer_unless(
+        &self,
+        writes_in_flight: &mut dyn FnMut() -> Result<usize>,
+    ) -> Result<AlignedBuf> {
+        let staging = self.pool.staging();
         loop {
-            if let Some(buffer) = self.pool.staging().take_timeout(BUFFER_WAIT) {
+            if let Some(buffer) = staging.try_take() {
                 return Ok(buffer);
             }
-            if self.state().writes_in_flight()? == 0 {
-                return self.own_buffer();
+            if writes_in_flight()? == 0 {
+                // What has just come back was the last.
+                return staging.try_take().map_or_else(|| self.own_buffer(), Ok);
+            }
+            // They give back what they hold. The look afterwards is for those that fail.
+            if let Some(buffer) = staging.take_timeout(BUFFER_WAIT) {
+                return Ok(buffer);
             }
         }
     }

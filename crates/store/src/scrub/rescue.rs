@@ -120,7 +120,9 @@ impl Heal<'_> {
                     fault.get_or_insert_with(|| error.clone());
                 })
             };
-            let faults = ReadPlan::new(self.pool, &wanted).execute(self.pool, 1, true, &take);
+            let faults = ReadPlan::new(self.pool, &wanted)
+                .beside_writes()
+                .execute(self.pool, 1, true, &take);
             let (lane, fault) = sink.into_inner().unwrap_or_else(PoisonError::into_inner);
             if let Some(fault) = fault {
                 return Err(fault);

@@ -1,4 +1,5 @@
 //! Checks of a target.
+#![expect(clippy::disallowed_methods, reason = "a test that hangs ends")]
 
 use super::{Make, run_all};
 use crate::{ReadRange, ShardName, ShardWriter, Target, read_one};
