@@ -172,9 +172,8 @@ impl Part {
     ) -> Result<Begun> {
         self.settle(pool, "a save")?;
         let id = &pool.config().format.pool_id;
-        let regions = ready.and_then(|()| source.regions());
         let job = self.job.as_str();
-        let claims = regions.map(|regions| Claims::new(id, job, &regions, self.is_lone));
+        let claims = ready.and_then(|()| Claims::new(id, job, source, self.is_lone));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
         let mut decided = self.agree("a save", digest, &mut |all| {
             let digests = unless_failed(all)?;
