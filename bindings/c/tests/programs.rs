@@ -265,7 +265,7 @@ fn the_address_sanitizer_finds_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let more = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     for name in ["bad_input.c", "round_trip.c", "threads.c"] {
-        let source = common::root().join("tests/programs").join(name);
+        let source = root().join("tests/programs").join(name);
         let program = common::compile(Language::C, dir.path(), &[source], &more);
         let pool = dir.path().join(format!("pool of {name}"));
         let mut command = Command::new(&program);
