@@ -3,6 +3,8 @@
 ! It stands on outlive.h, which says more about each call; docs/c.md has examples. Every subroutine has a
 ! `status`: outlive_ok (0), or why it did nothing; outlive_error_text() says more.
 !
+! It needs a compiler for Fortran 2018: arrays of any rank are assumed-rank arguments.
+!
 ! Arrays are contiguous, have the attribute `target`, and stay where they are while they are protected. A
 ! checkpoint describes them in C's order: an array a(3, 4) has the shape (4, 3) there, with the same bytes.
 module outlive
@@ -39,6 +41,7 @@ module outlive
     public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
+    public :: outlive_job_keep
 
     ! Protects an array of any rank, or a scalar: outlive_protect(job, name, array, status).
     interface outlive_protect
@@ -309,6 +312,14 @@ module outlive
             import
             type(c_ptr), value :: job
             integer(c_int64_t), intent(out) :: its_epoch
+            integer(c_int) :: status
+        end function
+
+        function c_job_keep(job, rules) &
+                bind(c, name="outlive_job_keep") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: rules(*)
             integer(c_int) :: status
         end function
 
@@ -919,6 +930,15 @@ contains
         end if
         closed = c_checkpoint_close(checkpoint)
         if (status == outlive_ok) status = closed
+    end subroutine
+
+    ! Keeps only what these rules keep, such as "last 10 | every 100", behind each commit from the next save on. Of a
+    ! group of ranks the rules of rank 0 count.
+    subroutine outlive_job_keep(job, rules, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: rules
+        integer(c_int), intent(out) :: status
+        status = c_job_keep(job%handle, c_text(rules))
     end subroutine
 
     ! Keeps the newest checkpoints, and those with a label or a pin; `dropped` is how many went.

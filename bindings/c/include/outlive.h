@@ -539,6 +539,12 @@ outlive_status outlive_prune_rules(struct outlive_job *job,
                                    const char *rules,
                                    uint64_t *dropped);
 
+// Keeps only what these rules keep, from the next save on: behind each commit a thread drops the other checkpoints and
+// frees their space. `rules` as for outlive_prune_rules(), such as "last 10 | every 100", but at least one. The newest
+// whole checkpoint, labels and pins stay. In a group the rules of rank 0 count; other ranks may call it too.
+outlive_status outlive_job_keep(struct outlive_job *job,
+                                const char *rules);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

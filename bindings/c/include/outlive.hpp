@@ -146,8 +146,10 @@ public:
     Save() = default;
     explicit Save(outlive_saving *saving) : saving_(saving) {}
     Save(Save &&other) noexcept : saving_(std::exchange(other.saving_, nullptr)) {}
+    // Closes what it overwrites.
     Save &operator=(Save &&other) noexcept {
-        std::swap(saving_, other.saving_);
+        Save taken(std::move(other));
+        std::swap(saving_, taken.saving_);
         return *this;
     }
     ~Save() { outlive_save_free(saving_); }
@@ -183,6 +185,12 @@ struct RegionInfo {
     std::string dtype;
     std::vector<std::size_t> shape;
     std::size_t bytes;
+    // OUTLIVE_LOCAL, OUTLIVE_SHARDED, OUTLIVE_REPLICATED or OUTLIVE_CYCLIC.
+    int distribution;
+    // Of a part of a global array: the array's extents, and where the part begins in it. Else empty.
+    std::vector<std::size_t> global_shape, offset;
+    // Of a part in blocks: see outlive_protect_cyclic(). Else empty.
+    std::vector<std::size_t> block, stride;
 };
 
 // What a checkpoint has.
@@ -208,8 +216,10 @@ class Job {
 public:
     explicit Job(outlive_job *job) : job_(job) {}
     Job(Job &&other) noexcept : job_(std::exchange(other.job_, nullptr)) {}
+    // Closes what it overwrites.
     Job &operator=(Job &&other) noexcept {
-        std::swap(job_, other.job_);
+        Job taken(std::move(other));
+        std::swap(job_, taken.job_);
         return *this;
     }
     // Waits for the last save. Call close() before to get its failure as an exception.
@@ -231,7 +241,13 @@ public:
     template <typename T> void protect(const std::string &name, T &memory) {
         protect(name, view(memory));
     }
-    // A part of a global array that begins at `offset` in it.
+    // A part of a global array that begins at `offset` in it: memory as for protect().
+    template <typename T>
+    void protect_sharded(const std::string &name, T &memory,
+                         const std::vector<std::size_t> &global_shape,
+                         const std::vector<std::size_t> &offset) {
+        protect_sharded(name, view(memory), global_shape, offset);
+    }
     template <typename T>
     void protect_sharded(const std::string &name, View<T> memory,
                          const std::vector<std::size_t> &global_shape,
@@ -243,6 +259,14 @@ public:
                                       global_shape.data(), offset.data()));
     }
     // A part of a global array in blocks, as in ScaLAPACK: see outlive_protect_cyclic().
+    template <typename T>
+    void protect_cyclic(const std::string &name, T &memory,
+                        const std::vector<std::size_t> &global_shape,
+                        const std::vector<std::size_t> &offset,
+                        const std::vector<std::size_t> &block,
+                        const std::vector<std::size_t> &stride) {
+        protect_cyclic(name, view(memory), global_shape, offset, block, stride);
+    }
     template <typename T>
     void protect_cyclic(const std::string &name, View<T> memory,
                         const std::vector<std::size_t> &global_shape,
@@ -256,6 +280,10 @@ public:
         check(outlive_protect_cyclic(job_, name.c_str(), memory.data, dtype<T>().c_str(),
                                      memory.shape.size(), memory.shape.data(), global_shape.data(),
                                      offset.data(), block.data(), stride.data()));
+    }
+    // An array or a value of which every rank has the same bytes.
+    template <typename T> void protect_replicated(const std::string &name, T &memory) {
+        protect_replicated(name, view(memory));
     }
     template <typename T> void protect_replicated(const std::string &name, View<T> memory) {
         check(outlive_protect_replicated(job_, name.c_str(), memory.data, dtype<T>().c_str(),
@@ -334,12 +362,22 @@ public:
         for (std::size_t at = 0; at < count; at++) {
             outlive_region_info info{};
             check(outlive_checkpoint_region(handle, at, &info));
-            found.regions.push_back({info.name, info.dtype,
-                                     std::vector<std::size_t>(info.shape, info.shape + info.ndim),
-                                     info.bytes});
+            const auto list = [&info](const std::size_t *first) {
+                return first == nullptr ? std::vector<std::size_t>()
+                                        : std::vector<std::size_t>(first, first + info.ndim);
+            };
+            const std::size_t *block = nullptr, *stride = nullptr;
+            if (info.distribution == OUTLIVE_CYCLIC)
+                check(outlive_checkpoint_blocks(handle, info.name, &block, &stride));
+            found.regions.push_back({info.name, info.dtype, list(info.shape), info.bytes,
+                                     info.distribution, list(info.global_shape), list(info.offset),
+                                     list(block), list(stride)});
         }
         return found;
     }
+
+    // From the next save on, drops behind each commit what these rules do not keep: see outlive_job_keep().
+    void keep(const std::string &rules) { check(outlive_job_keep(job_, rules.c_str())); }
 
     // Returns how many checkpoints went.
     std::uint64_t prune(std::uint64_t keep_last) {
@@ -373,8 +411,10 @@ class Pool {
 public:
     explicit Pool(const std::string &location) { check(outlive_open(location.c_str(), &pool_)); }
     Pool(Pool &&other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+    // Closes what it overwrites.
     Pool &operator=(Pool &&other) noexcept {
-        std::swap(pool_, other.pool_);
+        Pool taken(std::move(other));
+        std::swap(pool_, taken.pool_);
         return *this;
     }
     ~Pool() { outlive_close(pool_); }
@@ -385,6 +425,17 @@ public:
         check(outlive_job_open(pool_, name.c_str(), every_s, &job));
         return Job(job);
     }
+    // Opens a job of processes that have only the pool in common: see outlive_job_open_ranks(). For ranks of MPI,
+    // see outlive_mpi.hpp.
+    Job job_of_ranks(const std::string &name, int rank, int size, const std::string &run,
+                     double every_s = 0, double patience_s = 0,
+                     const std::string &schedule = "coordinated") const {
+        outlive_job *job = nullptr;
+        check(outlive_job_open_ranks(pool_, name.c_str(), every_s, rank, size, run.c_str(),
+                                     patience_s, schedule.c_str(), &job));
+        return Job(job);
+    }
+    outlive_pool *get() const noexcept { return pool_; }
 
 private:
     outlive_pool *pool_ = nullptr;

@@ -49,6 +49,25 @@ pub unsafe extern "C" fn outlive_prune_rules(
     })
 }
 
+/// Keeps only what these rules keep, from the next save on: behind each commit a thread drops the other checkpoints and
+/// frees their space. `rules` as for outlive_prune_rules(), such as "last 10 | every 100", but at least one. The newest
+/// whole checkpoint, labels and pins stay. In a group the rules of rank 0 count; other ranks may call it too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_job_keep(
+    job: *mut outlive_job,
+    rules: *const c_char,
+) -> outlive_status {
+    call(|| {
+        let mut parsed = Rules::default();
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        match unsafe { text(rules, "the text of rules")? } {
+            "" => {}
+            rules => parsed.add(rules)?,
+        }
+        Ok(JOBS.get(job)?.job().keep(parsed)?)
+    })
+}
+
 fn prune(job: *mut outlive_job, rules: Rules, dropped: &Out<u64>) -> Outcome {
     dropped.set(0);
     let core = JOBS.get(job)?;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Language, compile, is_here, library, root, run, text_of};
+use common::{Language, archive, compile, is_here, root, run, text, text_of};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,15 +82,39 @@ fn the_example_in_fortran() {
     }
 }
 
-/// The installed files, with the library that cargo has built for the tests.
-fn install(prefix: &Path) {
+/// Installs into `dir/prefix` what cargo has built for the tests.
+fn install(dir: &Path, prefix: &str) -> PathBuf {
+    let built = dir.join("built");
+    fs::create_dir(&built).unwrap();
+    std::os::unix::fs::symlink(archive(), built.join("liboutlive.a")).unwrap();
+    let prefix = dir.join(prefix);
     let done = Command::new(root().join("../../scripts/install"))
-        .arg(prefix)
-        .env("OUTLIVE_INSTALL_LIBRARY", library().join("liboutlive.so"))
+        .arg(&prefix)
+        .env("OUTLIVE_INSTALL_FROM", built)
         .env("DESTDIR", "")
         .output()
         .unwrap();
     text_of(&done);
+    prefix
+}
+
+/// A program's own functions could meet those of some dependency.
+#[test]
+fn what_is_installed_exports_the_functions_of_the_header() {
+    if !Language::C.is_here() || !is_here("nm") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = install(dir.path(), "prefix");
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only"]).arg(prefix.join("lib/liboutlive.so"));
+    let told = text_of(&nm.output().unwrap());
+    let header = text("bindings/c/include/outlive.h");
+    let exported: Vec<&str> = told.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert!(exported.len() > 40, "{exported:?}");
+    for name in exported {
+        assert!(header.contains(&format!("{name}(")), "{name} leaves the library");
+    }
 }
 
 const SMALL: &str = "#include <outlive.h>\n#include <stdio.h>\n\
@@ -102,8 +126,7 @@ fn pkg_config_finds_what_is_installed() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let prefix = dir.path().join("prefix with a blank");
-    install(&prefix);
+    let prefix = install(dir.path(), "prefix with a blank");
     let source = dir.path().join("small.c");
     fs::write(&source, SMALL).unwrap();
     let script = format!(
@@ -126,8 +149,7 @@ fn cmake_finds_what_is_installed() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let prefix = dir.path().join("prefix");
-    install(&prefix);
+    let prefix = install(dir.path(), "prefix");
     // Moved: the package finds itself.
     let moved = dir.path().join("moved");
     fs::rename(&prefix, &moved).unwrap();

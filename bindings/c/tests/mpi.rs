@@ -62,6 +62,14 @@ impl Mpi {
         self.build("mpicc", &flags, &[source], &name)
     }
 
+    /// A program in C++.
+    fn cpp(&self, source: PathBuf) -> PathBuf {
+        // Without MPI's own classes, which no longer compile without a warning.
+        let skip = ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"];
+        let flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"];
+        self.build("mpicxx", &[&skip[..], &flags[..]].concat(), &[source], "cpp")
+    }
+
     /// A program in Fortran.
     fn fortran(&self, source: PathBuf) -> PathBuf {
         let glue = root().join("fortran/outlive_mpi.c");
@@ -197,6 +205,19 @@ fn a_matrix_in_blocks_is_restored_by_any_grid_of_ranks() {
         for (step, ranks) in (1..).zip([4, 6, 1, 3, 4, 2]) {
             let step = u32::to_string(&step);
             let done = mpi.run(ranks, &program, &[pool.to_str().unwrap(), &step]);
+            assert!(done.lines().any(|line| line == "done"), "{done}");
+        }
+    }
+}
+
+#[test]
+fn ranks_in_cpp() {
+    for mpi in Mpi::all() {
+        let program = mpi.cpp(root().join("tests/programs/mpi.cpp"));
+        let pool = mpi.place("pool");
+        for (found, ranks) in (0..).zip([3, 3, 2, 1]) {
+            let found = i32::to_string(&found);
+            let done = mpi.run(ranks, &program, &[pool.to_str().unwrap(), &found]);
             assert!(done.lines().any(|line| line == "done"), "{done}");
         }
     }

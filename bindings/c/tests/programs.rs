@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Language, program, run, text_of};
+use common::{Language, program, root, run, text_of};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,39 @@ fn all_that_a_program_does() {
     }
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(&program(dir.path(), "round_trip.c"), &[pool(dir.path())]), "done\n");
+}
+
+#[test]
+fn a_job_keeps_what_its_rules_keep() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run(&program(dir.path(), "keep.c"), &[pool(dir.path())]), "done\n");
+}
+
+/// Valgrind finds nothing in a program that saves, restores and drops checkpoints.
+#[test]
+fn a_program_under_valgrind() {
+    // It is a tool for few, so CI may lack it.
+    let is_here = Command::new("valgrind").arg("--version").output().is_ok();
+    if !is_here || !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let suppressions = root().join("package/outlive-valgrind.supp");
+    let done = Command::new("valgrind")
+        .args([
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite,possible",
+        ])
+        .arg(format!("--suppressions={}", suppressions.display()))
+        .arg(program(dir.path(), "keep.c"))
+        .arg(pool(dir.path()))
+        .output()
+        .unwrap();
+    assert_eq!(text_of(&done), "done\n");
 }
 
 #[test]
@@ -232,7 +265,7 @@ fn the_address_sanitizer_finds_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let more = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     for name in ["bad_input.c", "round_trip.c", "threads.c"] {
-        let source = common::root().join("tests/programs").join(name);
+        let source = root().join("tests/programs").join(name);
         let program = common::compile(Language::C, dir.path(), &[source], &more);
         let pool = dir.path().join(format!("pool of {name}"));
         let mut command = Command::new(&program);

@@ -7,6 +7,11 @@
 
 #include <stddef.h>
 #include <string.h>
+#if !defined(MPI_VERSION) && defined(__has_include)
+#if __has_include(<mpi.h>)
+#include <mpi.h>
+#endif
+#endif
 
 #define VELOC_SUCCESS (0)
 #define VELOC_FAILURE (-1)
@@ -26,7 +31,8 @@
 extern "C" {
 #endif
 
-/* Begins, and ends. `id` differs for each process. Programs that include <mpi.h> before this see VELOC_Init. */
+/* Begins, and ends. `id` differs for each process. Without a file, or with "", the configuration is in variables of
+   the environment, such as VELOC_SCRATCH. Programs see VELOC_Init if their compiler finds <mpi.h>. */
 #ifdef MPI_VERSION
 int VELOC_Init(MPI_Comm comm, const char *config);
 #endif
@@ -41,7 +47,8 @@ int VELOC_Region_unprotect(int id, const char *name);
 int VELOC_Mem_clear(void);
 int VELOC_Region_clear(const char *name);
 
-/* Between a begin and an end: where the program writes or reads its file `original`. */
+/* Between a begin and an end: where the program writes or reads the file of the checkpoint. It depends on the
+   checkpoint's name, version and process only: `original` is not read, and may be `routed` itself. */
 int VELOC_Route_file(const char *original, char *routed);
 
 /* Removes what lies in scratch of a name's checkpoints. */
@@ -50,7 +57,8 @@ int VELOC_Cleanup(const char *name);
 int VELOC_Checkpoint_begin(const char *name, int version);
 int VELOC_Checkpoint_selective(int mode, int *ids, int count);
 int VELOC_Checkpoint_mem(void);
-/* Saves; the memory is read until this returns. `success` 0 drops the checkpoint. */
+/* Saves; the memory is read until this returns. `success` 0 drops the checkpoint: all ranks get
+   VELOC_FAILURE. */
 int VELOC_Checkpoint_end(int success);
 int VELOC_Checkpoint_wait(void);
 int VELOC_Checkpoint_finished(void);

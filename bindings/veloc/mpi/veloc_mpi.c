@@ -1,5 +1,5 @@
-/* VELOC_Init for one implementation of MPI: the only function of VELOC's that has MPI in it. The others are
-   in libveloc-client-core.so. Compile it with that implementation's mpicc (scripts/install does). */
+/* VELOC_Init for one implementation of MPI: the only function of VELOC's that has MPI in it. Compile it with
+   that implementation's mpicc, into the library with the others (scripts/install does). */
 #include <outlive_mpi.h>
 
 int VELOC_Init(MPI_Comm comm, const char *config);

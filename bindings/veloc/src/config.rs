@@ -1,4 +1,4 @@
-//! VELOC's configuration file: lines of `key = value`, each overridable by a variable `VELOC_KEY`.
+//! VELOC's configuration: a file, read as VELOC reads it, and variables `VELOC_KEY`, which go before it.
 
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
@@ -43,33 +43,19 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads a file. `variable` looks up a variable of the environment.
+    /// Reads a file, if there is one. `variable` looks up a variable of the environment.
     ///
     /// # Errors
     /// `Invalid` if it cannot be read, a line is not `key = value`, or a value is not possible.
-    pub fn read(path: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+    pub fn read(path: Option<&Path>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+        let Some(path) = path else { return Config::parse("", variable) };
         let text = fs::read_to_string(path)
             .map_err(|e| Error::io_named("reading the configuration", path, &e))?;
         Config::parse(&text, variable).map_err(|error| error.context(path.display()))
     }
 
     fn parse(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
-        let mut values = BTreeMap::new();
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with(['#', ';']) {
-                continue;
-            }
-            let Some((key, value)) = line.split_once('=') else {
-                return Err(Error::invalid(format!(
-                    "line {number}: {line:?} is not `key = value`: put it right"
-                )));
-            };
-            // A comment may follow after a blank.
-            let value = value.split([';', '#']).next().unwrap_or_default();
-            values.insert(key.trim().to_lowercase(), value.trim().to_owned());
-        }
-        let mut warnings = Vec::new();
+        let (values, mut warnings) = lines(text)?;
         for key in values.keys() {
             let known = ["scratch", "persistent", "mode", "max_versions", "chksum"];
             let known = known.contains(&key.as_str());
@@ -82,7 +68,8 @@ impl Config {
         }
         let value = |key: &str| {
             let name = format!("VELOC_{}", key.to_uppercase());
-            variable(&name).or_else(|| values.get(key).cloned()).filter(|value| !value.is_empty())
+            let is_there = |value: &String| !value.is_empty();
+            variable(&name).filter(is_there).or_else(|| values.get(key).cloned().filter(is_there))
         };
         let is_sync = match value("mode").as_deref() {
             None | Some("sync") => true,
@@ -91,9 +78,10 @@ impl Config {
                 return Err(Error::invalid(format!("mode = {other:?}: must be sync or async")));
             }
         };
-        let is_checked = match value("chksum").as_deref() {
-            None | Some("true" | "1") => true,
-            Some("false" | "0") => false,
+        let chksum = value("chksum").map(|text| text.to_lowercase());
+        let is_checked = match chksum.as_deref() {
+            None | Some("true" | "yes" | "on" | "1") => true,
+            Some("false" | "no" | "off" | "0") => false,
             Some(other) => {
                 return Err(Error::invalid(format!("chksum = {other:?}: must be true or false")));
             }
@@ -109,12 +97,23 @@ impl Config {
             }
         };
         let Some(scratch) = value("scratch").map(PathBuf::from) else {
-            return Err(Error::invalid("scratch is missing: name a directory"));
+            return Err(Error::invalid(
+                "scratch is missing: name a directory, in the configuration file or as VELOC_SCRATCH",
+            ));
         };
+        // The program may change its working directory.
+        let absolute =
+            |path: PathBuf| match path.to_str().is_some_and(|text| text.starts_with("s3:")) {
+                true => Ok(path),
+                false => std::path::absolute(&path)
+                    .map_err(|e| Error::io_named("looking for", &path, &e)),
+            };
+        let scratch = absolute(scratch)?;
         let persistent = value("persistent").map(PathBuf::from).unwrap_or_else(|| {
             warnings.push("persistent is missing: checkpoints are stored in scratch".to_owned());
             scratch.clone()
         });
+        let persistent = absolute(persistent)?;
         Ok(Config { scratch, persistent, is_checked, is_sync, max_versions, warnings })
     }
 
@@ -126,6 +125,52 @@ impl Config {
             || self.persistent.file_name().is_some_and(|name| name == "pool.toml");
         if is_bucket || is_pool { self.persistent.clone() } else { self.persistent.join("outlive") }
     }
+}
+
+/// Keys and values of a file, as VELOC's reader of INI files has them; and what the user should know.
+fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
+    let (mut values, mut warnings) = (BTreeMap::new(), Vec::new());
+    let (mut has_section, mut has_key) = (false, false);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (number, whole) in (1..).zip(text.lines()) {
+        let line = whole.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let no_effect =
+            |why: &str| format!("line {number}: {line:?} has no effect, as in VELOC: {why}");
+        if has_key && whole.starts_with(char::is_whitespace) {
+            warnings.push(no_effect("a line that begins with a blank continues the one before"));
+            continue;
+        }
+        if let Some(section) = line.strip_prefix('[') {
+            let end = section.find(']').ok_or_else(|| {
+                Error::invalid(format!("line {number}: {line:?} lacks the `]`: put it right"))
+            })?;
+            (has_section, has_key) = (end > 0, false);
+            continue;
+        }
+        let Some((key, value)) = line.split_once(['=', ':']) else {
+            return Err(Error::invalid(format!(
+                "line {number}: {line:?} is not `key = value`: put it right"
+            )));
+        };
+        has_key = true;
+        if has_section {
+            warnings.push(no_effect("it is in a section"));
+            continue;
+        }
+        // As in VELOC, the first one counts.
+        values.entry(key.trim().to_lowercase()).or_insert_with(|| before_comment(value).to_owned());
+    }
+    Ok((values, warnings))
+}
+
+/// A value without the comment that may follow after a blank.
+fn before_comment(value: &str) -> &str {
+    let begins = |(at, _): &(usize, &str)| value[..*at].ends_with(char::is_whitespace);
+    let comment = value.match_indices([';', '#']).find(begins);
+    comment.map_or(value, |(at, _)| &value[..at]).trim()
 }
 
 #[cfg(test)]
@@ -157,6 +202,45 @@ mod tests {
         assert!(config.is_sync && config.max_versions.is_none());
     }
 
+    #[test]
+    fn a_configuration_is_read_as_veloc_reads_it() {
+        let text = "\u{feff}[]\nscratch: /s#1\nPersistent = /p ; durable\n  max_versions = 9\nmode:async\n\
+                    persistent = /later\nchksum = FALSE\n[other] ; a comment\nmax_versions = 3\n";
+        let config = Config::parse(text, &nothing).unwrap();
+        assert_eq!(
+            (config.scratch.as_path(), config.persistent.as_path()),
+            (Path::new("/s#1"), Path::new("/p"))
+        );
+        assert!(!config.is_sync && !config.is_checked && config.max_versions.is_none());
+        assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+        assert!(
+            config.warnings[0].contains("line 4") && config.warnings[1].contains("in a section")
+        );
+        for (text, is_checked) in
+            [("True", true), ("YES", true), ("oN", true), ("Off", false), ("0", false)]
+        {
+            let config =
+                Config::parse(&format!("scratch = /s\nchksum = {text}"), &nothing).unwrap();
+            assert_eq!(config.is_checked, is_checked, "{text}");
+        }
+    }
+
+    /// `VELOC_Init(comm, "")` reads no file.
+    #[test]
+    fn the_environment_is_enough() {
+        let variable = |name: &str| match name {
+            "VELOC_SCRATCH" => Some("/s".to_owned()),
+            "VELOC_PERSISTENT" => Some("relative".to_owned()),
+            "VELOC_MODE" => Some(String::new()),
+            _ => None,
+        };
+        let config = Config::read(None, &variable).unwrap();
+        assert_eq!(config.scratch, Path::new("/s"));
+        assert!(config.persistent.is_absolute() && config.persistent.ends_with("relative"));
+        assert!(config.is_sync, "an empty variable is none");
+        assert!(Config::read(None, &nothing).unwrap_err().message().contains("VELOC_SCRATCH"));
+    }
+
     /// With its `pool.toml` lost, another pool was made below it.
     #[test]
     fn a_pool_that_has_lost_its_descriptor_is_one() {
@@ -180,6 +264,7 @@ mod tests {
         for (text, part) in [
             ("", "scratch is missing"),
             ("scratch", "line 1"),
+            ("[veloc\nscratch = /s", "lacks the `]`"),
             ("scratch = /s\nmode = later", "must be sync or async"),
             ("scratch = /s\nmax_versions = -1", "must be a number"),
             ("scratch = /s\nchksum = perhaps", "must be true or false"),

@@ -1,5 +1,5 @@
-//! The functions that a program calls, under VELOC's names. Each returns 0 or -1, and says on standard error
-//! what is wrong. No panic leaves them.
+//! The functions that a program calls, under VELOC's names, but for `VELOC_Init` (bindings/veloc/mpi). Each returns
+//! 0 or -1, and says on standard error what is wrong. No panic leaves them.
 #![allow(unsafe_code)]
 #![allow(non_snake_case)] // the names are VELOC's
 #![allow(clippy::missing_safety_doc)] // what a caller must do is said in veloc.h
@@ -94,18 +94,6 @@ unsafe fn choice(mode: c_int, ids: *const c_int, count: c_int) -> Result<Choice>
     }
 }
 
-/// Refused: a library for each MPI has this function instead (bindings/veloc/mpi). The communicator is not
-/// looked at.
-#[unsafe(no_mangle)]
-pub extern "C" fn VELOC_Init(_comm: *mut c_void, _config: *const c_char) -> c_int {
-    answer("VELOC_Init", FAILURE, || {
-        Err(Error::invalid(
-            "this libveloc-client.so is for programs of one process, which call VELOC_Init_single: use the \
-             one that was built for your MPI (docs/veloc.md)",
-        ))
-    })
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VELOC_Init_single(id: c_uint, config: *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
@@ -140,8 +128,8 @@ unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> R
     let variable = |name: &str| std::env::var(name).ok();
     // SAFETY: the caller gives NULL, or a text that ends with a zero.
     let path = (!config.is_null()).then(|| unsafe { CStr::from_ptr(config) }.to_bytes());
-    let path = path.unwrap_or_default();
-    let config = Config::read(Path::new(OsStr::from_bytes(path)), &variable)?;
+    let path = path.filter(|path| !path.is_empty()).map(|path| Path::new(OsStr::from_bytes(path)));
+    let config = Config::read(path, &variable)?;
     let mut session = SESSION.lock();
     if session.is_some() && group.is_some() {
         return Err(Error::invalid("VELOC is initialised already: call VELOC_Finalize first"));
@@ -149,7 +137,7 @@ unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> R
     if session.is_none() {
         *session = Some(Session::open(id, config, group)?);
         if !IS_HOOKED.swap(true, Ordering::Relaxed) {
-            // SAFETY: the function takes nothing, lets no panic out, and stays loaded (see build.rs).
+            // SAFETY: the function takes nothing, lets no panic out, and stays loaded (scripts/link-shared).
             unsafe { libc::atexit(at_exit) };
         }
     }
@@ -245,28 +233,29 @@ pub unsafe extern "C" fn VELOC_Region_clear(name: *const c_char) -> c_int {
     })
 }
 
+/// The place depends on the checkpoint alone, as in VELOC. So `original` is not read: programs pass buffers that they
+/// have not filled, or `routed` itself.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn VELOC_Route_file(original: *const c_char, routed: *mut c_char) -> c_int {
+pub unsafe extern "C" fn VELOC_Route_file(_original: *const c_char, routed: *mut c_char) -> c_int {
     status("VELOC_Route_file", |session| {
         if routed.is_null() {
             return Err(Error::invalid("the place for the path is NULL"));
         }
         // SAFETY: it is not NULL, and has MAX_NAME bytes (veloc.h).
         unsafe { routed.write(0) };
-        // SAFETY: the caller gives NULL, or a text that ends with a zero.
-        let file = session.route(unsafe { text(original, "the path")? })?;
-        let place = file.place.as_os_str().as_bytes();
-        if place.len() >= MAX_NAME {
+        let place = session.route()?;
+        let path = place.as_os_str().as_bytes();
+        if path.len() >= MAX_NAME {
             return Err(Error::invalid(format!(
                 "{} is longer than {} bytes: shorten scratch",
-                file.place.display(),
+                place.display(),
                 MAX_NAME - 1
             )));
         }
         // SAFETY: as above; the path and its zero fit.
         unsafe {
-            routed.copy_from_nonoverlapping(place.as_ptr().cast(), place.len());
-            routed.add(place.len()).write(0);
+            routed.copy_from_nonoverlapping(path.as_ptr().cast(), path.len());
+            routed.add(path.len()).write(0);
         }
         Ok(())
     })

@@ -1,76 +1,62 @@
-//! Files that a program writes and reads itself, at the places that `VELOC_Route_file` gives. A checkpoint
-//! keeps them beside the memory, as regions.
+//! The file of a checkpoint that a program writes and reads itself, at the place that `VELOC_Route_file` gives. A
+//! checkpoint keeps it beside the memory, as a region.
 
 use outlive_capture::Region;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the names of such regions begin with. Those of memory are numbers.
-pub(crate) const PREFIX: &str = "file:";
+/// Name of that region. Those of memory are numbers.
+pub(crate) const FILE: &str = "file";
 
-/// A file that was routed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Routed {
-    /// Absolute path that the program has named.
-    pub original: String,
-    /// Where it writes or reads.
-    pub place: PathBuf,
+/// What the files of a process begin with, for all versions of a name.
+fn prefix(name: &str, id: u32) -> String {
+    format!("{name}-{id}-")
 }
 
-impl Routed {
-    /// The file of a checkpoint. `prefix` differs for each process, name and version.
-    ///
-    /// # Errors
-    /// `Invalid` for a path without a name.
-    pub fn new(scratch: &Path, prefix: &str, original: &str) -> Result<Routed> {
-        let path = std::path::absolute(original)
-            .map_err(|e| Error::io_named("looking for", Path::new(original), &e))?;
-        let Some(text) = path.to_str().filter(|_| path.file_name().is_some()) else {
-            return Err(Error::invalid(format!("{original:?} is no name of a file")));
-        };
-        // The whole path, so that files of the same name in two directories differ.
-        let name: String = text.replace('%', "%25").replace('/', "%2F");
-        let place = scratch.join(format!("{prefix}-{name}"));
-        Ok(Routed { original: text.to_owned(), place })
-    }
-
-    /// Its name in a checkpoint.
-    pub fn region_name(&self) -> String {
-        format!("{PREFIX}{}", self.original)
-    }
-
-    /// What it holds now.
-    ///
-    /// # Errors
-    /// `Invalid` if it cannot be read.
-    pub fn region(&self) -> Result<Region> {
-        let bytes =
-            fs::read(&self.place).map_err(|e| Error::io_named("reading", &self.place, &e))?;
-        Ok(Region::from_bytes(self.region_name(), "|u1", vec![bytes.len() as u64], bytes))
-    }
+/// The file of a checkpoint, where VELOC has it: a checkpoint has one, whatever the program calls it.
+pub(crate) fn place(scratch: &Path, name: &str, id: u32, version: i32) -> PathBuf {
+    scratch.join(format!("{}{version}.dat", prefix(name, id)))
 }
 
-/// Removes the files of all versions that begin with `prefix`; what is not there is no error.
+/// What it holds now.
+///
+/// # Errors
+/// `Invalid` if it cannot be read.
+pub(crate) fn region(place: &Path) -> Result<Region> {
+    let bytes = fs::read(place).map_err(|e| Error::io_named("reading", place, &e))?;
+    Ok(Region::from_bytes(FILE, "|u1", vec![bytes.len() as u64], bytes))
+}
+
+/// Removes a file; that it is not there is no error.
 ///
 /// # Errors
 /// What the file system reports.
-pub(crate) fn remove(scratch: &Path, prefix: &str) -> Result<()> {
+pub(crate) fn forget(place: &Path) -> Result<()> {
+    match fs::remove_file(place) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io_named("removing", place, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files of all versions of a name.
+///
+/// # Errors
+/// What the file system reports.
+pub(crate) fn remove(scratch: &Path, name: &str, id: u32) -> Result<()> {
     let entries = match fs::read_dir(scratch) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::io_named("listing", scratch, &error)),
     };
+    let prefix = prefix(name, id);
     for entry in entries {
         let path = entry.map_err(|e| Error::io_named("listing", scratch, &e))?.path();
         let is_ours = path.file_name().and_then(|name| name.to_str());
-        if is_ours.is_some_and(|name| name.starts_with(prefix)) {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io_named("removing", &path, &error));
-                }
-                _ => {}
-            }
+        if is_ours.is_some_and(|name| name.starts_with(&prefix)) {
+            forget(&path)?;
         }
     }
     Ok(())

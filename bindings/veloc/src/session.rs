@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::Config;
-use crate::files::{self, PREFIX, Routed};
+use crate::files::{self, FILE, forget};
 use crate::versions::{notes, versions};
 use outlive_capture::Region;
 use outlive_capture::fill::MutRegion;
@@ -17,6 +17,7 @@ use outlive_store::{EpochInfo, JobOptions, RestoreSink, Select};
 use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Memory of the program, by its number.
@@ -81,7 +82,8 @@ enum Begun {
         version: i32,
         /// Once the program has said what of its memory is to be saved.
         choice: Option<Choice>,
-        routed: Vec<Routed>,
+        /// The program was told where to write a file.
+        is_routed: bool,
     },
     Restart {
         name: String,
@@ -167,8 +169,8 @@ impl Session {
                 None => format!("{name}-{}", self.id),
             };
             let group = self.group.map(|functions| GroupOptions {
-                // A rank names its files as it likes, or has none.
-                is_lone: |name| name.starts_with(PREFIX),
+                // A rank may have written no file.
+                is_lone: |name| name == FILE,
                 ..GroupOptions::new(Arc::new(functions))
             });
             let options = JobOptions { group, ..JobOptions::default() };
@@ -203,14 +205,15 @@ impl Session {
         });
         begun.map_err(|error| self.declined(version, error))?;
         let chosen = self.checkpoint_choose(Choice::All);
-        self.checkpoint_end(chosen.is_ok()).and(chosen)
+        let ended = self.checkpoint_end(chosen.is_ok());
+        chosen.and(ended)
     }
 
     pub fn checkpoint_begin(&mut self, name: &str, version: i32) -> Result<()> {
         self.nothing_begun("VELOC_Checkpoint_begin")?;
         check_name(name, version)?;
-        let (name, routed) = (name.to_owned(), Vec::new());
-        self.begun = Begun::Checkpoint { name, version, choice: None, routed };
+        self.begun =
+            Begun::Checkpoint { name: name.to_owned(), version, choice: None, is_routed: false };
         Ok(())
     }
 
@@ -230,22 +233,25 @@ impl Session {
         Ok(())
     }
 
-    /// Saves what was begun. A checkpoint that the program calls failed is dropped.
+    /// Saves what was begun. A checkpoint that the program calls failed is dropped, which is an error on all ranks.
     pub fn checkpoint_end(&mut self, is_good: bool) -> Result<()> {
         let begun = std::mem::take(&mut self.begun);
-        let Begun::Checkpoint { name, version, choice, routed } = begun else {
+        let Begun::Checkpoint { name, version, choice, is_routed } = begun else {
             self.begun = begun;
             let nothing = Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin");
             return Err(self.declined(0, nothing));
         };
+        let file = is_routed.then(|| files::place(&self.config.scratch, &name, self.id, version));
+        let forget_file = || file.as_deref().map_or(Ok(()), forget);
         if !is_good {
-            let given_up = format!("checkpoint {name} {version} was given up by the program");
-            say("note", &given_up);
+            forget_file()?;
+            let given_up = Error::invalid(format!(
+                "checkpoint {name} {version} was given up by the program, and is dropped"
+            ));
             // The other ranks of a group drop it as well.
-            drop(self.declined(version, Error::invalid(given_up)));
-            return routed.iter().try_for_each(|file| forget(&file.place));
+            return Err(self.declined(version, given_up));
         }
-        let ready = self.regions(&name, version, choice.as_ref(), &routed);
+        let ready = self.regions(&name, version, choice.as_ref(), file.as_deref());
         let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
         let group = self.group;
         let client = self.client(&name);
@@ -262,7 +268,7 @@ impl Session {
         };
         let (client, regions, notes) = ready?;
         let handle = client.save(regions, Vec::new(), notes)?;
-        routed.iter().try_for_each(|file| forget(&file.place))?;
+        forget_file()?;
         if is_sync {
             handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
             keep_newest(client, max_versions);
@@ -276,16 +282,14 @@ impl Session {
         name: &str,
         version: i32,
         choice: Option<&Choice>,
-        routed: &[Routed],
+        file: Option<&Path>,
     ) -> Result<Vec<Region>> {
         let memory = self.memory_of(name);
         let chosen = memory.iter().filter(|(id, _)| choice.is_some_and(|c| c.has(**id)));
         let is_group = self.group.is_some();
         let mut regions: Vec<Region> =
             chosen.map(|(id, memory)| memory.region(*id, is_group)).collect();
-        for file in routed {
-            regions.push(file.region()?);
-        }
+        regions.extend(file.map(files::region).transpose()?);
         if regions.is_empty() {
             return Err(Error::invalid(format!(
                 "checkpoint {name} {version} has neither memory nor files: call VELOC_Checkpoint_mem, or \
@@ -430,40 +434,33 @@ impl Session {
         }
     }
 
-    /// Where the program writes a file of the checkpoint that was begun, or reads one of the restart.
-    pub fn route(&mut self, original: &str) -> Result<Routed> {
-        match &self.begun {
+    /// Where the program writes the file of the checkpoint that was begun, or reads that of the restart.
+    pub fn route(&mut self) -> Result<PathBuf> {
+        let (scratch, id) = (&self.config.scratch, self.id);
+        match &mut self.begun {
             Begun::Nothing => Err(Error::invalid(
                 "neither a checkpoint nor a restart was begun: call VELOC_Checkpoint_begin or \
                  VELOC_Restart_begin first",
             )),
-            Begun::Checkpoint { name, version, .. } => {
-                let prefix = format!("{name}-{}-{version}", self.id);
-                let file = Routed::new(&self.config.scratch, &prefix, original)?;
-                if let Begun::Checkpoint { routed, .. } = &mut self.begun
-                    && !routed.contains(&file)
-                {
-                    routed.push(file.clone());
-                }
-                Ok(file)
+            Begun::Checkpoint { name, version, is_routed, .. } => {
+                *is_routed = true;
+                Ok(files::place(scratch, name, id, *version))
             }
             Begun::Restart { name, version, epoch, .. } => {
                 let (name, epoch) = (name.clone(), *epoch);
-                let prefix = format!("{name}-{}-{version}", self.id);
-                let file = Routed::new(&self.config.scratch, &prefix, original)?;
-                self.bring(&name, epoch, &file)?;
-                Ok(file)
+                let place = files::place(scratch, &name, id, *version);
+                self.bring(&name, epoch, &place)?;
+                Ok(place)
             }
         }
     }
 
-    /// Writes a file of a checkpoint to its place in scratch.
-    fn bring(&mut self, name: &str, epoch: Epoch, file: &Routed) -> Result<()> {
-        let wanted = file.region_name();
+    /// Writes the file of a checkpoint to its place in scratch.
+    fn bring(&mut self, name: &str, epoch: Epoch, place: &Path) -> Result<()> {
         let mut regions = Vec::new();
         let mut ask = |offer: Offer| {
             regions = offer.regions;
-            let wish = |region: &RegionDesc| match region.name == wanted {
+            let wish = |region: &RegionDesc| match region.name == FILE {
                 true => Wish::Copy,
                 false => Wish::Nothing,
             };
@@ -475,17 +472,19 @@ impl Session {
         leave.withdraw();
         let filled =
             filled?.ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))?;
-        let region = regions.iter().find(|region| region.name == wanted);
+        let region = regions.iter().find(|region| region.name == FILE);
         let bytes = region.and_then(|region| filled.bytes(region)).ok_or_else(|| {
-            Error::invalid(format!("the checkpoint has no file {:?}", file.original))
+            Error::invalid(format!(
+                "checkpoint {name} has no file of this process: its memory is restored by VELOC_Recover_mem"
+            ))
         })?;
-        fs::write(&file.place, bytes).map_err(|e| Error::io_named("writing", &file.place, &e))
+        fs::write(place, bytes).map_err(|e| Error::io_named("writing", place, &e))
     }
 
-    /// Removes files in scratch of all versions of a name.
+    /// Removes this process's files in scratch of all versions of a name.
     pub fn cleanup(&self, name: &str) -> Result<()> {
         check_name(name, 0)?;
-        files::remove(&self.config.scratch, &format!("{name}-{}-", self.id))
+        files::remove(&self.config.scratch, name, self.id)
     }
 
     /// Completes what is under way.
@@ -569,7 +568,7 @@ fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDes
 
 /// What is wanted of a region of a checkpoint.
 fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) -> Result<Wish> {
-    if region.name.starts_with(PREFIX) {
+    if region.name == FILE {
         return Ok(Wish::Nothing);
     }
     let Ok(id) = region.name.parse::<i32>() else {
@@ -638,15 +637,6 @@ fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     let mut options = GcOptions { keep_one: plan.keeps_any(), ..GcOptions::default() };
     options.drop.insert(job.name().clone(), dropped);
     client.collect(&options).map(drop)
-}
-
-fn forget(place: &std::path::Path) -> Result<()> {
-    match fs::remove_file(place) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io_named("removing", place, &error))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn check_name(name: &str, version: i32) -> Result<()> {

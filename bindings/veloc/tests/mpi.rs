@@ -1,32 +1,15 @@
 //! Ranks that were written for VELOC, under each MPI that is here: killed, continued, and damaged.
 
-use std::env;
+mod common;
+
+use common::{compile, is_here, library, text_of};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn is_here(command: &str) -> bool {
-    let is_here = Command::new(command).arg("--version").output().is_ok();
-    assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
-    if !is_here {
-        eprintln!("skipped: this machine has no {command}");
-    }
-    is_here
-}
-
-fn text_of(done: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{}\n{out}\n{err}", done.status);
-    out.into_owned()
-}
 
 struct Mpi {
     name: &'static str,
@@ -38,28 +21,9 @@ impl Mpi {
     fn build(name: &'static str) -> Mpi {
         let mpi = Mpi { name, dir: tempfile::tempdir().unwrap() };
         let dir = mpi.dir.path();
-        let core = env::current_exe().unwrap().parent().unwrap().join("libveloc_client.so");
-        std::os::unix::fs::symlink(core, dir.join("libveloc-client-core.so")).unwrap();
-        let compile = |words: &[&str]| {
-            let mut command = Command::new(format!("mpicc.{name}"));
-            command.args(["-Wall", "-Wextra", "-Werror", "-g", "-I"]);
-            command.arg(root().join("../c/include")).arg("-I").arg(root().join("include"));
-            text_of(&command.args(words).current_dir(dir).output().unwrap());
-        };
-        let source = |name: &str| root().join(name).to_str().unwrap().to_owned();
-        let (shim, program) = (source("mpi/veloc_mpi.c"), source("tests/programs/ranks.c"));
-        compile(&[
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libveloc-client.so",
-            "-o",
-            "libveloc-client.so",
-            &shim,
-            "-L.",
-            "-lveloc-client-core",
-            "-Wl,-rpath,$ORIGIN",
-        ]);
-        compile(&["-o", "ranks", &program, "-L.", "-lveloc-client", "-lveloc-client-core"]);
+        let compiler = format!("mpicc.{name}");
+        library(&compiler, "veloc_mpi.c", dir);
+        compile(&compiler, &[], "ranks.c", dir);
         let at = dir.display();
         let text = format!("scratch = {at}/scratch\npersistent = {at}/persistent\nmode = async\n");
         fs::write(dir.join("veloc.cfg"), text).unwrap();
@@ -68,7 +32,8 @@ impl Mpi {
 
     fn command(&self, ranks: u32, steps: u32) -> Command {
         let mut command = Command::new(format!("mpirun.{}", self.name));
-        command.args(["-n", &ranks.to_string(), "./ranks", "veloc.cfg", &steps.to_string()]);
+        let (program, config) = (self.dir.path().join("ranks"), self.dir.path().join("veloc.cfg"));
+        command.args(["-n", &ranks.to_string()]).arg(program).arg(config).arg(steps.to_string());
         command.current_dir(self.dir.path()).env("LD_LIBRARY_PATH", self.dir.path());
         if self.name == "openmpi" {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");

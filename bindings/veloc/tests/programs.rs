@@ -1,40 +1,17 @@
 //! A program in C that was written for VELOC, linked to a library of that name and run with ours.
 
-use std::env;
+mod common;
+
+use common::{archive, compile, is_here, library, root, text_of};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Whether the C compiler is here; CI has it.
-fn has_compiler() -> bool {
-    let is_here = Command::new("cc").arg("--version").output().is_ok();
-    assert!(is_here || env::var_os("CI").is_none(), "CI needs cc");
-    if !is_here {
-        eprintln!("skipped: this machine has no cc");
-    }
-    is_here
-}
-
 /// Compiles a program, and links it to `libveloc-client.so`.
 fn program(dir: &Path, name: &str) -> PathBuf {
-    let built = env::current_exe().unwrap().parent().unwrap().join("libveloc_client.so");
-    std::os::unix::fs::symlink(built, dir.join("libveloc-client.so")).unwrap();
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let program = dir.join("program");
-    let done = Command::new("cc")
-        .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-o"])
-        .arg(&program)
-        .arg("-I")
-        .arg(root.join("include"))
-        .arg(root.join("tests/programs").join(name))
-        .arg("-L")
-        .arg(dir)
-        .arg("-lveloc-client")
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    program
+    library("cc", "no_mpi.c", dir);
+    compile("cc", &["-std=c99", "-pedantic"], name, dir)
 }
 
 fn run(program: &Path, dir: &Path, part: &str) -> String {
@@ -51,7 +28,7 @@ fn run(program: &Path, dir: &Path, part: &str) -> String {
 }
 
 fn all_parts(mode: &str) {
-    if !has_compiler() {
+    if !is_here("cc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +73,7 @@ fn every_function_in_the_background() {
 /// Killed a few steps after each start; at last it prints what an undisturbed run prints.
 #[test]
 fn killed_again_and_again() {
-    if !has_compiler() {
+    if !is_here("cc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -141,17 +118,75 @@ fn killed_again_and_again() {
     assert!(starts.windows(2).all(|pair| pair[1] >= pair[0] + 3), "{starts:?}");
 }
 
+/// They and no others, or a program's own functions could meet those of some dependency.
 #[test]
-fn every_name_of_veloc_is_there() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let exports = fs::read_to_string(root.join("src/exports.rs")).unwrap();
-    let header = fs::read_to_string(root.join("include/veloc.h")).unwrap();
-    let declared = header.lines().filter_map(|line| line.strip_prefix("int ")?.split('(').next());
-    let declared: Vec<&str> = declared.collect();
-    assert_eq!(declared.len(), 25, "{declared:?}");
-    for name in declared {
-        assert!(exports.contains(&format!("fn {name}(")), "{name}");
+fn the_names_of_veloc_are_exported() {
+    if !is_here("cc") || !is_here("nm") {
+        return;
     }
-    // And the one that VELOC_Init of each MPI is made of.
-    assert_eq!(exports.matches("#[unsafe(no_mangle)]").count(), 25 + 1);
+    let header = fs::read_to_string(root().join("include/veloc.h")).unwrap();
+    let declared = header.lines().filter_map(|line| line.strip_prefix("int ")?.split('(').next());
+    let mut declared: Vec<&str> = declared.collect();
+    declared.sort_unstable();
+    assert_eq!(declared.len(), 25, "{declared:?}");
+    let dir = tempfile::tempdir().unwrap();
+    library("cc", "no_mpi.c", dir.path());
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only"]).arg(dir.path().join("libveloc-client.so"));
+    let told = text_of(&nm.output().unwrap());
+    let mut exported: Vec<&str> = told.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    exported.sort_unstable();
+    assert_eq!(exported, declared);
+}
+
+/// What `make install` installs of VELOC's: programs find it as they find VELOC.
+#[test]
+fn cmake_finds_what_is_installed() {
+    if !is_here("cc") || !is_here("cmake") || !is_here("c++") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let built = dir.path().join("built");
+    fs::create_dir(&built).unwrap();
+    std::os::unix::fs::symlink(archive(), built.join("libveloc_client.a")).unwrap();
+    let prefix = dir.path().join("prefix");
+    let mut install = Command::new(root().join("../../scripts/install"));
+    install.arg(&prefix).env("OUTLIVE_INSTALL_FROM", &built).env("DESTDIR", "");
+    text_of(&install.output().unwrap());
+    // Moved: the package finds itself.
+    let moved = dir.path().join("moved");
+    fs::rename(&prefix, &moved).unwrap();
+    let programs = root().join("tests/programs");
+    let project = |sources: &str, folder: &str, mpi: Option<&str>| {
+        let at = dir.path().join(folder);
+        fs::create_dir(&at).unwrap();
+        let text = format!(
+            "cmake_minimum_required(VERSION 3.16)\nproject(small C CXX)\nfind_package(veloc REQUIRED)\n\
+             add_executable(small {}/{sources})\ntarget_link_libraries(small veloc::client)\n",
+            programs.display()
+        );
+        fs::write(at.join("CMakeLists.txt"), text).unwrap();
+        let cmake = |args: &[&str]| {
+            let mut command = Command::new("cmake");
+            command.args(args).env("CMAKE_PREFIX_PATH", moved.join("lib").join(folder));
+            text_of(&command.current_dir(&at).output().unwrap());
+        };
+        let compiler = mpi.map(|name| format!("-DMPI_C_COMPILER=mpicc.{name}"));
+        let mut args = vec!["-S", ".", "-B", "build"];
+        args.extend(compiler.as_deref());
+        cmake(&args);
+        cmake(&["--build", "build"]);
+        at.join("build/small")
+    };
+    let small = project("all.c", "outlive-veloc", None);
+    let at = dir.path().display();
+    let config = format!("scratch = {at}/scratch\npersistent = {at}/persistent\n");
+    fs::write(dir.path().join("veloc.cfg"), config).unwrap();
+    let done = Command::new(small).arg("1").arg(dir.path().join("veloc.cfg")).output().unwrap();
+    assert_eq!(text_of(&done), "done\n");
+    for mpi in ["openmpi", "mpich"] {
+        if is_here(&format!("mpicc.{mpi}")) {
+            project("ranks.c", &format!("outlive-veloc-{mpi}"), Some(mpi));
+        }
+    }
 }

@@ -88,6 +88,12 @@ impl Layout {
         }
     }
 
+    /// The small regions, with their memory.
+    pub fn packed(&self) -> impl Iterator<Item = (&RegionDesc, &Memory)> {
+        let is_packed = |region: &&RegionDesc| matches!(region.place, RegionPlace::Packed { .. });
+        self.regions.iter().filter(is_packed).zip(self.packed.iter().map(|(_, memory)| memory))
+    }
+
     /// The memory of a stream; `None` for the packed one.
     pub fn memory(&self, stream: usize) -> Option<&Memory> {
         stream.checked_sub(usize::from(self.has_packed())).map(|own| &self.own[own])

@@ -7,6 +7,7 @@ use crate::frozen::FrozenMemory;
 use crate::hold::{HoldPlan, Holders, forked, unfrozen_bytes};
 use crate::in_place::InPlace;
 use crate::layout::Layout;
+use crate::memory::Memory;
 use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::way::{self, Dirty};
@@ -28,7 +29,7 @@ pub struct MemorySource {
     image: SourceRegions,
     attachment: Arc<[u8]>,
     threads: usize,
-    elsewhere: Vec<RegionDesc>,
+    elsewhere: Vec<(RegionDesc, Memory)>,
 }
 
 #[derive(Debug)]
@@ -58,8 +59,9 @@ impl MemorySource {
 
     /// The same source, of a rank that has these regions as well, whose bytes another rank stores.
     #[must_use]
-    pub fn with_elsewhere(self, elsewhere: &[Region]) -> MemorySource {
-        MemorySource { elsewhere: elsewhere.iter().map(Region::description).collect(), ..self }
+    pub fn with_elsewhere(self, elsewhere: Vec<Region>) -> MemorySource {
+        let elsewhere = elsewhere.into_iter().map(|it| (it.description(), it.memory)).collect();
+        MemorySource { elsewhere, ..self }
     }
 
     /// Waits until nothing of the regions is missing that a lazy restore of this process still brings,
@@ -90,8 +92,17 @@ impl MemorySource {
 impl PageSource for MemorySource {
     fn regions(&mut self) -> Result<Vec<RegionDesc>> {
         let mut regions = self.layout()?.regions.clone();
-        regions.extend(self.elsewhere.iter().cloned());
+        regions.extend(self.elsewhere.iter().map(|(region, _)| region.clone()));
         Ok(regions)
+    }
+
+    fn compared(&mut self) -> Result<Vec<(String, Vec<u8>)>> {
+        let layout = self.layout()?;
+        let elsewhere = self.elsewhere.iter().map(|(region, memory)| (region, memory));
+        let compared = layout.packed().chain(elsewhere).filter(|(region, _)| region.is_compared());
+        Ok(compared
+            .map(|(region, memory)| (region.name.clone(), memory.bytes().to_vec()))
+            .collect())
     }
 
     fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {

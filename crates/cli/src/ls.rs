@@ -132,8 +132,16 @@ pub fn ls(args: &LsArgs, teller: &Arc<Teller>) -> Result<Answer> {
 
 fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
     let now_ns = pool.env().clock.unix_ns();
-    let mut table =
-        Table::new(&["JOB", ">CHECKPOINTS", ">NEWEST", ">AGE", ">STATE", ">STORED", ">REGIONS"]);
+    let mut table = Table::new(&[
+        "JOB",
+        ">CHECKPOINTS",
+        ">NEWEST",
+        ">AGE",
+        ">RANKS",
+        ">STATE",
+        ">STORED",
+        ">REGIONS",
+    ]);
     let mut json = Vec::new();
     let mut remarks = String::new();
     let jobs = pool.jobs()?;
@@ -146,6 +154,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
             listing.epochs.len().to_string(),
             or_dash(newest.map(|manifest| manifest.epoch.to_string())),
             or_dash(newest.map(|manifest| age(manifest.frozen_ns, now_ns))),
+            or_dash(newest.map(|manifest| manifest.world_size.to_string())),
             or_dash(newest.map(|manifest| bytes(manifest.state_bytes()))),
             bytes(listing.stored_bytes()),
             or_dash(newest.map(|manifest| manifest.regions().to_string())),
@@ -157,6 +166,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
             "newest_epoch": newest.map(|manifest| manifest.epoch),
             "newest_at": newest.map(|manifest| when(manifest.frozen_ns)),
             "newest_ns": newest.map(|manifest| manifest.frozen_ns),
+            "newest_world_size": newest.map(|manifest| manifest.world_size),
             "state_bytes": newest.map(Manifest::state_bytes),
             "stored_bytes": listing.stored_bytes(),
             "unreadable_records": listing.unreadable,
@@ -176,8 +186,17 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     let listing = Listing::read(pool, job)?;
     let mut tiers = Tiers::of(pool)?;
     let safe_on = tiers.is_some().then_some("SAFE ON");
-    let mut headings =
-        vec![">EPOCH", "FROZEN AT", ">AGE", ">STATE", ">CHANGED", ">NEW", ">PARENT", ">REGIONS"];
+    let mut headings = vec![
+        ">EPOCH",
+        "FROZEN AT",
+        ">AGE",
+        ">RANKS",
+        ">STATE",
+        ">CHANGED",
+        ">NEW",
+        ">PARENT",
+        ">REGIONS",
+    ];
     headings.extend(safe_on);
     headings.push("REMARKS");
     let (mut table, mut epochs) = (Table::new(&headings), Vec::new());
@@ -187,6 +206,7 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),
             age(manifest.frozen_ns, now_ns),
+            manifest.world_size.to_string(),
             bytes(manifest.state_bytes()),
             bytes(manifest.figures.changed_bytes),
             bytes(manifest.figures.new_bytes + record_bytes),

@@ -1,7 +1,7 @@
 //! What the bytes of small regions mean, as the front doors write them.
 
 use crate::output::shown;
-use outlive_types::{Distribution, RegionDesc};
+use outlive_types::{Distribution, RegionDesc, Scalar};
 use serde_json::{Value, json};
 
 /// Longest text that is shown as a value.
@@ -9,62 +9,24 @@ const TEXT_CHARS_MAX: usize = 60;
 
 /// A scalar's value, for people and for programs; `None` for what is none, or is not understood.
 pub fn value(dtype: &str, shape: &[u64], bytes: &[u8]) -> Option<(String, Value)> {
-    if !shape.is_empty() && !dtype.starts_with("py:") {
-        return None;
-    }
-    let number = |text: String, value: Value| Some((text, value));
-    match dtype {
-        "py:none" => number("None".to_owned(), Value::Null),
-        "py:bool" | "|b1" | "?" => match bytes {
-            [0] => number("False".to_owned(), json!(false)),
-            [1] => number("True".to_owned(), json!(true)),
-            _ => None,
-        },
-        "py:int" => {
-            let value = integer(bytes, true)?;
-            // Programs that read JSON may hold numbers as doubles; a text loses nothing.
-            let exact =
-                i64::try_from(value).map_or_else(|_| json!(value.to_string()), |n| json!(n));
-            number(value.to_string(), exact)
-        }
-        "py:float" | "<f8" => float(f64::from_le_bytes(bytes.try_into().ok()?)),
-        "<f4" => float(f64::from(f32::from_le_bytes(bytes.try_into().ok()?))),
-        "py:str" => {
-            let text = std::str::from_utf8(bytes).ok()?;
-            if text.chars().count() > TEXT_CHARS_MAX {
-                return None;
-            }
-            number(format!("\"{}\"", shown(text)), json!(text))
-        }
-        _ => {
-            let (signed, width) = match dtype.as_bytes() {
-                [b'<' | b'|', b'i', width @ b'1'..=b'8'] => (true, width - b'0'),
-                [b'<' | b'|', b'u', width @ b'1'..=b'8'] => (false, width - b'0'),
-                _ => return None,
-            };
-            if bytes.len() != usize::from(width) {
-                return None;
-            }
-            let value = integer(bytes, signed)?;
+    let told = |text: String, value: Value| Some((text, value));
+    match Scalar::read(dtype, shape, bytes)? {
+        Scalar::None => told("None".to_owned(), Value::Null),
+        Scalar::Bool(false) => told("False".to_owned(), json!(false)),
+        Scalar::Bool(true) => told("True".to_owned(), json!(true)),
+        Scalar::Float(value) => float(value),
+        Scalar::Text(text) if text.chars().count() > TEXT_CHARS_MAX => None,
+        Scalar::Text(text) => told(format!("\"{}\"", shown(&text)), json!(text)),
+        Scalar::Int(value) => {
             let exact = match (i64::try_from(value), u64::try_from(value)) {
                 (Ok(value), _) => json!(value),
-                (_, Ok(value)) => json!(value),
-                _ => return None,
+                (_, Ok(value)) if dtype != "py:int" => json!(value),
+                // Programs that read JSON may hold numbers as doubles; a text loses nothing.
+                _ => json!(value.to_string()),
             };
-            number(value.to_string(), exact)
+            told(value.to_string(), exact)
         }
     }
-}
-
-/// A little-endian integer of up to 16 bytes (15 without a sign); no bytes are zero.
-fn integer(bytes: &[u8], signed: bool) -> Option<i128> {
-    if bytes.len() > if signed { 16 } else { 15 } {
-        return None;
-    }
-    let negative = signed && bytes.last().is_some_and(|last| last & 0x80 != 0);
-    let mut wide = [if negative { 0xFF } else { 0 }; 16];
-    wide[..bytes.len()].copy_from_slice(bytes);
-    Some(i128::from_le_bytes(wide))
 }
 
 fn float(value: f64) -> Option<(String, Value)> {

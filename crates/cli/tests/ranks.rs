@@ -114,6 +114,13 @@ fn other_commands_take_checkpoints_of_several_ranks() {
     let pool = pool.to_str().unwrap();
     let listed = json(&["ls", pool, "heat", "--json"]);
     assert_eq!(listed["checkpoints"][1]["world_size"], 3, "{listed}");
+    assert_eq!(json(&["ls", pool, "--json"])["jobs"][0]["newest_world_size"], 3);
+    for words in [&["ls", pool][..], &["ls", pool, "heat"]] {
+        let told = outlive(words).out;
+        let place = told.lines().next().unwrap().find("RANKS").unwrap();
+        let cell = &told.lines().nth(1).unwrap()[place..place + "RANKS".len()];
+        assert_eq!(cell.trim(), "3", "{told}");
+    }
     assert_eq!(outlive(&["verify", pool]).code, 0);
     assert_eq!(outlive(&["du", pool, "heat"]).code, 0);
     assert_eq!(outlive(&["scrub", pool]).code, 0);

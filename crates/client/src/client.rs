@@ -50,7 +50,7 @@ impl Client {
         };
         let (mine, elsewhere): (Vec<Region>, Vec<Region>) = regions.into_iter().partition(is_mine);
         MemorySource::new(self.tracker.clone(), mine, attachment, self.threads())
-            .with_elsewhere(&elsewhere)
+            .with_elsewhere(elsewhere)
     }
 
     /// Saves regions, with what a front door keeps with their image. Returns when the program may

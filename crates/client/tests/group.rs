@@ -61,6 +61,8 @@ struct Memory {
     table: Vec<u8>,
     /// Of each rank its own; none if it is empty.
     own: Vec<u8>,
+    /// One number, the same on all ranks.
+    step: Box<u64>,
 }
 
 /// The element of the array at a place, after so many steps.
@@ -87,12 +89,18 @@ fn cells(part: &Share, step: u64) -> Vec<u64> {
 impl Memory {
     fn new(part: Share, step: u64, rank: Rank) -> Memory {
         let cells = cells(&part, step);
-        Memory { part, cells, table: table(step), own: vec![rank as u8; 100] }
+        Memory { part, cells, table: table(step), own: vec![rank as u8; 100], step: Box::new(step) }
     }
 
     fn empty(part: Share, own: usize) -> Memory {
         let count = part.shape.iter().product::<u64>() as usize;
-        Memory { part, cells: vec![!0; count], table: vec![1; 150_000], own: vec![9; own] }
+        Memory {
+            part,
+            cells: vec![!0; count],
+            table: vec![1; 150_000],
+            own: vec![9; own],
+            step: Box::default(),
+        }
     }
 
     fn regions(&self) -> Vec<Region> {
@@ -109,6 +117,8 @@ impl Memory {
         let mut regions = vec![
             cells.distributed(self.part.distribution()),
             local("table", &self.table).distributed(Distribution::Replicated),
+            region("step", "<u8", vec![], (&raw const *self.step).cast(), 8)
+                .distributed(Distribution::Replicated),
         ];
         if !self.own.is_empty() {
             regions.push(local("own", &self.own));
@@ -130,6 +140,8 @@ impl Memory {
             target(name, "|u1", vec![length as u64], bytes.as_mut_ptr(), length, distribution)
         };
         let mut targets = vec![cells, local("table", &mut self.table, Distribution::Replicated)];
+        let step = (&raw mut *self.step).cast();
+        targets.push(target("step", "<u8", vec![], step, 8, Distribution::Replicated));
         if !self.own.is_empty() {
             targets.push(local("own", &mut self.own, Distribution::Local));
         }
@@ -139,6 +151,7 @@ impl Memory {
     fn check(&self, step: u64) {
         assert!(self.cells == cells(&self.part, step), "{:?} at step {step}", self.part);
         assert!(self.table == table(step), "the table at step {step}");
+        assert_eq!(*self.step, step);
     }
 }
 
@@ -405,11 +418,14 @@ fn what_each_rank_has_for_itself_needs_as_many_ranks() {
 #[test]
 fn what_one_rank_does_wrong_all_are_told() {
     type Wrong = fn(&mut Memory, Rank);
-    let wrongs: [(&str, Wrong); 4] = [
+    let wrongs: [(&str, Wrong); 5] = [
         ("rank 2 lacks region \"own\"", |memory, rank| {
             if rank == 2 {
                 memory.own.clear();
             }
+        }),
+        ("rank 1 has \"step\" = 3, and rank 0 has \"step\" = 2", |memory, rank| {
+            *memory.step += u64::from(rank == 1);
         }),
         ("rank 1 has region \"table\"", |memory, rank| {
             if rank == 1 {
@@ -446,4 +462,34 @@ fn what_one_rank_does_wrong_all_are_told() {
             || text.starts_with("rank 0") && errors[0].message().contains("which rank 0 has");
         assert!(is_told, "{text}: {}", errors[0]);
     }
+}
+
+/// It saves again where the others are a step behind: a checkpoint of two steps was committed, in silence.
+#[test]
+fn a_rank_that_leaves_out_a_save_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = parts(2, "rows");
+    let errors = run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
+        let mut errors = Vec::new();
+        for step in 1..=6 {
+            // Each leaves out one.
+            if (rank, step) == (1, 3) || (rank, step) == (0, 6) {
+                continue;
+            }
+            let saved = save(&client, &Memory::new(there[rank as usize].clone(), step, rank));
+            errors.extend(saved.err().map(|error| error.message().to_owned()));
+        }
+        let mut found = Memory::empty(there[rank as usize].clone(), 100);
+        let restored = restore(&client, &mut found).unwrap().unwrap();
+        assert_eq!(restored.epoch, 2);
+        found.check(2);
+        client.close(false).unwrap();
+        errors
+    });
+    for (behind, told) in (3..).zip(&errors[0]) {
+        let text =
+            format!("rank 1 has \"step\" = {}, and rank 0 has \"step\" = {behind}:", behind + 1);
+        assert!(told.starts_with(&text), "{told}");
+    }
+    assert_eq!((errors[0].len(), &errors[0]), (3, &errors[1]));
 }

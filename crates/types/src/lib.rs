@@ -11,6 +11,7 @@ mod ids;
 mod missing;
 mod part;
 mod path_text;
+mod scalar;
 mod source;
 pub mod sync;
 mod threads;
@@ -25,6 +26,7 @@ pub use ids::{COMMITTER, Codec, Epoch, Fingerprint, JobName, PackId, Rank, Sessi
 pub use missing::Missing;
 pub use part::{Overlap, Part, uncovered};
 pub use path_text::{path_of, shown_path};
+pub use scalar::Scalar;
 pub use source::{
     FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
     RegionDesc, RegionPlace, Run, StreamDesc,

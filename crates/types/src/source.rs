@@ -5,7 +5,7 @@
 //! checkpoint is committed. How the source finds changes (hashes, kernel tracking) and how it
 //! freezes (copy, fork) stays on its side.
 
-use crate::{Distribution, Epoch, Result};
+use crate::{Distribution, Epoch, PACKED_BELOW_BYTES, Result};
 use std::ops::Range;
 
 /// Name of the stream that holds all regions below [`crate::PACKED_BELOW_BYTES`]. No region may
@@ -27,6 +27,19 @@ pub struct RegionDesc {
     pub place: RegionPlace,
     /// What other ranks of the checkpoint have of it.
     pub distribution: Distribution,
+}
+
+impl RegionDesc {
+    /// Whether the ranks of a group compare its bytes before they save: it is the same on all ranks, and small.
+    /// Arrays of floating-point numbers may differ in their last bits, or be statistics of each rank's own.
+    pub fn is_compared(&self) -> bool {
+        let is_one = self.shape.iter().product::<u64>() == 1;
+        let kind = self.dtype.trim_start_matches(['<', '>', '|', '=']).chars().next();
+        let is_exact = matches!(kind, Some('b' | 'i' | 'u' | 'S' | 'U' | 'm' | 'M'));
+        self.distribution == Distribution::Replicated
+            && self.bytes < PACKED_BELOW_BYTES as u64
+            && (is_one || (is_exact && !self.dtype.contains(':')))
+    }
 }
 
 /// Where a region's bytes are within its image.
@@ -145,6 +158,14 @@ pub trait PageSource {
     /// # Errors
     /// `Invalid` for regions that no image can hold.
     fn regions(&mut self) -> Result<Vec<RegionDesc>> {
+        Ok(Vec::new())
+    }
+
+    /// Names and bytes of the regions that ranks compare ([`RegionDesc::is_compared`]), as they are now.
+    ///
+    /// # Errors
+    /// As [`PageSource::regions`].
+    fn compared(&mut self) -> Result<Vec<(String, Vec<u8>)>> {
         Ok(Vec::new())
     }
 

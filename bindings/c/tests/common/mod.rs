@@ -32,6 +32,11 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     Library(dir)
 });
 
+/// The static library of this build.
+pub fn archive() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().join("liboutlive.a")
+}
+
 /// Where the library is.
 pub fn library() -> &'static Path {
     LIBRARY.0.path()

@@ -97,6 +97,18 @@ int main(int argc, char **argv)
     protect_all();
     cells[0] = -1;
     EXPECT(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, NULL), OUTLIVE_OK, "");
+
+    /* Rank 1 leaves out a save, and the others another: what would be saved between is of two steps. */
+    for (step = 2; step <= 6; step++) {
+        int differs = step > 3 || (rank != 1 && step == 3);
+        if (step == (rank == 1 ? 3 : 6))
+            continue;
+        EXPECT(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, NULL), differs ? OUTLIVE_INVALID : OUTLIVE_OK,
+               "rank 1 has \"step\" = ");
+    }
+    EXPECT(outlive_restore(job, 0, &epoch), OUTLIVE_OK, "");
+    if (step != 2)
+        MPI_Abort(MPI_COMM_WORLD, 4);
     EXPECT(outlive_job_close(job), OUTLIVE_OK, "");
     EXPECT(outlive_close(pool), OUTLIVE_OK, "");
     if (rank == 0)

@@ -119,6 +119,45 @@ int main(int argc, char **argv) {
     CHECK(throws(static_cast<outlive::InvalidError *>(nullptr), "blocks of 3 elements, every 2", [&] {
         job.protect_cyclic("s", outlive::view(other.field), {other.field.size()}, {0}, {3}, {2});
     }));
+    {
+        // Parts and values as protect() takes them, and what a look says of them.
+        outlive::Job parts = pool.job("parts");
+        std::vector<double> part(6), blocks(4);
+        int count = 3;
+        parts.protect_sharded("part", part, {9}, {3});
+        parts.protect_cyclic("blocks", blocks, {8}, {2}, {2}, {4});
+        parts.protect_replicated("count", count);
+        parts.protect("own", count);
+        parts.keep("last 1");
+        CHECK(parts.save(outlive::wait) && parts.save(outlive::wait));
+        const auto there = parts.look();
+        using Sizes = std::vector<std::size_t>;
+        const outlive::RegionInfo *info = there->find("part");
+        CHECK(info->distribution == OUTLIVE_SHARDED && info->global_shape == Sizes{9} &&
+              info->offset == Sizes{3} && info->block.empty());
+        info = there->find("blocks");
+        CHECK(info->distribution == OUTLIVE_CYCLIC && info->offset == Sizes{2} &&
+              info->block == Sizes{2} && info->stride == Sizes{4});
+        CHECK(there->find("count")->distribution == OUTLIVE_REPLICATED);
+        CHECK(there->find("own")->distribution == OUTLIVE_LOCAL && there->find("own")->offset.empty());
+        // What an assignment overwrites is closed.
+        outlive_job *const raw = parts.get();
+        parts = pool.job("others");
+        CHECK(parts.get() != nullptr && outlive_job_wait(raw) == OUTLIVE_INVALID);
+        CHECK(pool.job("parts").epochs() == std::vector<std::uint64_t>{2});
+        outlive::Save saves = job.save(outlive::force), next = job.save(outlive::force);
+        next.wait();
+        saves = std::move(next);
+        CHECK(saves && !next && saves.done());
+        outlive::Pool second(argv[1]);
+        outlive_pool *const overwritten = second.get();
+        second = outlive::Pool(argv[1]);
+        outlive_job *none = nullptr;
+        CHECK(outlive_job_open(overwritten, "x", 0, &none) == OUTLIVE_INVALID);
+        outlive::Job alone = second.job_of_ranks("alone", 0, 1, "a run");
+        alone.protect_replicated("count", count);
+        CHECK(alone.save(outlive::wait) && alone.restore() == 1u);
+    }
     // Within a process all jobs of a name are one writer.
     outlive::Job same = pool.job("cpp");
     same.protect("step", other.step);

@@ -85,7 +85,12 @@ program round_trip
     call outlive_prune(job, 1_int64, dropped, status)
     call check(status == outlive_ok .and. dropped == 1, "prune")
 
+    call outlive_job_keep(job, "last 100", status)
+    call ok(status)
+
     ! What is wrong has a text.
+    call outlive_job_keep(job, "last", status)
+    call refused(status, "is not a rule")
     call outlive_protect(job, "part", grid(1:300:2, :), status)
     call refused(status, "not contiguous")
     call outlive_protect_sharded(job, "part", grid, [300_int64], [0_int64, 0_int64], status)

@@ -63,7 +63,9 @@ static void first(const char *config)
     NO(VELOC_Checkpoint_begin("heat", 7));
     NO(VELOC_Checkpoint_wait());
     OK(VELOC_Checkpoint_mem());
-    OK(VELOC_Checkpoint_end(0));
+    OK(VELOC_Route_file("given-up.txt", routed));
+    write_file(routed, "given up");
+    NO(VELOC_Checkpoint_end(0));
     CHECK(VELOC_Restart_test("heat", 0) == 5);
     NO(VELOC_Checkpoint_end(1));
     NO(VELOC_Checkpoint_mem());
@@ -78,6 +80,7 @@ static void first(const char *config)
     CHECK(VELOC_Restart_test("part", 0) == 0);
     OK(VELOC_Restart_begin("part", 0));
     CHECK(VELOC_Recover_size(0) == sizeof step && VELOC_Recover_size(1) == 0);
+    NO(VELOC_Route_file("output.txt", routed)); /* it has no file */
     OK(VELOC_Restart_end(1));
     NO(VELOC_Recover_size(0));
 
@@ -86,7 +89,8 @@ static void first(const char *config)
     other[3] = 3;
     OK(VELOC_Checkpoint_begin("named", 1));
     OK(VELOC_Checkpoint_mem());
-    OK(VELOC_Route_file("output.txt", routed));
+    NO(VELOC_Route_file("output.txt", NULL));
+    OK(VELOC_Route_file("\xff\xfe output.txt", routed)); /* the name is not UTF-8, and never read */
     write_file(routed, "what the program writes itself");
     OK(VELOC_Checkpoint_end(1));
     OK(VELOC_Cleanup("named"));
@@ -97,7 +101,7 @@ static void first(const char *config)
 static void second(const char *config)
 {
     int ids[] = {0};
-    char routed[VELOC_MAX_NAME], text[100];
+    char routed[VELOC_MAX_NAME], text[VELOC_MAX_NAME];
     FILE *file;
 
     OK(VELOC_Init_single(7, config));
@@ -123,11 +127,13 @@ static void second(const char *config)
     CHECK(step == 55 && grid[5000] == 0);
 
     OK(VELOC_Restart_begin("named", 1));
-    OK(VELOC_Route_file("output.txt", routed));
+    strcpy(routed, "another name");
+    OK(VELOC_Route_file(routed, routed));
     file = fopen(routed, "r");
     CHECK(file != NULL && fgets(text, sizeof text, file) != NULL && fclose(file) == 0);
     CHECK(strcmp(text, "what the program writes itself") == 0);
-    NO(VELOC_Route_file("another.txt", routed));
+    OK(VELOC_Route_file(NULL, text));
+    CHECK(strcmp(text, routed) == 0);
     OK(VELOC_Region_protect(0, other, 500, sizeof *other, "named"));
     OK(VELOC_Recover_mem());
     CHECK(other[3] == 3);

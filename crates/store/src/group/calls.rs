@@ -5,6 +5,7 @@
 //! later carries the number that rank 0 has drawn for the meeting. So nothing that an earlier run has
 //! left can be taken for a word of this one, whatever that run was called.
 
+use super::mail::least_pause;
 use super::pulse::Pulse;
 use super::watch::Looks;
 use super::words::{Ear, Mouth};
@@ -21,8 +22,8 @@ use std::time::Duration;
 const FIRST: Rank = 0;
 /// The most ranks that can meet: a word that names all of them has 1 MiB, which every log takes.
 const RANKS_MAX: u32 = 1 << 16;
-/// The shortest and the longest pause between two looks: an eighth of the time that has passed.
-const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(250)];
+/// The longest pause between two looks: an eighth of the time that has passed.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// After so many calls what all have read is removed.
 const TIDY_EVERY: u64 = 8;
 /// Ranks that are patient for longer than this need no sign that others are at work.
@@ -256,7 +257,10 @@ impl PoolRanks {
                 self.mouth.check()?;
             }
             go_on()?;
-            sleep((now.saturating_sub(began) / 8).clamp(PAUSES[0], PAUSES[1]));
+            // Rank 0 alone looks for what the others say; they all look for what it says.
+            let looking = if self.rank == FIRST { 1 } else { self.size };
+            let least = least_pause(looking, self.patience);
+            sleep((now.saturating_sub(began) / 8).clamp(least, PAUSE_MAX.max(least)));
         }
     }
 

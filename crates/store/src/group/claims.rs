@@ -2,18 +2,50 @@
 //! array seldom are of one size, but not other names, types or global shapes.
 
 use outlive_format::fingerprint;
-use outlive_types::{Distribution, Error, RegionDesc};
+use outlive_types::{Distribution, Error, PageSource, RegionDesc, Result, Scalar};
+use std::collections::BTreeMap;
 
-/// What a rank is about to save, a line each.
+/// A longer text is told by its fingerprint.
+const TEXT_CHARS_MAX: usize = 60;
+
+/// What a rank is about to save: a line for each region, then a line for each value that all ranks must have.
 #[derive(Debug)]
 pub struct Claims(String);
 
 impl Claims {
-    /// Of a rank that saves these regions of `job` to the pool `id`, but for those that `is_lone` names.
-    pub fn new(id: &str, job: &str, regions: &[RegionDesc], is_lone: fn(&str) -> bool) -> Claims {
+    /// Of a rank that saves `source` as `job` to the pool `id`, but for the regions that `is_lone` names.
+    ///
+    /// # Errors
+    /// `Invalid` for regions that no image can hold.
+    pub fn new(
+        id: &str,
+        job: &str,
+        source: &mut dyn PageSource,
+        is_lone: fn(&str) -> bool,
+    ) -> Result<Claims> {
+        let (regions, compared) = (source.regions()?, source.compared()?);
+        Ok(Claims::of(id, job, &regions, compared, is_lone))
+    }
+
+    fn of(
+        id: &str,
+        job: &str,
+        regions: &[RegionDesc],
+        compared: Vec<(String, Vec<u8>)>,
+        is_lone: fn(&str) -> bool,
+    ) -> Claims {
+        let compared: BTreeMap<String, Vec<u8>> = compared.into_iter().collect();
         let shared = regions.iter().filter(|region| !is_lone(&region.name));
-        let mut lines: Vec<String> = shared.map(line).collect();
+        let (mut lines, mut values) = (Vec::new(), Vec::new());
+        for region in shared {
+            lines.push(line(region));
+            if let Some(bytes) = compared.get(&region.name) {
+                values.push(value(region, bytes));
+            }
+        }
         lines.sort_unstable();
+        values.sort_unstable();
+        lines.append(&mut values);
         Claims(format!("the pool {id}\nthe job {job:?}\n{}", lines.join("\n")))
     }
 
@@ -38,6 +70,16 @@ impl Claims {
         let lacks = |of: &str, line: &str| !of.lines().any(|other| other == line);
         let extra = other.lines().find(|line| lacks(&first, line));
         let missing = first.lines().find(|line| lacks(other, line));
+        let is_value = |line: Option<&str>| line.is_some_and(|line| line.starts_with('"'));
+        if is_value(extra) && is_value(missing) {
+            return Error::invalid(format!(
+                "rank {rank} has {}, and rank 0 has {}: a rank has left out a save, or made one more than the \
+                 others. All ranks must save at the same steps, and a replicated region must be the same on \
+                 all ranks. Nothing was saved; end the program if the ranks are at different steps",
+                extra.unwrap_or_default(),
+                missing.unwrap_or_default()
+            ));
+        }
         let what = match (extra, missing) {
             (Some(extra), Some(missing)) => {
                 format!("rank {rank} has {extra}, where rank 0 has {missing}")
@@ -53,6 +95,22 @@ impl Claims {
              it with length 0. Nothing was saved"
         ))
     }
+}
+
+/// Lines of values begin with the region's name in quotes.
+fn value(region: &RegionDesc, bytes: &[u8]) -> String {
+    let RegionDesc { name, dtype, shape, .. } = region;
+    // An array of one element is a number, too.
+    let shape = if shape.iter().product::<u64>() == 1 { &[] } else { &shape[..] };
+    let text = match Scalar::read(dtype, shape, bytes) {
+        Some(Scalar::None) => "None".to_owned(),
+        Some(Scalar::Bool(value)) => value.to_string(),
+        Some(Scalar::Int(value)) => value.to_string(),
+        Some(Scalar::Float(value)) => format!("{value:?}"),
+        Some(Scalar::Text(text)) if text.chars().count() <= TEXT_CHARS_MAX => format!("{text:?}"),
+        _ => format!("{} bytes with the fingerprint {}", bytes.len(), fingerprint(bytes)),
+    };
+    format!("\"{}\" = {text}", name.escape_debug())
 }
 
 fn line(region: &RegionDesc) -> String {
@@ -92,7 +150,7 @@ mod tests {
     fn a_difference_is_named() {
         let part = |offset| Distribution::Subarray { global_shape: vec![9], offset: vec![offset] };
         let is_lone = |name: &str| name.starts_with("lone");
-        let of = |regions: &[RegionDesc]| Claims::new("07", "job", regions, is_lone);
+        let of = |regions: &[RegionDesc]| Claims::of("07", "job", regions, Vec::new(), is_lone);
         let (u, v) = (region("u", "<f8", part(0)), region("v", "<f8", Distribution::Local));
         let lone = region("lone 7", "<f8", Distribution::Local);
         let same = [lone, region("v", "<f8", Distribution::Local), region("u", "<f8", part(4))];
@@ -111,5 +169,40 @@ mod tests {
         assert!(extra.message().contains("rank 2 has region \"w\""), "{extra}");
         let other = difference(&[u.clone(), region("v", "<f4", Distribution::Local)]);
         assert!(other.message().contains("<f4") && other.message().contains("<f8"), "{other}");
+    }
+
+    #[test]
+    fn a_value_that_differs_is_told() {
+        let of = |dtype: &str, shape: &[u64], bytes: &[u8]| {
+            let (shape, length) = (shape.to_vec(), bytes.len() as u64);
+            let step = RegionDesc {
+                shape,
+                bytes: length,
+                ..region("step", dtype, Distribution::Replicated)
+            };
+            assert!(step.is_compared(), "{step:?}");
+            Claims::of("07", "job", &[step], vec![("step".to_owned(), bytes.to_vec())], |_| false)
+        };
+        let told = |dtype: &str, shape: &[u64], all: [&[u8]; 2]| {
+            let all = all.map(|bytes| of(dtype, shape, bytes).into_bytes());
+            Claims::difference(&all).message().to_owned()
+        };
+        let integers = told("<i8", &[], [&5i64.to_le_bytes(), &6i64.to_le_bytes()]);
+        assert!(
+            integers.starts_with("rank 1 has \"step\" = 6, and rank 0 has \"step\" = 5:"),
+            "{integers}"
+        );
+        let lone = told("<i4", &[1], [&5i32.to_le_bytes(), &6i32.to_le_bytes()]);
+        assert!(lone.contains("= 6, and rank 0 has \"step\" = 5:"), "{lone}");
+        let floats = told("py:float", &[], [&0.5f64.to_le_bytes(), &0.25f64.to_le_bytes()]);
+        assert!(floats.contains("= 0.25, and rank 0 has \"step\" = 0.5:"), "{floats}");
+        let texts = told("py:str", &[], [b"a", b"b"]);
+        assert!(texts.contains("= \"b\", and"), "{texts}");
+        let arrays = told("|u1", &[2], [b"ab", b"cd"]);
+        assert!(arrays.contains("= 2 bytes with the fingerprint"), "{arrays}");
+        let floats =
+            RegionDesc { shape: vec![2], ..region("mean", "<f4", Distribution::Replicated) };
+        assert!(!floats.is_compared(), "its last bits may differ");
+        assert!(!region("own", "<i8", Distribution::Local).is_compared());
     }
 }

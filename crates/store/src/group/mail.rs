@@ -16,6 +16,9 @@ const ATTEMPTS: usize = 8;
 const LAST_WORDS: usize = 4;
 /// The shortest and the longest pause between two looks; it grows with the time that has passed.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
+/// Where all ranks of a group look for the word of one, it comes so much later for each of them. So they look at
+/// most 10,000 times a second together; rank 0 takes about as long to hear them all.
+const FOR_EACH_RANK: Duration = Duration::from_micros(100);
 
 /// Which save a message is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,21 +228,32 @@ impl Inbox {
     }
 }
 
+/// How long each of so many ranks pauses at least that look for the same word, if all are patient for so long.
+pub fn least_pause(ranks: u32, patience: Duration) -> Duration {
+    PAUSES[0].max((FOR_EACH_RANK * ranks).min(patience / 8))
+}
+
 /// Pauses between two looks at what others have left.
 #[derive(Debug)]
 pub struct Pauses {
     since: Duration,
+    least: Duration,
 }
 
 impl Pauses {
-    /// The first look is now.
+    /// Of a rank that looks for what no other looks for. The first look is now.
     pub fn begin(pool: &Pool) -> Pauses {
-        Pauses { since: pool.env().clock.monotonic() }
+        Pauses { since: pool.env().clock.monotonic(), least: PAUSES[0] }
+    }
+
+    /// Of a rank that looks for what all of so many ranks look for.
+    pub fn among(pool: &Pool, ranks: u32, patience: Duration) -> Pauses {
+        Pauses { least: least_pause(ranks, patience), ..Pauses::begin(pool) }
     }
 
     /// Waits for a sixteenth of the time that has passed: a device idles for half of that when ranks take turns.
     pub fn pause(&self, pool: &Pool) {
         let passed = pool.env().clock.monotonic().saturating_sub(self.since);
-        sleep((passed / 16).clamp(PAUSES[0], PAUSES[1]));
+        sleep((passed / 16).clamp(self.least, PAUSES[1].max(self.least)));
     }
 }

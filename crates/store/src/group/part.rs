@@ -17,7 +17,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -26,6 +26,10 @@ use std::time::Duration;
 const LEADER: Rank = 0;
 /// Ranks that are patient for longer than this need no sign that others are at work.
 const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Rank 0 asks no more ranks at one look that have nothing to say yet: each is a request to the log. So its requests
+/// are bounded, however many ranks there are and however long they take.
+const SILENT_AT_A_LOOK: usize = 64;
 
 /// One rank's part. It is used by one save at a time.
 #[derive(Debug)]
@@ -172,9 +176,8 @@ impl Part {
     ) -> Result<Begun> {
         self.settle(pool, "a save")?;
         let id = &pool.config().format.pool_id;
-        let regions = ready.and_then(|()| source.regions());
         let job = self.job.as_str();
-        let claims = regions.map(|regions| Claims::new(id, job, &regions, self.is_lone));
+        let claims = ready.and_then(|()| Claims::new(id, job, source, self.is_lone));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
         let mut decided = self.agree("a save", digest, &mut |all| {
             let digests = unless_failed(all)?;
@@ -391,7 +394,7 @@ impl Part {
         }
         let leader = &mut inboxes[0];
         leader.expect(now);
-        let pauses = Pauses::begin(pool);
+        let pauses = Pauses::among(pool, self.coordinator.size(), begun.patience);
         let mut watch = self.watch(pool, begun);
         loop {
             let next = leader.next(pool, begun.ticket, begun.patience);
@@ -503,19 +506,30 @@ impl Part {
         inboxes.iter_mut().for_each(|inbox| inbox.expect(now));
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, begun);
+        // The next that is asked, in turn.
+        let mut missing: VecDeque<usize> = (0..inboxes.len()).collect();
         loop {
-            for (inbox, image) in inboxes.iter_mut().zip(&mut images).filter(|it| it.1.is_none()) {
+            let mut silent = 0;
+            for _ in 0..missing.len() {
+                let Some(at) = missing.pop_front() else { break };
+                let inbox = &mut inboxes[at];
                 match inbox.next(pool, begun.ticket, begun.patience)? {
-                    Some(Message::Image(stored)) => *image = Some(stored),
+                    Some(Message::Image(stored)) => images[at] = Some(stored),
                     Some(Message::Failed(error)) => return Err(of_rank(inbox.rank, error)),
                     Some(_) => {
                         let what = Error::bug("it has said something that only rank 0 says");
                         return Err(of_rank(inbox.rank, what));
                     }
-                    None => {}
+                    None => {
+                        missing.push_back(at);
+                        silent += 1;
+                    }
+                }
+                if silent == SILENT_AT_A_LOOK {
+                    break;
                 }
             }
-            if images.iter().all(Option::is_some) {
+            if missing.is_empty() {
                 return Ok(std::iter::once(own.clone())
                     .chain(images.into_iter().flatten())
                     .collect());

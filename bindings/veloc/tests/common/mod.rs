@@ -1,0 +1,53 @@
+//! Makes the libraries as `make install` does, of the static one that cargo has just built.
+#![allow(dead_code)] // each test uses a part
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `bindings/veloc`.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Whether a command is here; CI has all of them.
+pub fn is_here(command: &str) -> bool {
+    let is_here = Command::new(command).arg("--version").output().is_ok();
+    assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
+    if !is_here {
+        eprintln!("skipped: this machine has no {command}");
+    }
+    is_here
+}
+
+/// What a program has written, if it has ended well.
+pub fn text_of(done: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{}\n{out}\n{err}", done.status);
+    out.into_owned()
+}
+
+/// The static library of this build.
+pub fn archive() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().join("libveloc_client.a")
+}
+
+/// Makes `libveloc-client.so` in `dir`, with the `VELOC_Init` of a file of `mpi`.
+pub fn library(compiler: &str, init: &str, dir: &Path) {
+    let mut command = Command::new(root().join("../../scripts/link-shared"));
+    command.arg(compiler).arg(dir.join("libveloc-client.so"));
+    command.args(["libveloc-client.so", "VELOC_*"]).arg(archive());
+    command.arg("-I").arg(root().join("../c/include")).arg(root().join("mpi").join(init));
+    text_of(&command.output().unwrap());
+}
+
+/// Compiles a program of `tests/programs`, linked with `-lveloc-client` alone.
+pub fn compile(compiler: &str, flags: &[&str], name: &str, dir: &Path) -> PathBuf {
+    let program = dir.join(name.split('.').next().unwrap());
+    let mut command = Command::new(compiler);
+    command.args(flags).args(["-Wall", "-Wextra", "-Werror", "-g", "-o"]).arg(&program);
+    command.arg("-I").arg(root().join("include")).arg(root().join("tests/programs").join(name));
+    command.arg("-L").arg(dir).arg("-lveloc-client");
+    text_of(&command.output().unwrap());
+    program
+}
