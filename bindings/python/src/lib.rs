@@ -15,6 +15,7 @@ mod job;
 mod lazy;
 mod named;
 mod notes;
+mod plain;
 mod pool;
 mod process;
 mod restore;
@@ -29,6 +30,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
+    use pyo3::types::PyFrozenSet;
     use std::ffi::OsString;
 
     /// The package's version.
@@ -40,6 +42,16 @@ mod _core {
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
         py.detach(|| outlive_cli::run(args))
+    }
+
+    /// Ids of the containers in `state` that become one leaf each: those that hold nothing but plain
+    /// values, of each the outermost, with `least` values or more.
+    #[pyfunction]
+    fn plain_containers<'py>(
+        state: &Bound<'py, PyAny>,
+        least: usize,
+    ) -> PyResult<Bound<'py, PyFrozenSet>> {
+        PyFrozenSet::new(state.py(), crate::plain::outermost(state, least))
     }
 
     /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made

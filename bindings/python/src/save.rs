@@ -11,8 +11,9 @@ use outlive_capture::Region;
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A copy of a leaf smaller than this costs less than to keep its buffer.
 const COPIED_BELOW_BYTES: usize = 1024;
@@ -126,10 +127,13 @@ pub fn save(
     core.check_process(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
+    let begun = Cell::new(Instant::now());
     let take = || {
         let _at_work = core.job().at_work();
         core.settle_last(tick)?;
         core.settle_fill(tick)?;
+        // An earlier save is no part of this one.
+        begun.set(Instant::now());
         core.keep_constants(Vec::new());
         Leaves::take(names, dtypes, shapes, leaves, distributions)
     };
@@ -153,7 +157,7 @@ pub fn save(
     let handle = saved.map_err(|error| core.raise(py, &error))?;
     core.keep_constants(constants);
     wait::tell(&core.events, tick)?;
-    Ok(Save { core: core.clone(), handle })
+    Ok(Save { core: core.clone(), handle, held: begun.get().elapsed() })
 }
 
 /// A save under way or over; `outlive.Save` is what programs use.
@@ -161,6 +165,7 @@ pub fn save(
 pub struct Save {
     core: Arc<Core>,
     handle: SaveHandle,
+    held: Duration,
 }
 
 #[pymethods]
@@ -169,6 +174,12 @@ impl Save {
     #[getter]
     fn epoch(&self) -> u64 {
         self.handle.epoch()
+    }
+
+    /// How long the call held the program up, from when no earlier save was under way.
+    #[getter]
+    fn held_s(&self) -> f64 {
+        self.held.as_secs_f64()
     }
 
     /// True once it is over, well or not.

@@ -2,6 +2,7 @@
 //! their memory (`buffer.rs`).
 
 use crate::errors::to_py;
+use crate::plain::{self, TREE};
 use outlive_types::Error;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyString};
@@ -45,6 +46,7 @@ pub fn encode(leaf: &Bound<'_, PyAny>, dtype: &str, to: &mut Vec<u8>) -> PyResul
                 to.extend_from_slice(bytes.cast::<PyBytes>()?.as_bytes());
             }
         },
+        TREE => plain::encode(leaf, to)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -99,6 +101,7 @@ pub fn decode<'py>(
                 .call_method1("decode", ("utf-8", "surrogatepass"))
                 .map_err(|_| wrong())?,
         },
+        TREE => plain::decode(py, bytes)?,
         _ => PyBytes::new(py, bytes).into_any(),
     })
 }

@@ -80,16 +80,18 @@ class Job:
         the checkpoint is committed.
 
         Arrays that share memory are saved one by one, and no longer share it when they come back.
-        All come back as plain arrays, not as `recarray` or `memmap`. Each small value in a nested
-        container takes a microsecond or more; in an array it takes none.
+        All come back as plain arrays, not as `recarray` or `memmap`. A container of nothing but
+        numbers, strings, bytes and None is saved as a whole, at some 50 ns for each value. Beside
+        arrays or other objects in the same container, each value takes a microsecond or more.
 
         To save at a signal, set a flag in its handler, and save where the program next calls this.
         A call by a handler or callback inside another call of the same job is refused.
 
         Args:
-            state: A tree of dict (with str or int keys), list and tuple. Its leaves are arrays
-                (NumPy's, or anything that has a buffer or `__dlpack__`, of any dtype), numbers,
-                strings, bytes, None, and random generators of NumPy or `random`.
+            state: A tree of dict, list and tuple. Keys are str or int, or of any plain type if all
+                in the dict is plain. Its leaves are arrays (NumPy's, or
+                anything that has a buffer or `__dlpack__`, of any dtype), numbers, strings, bytes,
+                None, and random generators of NumPy or `random`.
             force: Whether to save now, even if `every_s` has not passed.
             wait: Whether to return only when the checkpoint is committed.
             label: Label of the checkpoint. It forces the save, and keeps prunings from dropping it.
@@ -117,7 +119,9 @@ class Job:
             return _SKIPPED
         begun = time.perf_counter()
         with self._declining():
-            flat = flatten(state, allow_pickle=self._allow_pickle)
+            # Restores of many ranks read nothing before they begin, as trees may need it.
+            trees = () if self._is_group else None
+            flat = flatten(state, allow_pickle=self._allow_pickle, trees=trees)
             distributions = self._distributions(flat)
             notes = notes_of(label, pin, metrics)
         walk_s = time.perf_counter() - begun
@@ -243,7 +247,7 @@ class Job:
         pickled objects that it also holds elsewhere, or values in containers that nobody but `into`
         holds. Arrays are filled while the data is read, so after a `DamagedError` or an
         interruption they may hold parts of a checkpoint. No other thread may use the state during
-        the call.
+        the call. An error then has `into_changed`; objects are unpickled before anything is filled.
 
         Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. Of
         global arrays that many ranks have saved in parts, a single process gets the whole, as does

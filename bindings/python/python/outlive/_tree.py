@@ -1,5 +1,8 @@
 """A state tree as a flat list of named leaves, and the skeleton that puts it together again.
 
+A container of nothing but plain values is one leaf, from `TREE_LEAST` values on: a list of a
+million numbers need not be a million leaves.
+
 A leaf's name is the path to it: keys and indices joined by "/", with "~" written "~0" and "/"
 written "~1" inside a key, and an empty key written "~". The skeleton says which paths are
 containers of which kind; it is stored beside the leaves as JSON.
@@ -10,14 +13,14 @@ import pickle
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from outlive import _dtypes, _foreign, _seeds
+from outlive import _core, _dtypes, _foreign, _seeds
 from outlive._errors import InvalidError
 from outlive._group import Sharded
 
@@ -33,6 +36,10 @@ VALUES: dict[type, str] = {
     type(None): "py:none",
 }
 PICKLE = "py:pickle"
+# A container of plain values (dict, list and tuple), with all in it.
+TREE = "py:tree"
+# So many values make it one leaf. Fewer are leaves of their own, which people and `only` can name.
+TREE_LEAST = 64
 SCALAR = "scalar:"
 # The name of a state that is a single leaf.
 ROOT = "."
@@ -45,7 +52,9 @@ _DEPTH_MAX = 200
 # From here on pickling an object is worth a word.
 _HEAVY_BYTES = 16 << 20
 _HEAVY_S = 0.5
+# Version 2 has trees among the leaves.
 _SKELETON_VERSION = 1
+_SKELETON_WITH_TREES = 2
 
 
 @dataclass(slots=True)
@@ -83,6 +92,14 @@ class Flat:
     # stride if it is no box.
     parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
+    def end_of(self, node: Node) -> int:
+        """The number behind that of the last leaf in a container."""
+        inside = f"{node.path}/" if node.path else ""
+        end = node.at
+        while end < len(self.names) and self.names[end].startswith(inside):
+            end += 1
+        return end
+
     def skeleton(self, *, with_names: bool = False) -> bytes:
         """The containers as JSON; with the names, where other ranks store some of the leaves."""
         nodes: list[list[Any]] = [
@@ -90,7 +107,7 @@ class Flat:
             for n in self.nodes
         ]
         whole: dict[str, Any] = {
-            "outlive.python": _SKELETON_VERSION,
+            "outlive.python": _SKELETON_WITH_TREES if TREE in self.dtypes else _SKELETON_VERSION,
             "nodes": nodes,
             "fortran": self.fortran,
         }
@@ -103,20 +120,37 @@ def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None]
     """The containers, the numbers of the Fortran-ordered leaves, and the names if it has them.
 
     None if another front door than Python's has written it.
+
+    Raises:
+        InvalidError: If a newer build has written it.
     """
     try:
         whole = json.loads(text)
-        if not isinstance(whole, dict) or whole.get("outlive.python") != _SKELETON_VERSION:
+        version = whole.get("outlive.python") if isinstance(whole, dict) else None
+        if type(version) is int and version > _SKELETON_WITH_TREES:
+            raise InvalidError(
+                f"a newer outlive has saved this checkpoint (its skeleton has version {version}, "
+                f"this build reads up to {_SKELETON_WITH_TREES}): restore it with that"
+            )
+        if version not in (_SKELETON_VERSION, _SKELETON_WITH_TREES):
             return None
         names = whole.get("names")
         if names is not None and not all(type(name) is str for name in names):
             return None
         return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), names
+    except InvalidError:
+        raise
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def flatten(state: Any, *, allow_pickle: bool = False, to_save: bool = True) -> Flat:
+def flatten(
+    state: Any,
+    *,
+    allow_pickle: bool = False,
+    to_save: bool = True,
+    trees: Collection[str] | None = None,
+) -> Flat:
     """Flattens a state.
 
     Args:
@@ -124,11 +158,17 @@ def flatten(state: Any, *, allow_pickle: bool = False, to_save: bool = True) -> 
         allow_pickle: Whether objects of other types may be pickled.
         to_save: Whether the leaves must be contiguous memory, copied if they are not. Otherwise
             they are the very arrays of the state.
+        trees: Paths of the containers that are one leaf each, "" for the state itself; None:
+            those of plain values.
 
     Raises:
         InvalidError: If something in it cannot be saved; the message names the place.
     """
     walk = _Walk(allow_pickle, to_save)
+    if trees is None:
+        walk.plain = _core.plain_containers(state, TREE_LEAST)
+    else:
+        walk.trees = frozenset(trees)
     try:
         walk.child(ROOT if _kind_of(state) is None else "", state, "", 0)
     except RecursionError:
@@ -190,6 +230,9 @@ class _Walk:
         self.flat = Flat()
         self.allow_pickle = allow_pickle
         self.to_save = to_save
+        # Containers that are one leaf each, by id and by path.
+        self.plain: frozenset[int] = frozenset()
+        self.trees: frozenset[str] = frozenset()
         self.open: set[int] = set()
         self.texts: dict[np.dtype[Any], str | None] = {}
 
@@ -198,6 +241,9 @@ class _Walk:
         kind = _kind_of(value)
         if kind is None:
             self.leaf(name, value)
+            return
+        if id(value) in self.plain or name in self.trees:
+            self.add(name or ROOT, TREE, (), value)
             return
         if id(value) in self.open:
             raise InvalidError(f"{shown(name)} contains itself: a state must be a tree")
@@ -392,7 +438,7 @@ def _int_keys(name: str, value: dict[Any, Any]) -> Any:
         if type(key) is not str and type(key) is not int:
             raise InvalidError(
                 f"the key {str(key)[:100]!r} of {shown(name)} is {_a(type(key))}: keys must be "
-                "str or int"
+                "str or int in a dict with arrays or objects, and plain values in any other"
             )
     if kinds == {int}:
         return True
