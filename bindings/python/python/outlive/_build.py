@@ -103,6 +103,8 @@ class _Trunk:
             new = []
         elif node.kind == ORDERED:
             new = OrderedDict()
+            if node.metadata is not None:
+                new._metadata = OrderedDict(node.metadata)
         if node.detail is not None and node.kind not in RANDOMS:
             self.int_keys[node.path] = True if node.detail is True else frozenset(node.detail)
         self.made[node.path] = new
@@ -251,7 +253,10 @@ def without_absent(tree: Any) -> Any:
     if kind in (dict, OrderedDict) and tree:
         found = {key: without_absent(value) for key, value in tree.items()}
         kept = {key: value for key, value in found.items() if value is not ABSENT}
-        return kind(kept) if kept else ABSENT
+        new = kind(kept)
+        if kind is OrderedDict:
+            vars(new).update(vars(tree))
+        return new if kept else ABSENT
     if kind in (list, tuple) and tree:
         entries = [without_absent(value) for value in tree]
         if all(entry is ABSENT for entry in entries):

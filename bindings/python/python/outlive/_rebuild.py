@@ -179,6 +179,7 @@ class Rebuild:
         self._refuse_missing_dtypes()
         self._unpickle(looked)
         values = {dtype for dtype in set(dtypes) if is_value(dtype)}
+        self.tied = self._tied()
         wishes: list[Any] = [None] * len(names)
         for at, dtype in enumerate(dtypes):
             if not chosen[at] or at in self.known:
@@ -469,6 +470,32 @@ class Rebuild:
                     if dtype == text and self.chosen[at]:
                         raise self._no_dtype(at, error) from None
 
+    def _tied(self) -> dict[int, int]:
+        """By number of each array of `into` in memory that another has, too: that of the other."""
+        if self.fresh:
+            return {}
+        spans = []
+        for at, name in enumerate(self.there.names):
+            my = self.mine.get(name)
+            if my is None or not self.chosen[at] or is_value(self.there.dtypes[at]):
+                continue
+            array = self.here.leaves[my]
+            if array.flags.c_contiguous:
+                begin = array.__array_interface__["data"][0]
+                spans.append((begin, begin + array.nbytes, at))
+            elif array.size > 0:
+                spans.append((*np.lib.array_utils.byte_bounds(array), at))
+        spans.sort()
+        tied = dict[int, int]()
+        end, owner = 0, -1
+        for begin, until, at in spans:
+            if begin < min(end, until):
+                first, second = sorted((owner, at))
+                tied[second] = first
+            if until > end:
+                end, owner = until, at
+        return tied
+
     def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
         """A new array for a region; what is given back is the same in the order of its memory."""
         fortran = at in self.fortran
@@ -508,12 +535,19 @@ class Rebuild:
             return self._fill_part(at, target, original, part)
         fortran = at in self.fortran
         fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
-        if target.flags.writeable and fits and target.dtype.itemsize:
+        is_tied = at in self.tied and target.flags.writeable
+        if target.flags.writeable and fits and target.dtype.itemsize and not is_tied:
             self.objects[at] = original
             return target.T if fortran else target
         wish = self._make(at, target.dtype)
         made = self.objects[at]
-        if target.flags.writeable:
+        if is_tied:
+
+            def put() -> Any:
+                self._refuse_untied(at, target, made)
+                return original
+
+        elif target.flags.writeable:
 
             def put() -> Any:
                 target[...] = made
@@ -527,6 +561,16 @@ class Rebuild:
         self.later.append((at, put))
         self.copied_bytes += made.nbytes
         return wish
+
+    def _refuse_untied(self, at: int, target: Any, made: Any) -> None:
+        """Of arrays that share memory only one can come back, unless all have the same in it."""
+        if target.tobytes() != made.tobytes():
+            name, other = self.there.names[at], self.there.names[self.tied[at]]
+            raise InvalidError(
+                f"{shown(name)} and {shown(other)} share memory in `into`, and differ in "
+                f"checkpoint {self.epoch}: it has {shown(other)} now. Give each its own array, as "
+                "when it was saved, or leave one of them out with `only`"
+            )
 
     def _fill_part(self, at: int, target: Any, original: Any, part: tuple[Any, ...]) -> Any:
         """The program's part of a global array, or another array that is put there later."""
@@ -570,7 +614,8 @@ class Rebuild:
         """Puts the tree together: a new one, or the program's own with the values replaced."""
         there, objects = self.there, self.objects
         values = [None if at is None else values[at] for at in self.order]
-        for at, put in self.later:
+        # Comparisons of tied arrays come when all are filled.
+        for at, put in sorted(self.later, key=lambda later: later[0] in self.tied):
             objects[at] = put()
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {
             PICKLE,

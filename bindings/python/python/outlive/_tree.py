@@ -62,13 +62,15 @@ class Node:
     """A container: the number of leaves before it, its path, its kind.
 
     `detail` is the class of a random generator, or of a dict the keys that are integers: all
-    (True), none (None), or those listed.
+    (True), none (None), or those listed. `metadata` is what PyTorch puts beside the entries of a
+    `state_dict`: the versions of its modules.
     """
 
     at: int
     path: str
     kind: str
     detail: Any = None
+    metadata: Any = None
 
 
 @dataclass(slots=True)
@@ -88,6 +90,8 @@ class Flat:
     containers: list[Any] = field(default_factory=list)
     # Names of pickled leaves that take long, with their bytes and seconds.
     heavy: list[tuple[str, int, float]] = field(default_factory=list)
+    # Names of ordered dicts with attributes that are not saved, and these.
+    lost: list[tuple[str, str]] = field(default_factory=list)
     # By number of the leaf, of which array it is a part: global shape and offset, with block and
     # stride if it is no box.
     parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -103,7 +107,11 @@ class Flat:
     def skeleton(self, *, with_names: bool = False) -> bytes:
         """The containers as JSON; with the names, where other ranks store some of the leaves."""
         nodes: list[list[Any]] = [
-            [n.at, n.path, n.kind] if n.detail is None else [n.at, n.path, n.kind, n.detail]
+            [n.at, n.path, n.kind, n.detail, n.metadata]
+            if n.metadata is not None
+            else [n.at, n.path, n.kind, n.detail]
+            if n.detail is not None
+            else [n.at, n.path, n.kind]
             for n in self.nodes
         ]
         whole: dict[str, Any] = {
@@ -205,6 +213,11 @@ def is_value(dtype: str) -> bool:
     return dtype.startswith(("py:", SCALAR))
 
 
+def is_single_value(value: Any) -> bool:
+    """Whether something is a number, a text or the like."""
+    return type(value) in VALUES and type(value) is not bytearray
+
+
 def _kind_of(value: Any) -> str | None:
     """The kind of container that a value is; None for leaves."""
     cls = type(value)
@@ -251,6 +264,8 @@ class _Walk:
             raise InvalidError(f"{shown(name)} is nested more than {_DEPTH_MAX} deep")
         self.open.add(id(value))
         node = Node(len(self.flat.names), name, kind)
+        if kind == ORDERED and self.to_save:
+            node.metadata = self.metadata(name, value)
         self.flat.nodes.append(node)
         if not self.to_save:
             self.flat.containers.append(value)
@@ -268,6 +283,19 @@ class _Walk:
             keys = (escape(key if type(key) is str else str(key)) for key, _ in entries)
             self.items(inside, keys, [entry for _, entry in entries], depth + 1)
         self.open.discard(id(value))
+
+    def metadata(self, name: str, value: Any) -> Any:
+        """The `_metadata` of a `state_dict`, as far as it is plain; says what else is lost."""
+        beside = vars(value)
+        found = beside.get("_metadata")
+        try:
+            is_plain = json.loads(json.dumps(found)) == found
+        except (TypeError, ValueError, RecursionError):
+            is_plain = False
+        lost = [key for key in beside if key != "_metadata" or not is_plain]
+        if lost:
+            self.flat.lost.append((name, ", ".join(map(repr, lost))))
+        return found if is_plain else None
 
     def items(self, prefix: str, keys: Iterable[str], values: Iterable[Any], depth: int) -> None:
         """Takes the entries of a container. This loop sees every leaf, so it is kept short."""
@@ -343,18 +371,12 @@ class _Walk:
             if isinstance(value, np.memmap | np.recarray):
                 self.array(name, value.view(np.ndarray), value)
             else:
-                hint = (
-                    "save its `data` and its `mask`"
-                    if isinstance(value, np.ma.MaskedArray)
-                    else ("save `numpy.asarray` of it, if that is all there is to it")
-                )
-                self.strange(name, value, f"{_a(cls)}, of which the array is only a part: {hint}")
+                self.strange(name, value, f"{_a(cls)}, of which the array is only a part")
         elif cls in _UNORDERED:
             hint = "which has no order: save a sorted list of it"
             self.strange(name, value, f"{_a(cls)}, {hint}")
         elif isinstance(value, _BUILT_IN):
-            hint = ": save its `_asdict()`" if hasattr(value, "_asdict") else ""
-            self.strange(name, value, f"{_a(cls)}, a class of its own{hint}")
+            self.strange(name, value, f"{_a(cls)}, a class of its own")
         else:
             self.foreign(name, value)
 

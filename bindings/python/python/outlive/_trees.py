@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
@@ -70,7 +71,7 @@ def opened(
     node = next(waiting, None)
     for at, name in enumerate(there.names):
         while node is not None and node.at <= at:
-            new.nodes.append(Node(len(new.names), node.path, node.kind, node.detail))
+            new.nodes.append(replace(node, at=len(new.names)))
             node = next(waiting, None)
         moved.append(len(new.names))
         if at not in contents:
@@ -97,7 +98,7 @@ def opened(
         was += [at] * len(tree.names)
         values.update(enumerate(tree.leaves, begin))
     while node is not None:
-        new.nodes.append(Node(len(new.names), node.path, node.kind, node.detail))
+        new.nodes.append(replace(node, at=len(new.names)))
         node = next(waiting, None)
     new.fortran = [moved[at] for at in there.fortran]
     new.parts = {moved[at]: part for at, part in there.parts.items()}
