@@ -18,6 +18,7 @@ mod notes;
 mod plain;
 mod pool;
 mod process;
+mod remembered;
 mod restore;
 mod save;
 mod shared;
@@ -29,6 +30,7 @@ use pyo3::prelude::*;
 /// Native half of the package `outlive`; use that instead.
 #[pymodule]
 mod _core {
+    use crate::remembered::Remembered;
     use pyo3::prelude::*;
     use pyo3::types::PyFrozenSet;
     use std::ffi::OsString;
@@ -51,7 +53,10 @@ mod _core {
         state: &Bound<'py, PyAny>,
         least: usize,
     ) -> PyResult<Bound<'py, PyFrozenSet>> {
-        PyFrozenSet::new(state.py(), crate::plain::outermost(state, least))
+        PyFrozenSet::new(
+            state.py(),
+            crate::plain::outermost(state, least, &mut Remembered::default()),
+        )
     }
 
     /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made

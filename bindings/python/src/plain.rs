@@ -2,6 +2,7 @@
 //! region and back. (`crates/format` has the bytes.)
 
 use crate::errors::{invalid, to_py};
+use crate::remembered::{LONG, Long, Remembered};
 use outlive_format::{Numbers, Plain, PlainKind, PlainReader, PlainWriter};
 use outlive_types::Error;
 use pyo3::ffi;
@@ -42,19 +43,25 @@ fn address(value: &Bound<'_, PyAny>) -> usize {
 
 /// Ids of the containers that hold nothing but plain values, of each the outermost: those with `least`
 /// values or more, and those with keys that no path can name.
-pub fn outermost(state: &Bound<'_, PyAny>, least: usize) -> Vec<usize> {
-    let mut search = Search { least, open: Vec::new(), found: Vec::new() };
+pub fn outermost(
+    state: &Bound<'_, PyAny>,
+    least: usize,
+    remembered: &mut Remembered,
+) -> Vec<usize> {
+    remembered.begin();
+    let mut search = Search { least, open: Vec::new(), found: Vec::new(), remembered };
     search.child(state);
     search.found
 }
 
-struct Search {
+struct Search<'a> {
     least: usize,
     open: Vec<usize>,
     found: Vec<usize>,
+    remembered: &'a mut Remembered,
 }
 
-impl Search {
+impl Search<'_> {
     /// Looks at something. Unless it is plain, it finds what is inside.
     fn child(&mut self, value: &Bound<'_, PyAny>) {
         if let Some(count) = self.count(value)
@@ -74,6 +81,9 @@ impl Search {
         // A walk refuses what is nested too deeply, and what contains itself.
         if self.open.len() >= DEPTH_MAX || self.open.contains(&at) {
             return None;
+        }
+        if let Some(count) = self.remembered.count(value) {
+            return Some(count);
         }
         self.open.push(at);
         let mut inside = Inside { total: Some(0), plain: Vec::new() };
@@ -128,7 +138,7 @@ struct Inside {
 }
 
 impl Inside {
-    fn take(&mut self, search: &mut Search, entry: &Bound<'_, PyAny>) {
+    fn take(&mut self, search: &mut Search<'_>, entry: &Bound<'_, PyAny>) {
         if is_plain(entry) {
             self.total = self.total.map(|total| total + 1);
             return;
@@ -158,8 +168,15 @@ fn is_plain_key(key: &Bound<'_, PyAny>) -> bool {
 ///
 /// # Errors
 /// `InvalidError` if it has changed since.
-pub fn encode(container: &Bound<'_, PyAny>, to: &mut Vec<u8>) -> PyResult<()> {
-    let mut encoder = Encoder { to: PlainWriter::new(to), ints: Vec::new(), depth: 0 };
+pub fn encode(
+    container: &Bound<'_, PyAny>,
+    to: &mut Vec<u8>,
+    before: &mut Remembered,
+    now: &mut Remembered,
+) -> PyResult<()> {
+    let begin = to.len();
+    let to = PlainWriter::new(to);
+    let mut encoder = Encoder { to, ints: Vec::new(), depth: 0, begin, before, now };
     encoder.value(container, &mut Vec::new())
 }
 
@@ -167,6 +184,10 @@ struct Encoder<'a> {
     to: PlainWriter<'a>,
     ints: Vec<i64>,
     depth: usize,
+    begin: usize,
+    /// Long containers of the save before, and of this one.
+    before: &'a mut Remembered,
+    now: &'a mut Remembered,
 }
 
 impl Encoder<'_> {
@@ -183,9 +204,9 @@ impl Encoder<'_> {
         } else if let Ok(value) = value.cast_exact::<PyBool>() {
             self.to.bool(value.is_true());
         } else if let Ok(list) = value.cast_exact::<PyList>() {
-            self.sequence(value.py(), PlainKind::List, || list.iter())?;
+            self.sequence(value, PlainKind::List, || list.iter())?;
         } else if let Ok(tuple) = value.cast_exact::<PyTuple>() {
-            self.sequence(value.py(), PlainKind::Tuple, || tuple.iter())?;
+            self.sequence(value, PlainKind::Tuple, || tuple.iter())?;
         } else if let Ok(dict) = value.cast_exact::<PyDict>() {
             self.dict(dict, keys)?;
         } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
@@ -206,7 +227,61 @@ impl Encoder<'_> {
         Ok(())
     }
 
+    /// Writes the bytes that a container had, if it has the same entries; false if it has not.
+    fn again(&mut self, container: &Bound<'_, PyAny>) -> bool {
+        let (at, begin) = (address(container), self.to.mark() - self.begin);
+        match self.before.containers.remove(&at) {
+            Some(long) if long.is_same && long.begin == begin => {
+                let mark = self.to.mark();
+                self.to.encoded(&self.before.bytes[long.place.clone()]);
+                let place = mark..self.to.mark();
+                self.now.containers.insert(at, Long { place, is_same: false, ..long });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Remembers a container that was written from `mark` on, if it is long and its entries cannot change.
+    fn remember<'py>(
+        &mut self,
+        container: &Bound<'py, PyAny>,
+        mark: usize,
+        entries: impl Iterator<Item = Bound<'py, PyAny>>,
+        count: usize,
+    ) {
+        let mut items = Vec::with_capacity(count);
+        for entry in entries {
+            if !is_plain_key(&entry) {
+                return;
+            }
+            items.push(entry.unbind());
+        }
+        let (place, begin) = (mark..self.to.mark(), mark - self.begin);
+        let kind = container.get_type().as_ptr() as usize;
+        let long = Long { items, kind, count, place, begin, is_same: false };
+        self.now.containers.insert(address(container), long);
+    }
+
     fn sequence<'py, I: ExactSizeIterator<Item = Bound<'py, PyAny>>>(
+        &mut self,
+        container: &Bound<'py, PyAny>,
+        kind: PlainKind,
+        entries: impl Fn() -> I,
+    ) -> PyResult<()> {
+        let count = entries().len();
+        if count < LONG {
+            return self.entries(container.py(), kind, entries);
+        }
+        if !self.again(container) {
+            let mark = self.to.mark();
+            self.entries(container.py(), kind, &entries)?;
+            self.remember(container, mark, entries(), count);
+        }
+        Ok(())
+    }
+
+    fn entries<'py, I: ExactSizeIterator<Item = Bound<'py, PyAny>>>(
         &mut self,
         py: Python<'py>,
         kind: PlainKind,
@@ -263,6 +338,13 @@ impl Encoder<'_> {
     }
 
     fn dict(&mut self, dict: &Bound<'_, PyDict>, before: &mut Vec<usize>) -> PyResult<()> {
+        let is_long = dict.len() >= LONG && before.is_empty();
+        if is_long && self.again(dict) {
+            let long = &self.now.containers[&address(dict)];
+            before.extend(long.items.iter().step_by(2).map(|key| key.as_ptr() as usize));
+            return Ok(());
+        }
+        let mark = self.to.mark();
         let same = !before.is_empty()
             && before.len() == dict.len()
             && dict.iter().zip(&*before).all(|((key, _), was)| address(&key) == *was);
@@ -285,6 +367,15 @@ impl Encoder<'_> {
             self.value(&value, &mut keys)?;
         }
         self.depth -= 1;
+        // Keys that no path can name count for more than one value; such a dict is always looked at.
+        let nameable = || {
+            dict.iter().all(|(key, _)| key.is_exact_instance_of::<PyString>())
+                || dict.iter().all(|(key, _)| key.is_exact_instance_of::<PyInt>())
+        };
+        if is_long && nameable() {
+            let items = dict.iter().flat_map(|(key, value)| [key, value]);
+            self.remember(dict, mark, items, dict.len());
+        }
         Ok(())
     }
 

@@ -46,7 +46,6 @@ pub fn encode(leaf: &Bound<'_, PyAny>, dtype: &str, to: &mut Vec<u8>) -> PyResul
                 to.extend_from_slice(bytes.cast::<PyBytes>()?.as_bytes());
             }
         },
-        TREE => plain::encode(leaf, to)?,
         _ => return Ok(false),
     }
     Ok(true)

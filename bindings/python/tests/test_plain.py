@@ -5,6 +5,7 @@ import math
 import random
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ MANY = 200
 
 def same(a: Any, b: Any) -> bool:
     """Types, bits of floats, and the order of keys."""
+    if a is b:
+        return True
     if type(a) is not type(b):
         return False
     if type(a) is float:
@@ -258,3 +261,64 @@ def test_the_walk_and_the_encoding_count_as_stall(job: outlive.Job) -> None:
 
     # Another program may take the processor in between.
     assert any(told() for _ in range(20))
+
+
+def long_containers() -> dict[str, Any]:
+    return {
+        "list": [(i, i * 0.5, f"value {i}")[i % 3] for i in range(10_000)],
+        "floats": [i * 0.5 for i in range(10_000)],
+        "tuple": tuple(f"t{i}" for i in range(10_000)),
+        "dict": {f"k{i}": (i, str(i)) for i in range(10_000)},
+        "more": [{f"k{i}": i for i in range(5_000)}, {f"k{i}": -i for i in range(5_000)}],
+    }
+
+
+CHANGES: list[Callable[[dict[str, Any]], object]] = [
+    lambda state: None,
+    lambda state: state["list"].__setitem__(5000, None),
+    lambda state: state["list"].__setitem__(5000, [1]),
+    lambda state: state["list"][5000].append(2),
+    lambda state: state["list"].append(1.5),
+    lambda state: state["list"].pop(0),
+    lambda state: state["floats"].reverse(),
+    lambda state: state.update(tuple=tuple(reversed(state["tuple"]))),
+    lambda state: state.update(tuple=list(state["tuple"])),
+    lambda state: state["dict"].update(k77="x"),
+    lambda state: state["dict"].update(new=1),
+    lambda state: state["dict"].pop("k0"),
+    lambda state: state["dict"].update(k0=state["dict"].pop("k1")),
+    lambda state: state["dict"].update({7: 7}),
+    lambda state: state["more"][1].update(k0=5),
+    lambda state: state["more"].insert(0, dict(state["more"][0])),
+    lambda state: state.update(first=1, list=state.pop("list")),
+    lambda state: state.update(list=[float(i) for i in range(10_000)]),
+    lambda state: state["floats"].__setitem__(1, np.ones(3)),
+    lambda state: state["floats"].__setitem__(1, 0.5),
+]
+
+
+def test_long_containers_are_what_they_are_at_each_save(job: outlive.Job) -> None:
+    state = long_containers()
+    for change in CHANGES:
+        change(state)
+        for _ in range(2):
+            job.save(state, force=True, wait=True)
+            there = job.restore()
+            array = isinstance(state["floats"][1], np.ndarray)
+            if array:
+                assert (there["floats"][1] == 1).all()
+                there["floats"][1] = state["floats"][1]
+            assert same(there, state)
+    job.close()
+    job.save(state, force=True, wait=True)
+    assert same(job.restore(), state)
+
+
+def test_objects_that_come_and_go_are_not_mistaken(job: outlive.Job) -> None:
+    # New objects get the addresses of those before them.
+    for number in range(30):
+        state = {"l": [float(i * number) for i in range(5_000)], "t": ["x"] * 5_000}
+        state["l"] = tuple(state["l"]) if number % 3 else state["l"]  # type: ignore[assignment]
+        job.save(state, force=True, wait=True)
+        assert same(job.restore(), state)
+        del state

@@ -157,6 +157,11 @@ impl<'a> PlainWriter<'a> {
         self.to.len()
     }
 
+    /// Something that was written before, at a place as far into a page as this.
+    pub fn encoded(&mut self, bytes: &[u8]) {
+        self.to.extend_from_slice(bytes);
+    }
+
     /// Takes back all since a mark.
     pub fn back_to(&mut self, mark: usize) {
         self.to.truncate(mark);

@@ -21,7 +21,7 @@ from outlive._rebuild import FRESH, Rebuild, restored
 from outlive._saves import Collected, Epoch, LazyRestored, Pruned, Restored, Save
 from outlive._select import Selection
 from outlive._teller import Teller
-from outlive._tree import Flat, flatten, is_single_value, shown
+from outlive._tree import TREE_LEAST, Flat, flatten, is_single_value, shown
 
 _SKIPPED = Save(None, None)
 
@@ -123,8 +123,8 @@ class Job:
         begun = time.perf_counter()
         with self._declining():
             # Restores of many ranks read nothing before they begin, as trees may need it.
-            trees = () if self._is_group else None
-            flat = flatten(state, allow_pickle=self._allow_pickle, trees=trees)
+            trees = frozenset() if self._is_group else core.plain_containers(state, TREE_LEAST)
+            flat = flatten(state, allow_pickle=self._allow_pickle, plain=trees)
             distributions = self._distributions(flat)
             notes = notes_of(self._name, label, pin, metrics)
         walk_s = time.perf_counter() - begun

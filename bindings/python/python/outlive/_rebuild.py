@@ -474,12 +474,16 @@ class Rebuild:
         """By number of each array of `into` in memory that another has, too: that of the other."""
         if self.fresh:
             return {}
+        arrays = {
+            at: self.here.leaves[self.mine[name]]
+            for at, name in enumerate(self.there.names)
+            if self.chosen[at] and at not in self.known and not is_value(self.there.dtypes[at])
+        }
+        # Those that own their memory share it with none but views.
+        if len({id(array) for array in arrays.values() if array.flags.owndata}) == len(arrays):
+            return {}
         spans = []
-        for at, name in enumerate(self.there.names):
-            my = self.mine.get(name)
-            if my is None or not self.chosen[at] or is_value(self.there.dtypes[at]):
-                continue
-            array = self.here.leaves[my]
+        for at, array in arrays.items():
             if array.flags.c_contiguous:
                 begin = array.__array_interface__["data"][0]
                 spans.append((begin, begin + array.nbytes, at))
@@ -505,7 +509,7 @@ class Rebuild:
             made: Any = np.ndarray(shape, dtype, buffer=b"")
             self.objects[at] = made
             return bytearray()
-        made = _memory.empty(shape, dtype, "F" if fortran else "C")
+        made = _memory.empty_of(shape, dtype, "F" if fortran else "C")
         self.objects[at] = made
         return made.T if fortran else made
 

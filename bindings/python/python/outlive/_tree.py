@@ -158,6 +158,7 @@ def flatten(
     allow_pickle: bool = False,
     to_save: bool = True,
     trees: Collection[str] | None = None,
+    plain: frozenset[int] | None = None,
 ) -> Flat:
     """Flattens a state.
 
@@ -168,15 +169,16 @@ def flatten(
             they are the very arrays of the state.
         trees: Paths of the containers that are one leaf each, "" for the state itself; None:
             those of plain values.
+        plain: Ids of the latter, if they are known.
 
     Raises:
         InvalidError: If something in it cannot be saved; the message names the place.
     """
     walk = _Walk(allow_pickle, to_save)
-    if trees is None:
-        walk.plain = _core.plain_containers(state, TREE_LEAST)
-    else:
+    if trees is not None:
         walk.trees = frozenset(trees)
+    else:
+        walk.plain = _core.plain_containers(state, TREE_LEAST) if plain is None else plain
     try:
         walk.child(ROOT if _kind_of(state) is None else "", state, "", 0)
     except RecursionError:
